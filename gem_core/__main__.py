@@ -1,0 +1,58 @@
+"""The command `gem-rl`, also `python -m gem_core`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from gem_core.cli import COMMANDS
+from gem_core.errors import GemError
+from gem_core.version import __version__
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+"""What a shell expects of a program that Ctrl-C ended."""
+PIPE_CLOSED = 141
+"""What a shell expects of a program whose reader went away, such as `head`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; an error of gem's own is one line, never a traceback."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except GemError as error:
+        print(f"gem-rl: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes once more at exit and would complain about the same pipe there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gem-rl", description="Multi-turn text environments for the RL trainers you already use."
+    )
+    parser.add_argument("--version", action="version", version=f"gem-rl {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = importlib.import_module(f"gem_core.cli.{name}")
+        command = commands.add_parser(name, help=module.SUMMARY, description=f"{module.SUMMARY.capitalize()}.")
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,465 @@
+"""Env: a text world. `reset` gives an observation, `step` takes an action and gives the next one with its reward.
+
+An author writes `on_reset(options)` and `on_step(action)`, plain or `async def`; the base class checks what comes in and
+what goes out, owns the random generator, and makes every environment restorable. A `Wrapper` writes the same two methods as
+generators that `yield` the inner call:
+
+    class Shout(Wrapper):
+        def on_step(self, action):
+            observation, reward, terminated, truncated, info = yield self.env.step(action.upper())
+            return observation, reward, terminated, truncated, info
+
+so that one wrapper serves sync and async environments: the outer `step` returns a result as long as every inner call does,
+and an awaitable as soon as one inner call does.
+
+Keys of `info` that mean something to the engine:
+
+| key            | where      | meaning                                                                              |
+|----------------|------------|--------------------------------------------------------------------------------------|
+| `success`      | at the end | whether the task was solved                                                          |
+| `role`         | any        | role of this observation: `user` (default), `tool`, or `continuation`                |
+| `suffix`       | any        | closes the prompt of the next turn (a board, a question); history wrappers drop it later |
+| `system`       | reset      | a system prompt                                                                      |
+| `context`      | any        | a `Context`: all the model is shown next, in place of the history so far             |
+| `env_id`       | reset      | the component a mixture chose                                                        |
+| `parsed_action`| step       | what a format or tool wrapper understood                                             |
+| `use_tool`     | step       | whether the action was a tool call                                                   |
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, ClassVar, Literal, TypeVar, cast
+
+from gem_core.errors import ActionTypeError, ConfigError, NonsenseError, OptionError, ResetNeededError, StateError
+
+__all__ = ["Env", "EnvState", "Offload", "ResetResult", "StepResult", "Wrapper", "after"]
+
+ResetResult = tuple[str, dict[str, Any]]
+StepResult = tuple[str, float, bool, bool, dict[str, Any]]
+Offload = Callable[..., Awaitable[Any]]
+"""`await offload(function, *args)` runs a blocking function elsewhere."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvState:
+    """Where an episode stands: enough to bring another instance of the same environment to the same place."""
+
+    seed: int
+    options: Mapping[str, Any]
+    actions: tuple[str, ...]
+    observation: str
+    """What was last observed; a replay that ends elsewhere is refused."""
+    snapshot: Any = None
+    """None means: reset with the seed and options, and replay the actions."""
+
+
+def after(value: T | Awaitable[T], then: Callable[[T], R]) -> R | Awaitable[R]:
+    """`then(value)`, now or once `value` has been awaited."""
+    if isawaitable(value):
+
+        async def later() -> R:
+            return then(await value)
+
+        return later()
+    return then(cast(T, value))
+
+
+def _drive(steps: Generator[Any, Any, R]) -> R | Awaitable[R]:
+    """Runs a wrapper's generator; turns into an awaitable at the first awaitable it yields."""
+    try:
+        value = next(steps)
+        while type(value) is tuple or not isawaitable(value):  # the first test is the common case, and 20 times faster
+            value = steps.send(value)
+    except StopIteration as stop:
+        return cast(R, stop.value)
+    return _drive_awaiting(steps, value)
+
+
+async def _drive_awaiting(steps: Generator[Any, Any, R], value: Any) -> R:
+    try:
+        while True:
+            if isawaitable(value):
+                try:
+                    value = await value
+                except BaseException as error:  # handed to the wrapper, which may know what to do with it
+                    value = steps.throw(error)
+                    continue
+            value = steps.send(value)
+    except StopIteration as stop:
+        return cast(R, stop.value)
+
+
+class Env:
+    """The base of every environment. Subclasses write `on_reset` and `on_step`."""
+
+    execution: ClassVar[Literal["inline", "thread", "process"]] = "thread"
+    """How the engine runs a step: `inline` for microseconds of pure Python, `thread` where it may block, `process` where
+    it may hang for good or take the interpreter down. Environments with an async `on_step` are awaited."""
+    deterministic: ClassVar[bool] = True
+    """Whether (seed, options, actions) fix every observation and reward."""
+    snapshots: ClassVar[Literal["copy", "replay"]] = "replay"
+    """`copy` where a deep copy of the attributes is the whole state; `replay` re-plays the actions."""
+    option_names: ClassVar[frozenset[str]] = frozenset()
+    """The options `reset` understands."""
+    action_example: str = "action"
+    """What an action looks like, as a placeholder, for the instructions of an action format."""
+
+    spec: Any = None
+    """What the environment was made from, where `make` made it: a `registry.EnvSpec`."""
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+    _offload: Offload | None = None
+    _phase: Literal["new", "running", "ended"] = "new"
+    _seed: int = 0
+    _options: Mapping[str, Any] = {}
+    _actions: list[str]
+    _observation: str = ""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Env:
+        self = super().__new__(cls)
+        self._made_with = (args, kwargs)  # so that `spawn` can make another one
+        self._actions = []
+        return self
+
+    # What an author writes.
+
+    def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
+        """The first observation of a new episode. `self.rng` has just been seeded."""
+        raise NotImplementedError(f"{type(self).__name__} does not define on_reset(options)")
+
+    def on_step(self, action: str) -> StepResult:
+        """The answer to an action: (observation, reward, terminated, truncated, info)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define on_step(action)")
+
+    def on_close(self) -> None:
+        """Gives resources back. Called once at most."""
+
+    def on_snapshot(self) -> Any:
+        """Plain data that `on_restore` can bring another instance to; None to have the actions replayed."""
+        if self.snapshots == "replay":
+            return None
+        return copy.deepcopy({k: v for k, v in vars(self).items() if k not in _BOOKKEEPING})
+
+    def on_restore(self, snapshot: Any) -> None:
+        """Takes over what `on_snapshot` gave."""
+        vars(self).update(copy.deepcopy(snapshot))
+
+    def sample_action(self) -> str:
+        """A legal action chosen at random, from a generator of its own so that it leaves the episode untouched."""
+        raise NotImplementedError(f"{type(self).__name__} does not define sample_action()")
+
+    # What everybody calls.
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+        """Starts an episode: (observation, info). An async environment returns an awaitable of it."""
+        seed = _checked_seed(seed)
+        options = self._checked_options(options)
+        for generator in ("rng", "action_rng"):
+            vars(self).pop(generator, None)
+        self._phase, self._seed, self._options, self._actions = "new", seed, options, []
+        result = self._call(self.on_reset, options)
+        if type(result) is not tuple and isawaitable(result):
+            return cast(ResetResult, after(result, self._began))
+        return self._began(result)
+
+    def step(self, action: str) -> StepResult:
+        """Takes one action. An async environment returns an awaitable of the result."""
+        if not isinstance(action, str):
+            raise ActionTypeError(
+                f"step() of {self._name()} was given {type(action).__name__} {_short(action)}; an action is a string. "
+                "The episode stands where it stood."
+            )
+        if self._phase != "running":
+            if self._phase == "new":
+                raise ResetNeededError(f"step() of {self._name()} before reset(): call reset(seed=...) first")
+            raise ResetNeededError(
+                f"step() of {self._name()} after its episode ended at turn {len(self._actions)}: call reset(seed=...) first"
+            )
+        result = self._call(self.on_step, action)
+        if type(result) is not tuple and isawaitable(result):
+
+            async def later() -> StepResult:
+                return self._took(action, await result)
+
+            return cast(StepResult, later())
+        return self._took(action, result)
+
+    def close(self) -> None:
+        """Gives resources back. Calling it twice is harmless."""
+        if vars(self).get("_closed"):
+            return None
+        self._closed = True
+        return cast(None, self._call(self.on_close))
+
+    def get_state(self) -> EnvState:
+        """Where the episode stands now."""
+        if self._phase == "new":
+            raise StateError(f"{self._name()} has no state before reset(): call reset(seed=...) first")
+        return EnvState(
+            seed=self._seed,
+            options=dict(self._options),
+            actions=tuple(self._actions),
+            observation=self._observation,
+            snapshot=self._take_snapshot(),
+        )
+
+    def set_state(self, state: EnvState) -> None:
+        """Brings this instance to where `state` was taken; an async environment returns an awaitable."""
+        if not isinstance(state, EnvState):
+            raise StateError(f"set_state() was given {type(state).__name__}; it takes what get_state() returned")
+        if state.snapshot is not None:
+            self._restore_snapshot(state.snapshot)
+            return None
+        return cast(None, after(self._replay(state), lambda observation: self._check_replay(state, observation)))
+
+    def spawn(self, same_state: bool = False) -> Env:
+        """Another instance made with the same arguments; with `same_state`, standing where this one stands."""
+        args, kwargs = self._made_with
+        twin = type(self)(*args, **kwargs)
+        twin.spec = self.spec
+        if not same_state:
+            return twin
+        return cast(Env, after(twin.set_state(self.get_state()), lambda _: twin))
+
+    @property
+    def unwrapped(self) -> Env:
+        """The environment inside all wrappers."""
+        return self
+
+    @property
+    def is_async(self) -> bool:
+        """Whether `reset` and `step` return awaitables."""
+        offloaded = self._offload is not None and self.execution != "inline"
+        return offloaded or iscoroutinefunction(self.on_step)
+
+    @cached_property
+    def rng(self) -> random.Random:
+        """The generator of this episode, seeded by `reset`: the only source of chance an environment may use."""
+        return random.Random(self._seed)
+
+    @cached_property
+    def action_rng(self) -> random.Random:
+        """For `sample_action`, so that sampling an action leaves the episode as it was."""
+        return random.Random(f"{self._seed}/actions")
+
+    @property
+    def seed(self) -> int:
+        """The seed of the running episode."""
+        return self._seed
+
+    @property
+    def turn(self) -> int:
+        """How many actions were taken in this episode."""
+        return len(self._actions)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the episode is over and `reset` is due."""
+        return self._phase == "ended"
+
+    def run_on(self, offload: Offload | None) -> None:
+        """Has blocking steps run by `offload` (threads, for instance): the environment is async from then on."""
+        if not iscoroutinefunction(self.on_step):
+            self._offload = offload
+
+    def __enter__(self) -> Env:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # How it works.
+
+    def _name(self) -> str:
+        return self.spec.id if self.spec is not None else type(self).__name__
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        if self._offload is not None and self.execution != "inline":
+            return self._offload(function, *args)
+        return function(*args)
+
+    def _checked_options(self, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if options is None:
+            return {}
+        if not isinstance(options, Mapping):
+            raise OptionError(f"options of {self._name()} must be a mapping, not {type(options).__name__} {_short(options)}")
+        unknown = sorted(set(options) - self.accepted_options)
+        if unknown:
+            known = ", ".join(sorted(self.accepted_options)) or "none at all"
+            raise OptionError(f"{self._name()} does not know the option(s) {', '.join(map(repr, unknown))}; it takes: {known}")
+        return dict(options)
+
+    @property
+    def accepted_options(self) -> frozenset[str]:
+        """The options `reset` understands, wrappers included."""
+        return self.option_names
+
+    def _began(self, result: ResetResult) -> ResetResult:
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], str) and isinstance(result[1], dict)):
+            raise NonsenseError(f"reset() of {self._name()} returned {_short(result)}; it must return (str, dict)")
+        self._phase, self._observation = "running", result[0]
+        return result
+
+    def _took(self, action: str, result: StepResult) -> StepResult:
+        if not (isinstance(result, tuple) and len(result) == 5):
+            raise NonsenseError(
+                f"step() of {self._name()} returned {_short(result)}; it must return "
+                "(observation, reward, terminated, truncated, info)"
+            )
+        observation, reward, terminated, truncated, info = result
+        if type(reward) is not float:
+            try:
+                reward = float(reward)
+            except (TypeError, ValueError):
+                raise NonsenseError(f"step() of {self._name()} returned the reward {_short(reward)}; it must be a number") from None
+            result = (observation, reward, terminated, truncated, info)
+        if not (isinstance(observation, str) and isinstance(info, dict)) or not math.isfinite(reward):
+            raise NonsenseError(
+                f"step() of {self._name()} returned observation {_short(observation)}, reward {reward}, info {_short(info)}; "
+                "it must return a str, a finite number and a dict"
+            )
+        if terminated.__class__ is not bool or truncated.__class__ is not bool:
+            result = (observation, reward, bool(terminated), bool(truncated), info)
+        self._actions.append(action)
+        self._observation = observation
+        if terminated or truncated:
+            self._phase = "ended"
+        return result
+
+    def _take_snapshot(self) -> Any:
+        own = self.on_snapshot()
+        if own is None:
+            return None
+        return {"own": own, "kept": {k: copy.deepcopy(vars(self)[k]) for k in _EPISODE if k in vars(self)}}
+
+    def _restore_snapshot(self, snapshot: Any) -> None:
+        self.on_restore(snapshot["own"])
+        vars(self).update(copy.deepcopy(snapshot["kept"]))
+
+    def _replay(self, state: EnvState) -> Any:
+        def steps() -> Generator[Any, Any, str]:
+            observation, _ = yield self.reset(seed=state.seed, options=state.options)
+            for action in state.actions:
+                observation, *_ = yield self.step(action)
+            return cast(str, observation)
+
+        return _drive(steps())
+
+    def _check_replay(self, state: EnvState, observation: str) -> None:
+        if observation != state.observation:
+            self._phase = "new"
+            raise StateError(
+                f"replaying {len(state.actions)} action(s) of {self._name()} with seed {state.seed} ended at {_short(observation)}, "
+                f"not at {_short(state.observation)}: the environment is not deterministic. "
+                "Give it on_snapshot/on_restore, or declare deterministic = False."
+            )
+
+
+_EPISODE = ("_phase", "_seed", "_options", "_actions", "_observation", "rng", "action_rng")
+_BOOKKEEPING = frozenset({"_made_with", "_offload", "_closed", "spec", "env", *_EPISODE})
+
+
+class Wrapper(Env):
+    """An environment around another one. What it does not define is the inner one's, live."""
+
+    def __init__(self, env: Env) -> None:
+        if not isinstance(env, Env):
+            raise ConfigError(f"{type(self).__name__} wraps an Env, not {type(env).__name__} {_short(env)}")
+        self.env = env
+
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        """A generator that yields inner calls and returns (observation, info)."""
+        return (yield self.env.reset(seed=self._seed, options=options))
+
+    def on_step(self, action: str) -> Any:
+        """A generator that yields inner calls and returns the five values of a step."""
+        return (yield self.env.step(action))
+
+    def on_close(self) -> Any:
+        """A generator; closes the inner environment."""
+        return (yield self.env.close())
+
+    def sample_action(self) -> str:
+        """A legal action of the inner environment; a wrapper that changes what an action is overrides this."""
+        return self.env.sample_action()
+
+    @property
+    def unwrapped(self) -> Env:
+        return self.env.unwrapped
+
+    @property
+    def is_async(self) -> bool:
+        return self.env.is_async
+
+    @property
+    def accepted_options(self) -> frozenset[str]:
+        return self.option_names | self.env.accepted_options
+
+    def run_on(self, offload: Offload | None) -> None:
+        self._offload = offload  # a wrapper's own code runs inline; this is for its tools
+        self.env.run_on(offload)
+
+    def spawn(self, same_state: bool = False) -> Env:
+        args, kwargs = self._made_with
+        inner = self.env.spawn()
+        if args:
+            twin = type(self)(inner, *args[1:], **kwargs)
+        else:
+            twin = type(self)(**{**kwargs, "env": inner})
+        if not same_state:
+            return twin
+        return cast(Env, after(twin.set_state(self.get_state()), lambda _: twin))
+
+    def on_snapshot(self) -> Any:
+        """A wrapper's own attributes are plain data unless it says otherwise."""
+        return copy.deepcopy({k: v for k, v in vars(self).items() if k not in _BOOKKEEPING})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "env":  # unpickling and copying ask before `env` is there
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.env, name)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        return _drive(function(*args))
+
+    def _take_snapshot(self) -> Any:
+        inner = self.env._take_snapshot()
+        own = None if inner is None else super()._take_snapshot()
+        return None if own is None else {**own, "inner": inner}
+
+    def _restore_snapshot(self, snapshot: Any) -> None:
+        super()._restore_snapshot(snapshot)
+        self.env._restore_snapshot(snapshot["inner"])
+
+
+for _attribute in ("execution", "deterministic", "action_example", "spec"):
+    # Declared on Env, so that __getattr__ would never be asked for them on a wrapper.
+    setattr(Wrapper, _attribute, property(lambda self, name=_attribute: getattr(self.env, name)))
+
+
+def _checked_seed(seed: int | None) -> int:
+    if seed is None:
+        return secrets.randbits(32)
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise OptionError(f"a seed is a whole number from 0 up, or None to draw one; given: {type(seed).__name__} {_short(seed)}")
+    number = seed.__index__()
+    if number < 0:
+        raise OptionError(f"a seed is a whole number from 0 up, or None to draw one; given: {number}")
+    return number
+
+
+def _short(value: object, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+

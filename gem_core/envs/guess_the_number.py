@@ -1,0 +1,60 @@
+"""GuessTheNumber: find a hidden whole number from the hints "higher" and "lower"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gem_core.env import ResetResult, StepResult
+from gem_core.envs.game import Game, whole_number
+from gem_core.errors import ConfigError
+
+__all__ = ["GuessTheNumber"]
+
+
+class GuessTheNumber(Game):
+    """1 for the number. A miss with the last guess pays 0.5 * (1 - distance / range): the reference pays up to 0.98 there,
+    so that almost finding the number is worth as much as finding it."""
+
+    action_example = "n"
+
+    def __init__(self, min_number: int = 1, max_number: int = 10, max_turns: int = 4, randomize: bool = False) -> None:
+        whole_number("min_number", min_number, 0)
+        whole_number("max_number", max_number, 0)
+        if max_number <= min_number:
+            raise ConfigError(f"max_number must be above min_number; given: {min_number} and {max_number}")
+        self.min_number, self.max_number = min_number, max_number
+        self.max_turns = whole_number("max_turns", max_turns, 1)
+        self.randomize = randomize
+
+    def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
+        if self.randomize:
+            self.min_number = self.rng.randint(1, 10)
+            self.max_number = self.rng.randint(self.min_number + 5, self.min_number + 50)
+            self.max_turns = math.ceil(math.sqrt(self.max_number - self.min_number)) + 1
+        self.secret = self.rng.randint(self.min_number, self.max_number)
+        return (
+            f"I am thinking of a whole number between {self.min_number} and {self.max_number}. You have {self.max_turns} guesses. "
+            "After each wrong guess I say whether my number is higher or lower.",
+            {},
+        )
+
+    def on_step(self, action: str) -> StepResult:
+        text = action.strip()
+        if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20):
+            return self.unreadable(action, "a whole number")
+        guess = int(text)
+        if guess == self.secret:
+            return self.won(f"Yes, my number is {guess}.")
+        if not self.min_number <= guess <= self.max_number:
+            said = f"{guess} is not between {self.min_number} and {self.max_number}."
+        else:
+            said = f"My number is {'higher' if self.secret > guess else 'lower'} than {guess}."
+        if self.turn + 1 < self.max_turns:
+            return said, 0.0, False, False, {}
+        distance = abs(guess - self.secret) / (self.max_number - self.min_number)
+        return self.out_of_turns(said, 0.5 * max(0.0, 1.0 - distance))
+
+    def sample_action(self) -> str:
+        return str(self.action_rng.randint(self.min_number, self.max_number))

@@ -1,0 +1,140 @@
+"""Errors: one tree, each class also the built-in people would catch.
+
+GemError
+├── RegistrationError (ValueError)       an id, wrapper, tool or estimator cannot be registered
+├── UnknownNameError (LookupError)       nothing is registered under that name
+├── ConfigError (ValueError)             an argument or a combination of settings is refused
+├── PluginError (RuntimeError)           a plugin cannot be loaded; names the plugin and how to block it
+├── MissingDependencyError (ImportError) an optional part is not installed; names the extra
+├── EnvError
+│   ├── ActionTypeError (TypeError)      step() was given something that is not a string
+│   ├── ResetNeededError (RuntimeError)  step() before reset(), or after the end of the episode
+│   ├── OptionError (ValueError)         reset() was given an option, or a seed, it does not know
+│   ├── NonsenseError (ValueError)       an environment returned something outside its contract
+│   ├── StateError (ValueError)          set_state() cannot restore that state
+│   ├── DeadlineError (TimeoutError)     a step, a generation or an episode took too long
+│   └── EnvDiedError (RuntimeError)      the process an environment lived in is gone
+├── PolicyError (RuntimeError)           a policy failed, or returned something outside its contract
+├── RenderError (ValueError)             a chat template cannot be used token-exactly
+├── NotTrainableError (ValueError)       an episode without token ids was given to training code
+└── RecordError (ValueError)             a record file cannot be read
+
+A message says what was given, what was expected, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ActionTypeError",
+    "ConfigError",
+    "DeadlineError",
+    "EnvDiedError",
+    "EnvError",
+    "GemError",
+    "MissingDependencyError",
+    "NonsenseError",
+    "NotTrainableError",
+    "OptionError",
+    "PluginError",
+    "PolicyError",
+    "RecordError",
+    "RegistrationError",
+    "RenderError",
+    "ResetNeededError",
+    "StateError",
+    "UnknownNameError",
+]
+
+
+class GemError(Exception):
+    """The root of every error gem raises on purpose."""
+
+
+class RegistrationError(GemError, ValueError):
+    """Raised when a name cannot be registered: it is malformed, or taken."""
+
+
+class UnknownNameError(GemError, LookupError):
+    """Raised when nothing is registered under a name; suggests the nearest ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str] = (), hint: str = "") -> None:
+        super().__init__(kind, name, tuple(known), hint)
+        self.kind, self.name, self.known, self.hint = self.args
+
+    def __str__(self) -> str:
+        near = difflib.get_close_matches(self.name, self.known, n=3, cutoff=0.5)
+        text = f"no {self.kind} is registered as {self.name!r}"
+        if near:
+            text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
+        return f"{text} {self.hint}".rstrip()
+
+
+class ConfigError(GemError, ValueError):
+    """Raised when an argument, or a combination of settings, is refused."""
+
+
+class PluginError(GemError, RuntimeError):
+    """Raised when a plugin cannot be loaded or misspells a hook."""
+
+
+class MissingDependencyError(GemError, ImportError):
+    """Raised when an optional part is used without the packages it needs."""
+
+    def __init__(self, what: str, extra: str, cause: str = "") -> None:
+        super().__init__(what, extra, cause)
+        self.what, self.extra, self.cause = what, extra, cause
+
+    def __str__(self) -> str:
+        text = f"{self.what} needs packages that are not installed: pip install 'gem[{self.extra}]' (from a checkout: pip install '.[{self.extra}]')"
+        return f"{text}. Missing: {self.cause}" if self.cause else text
+
+
+class EnvError(GemError):
+    """The root of what goes wrong in or around an environment."""
+
+
+class ActionTypeError(EnvError, TypeError):
+    """Raised when an action is not a string."""
+
+
+class ResetNeededError(EnvError, RuntimeError):
+    """Raised when step() is called before reset() or after the end of the episode."""
+
+
+class OptionError(EnvError, ValueError):
+    """Raised when reset() is given a seed or an option the environment does not take."""
+
+
+class NonsenseError(EnvError, ValueError):
+    """Raised when an environment returns something outside its contract."""
+
+
+class StateError(EnvError, ValueError):
+    """Raised when a state cannot be restored."""
+
+
+class DeadlineError(EnvError, TimeoutError):
+    """Raised when a step, a generation or an episode took longer than it may."""
+
+
+class EnvDiedError(EnvError, RuntimeError):
+    """Raised when the process an environment lived in is gone."""
+
+
+class PolicyError(GemError, RuntimeError):
+    """Raised when a policy fails or returns something outside its contract."""
+
+
+class RenderError(GemError, ValueError):
+    """Raised when a chat template or tokenizer cannot be used token-exactly."""
+
+
+class NotTrainableError(GemError, ValueError):
+    """Raised when an episode that was played without token ids reaches training code."""
+
+
+class RecordError(GemError, ValueError):
+    """Raised when a record file cannot be read."""

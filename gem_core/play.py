@@ -1,0 +1,413 @@
+"""Play: one episode while it is played, turn by turn, until it ends or breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from inspect import isawaitable
+from typing import Any, Literal, cast
+
+from gem_core.env import Env, ResetResult, StepResult
+from gem_core.errors import ConfigError, NonsenseError, PluginError, PolicyError
+from gem_core.plugins import hook
+from gem_core.policy import ChatPolicy, Player, Policy
+from gem_core.pool import EnvPool
+from gem_core.registry import canonical_wrappers
+from gem_core.render import Added, Conversation, Renderer
+from gem_core.types import Context, Episode, Failure, Finish, Generation, Message, Sampling, Status, Stop, Task, Turn
+
+__all__ = ["Limits", "Play", "send_event"]
+
+_FOR_THE_ENGINE = frozenset({"context", "suffix", "system", "role"})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an episode may cost. None is no limit."""
+
+    max_turns: int | None = None
+    """Turns of an episode (a horizon); the environment may end earlier."""
+    max_tokens: int | None = None
+    """Sampled tokens of an episode. `Sampling.max_tokens` caps one turn."""
+    max_context: int | None = None
+    """Tokens of a prompt and its generation together: the model's context."""
+    max_response: int | None = None
+    """Tokens behind the first prompt, observations included: the length of a row that trainers allow for."""
+    step_deadline: float | None = None
+    """Seconds for one reset or step."""
+    generate_deadline: float | None = None
+    """Seconds for one generation."""
+    episode_deadline: float | None = None
+    """Seconds for a whole episode, retries included."""
+    retries: int = 0
+    """How often an episode may go on after an environment or policy error, before it is void."""
+    on_cut: Literal["step", "mask", "end"] = "step"
+    """A generation that hit its token cap goes to the environment, whose reward is real; `mask` also leaves the turn out of
+    training, `end` also ends the episode there."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_turns", "max_tokens", "max_context", "max_response", "step_deadline", "generate_deadline", "episode_deadline"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be above 0, or None for no limit; given: {value!r}")
+        if self.retries < 0:
+            raise ConfigError(f"retries must be 0 or more; given: {self.retries!r}")
+        if self.on_cut not in ("step", "mask", "end"):
+            raise ConfigError(f"on_cut must be 'step', 'mask' or 'end'; given: {self.on_cut!r}")
+
+
+class _Broken(Exception):
+    """Something failed for good: the stop reason it becomes, and the failure as data."""
+
+    def __init__(self, stop: Stop, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.stop, self.failure = stop, failure
+
+
+class _StartOver(Exception):
+    """A replay did not lead to where the episode stood, so it is played anew."""
+
+
+class Play:
+    """One task being played with a policy. `run` returns its episode; cancelling `run` leaves `cut_short` to ask."""
+
+    def __init__(
+        self,
+        task: Task,
+        policy: Policy | ChatPolicy | Player,
+        renderer: Renderer | None,
+        sampling: Sampling,
+        limits: Limits,
+        pool: EnvPool,
+    ) -> None:
+        self.task, self.policy, self.sampling, self.limits, self.pool = task, policy, sampling, limits, pool
+        self.renderer = renderer if isinstance(policy, Policy) else None
+        self.seed = secrets.randbits(32) if task.seed is None else task.seed
+        self.attempts = 1
+        self._began = time.monotonic()
+        self._env: Env | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._turns: list[Turn] = []
+        self._asked: Turn | None = None
+        """The turn whose action the environment has not answered yet."""
+        self._actions: list[str] = []
+        self._observed: list[str] = []
+        self._info: dict[str, Any] = {}
+        self._sampled = 0
+        self._first_prompt = 0
+        self._component = ""
+        self._conversation = Conversation(self.renderer) if self.renderer is not None else None
+        self._messages: list[Message] = []
+
+    async def run(self) -> Episode:
+        """Plays to the end, whatever the end is."""
+        send_event("episode_start", task=self.task, seed=self.seed)
+        failure: Failure | None = None
+        try:
+            while True:
+                try:
+                    stop = await self._play()
+                    break
+                except _StartOver:
+                    self._clear()
+            self.pool.give(self.task, self._take_env())
+        except _Broken as broken:
+            stop, failure = broken.stop, broken.failure
+        finally:
+            if self._env is not None:
+                self.pool.drop(self._take_env())
+        return self._finish(stop, failure)
+
+    def cut_short(self) -> Episode:
+        """The episode of a play that was cancelled."""
+        return self._finish(Stop.CANCELLED, Failure("CancelledError", "the run was stopped", "episode"))
+
+    def _finish(self, stop: Stop, failure: Failure | None) -> Episode:
+        if stop.void and self._asked is not None:
+            self._turns.append(replace(self._asked, status=Status.VOID))
+            send_event("turn_end", task=self.task, number=len(self._turns) - 1, turn=self._turns[-1])
+        episode = Episode(
+            env_id=self.task.env_id,
+            seed=self.seed,
+            turns=tuple(self._turns),
+            stop=stop,
+            options=dict(self.task.options),
+            wrappers=wrappers_of(self.task),
+            component=self._component,
+            final_observation=self._observed[-1] if self._observed else "",
+            final_info=_kept(self._info),
+            failure=failure,
+            trainable=self.renderer is not None,
+            index=self.task.index,
+            attempts=self.attempts,
+            seconds=time.monotonic() - self._began,
+        )
+        send_event("episode_end", episode=episode)
+        return episode
+
+    async def _play(self) -> Stop:
+        observation, info = await self._reset()
+        while True:
+            added = self._show(observation, info)
+            room, full = self._room()
+            if room is not None and room < 1:
+                return full
+            sampling = self.sampling if room is None or room >= self.sampling.max_tokens else replace(self.sampling, max_tokens=room)
+            generation, action = await self._generate(observation, sampling)
+            turn = self._asked = self._asked_turn(added, generation, action, sampling)
+            observation, reward, terminated, truncated, info = await self._step(action)
+            self._asked = None
+            self._turns.append(replace(turn, reward=reward, info=_kept(info)))
+            self._actions.append(action)
+            send_event("turn_end", task=self.task, number=len(self._turns) - 1, turn=self._turns[-1])
+            if terminated or truncated:
+                return Stop.TERMINATED if terminated else Stop.TRUNCATED
+            if generation.finish is Finish.LENGTH and self.limits.on_cut == "end":
+                return Stop.GENERATION_CUT
+            if self.limits.max_turns is not None and len(self._turns) >= self.limits.max_turns:
+                return Stop.TURN_LIMIT
+
+    # The environment's side.
+
+    async def _reset(self) -> ResetResult:
+        while True:
+            try:
+                self._env = await self._within("make", None, lambda: self.pool.take(self.task, fresh=self.attempts > 1))
+                env = self._env
+                observation, info = await self._within(
+                    "reset", self.limits.step_deadline, lambda: env.reset(seed=self.seed, options=dict(self.task.options))
+                )
+                break
+            except _Broken as broken:
+                self._try_again(broken)
+        self._observed, self._info = [observation], info
+        self._component = str(info.get("env_id", ""))
+        return observation, info
+
+    async def _step(self, action: str) -> StepResult:
+        while True:
+            try:
+                env = self._env
+                assert env is not None
+                result: StepResult = await self._within("step", self.limits.step_deadline, lambda: env.step(action))
+                self._observed.append(result[0])
+                self._info = result[4]
+                return result
+            except _Broken as broken:
+                self._try_again(broken)
+                await self._replay()
+
+    async def _replay(self) -> None:
+        """Brings a new environment to where the episode stood, or starts over where that cannot be had."""
+        seen, actions = self._observed, list(self._actions)
+        observation, _ = await self._reset()
+        replayed = [observation]
+        env = self._env
+        assert env is not None
+        for action in actions:
+            if replayed[-1] != seen[len(replayed) - 1] or env.ended:
+                raise _StartOver
+            try:
+                result: StepResult = await self._within("step", self.limits.step_deadline, lambda action=action: env.step(action))
+            except _Broken as broken:
+                self._try_again(broken)
+                self._observed = seen
+                return await self._replay()
+            replayed.append(result[0])
+        if replayed != seen or env.ended:
+            raise _StartOver
+        self._observed = replayed
+        return None
+
+    def _try_again(self, broken: _Broken) -> None:
+        """Lets go of a broken environment, and raises if the episode has no attempt left."""
+        if self._env is not None:
+            self.pool.drop(self._take_env())
+        if self.attempts > self.limits.retries or broken.stop is Stop.EPISODE_DEADLINE:
+            raise broken
+        self.attempts += 1
+
+    def _take_env(self) -> Env:
+        env, self._env = self._env, None
+        assert env is not None
+        return env
+
+    # The model's side.
+
+    def _show(self, observation: str, info: Mapping[str, Any]) -> Added:
+        """The next prompt: the observation behind what was said so far, or what a wrapper puts in its place."""
+        context: Context | None = info.get("context")
+        first = not self._turns
+        if context is not None:
+            messages = list(context.messages)
+        else:
+            suffix = info.get("suffix")
+            content = f"{observation}\n{suffix}" if suffix else observation
+            messages = [Message(info.get("role", "user"), content)]
+            if first and info.get("system"):
+                messages.insert(0, Message("system", info["system"]))
+        rewritten = context is not None and not first
+        self._new = messages
+        if self._conversation is None:
+            self._messages = messages if rewritten else [*self._messages, *messages] if first else self._messages + messages
+            return Added((), rewritten or first)
+        try:
+            if first:
+                return self._conversation.begin(messages)
+            return self._conversation.rewrite(messages) if rewritten else self._conversation.say(messages)
+        except Exception as error:
+            raise _broken(Stop.POLICY_ERROR, error, "render") from error
+
+    def _room(self) -> tuple[int | None, Stop]:
+        """How many tokens may still be sampled, and what it means when there are none."""
+        left: list[tuple[int, Stop]] = []
+        if self._conversation is not None:
+            length = len(self._conversation.ids)
+            if not self._turns:
+                self._first_prompt = length
+            if self.limits.max_context is not None:
+                left.append((self.limits.max_context - length, Stop.CONTEXT_FULL))
+            if self.limits.max_response is not None:
+                left.append((self.limits.max_response - (length - self._first_prompt), Stop.CONTEXT_FULL))
+        if self.limits.max_tokens is not None:
+            left.append((self.limits.max_tokens - self._sampled, Stop.TOKEN_LIMIT))
+        return min(left, key=lambda pair: pair[0]) if left else (None, Stop.CONTEXT_FULL)
+
+    async def _generate(self, observation: str, sampling: Sampling) -> tuple[Generation, str]:
+        while True:
+            try:
+                generation, action = await self._within("generate", self.limits.generate_deadline, lambda: self._ask(observation, sampling))
+                break
+            except _Broken as broken:
+                if self.attempts > self.limits.retries or broken.stop is Stop.EPISODE_DEADLINE:
+                    raise
+                self.attempts += 1
+        self._sampled += len(generation.ids)
+        if self._conversation is not None:
+            self._conversation.act(generation.ids, action)
+        else:
+            self._messages.append(Message("assistant", action))
+        return generation, action
+
+    async def _ask(self, observation: str, sampling: Sampling) -> tuple[Generation, str]:
+        policy = self.policy
+        if self._conversation is not None:
+            generation = _checked(await cast(Policy, policy).generate(self._conversation.ids, sampling), sampling)
+            assert self.renderer is not None
+            return generation, self.renderer.decode(generation.ids)
+        if isinstance(policy, Player):
+            assert self._env is not None
+            chosen = policy.act(self._env, observation)
+            if isawaitable(chosen):
+                chosen = await cast(Awaitable[str], chosen)
+            else:
+                await asyncio.sleep(0)  # a player that never waits must not keep other episodes from their turn
+            return Generation((), None, Finish.STOP, cast(str, chosen)), cast(str, chosen)
+        generation = await cast(ChatPolicy, policy).chat(self._messages, sampling)
+        if not isinstance(generation, Generation) or not isinstance(generation.text, str):
+            raise PolicyError(f"chat() returned {generation!r}; it must return a Generation with a text")
+        return generation, generation.text
+
+    def _asked_turn(self, added: Added, generation: Generation, action: str, sampling: Sampling) -> Turn:
+        status, finish = Status.VALID, generation.finish
+        if self._conversation is not None and not generation.ids:
+            status, finish = Status.MASKED, Finish.EMPTY  # nothing was sampled, so there is nothing to train
+        elif finish is Finish.LENGTH and self.limits.on_cut == "mask":
+            status = Status.MASKED
+        return Turn(
+            messages=tuple(self._new),
+            action=action,
+            reward=None,
+            added_ids=added.ids,
+            restarted=added.restarted,
+            action_ids=generation.ids,
+            logprobs=generation.logprobs,
+            status=status,
+            finish=finish,
+            sampling=sampling,
+            versions=generation.versions,
+        )
+
+    # Both.
+
+    async def _within(self, where: str, seconds: float | None, call: Callable[[], Any]) -> Any:
+        """`call()`, awaited if it has to be, within its deadline and the episode's; what it raises becomes data."""
+        asking = where == "generate"
+        overdue = Stop.POLICY_DEADLINE if asking else Stop.ENV_DEADLINE
+        if self.limits.episode_deadline is not None:
+            left = self._began + self.limits.episode_deadline - time.monotonic()
+            if seconds is None or left < seconds:
+                seconds, overdue = left, Stop.EPISODE_DEADLINE
+            if left <= 0:
+                raise _Broken(overdue, Failure("DeadlineError", f"the episode took over {self.limits.episode_deadline} s", where))
+        try:
+            value = call()
+            if not isawaitable(value):
+                return value
+            if seconds is None:
+                return await value
+            waiting = asyncio.ensure_future(value)
+            try:
+                await asyncio.wait({waiting}, timeout=seconds)
+            finally:
+                if not waiting.done():
+                    waiting.cancel()
+            if waiting.done() and not waiting.cancelled():
+                return waiting.result()
+        except Exception as error:
+            stop = Stop.POLICY_ERROR if asking else Stop.ENV_NONSENSE if isinstance(error, NonsenseError) else Stop.ENV_ERROR
+            raise _broken(stop, error, where) from error
+        raise _Broken(overdue, Failure("DeadlineError", f"{where} took over {seconds:.3g} s", where))
+
+
+def send_event(name: str, **about: Any) -> None:
+    """Calls an event hook of all plugins; free where no plugin listens."""
+    caller = getattr(hook, name)
+    if not caller.get_hookimpls():
+        return
+    try:
+        caller(**about)
+    except Exception as error:
+        listening = ", ".join(repr(i.plugin_name) for i in caller.get_hookimpls())
+        raise PluginError(f"the event hook {name} failed in one of the plugins {listening}: {type(error).__name__}: {error}") from error
+
+
+def wrappers_of(task: Task) -> str:
+    """The canonical string of a task's wrappers; equal stacks give equal strings."""
+    try:
+        return canonical_wrappers(task.env_id, task.wrappers)
+    except LookupError:  # an environment that is not registered
+        return repr(task.wrappers) if task.wrappers else ""
+
+
+def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in info.items() if k not in _FOR_THE_ENGINE}
+
+
+def _broken(stop: Stop, error: BaseException, where: str) -> _Broken:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return _Broken(stop, Failure(type(error).__name__, str(error), where, text))
+
+
+def _checked(generation: Generation, sampling: Sampling) -> Generation:
+    """A generation that keeps the contract, or an error that says which part of it was broken."""
+    if not isinstance(generation, Generation):
+        raise PolicyError(f"generate() returned {type(generation).__name__}; it must return a Generation")
+    ids, logprobs = generation.ids, generation.logprobs
+    if len(ids) > sampling.max_tokens:
+        raise PolicyError(f"generate() returned {len(ids)} ids; it was asked for {sampling.max_tokens} at most")
+    if logprobs is not None and len(logprobs) != len(ids):
+        raise PolicyError(f"generate() returned {len(ids)} ids and {len(logprobs)} logprobs; each id needs its own")
+    if logprobs is not None and not all(math.isfinite(p) for p in logprobs):
+        raise PolicyError("generate() returned a logprob that is not finite")
+    if type(ids) is tuple and type(logprobs) in (tuple, type(None)):
+        return generation
+    return replace(generation, ids=tuple(ids), logprobs=None if logprobs is None else tuple(logprobs))
+

@@ -1,0 +1,258 @@
+"""Policy: what chooses actions. Three kinds, told apart by the method they have:
+
+- `Policy.generate(prompt_ids, sampling)` samples token ids: what a trainer needs;
+- `ChatPolicy.chat(messages, sampling)` answers in text, as a server without token ids does: not trainable;
+- `Player.act(env, observation)` looks at the environment itself: a person, a random player, a scripted expert.
+
+Every framework's engine is one small `Policy`. `BatchPolicy` makes one of a blocking function that generates for many
+prompts at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from gem_core.env import Env
+from gem_core.errors import ConfigError, PolicyError
+from gem_core.types import Finish, Generation, Message, Sampling
+
+__all__ = ["BatchPolicy", "ChatPolicy", "Player", "Policy", "RandomPlayer", "ScriptedPlayer", "ScriptedPolicy", "warn_if_cut"]
+
+_Request = tuple[list[int], Sampling, "asyncio.Future[Generation]"]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Samples the ids of one turn."""
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """The sampled ids, the sampled stop token included, with the logprobs of the distribution sampled from."""
+        ...
+
+
+@runtime_checkable
+class ChatPolicy(Protocol):
+    """Answers a conversation in text."""
+
+    async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Generation:
+        """A generation with `text`, and without ids."""
+        ...
+
+
+@runtime_checkable
+class Player(Protocol):
+    """Acts on an environment it can look into."""
+
+    def act(self, env: Env, observation: str) -> str | Awaitable[str]:
+        """The next action."""
+        ...
+
+
+class RandomPlayer:
+    """Plays `env.sample_action()`: the floor of every table."""
+
+    def act(self, env: Env, observation: str) -> str:
+        """A legal action chosen at random."""
+        return env.sample_action()
+
+
+class ScriptedPlayer:
+    """Plays a function of the environment and the observation: experts, people, tests."""
+
+    def __init__(self, play: Callable[[Env, str], str | Awaitable[str]]) -> None:
+        self._play = play
+
+    def act(self, env: Env, observation: str) -> str | Awaitable[str]:
+        """What the function says."""
+        return self._play(env, observation)
+
+
+class ScriptedPolicy:
+    """Gives texts, or whole generations, as if a model had sampled them. A list is played in order, for one episode at a
+    time; a function of the prompt's text serves any number of episodes."""
+
+    def __init__(self, script: Iterable[str | Generation] | Callable[[str], str | Generation], tokenizer: Any, *, logprob: float = -0.5) -> None:
+        self._tokenizer = tokenizer
+        self._logprob = logprob
+        self._script = script if callable(script) else None
+        self._lines = iter(()) if callable(script) else iter(script)
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """The next line, encoded, with the turn-end token behind it, and cut at the token cap."""
+        if self._script is not None:
+            line = self._script(self._tokenizer.decode(list(prompt_ids), skip_special_tokens=False))
+        else:
+            try:
+                line = next(self._lines)
+            except StopIteration:
+                raise PolicyError("the script has no more lines; the episode asked for another action") from None
+        if isinstance(line, Generation):
+            return line
+        ids = [*self._tokenizer.encode(line, add_special_tokens=False)]
+        if self._tokenizer.eos_token_id is not None:
+            ids.append(self._tokenizer.eos_token_id)
+        finish = Finish.STOP
+        if len(ids) > sampling.max_tokens:
+            ids, finish = ids[: sampling.max_tokens], Finish.LENGTH
+        return Generation(tuple(ids), (self._logprob,) * len(ids), finish)
+
+
+class BatchPolicy:
+    """Turns a blocking `generate(prompts, sampling)` for many prompts into concurrent requests.
+
+    A batch starts when every live episode waits for it (`set_live` is told how many there are), when it is full, or when the
+    oldest request has waited `max_wait` seconds. Requests with different sampling settings go into different batches, except
+    for their token caps: a batch is generated up to the largest and each answer is cut to its own, since a prefix of a
+    sample is a sample. `where="thread"` runs the function on a thread of its own, so that environments go on meanwhile;
+    `where="inline"` runs it on the event loop's own thread, for engines that must be called from there.
+    """
+
+    def __init__(
+        self,
+        generate: Callable[[list[list[int]], Sampling], Sequence[Generation]],
+        *,
+        max_batch: int | None = None,
+        max_wait: float = 0.01,
+        where: Literal["thread", "inline"] = "thread",
+    ) -> None:
+        if where not in ("thread", "inline"):
+            raise ConfigError(f"where must be 'thread' or 'inline'; given: {where!r}")
+        if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
+            raise ConfigError(f"max_batch must be a whole number from 1 up, or None; given: {max_batch!r}")
+        self._generate = generate
+        self._max_batch = max_batch
+        self._max_wait = max_wait
+        self._where = where
+        # A run that was cut short may leave a batch generating on its thread while the next run starts.
+        self._engine = threading.Lock()
+        self._live = 0
+        self.batches = 0
+        """How many calls were made, for logs and tests."""
+        self._enter(None)
+
+    def set_live(self, episodes: int) -> None:
+        """Told by the engine: no more requests than this can be waiting."""
+        self._live = episodes
+        self._maybe_start()
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Waits for the batch this prompt goes into."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._enter(loop)
+        future: asyncio.Future[Generation] = loop.create_future()
+        self._waiting.append((list(prompt_ids), sampling, future))
+        self._maybe_start()
+        if self._timer is None and not future.done():
+            self._timer = loop.call_later(self._max_wait, self._waited)
+        return await future
+
+    def _enter(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Begins anew on another event loop: what waited on the last one, or was being generated for it, is over."""
+        last = getattr(self, "_loop", None)
+        if last is not None and last.is_running():
+            raise PolicyError("a BatchPolicy serves one event loop at a time, and another one is using it; give each its own policy")
+        self._loop = loop
+        self._waiting: list[_Request] = []
+        self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def _waited(self) -> None:
+        self._timer = None
+        self._start()
+
+    def _maybe_start(self) -> None:
+        if self._busy or not self._enough():
+            return
+        self._waiting = [w for w in self._waiting if not w[2].done()]  # a request that was cancelled waits no more
+        if self._enough():
+            self._start()
+
+    def _enough(self) -> bool:
+        waiting = len(self._waiting)
+        full = self._max_batch is not None and waiting >= self._max_batch
+        return waiting > 0 and (full or 0 < self._live <= waiting)
+
+    def _start(self) -> None:
+        self._waiting = [w for w in self._waiting if not w[2].done()]
+        if self._busy or not self._waiting:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        kind = _uncapped(self._waiting[0][1])
+        batch = [w for w in self._waiting if _uncapped(w[1]) == kind][: self._max_batch]
+        chosen = {id(w) for w in batch}
+        self._waiting = [w for w in self._waiting if id(w) not in chosen]
+        self._busy = True
+        self.batches += 1
+        loop = asyncio.get_running_loop()
+        if self._where == "inline":
+            # call_soon: the requests of this round are all in before the loop is held up
+            loop.call_soon(lambda: self._finish(loop, batch, *self._run(batch)))
+        else:
+            threading.Thread(target=self._work, args=(loop, batch), name="gem-generate", daemon=True).start()
+
+    def _work(self, loop: asyncio.AbstractEventLoop, batch: list[_Request]) -> None:
+        outcome = self._run(batch)
+        try:
+            loop.call_soon_threadsafe(self._finish, loop, batch, *outcome)
+        except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
+            return
+
+    def _run(self, batch: list[_Request]) -> tuple[list[Generation], Exception | None]:
+        caps = [sampling.max_tokens for _, sampling, _ in batch]
+        try:
+            with self._engine:
+                found = self._generate([ids for ids, _, _ in batch], replace(batch[0][1], max_tokens=max(caps)))
+            if len(found) != len(batch):
+                raise PolicyError(f"generate() was given {len(batch)} prompts and returned {len(found)} generations")
+            return [_cut(generation, cap) for generation, cap in zip(found, caps)], None
+        except Exception as error:  # noqa: BLE001 - handed to every waiting request, never swallowed
+            return [], error
+
+    def _finish(
+        self, loop: asyncio.AbstractEventLoop, batch: list[_Request], found: list[Generation], error: Exception | None
+    ) -> None:
+        for i, (_, _, future) in enumerate(batch):
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(found[i])
+            else:
+                failed = PolicyError(f"generate() failed: {type(error).__name__}: {error}")
+                failed.__cause__ = error
+                future.set_exception(failed)
+        if loop is not self._loop:
+            return
+        self._busy = False
+        if self._waiting and self._timer is None:
+            self._timer = loop.call_later(self._max_wait, self._waited)
+        self._maybe_start()
+
+
+def _uncapped(sampling: Sampling) -> Sampling:
+    return replace(sampling, max_tokens=0)
+
+
+def _cut(generation: Generation, cap: int) -> Generation:
+    """The first `cap` ids of a generation: what would have been sampled under that cap."""
+    if len(generation.ids) <= cap:
+        return generation
+    logprobs = None if generation.logprobs is None else generation.logprobs[:cap]
+    return replace(generation, ids=generation.ids[:cap], logprobs=logprobs, finish=Finish.LENGTH, text=None)
+
+
+def warn_if_cut(sampling: Sampling) -> None:
+    """Warns where logprobs would be those of a cut distribution, which no trainer recomputes."""
+    if sampling.top_p < 1.0 or sampling.top_k > 0:
+        warnings.warn(
+            f"sampling with top_p={sampling.top_p} and top_k={sampling.top_k} cuts the distribution: the logprobs are those of the cut "
+            "one, and importance ratios against a trainer's full one are biased. Use top_p=1.0 and top_k=0 for training.",
+            stacklevel=3,
+        )

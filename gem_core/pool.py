@@ -1,0 +1,72 @@
+"""Pool: environments kept from episode to episode, since some cost seconds to make, and the threads their steps run on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from inspect import isawaitable
+from typing import Any
+
+from gem_core.env import Env
+from gem_core.registry import make
+from gem_core.threads import StepThreads
+from gem_core.types import Task
+
+__all__ = ["EnvPool"]
+
+_SECONDS_TO_CLOSE = 5.0
+
+
+class EnvPool:
+    """Hands out an environment for a task and takes it back. One that broke is closed and never seen again."""
+
+    def __init__(self, threads: StepThreads, make_env: Callable[[Task], Env] | None = None) -> None:
+        self.threads = threads
+        self._make = make_env or make_for_task
+        self._idle: dict[Any, list[Env]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def take(self, task: Task, *, fresh: bool = False) -> Env:
+        """An environment for a task: one that has served before, unless it must be fresh."""
+        idle = self._idle.get(_kind(task))
+        if idle and not fresh:
+            return idle.pop()
+        env = self._make(task)
+        env.run_on(self.threads.call)
+        return env
+
+    def give(self, task: Task, env: Env) -> None:
+        """Takes an environment back whose episode ended well."""
+        self._idle.setdefault(_kind(task), []).append(env)
+
+    def drop(self, env: Env) -> None:
+        """Closes an environment that broke, without waiting for it."""
+        closing = asyncio.ensure_future(self._close(env))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Closes all that is idle."""
+        idle, self._idle = self._idle, {}
+        for env in (env for envs in idle.values() for env in envs):
+            await self._close(env)
+        if self._closing:
+            await asyncio.wait(set(self._closing), timeout=_SECONDS_TO_CLOSE)
+        self.threads.close()
+
+    async def _close(self, env: Env) -> None:
+        try:
+            closing: Any = env.close()
+            if isawaitable(closing):
+                await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)
+        except Exception as error:  # noqa: BLE001 - its episode is over; a loop's exception handler is told
+            asyncio.get_running_loop().call_exception_handler({"message": f"closing {type(env).__name__} failed", "exception": error})
+
+
+def make_for_task(task: Task) -> Env:
+    """The registered environment a task names, with its wrappers."""
+    return make(task.env_id, wrappers=task.wrappers, **task.env_kwargs)
+
+
+def _kind(task: Task) -> tuple[str, str, str]:
+    return (task.env_id, repr(task.wrappers), repr(sorted(task.env_kwargs.items())))

@@ -1,0 +1,251 @@
+"""Rollout: plays tasks with a policy and streams the episodes as they finish.
+
+Episodes advance on their own: none waits for another. Whatever breaks in an environment or a policy ends its own episode,
+as data (`Episode.failure`), after the retries it was granted. Every task comes back as exactly one episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from gem_core.env import Env
+from gem_core.errors import ConfigError
+from gem_core.play import Limits, Play, send_event
+from gem_core.plugins import load_plugins
+from gem_core.policy import ChatPolicy, Player, Policy, warn_if_cut
+from gem_core.pool import EnvPool
+from gem_core.render import Renderer
+from gem_core.threads import StepThreads
+from gem_core.types import Episode, Sampling, Task
+
+__all__ = ["Interrupted", "Limits", "Rollout", "run_batch", "run_episode", "tasks_for"]
+
+T = TypeVar("T")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised on Ctrl-C by the sync front doors. `episodes` holds one for each task, those cut short as void."""
+
+    def __init__(self, episodes: Sequence[Episode]) -> None:
+        super().__init__(f"interrupted with {sum(not e.void for e in episodes)} of {len(episodes)} episodes finished")
+        self.episodes = list(episodes)
+
+
+class Rollout:
+    """An engine: one policy, one renderer, one set of limits, any number of tasks."""
+
+    def __init__(
+        self,
+        policy: Policy | ChatPolicy | Player,
+        renderer: Renderer | None = None,
+        *,
+        sampling: Sampling | None = None,
+        limits: Limits | None = None,
+        concurrency: int = 64,
+        make_env: Callable[[Task], Env] | None = None,
+    ) -> None:
+        """`renderer` is needed for a policy that samples ids. `make_env` makes environments that are not registered."""
+        if not isinstance(policy, (Policy, ChatPolicy, Player)):
+            raise ConfigError(f"{type(policy).__name__} is no policy: it has neither generate(), chat() nor act()")
+        if isinstance(policy, Policy) and renderer is None:
+            raise ConfigError("a policy that samples token ids needs a renderer: Rollout(policy, Renderer(tokenizer))")
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise ConfigError(f"concurrency must be a whole number from 1 up; given: {concurrency!r}")
+        self.policy, self.renderer = policy, renderer
+        self.sampling, self.limits, self.concurrency = sampling or Sampling(), limits or Limits(), concurrency
+        self.threads = StepThreads(concurrency)
+        self.pool = EnvPool(self.threads, make_env)
+        self._running: set[asyncio.Task[Episode]] = set()
+        self._stopping = False
+        load_plugins()
+        if isinstance(policy, Policy):
+            warn_if_cut(self.sampling)
+
+    async def episode(self, task: Task) -> Episode:
+        """Plays one task."""
+        return await self._play(task).run()
+
+    async def stream(self, tasks: Iterable[Task]) -> AsyncIterator[Episode]:
+        """Plays tasks, `concurrency` at a time, and yields each episode when it ends; tasks are drawn as they are needed."""
+        waiting = iter(tasks)
+        more = True
+        running: set[asyncio.Task[Episode]] = set()
+        try:
+            while True:
+                while more and len(running) < self.concurrency:
+                    task = next(waiting, None)
+                    if task is None:
+                        more = False
+                    elif self._stopping:
+                        yield self._play(task).cut_short()
+                    else:
+                        play = asyncio.ensure_future(self._guarded(task))
+                        running.add(play)
+                        self._running.add(play)
+                self._tell_live(len(running))
+                if not running:
+                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                self._running -= done
+                for finished in done:
+                    yield finished.result()
+        finally:
+            self._running -= running
+            for left in running:
+                left.cancel()
+            if running:
+                await asyncio.wait(running)
+            await self.pool.close()
+
+    async def batch(self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None) -> list[Episode]:
+        """Plays tasks and returns their episodes in the order of the tasks; `on_episode` is called as each one ends."""
+        listed = [replace(task, index=i) for i, task in enumerate(tasks)]
+        episodes: dict[int, Episode] = {}
+        async for episode in self.stream(listed):
+            episodes[episode.index] = episode
+            if on_episode is not None:
+                on_episode(episode)
+        ordered = [episodes[i] for i in range(len(listed))]
+        send_event("batch_end", episodes=ordered)
+        return ordered
+
+    def run_batch(self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None) -> list[Episode]:
+        """`batch` for programs without an event loop. Ctrl-C raises `Interrupted`, which holds what was finished."""
+        self._stopping = False
+        episodes = run_sync(self.batch(tasks, on_episode), on_interrupt=self.stop)
+        if self._stopping:
+            raise Interrupted(episodes)
+        return episodes
+
+    def stop(self) -> None:
+        """Ends what is running: those episodes come back cancelled, and so do the tasks that were not begun."""
+        self._stopping = True
+        for play in self._running:
+            play.cancel()
+
+    def _play(self, task: Task) -> Play:
+        return Play(task, self.policy, self.renderer, self.sampling, self.limits, self.pool)
+
+    async def _guarded(self, task: Task) -> Episode:
+        play = self._play(task)
+        try:
+            return await play.run()
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            return play.cut_short()
+
+    def _tell_live(self, episodes: int) -> None:
+        tell = getattr(self.policy, "set_live", None)
+        if tell is not None:
+            tell(episodes)
+
+
+def tasks_for(
+    env_id: str,
+    seeds: Iterable[int],
+    *,
+    samples: int = 1,
+    wrappers: Sequence[Any] = (),
+    options: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> list[Task]:
+    """A task for each seed, `samples` times: those of one seed stand together and form a group."""
+    return [
+        Task(env_id, seed, dict(options or {}), tuple(wrappers), dict(env_kwargs or {}), index)
+        for index, seed in enumerate(seed for seed in seeds for _ in range(samples))
+    ]
+
+
+def run_episode(
+    env: str | Env,
+    policy: Policy | ChatPolicy | Player,
+    renderer: Renderer | None = None,
+    *,
+    seed: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Any] = (),
+    sampling: Sampling | None = None,
+    limits: Limits | None = None,
+) -> Episode:
+    """Plays one episode of an environment, given by id or as an object."""
+    if isinstance(env, Env):
+        if wrappers:
+            raise ConfigError("wrappers by name go with an environment id; put them around an environment object yourself")
+        spec = env.spec
+        task = Task(spec.id if spec is not None else type(env.unwrapped).__name__, seed, dict(options or {}))
+        engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=1, make_env=lambda _: env)
+    else:
+        task = Task(env, seed, dict(options or {}), tuple(wrappers))
+        engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=1)
+    return engine.run_batch([task])[0]
+
+
+def run_batch(
+    tasks: Iterable[Task],
+    policy: Policy | ChatPolicy | Player,
+    renderer: Renderer | None = None,
+    *,
+    sampling: Sampling | None = None,
+    limits: Limits | None = None,
+    concurrency: int = 64,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """Plays tasks and returns their episodes in the order of the tasks."""
+    engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)
+    return engine.run_batch(tasks, on_episode)
+
+
+def run_sync(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> T:
+    """Runs a coroutine to its end from a program without an event loop, or, from within one, on a thread of its own.
+
+    The first Ctrl-C calls `on_interrupt`, so that the coroutine can end in order; the second one ends it at once.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_with_interrupt(work, on_interrupt))
+    found: list[T] = []
+    errors: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            found.append(asyncio.run(work))
+        except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=elsewhere, name="gem-rollout", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+async def _with_interrupt(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> T:
+    pressed = 0
+
+    def on_signal() -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed > 1:
+            raise KeyboardInterrupt
+        on_interrupt()
+
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        loop.add_signal_handler(signal.SIGINT, on_signal)
+    except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or a platform without it
+        return await work
+    try:
+        return await work
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        if before is not None:
+            signal.signal(signal.SIGINT, before)

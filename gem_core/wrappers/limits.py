@@ -1,0 +1,52 @@
+"""Limits: wrappers that truncate an episode after so many turns or so many tokens of action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gem_core.env import Env, Wrapper
+from gem_core.errors import ConfigError
+
+__all__ = ["TokenLimit", "TurnLimit"]
+
+
+class TurnLimit(Wrapper):
+    """Truncates after `max_turns` actions; the answer to the last one, and its reward, are kept."""
+
+    def __init__(self, env: Env, max_turns: int) -> None:
+        super().__init__(env)
+        if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
+            raise ConfigError(f"max_turns must be a whole number from 1 up; given: {max_turns!r}")
+        self.max_turns = max_turns
+
+    def on_step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = yield self.env.step(action)
+        if self.turn + 1 >= self.max_turns and not terminated:
+            truncated = True
+            info.setdefault("success", False)
+        return observation, reward, terminated, truncated, info
+
+
+class TokenLimit(Wrapper):
+    """Truncates once the actions of an episode hold `max_tokens` tokens, counted by `count` (default: words)."""
+
+    def __init__(self, env: Env, max_tokens: int, count: Callable[[str], int] | None = None) -> None:
+        super().__init__(env)
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+            raise ConfigError(f"max_tokens must be a whole number from 1 up; given: {max_tokens!r}")
+        self.max_tokens = max_tokens
+        self.count = count
+
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        self.tokens = 0
+        return (yield self.env.reset(seed=self._seed, options=options))
+
+    def on_step(self, action: str) -> Any:
+        self.tokens += self.count(action) if self.count else len(action.split())
+        observation, reward, terminated, truncated, info = yield self.env.step(action)
+        info["action_tokens"] = self.tokens
+        if self.tokens >= self.max_tokens and not terminated:
+            truncated = True
+            info.setdefault("success", False)
+        return observation, reward, terminated, truncated, info
