@@ -88,9 +88,9 @@ class AdapterStatus:
         return self.adapter.status == "ready" and not self.missing
 
     @property
-    def install(self) -> tuple[str, ...]:
-        """The lines to run, none where nothing is missing or no line would help."""
-        return self.adapter.install if self.missing and self.python_fits and self.platform_fits else ()
+    def can_be_had(self) -> bool:
+        """Whether the adapter's install lines can help on this machine and with this Python."""
+        return self.python_fits and self.platform_fits
 
 
 adapters: Names[Adapter] = Names("adapter", "gem-rl adapters")

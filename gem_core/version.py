@@ -57,7 +57,7 @@ def _satisfies(version: str, clause: str) -> bool:
     if operator == "<":  # 2.0rc1 is before 2.0, and still not what '<2.0' asks for
         return have < want and not (_before_release(have) and not _before_release(want) and have[0] == want[0])
     # 1.2.post1 is behind 1.2, and still not what '>1.2' asks for
-    return have > want and not (have[2] >= 0 and want[2] < 0 and have[0] == want[0])
+    return have > want and not (have[2] >= 0 and want[2] < 0 and have[:2] == want[:2])
 
 
 def _parsed(version: str) -> re.Match[str]:

@@ -1,0 +1,24 @@
+"""TurnCost: takes a little off the reward of every turn, so that a shorter way is a better one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gem_core import Env, Wrapper
+from gem_core.errors import ConfigError
+
+__all__ = ["TurnCost"]
+
+
+class TurnCost(Wrapper):
+    """Works around any environment, sync or async: the `yield` waits for the inner one where it has to."""
+
+    def __init__(self, env: Env, cost: float = 0.05) -> None:
+        super().__init__(env)
+        if not cost >= 0:
+            raise ConfigError(f"cost must be 0 or more; given: {cost!r}")
+        self.cost = float(cost)
+
+    def on_step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = yield self.env.step(action)
+        return observation, reward - self.cost, terminated, truncated, info

@@ -1,0 +1,60 @@
+"""`gem-rl check`: whether environments keep the contract, one sentence for each thing that is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from gem_core.checker import find_problems
+from gem_core.cli.terminal import say
+from gem_core.errors import MissingDependencyError, UnknownNameError
+from gem_core.registry import environments, is_mixture, list_envs, spec
+
+__all__ = ["SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "check that environments keep the contract"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which, and how thoroughly."""
+    parser.add_argument("pattern", help="an id, part of one, a pattern with * and ?, or a mixture")
+    parser.add_argument("--here", action="store_true", help="leave out the check in other processes, which takes seconds")
+    parser.add_argument("--json", action="store_true", help="print a JSON object of problems by id")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints a line for each environment; 1 where any has a problem."""
+    found: dict[str, list[dict[str, str]]] = {}
+    left_out = 0
+    for id in _chosen(args.pattern):
+        try:
+            problems = find_problems(id, processes=not args.here)
+        except MissingDependencyError as error:
+            left_out += 1
+            if not args.json:
+                say(f"left out  {id}: {error}")
+            continue
+        found[id] = [asdict(problem) for problem in problems]
+        if not args.json:
+            say(f"{'ok' if not problems else 'problems':9} {id}")
+            for problem in problems:
+                say(f"    {problem}")
+    bad = sum(bool(problems) for problems in found.values())
+    if args.json:
+        say(json.dumps(found, indent=2))
+    else:
+        say(f"{len(found) - bad} of {len(found)} keep the contract" + (f"; {left_out} left out" if left_out else ""))
+    return 1 if bad else 0
+
+
+def _chosen(pattern: str) -> list[str]:
+    known = environments.all()
+    if pattern in known:
+        return [pattern]
+    ids = list_envs(pattern)
+    if ids:
+        return ids
+    if is_mixture(pattern) and ":" in pattern:
+        return [spec(pattern).id]
+    raise UnknownNameError("environment", pattern, tuple(known), "`gem-rl envs` lists them all.")
