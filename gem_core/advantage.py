@@ -63,7 +63,9 @@ class Estimator:
 estimators: Names[Estimator] = Names("advantage estimator")
 
 
-def register_estimator(name: str, function: Callable[..., list[list[float]]], needs: Iterable[str] = (), *, replace: bool = False) -> None:
+def register_estimator(
+    name: str, function: Callable[..., list[list[float]]], needs: Iterable[str] = (), *, replace: bool = False
+) -> None:
     """Registers an estimator under a name that every adapter and recipe takes."""
     if not callable(function):
         raise RegistrationError(f"the estimator {name!r} must be a function of episodes, not {type(function).__name__}")
@@ -79,14 +81,23 @@ def advantages(episodes: Sequence[Episode], estimator: str = "rebn", **kwargs: A
     takes = inspect.signature(entry.function).parameters
     unknown = [k for k in kwargs if k not in takes]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
-        raise ConfigError(f"the estimator {estimator!r} does not take {unknown}; it takes: {[k for k in takes if k != 'episodes']}")
-    found = entry.function(episodes, **kwargs)
+        raise ConfigError(
+            f"the estimator {estimator!r} does not take {unknown}; it takes: {[k for k in takes if k != 'episodes']}"
+        )
+    missing = [p.name for p in takes.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in kwargs]
+    if missing:
+        raise ConfigError(f"the estimator {estimator!r} needs {missing}: pass them to advantages(), or choose another estimator")
+    found = [list(numbers) for numbers in entry.function(episodes, **kwargs)]
     if [len(a) for a in found] != [len(e.turns) for e in episodes]:
-        raise ConfigError(f"the estimator {estimator!r} returned {[len(a) for a in found]} numbers for {[len(e.turns) for e in episodes]} turns")
+        raise ConfigError(
+            f"the estimator {estimator!r} returned {[len(a) for a in found]} numbers for {[len(e.turns) for e in episodes]} turns"
+        )
     for episode, numbers in zip(episodes, found):
         for turn, number in enumerate(numbers):
             if not math.isfinite(number):
-                raise ConfigError(f"the estimator {estimator!r} gave {number} to turn {turn} of {episode.env_id}, seed {episode.seed}")
+                raise ConfigError(
+                    f"the estimator {estimator!r} gave {number} to turn {turn} of {episode.env_id}, seed {episode.seed}"
+                )
             if not episode.trained(turn):
                 numbers[turn] = 0.0
     return found
@@ -139,7 +150,9 @@ class Moments:
         return math.sqrt(self.m2 / self.count) if self.count else 0.0
 
     def centre(self, value: float) -> float:
-        """value − mean."""
+        """value − mean, 0 where the spread is nothing but rounding noise."""
+        if self.std <= NOISE * self.largest:
+            return 0.0
         return math.ldexp(math.ldexp(value, -self.unit) - self.mean, self.unit)
 
     def normalise(self, value: float) -> float:
@@ -151,9 +164,7 @@ class Moments:
 
     def _in(self, unit: int) -> Moments:
         by = self.unit - unit
-        return Moments(
-            self.count, math.ldexp(self.mean, by), math.ldexp(self.m2, 2 * by), unit, math.ldexp(self.largest, by)
-        )
+        return Moments(self.count, math.ldexp(self.mean, by), math.ldexp(self.m2, 2 * by), unit, math.ldexp(self.largest, by))
 
 
 def merged(parts: Mapping[Hashable, Moments], gather: Gather | None) -> dict[Hashable, Moments]:
@@ -179,7 +190,9 @@ def reinforce(episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather
     return _returns(episodes, gamma)
 
 
-def rebn(episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None, per_env: bool = False) -> list[list[float]]:
+def rebn(
+    episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None, per_env: bool = False
+) -> list[list[float]]:
     """Return Batch Normalization: A_t = (G_t − mean) / (std + ε) over the valid turns of the batch on all ranks.
 
     With `per_env`, a mixture's environments are normalised each by its own statistics.
@@ -237,6 +250,9 @@ def gae(
     `values[e]` holds a critic's value at the start of each turn of episode e and, where the episode was not terminated but
     cut, one more for the state it was cut in.
     """
+    for name, number in (("gamma", gamma), ("lam", lam)):
+        if not 0.0 <= number <= 1.0:
+            raise ConfigError(f"{name} must be between 0 and 1; given: {number!r}")
     if len(values) != len(episodes):
         raise ConfigError(f"gae was given values for {len(values)} episodes; there are {len(episodes)}")
     found = []
@@ -260,7 +276,12 @@ def gae(
 
 
 def _normalised(
-    episodes: Sequence[Episode], numbers: list[list[float]], gather: Gather | None, *, per_env: bool = False, by_token: bool = False
+    episodes: Sequence[Episode],
+    numbers: list[list[float]],
+    gather: Gather | None,
+    *,
+    per_env: bool = False,
+    by_token: bool = False,
 ) -> list[list[float]]:
     values: dict[Hashable, list[float]] = {}
     weights: dict[Hashable, list[float]] = {}

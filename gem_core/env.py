@@ -29,13 +29,14 @@ Keys of `info` that mean something to the engine:
 from __future__ import annotations
 
 import copy
-import math
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from inspect import isawaitable, iscoroutinefunction
+from math import isfinite
+from operator import attrgetter
+from types import GeneratorType
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from gem_core.errors import ActionTypeError, ConfigError, NonsenseError, OptionError, ResetNeededError, StateError
@@ -62,27 +63,30 @@ class EnvState:
     """What was last observed; a replay that ends elsewhere is refused."""
     snapshot: Any = None
     """None means: reset with the seed and options, and replay the actions."""
+    taken_from: str = ""
+    """The classes it was taken from, outermost first: another stack of wrappers does not take it."""
 
 
 def after(value: T | Awaitable[T], then: Callable[[T], R]) -> R | Awaitable[R]:
     """`then(value)`, now or once `value` has been awaited."""
-    if isawaitable(value):
+    if type(value) is not tuple and isawaitable(value):  # the first test is the common case, and 20 times faster
 
         async def later() -> R:
             return then(await value)
 
         return later()
-    return then(cast(T, value))
+    return then(value)
 
 
 def _drive(steps: Generator[Any, Any, R]) -> R | Awaitable[R]:
     """Runs a wrapper's generator; turns into an awaitable at the first awaitable it yields."""
     try:
         value = next(steps)
-        while type(value) is tuple or not isawaitable(value):  # the first test is the common case, and 20 times faster
+        while type(value) is tuple or not isawaitable(value):
             value = steps.send(value)
     except StopIteration as stop:
-        return cast(R, stop.value)
+        result: R = stop.value
+        return result
     return _drive_awaiting(steps, value)
 
 
@@ -92,7 +96,7 @@ async def _drive_awaiting(steps: Generator[Any, Any, R], value: Any) -> R:
             if isawaitable(value):
                 try:
                     value = await value
-                except BaseException as error:  # handed to the wrapper, which may know what to do with it
+                except BaseException as error:  # noqa: BLE001 - handed to the wrapper, which may know what to do with it
                     value = steps.throw(error)
                     continue
             value = steps.send(value)
@@ -125,8 +129,12 @@ class Env:
     _options: Mapping[str, Any] = {}
     _actions: list[str]
     _observation: str = ""
+    _rng: random.Random | None = None
+    _action_rng: random.Random | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Env:
+        if (args or kwargs) and cls.__init__ is object.__init__:  # which would swallow them, since there is a __new__
+            raise TypeError(f"{cls.__name__}() takes no arguments")
         self = super().__new__(cls)
         self._made_with = (args, kwargs)  # so that `spawn` can make another one
         self._actions = []
@@ -163,65 +171,58 @@ class Env:
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Starts an episode: (observation, info). An async environment returns an awaitable of it."""
-        seed = _checked_seed(seed)
-        options = self._checked_options(options)
-        for generator in ("rng", "action_rng"):
-            vars(self).pop(generator, None)
+        if type(seed) is not int or seed < 0:
+            seed = _checked_seed(seed)
+        options = {} if options is None or options == {} else self._checked_options(options)
         self._phase, self._seed, self._options, self._actions = "new", seed, options, []
-        result = self._call(self.on_reset, options)
-        if type(result) is not tuple and isawaitable(result):
-            return cast(ResetResult, after(result, self._began))
-        return self._began(result)
+        self._rng = self._action_rng = None
+        result: Any = self.on_reset(options) if self._offload is None else self._call(self.on_reset, options)
+        if type(result) is tuple:
+            return self._began(result)
+        if type(result) is GeneratorType:
+            result = _drive(result)
+        return cast(ResetResult, after(result, self._began))
 
     def step(self, action: str) -> StepResult:
         """Takes one action. An async environment returns an awaitable of the result."""
-        if not isinstance(action, str):
-            raise ActionTypeError(
-                f"step() of {self._name()} was given {type(action).__name__} {_short(action)}; an action is a string. "
-                "The episode stands where it stood."
-            )
-        if self._phase != "running":
-            if self._phase == "new":
-                raise ResetNeededError(f"step() of {self._name()} before reset(): call reset(seed=...) first")
-            raise ResetNeededError(
-                f"step() of {self._name()} after its episode ended at turn {len(self._actions)}: call reset(seed=...) first"
-            )
-        result = self._call(self.on_step, action)
-        if type(result) is not tuple and isawaitable(result):
+        if self._phase != "running" or not isinstance(action, str):
+            raise self._refusal(action)
+        result: Any = self.on_step(action) if self._offload is None else self._call(self.on_step, action)
+        if type(result) is tuple:
+            return self._took(action, result)
+        if type(result) is GeneratorType:
+            result = _drive(result)
+        return cast(StepResult, after(result, lambda result: self._took(action, result)))
 
-            async def later() -> StepResult:
-                return self._took(action, await result)
-
-            return cast(StepResult, later())
-        return self._took(action, result)
-
-    def close(self) -> None:
-        """Gives resources back. Calling it twice is harmless."""
+    def close(self) -> Awaitable[None] | None:
+        """Gives resources back; an async environment returns an awaitable. Calling it twice is harmless."""
         if vars(self).get("_closed"):
             return None
         self._closed = True
-        return cast(None, self._call(self.on_close))
+        return cast("Awaitable[None] | None", self._call(self.on_close))
 
     def get_state(self) -> EnvState:
         """Where the episode stands now."""
         if self._phase == "new":
             raise StateError(f"{self._name()} has no state before reset(): call reset(seed=...) first")
-        return EnvState(
-            seed=self._seed,
-            options=dict(self._options),
-            actions=tuple(self._actions),
-            observation=self._observation,
-            snapshot=self._take_snapshot(),
-        )
+        snapshot = self._take_snapshot()
+        if snapshot is None and not self.deterministic:
+            raise StateError(
+                f"{self._name()} declares itself nondeterministic, so that replaying its actions would not lead back here; "
+                "give it on_snapshot and on_restore to have states of it"
+            )
+        return EnvState(self._seed, dict(self._options), tuple(self._actions), self._observation, snapshot, self._outline())
 
-    def set_state(self, state: EnvState) -> None:
+    def set_state(self, state: EnvState) -> Awaitable[None] | None:
         """Brings this instance to where `state` was taken; an async environment returns an awaitable."""
         if not isinstance(state, EnvState):
             raise StateError(f"set_state() was given {type(state).__name__}; it takes what get_state() returned")
+        if state.taken_from != self._outline():
+            raise StateError(f"the state was taken from {state.taken_from}; it cannot be set on {self._outline()}")
         if state.snapshot is not None:
             self._restore_snapshot(state.snapshot)
             return None
-        return cast(None, after(self._replay(state), lambda observation: self._check_replay(state, observation)))
+        return after(self._replay(state), lambda observation: self._check_replay(state, observation))
 
     def spawn(self, same_state: bool = False) -> Env:
         """Another instance made with the same arguments; with `same_state`, standing where this one stands."""
@@ -243,15 +244,19 @@ class Env:
         offloaded = self._offload is not None and self.execution != "inline"
         return offloaded or iscoroutinefunction(self.on_step)
 
-    @cached_property
+    @property
     def rng(self) -> random.Random:
         """The generator of this episode, seeded by `reset`: the only source of chance an environment may use."""
-        return random.Random(self._seed)
+        if self._rng is None:
+            self._rng = random.Random(self._seed)
+        return self._rng
 
-    @cached_property
+    @property
     def action_rng(self) -> random.Random:
         """For `sample_action`, so that sampling an action leaves the episode as it was."""
-        return random.Random(f"{self._seed}/actions")
+        if self._action_rng is None:
+            self._action_rng = random.Random(f"{self._seed}/actions")
+        return self._action_rng
 
     @property
     def seed(self) -> int:
@@ -269,9 +274,8 @@ class Env:
         return self._phase == "ended"
 
     def run_on(self, offload: Offload | None) -> None:
-        """Has blocking steps run by `offload` (threads, for instance): the environment is async from then on."""
-        if not iscoroutinefunction(self.on_step):
-            self._offload = offload
+        """Has blocking steps run by `offload` (threads, for instance): the environment is async from then on. None ends it."""
+        self._offload = offload
 
     def __enter__(self) -> Env:
         return self
@@ -284,14 +288,15 @@ class Env:
     def _name(self) -> str:
         return self.spec.id if self.spec is not None else type(self).__name__
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        if self._offload is not None and self.execution != "inline":
-            return self._offload(function, *args)
-        return function(*args)
+    def _outline(self) -> str:
+        return type(self).__name__
 
-    def _checked_options(self, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        if options is None:
-            return {}
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        if self._offload is None or self.execution == "inline" or iscoroutinefunction(function):
+            return function(*args)
+        return self._offload(function, *args)
+
+    def _checked_options(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(options, Mapping):
             raise OptionError(f"options of {self._name()} must be a mapping, not {type(options).__name__} {_short(options)}")
         unknown = sorted(set(options) - self.accepted_options)
@@ -311,31 +316,73 @@ class Env:
         self._phase, self._observation = "running", result[0]
         return result
 
+    def _refusal(self, action: object) -> Exception:
+        """Why an action cannot be taken now."""
+        if not isinstance(action, str):
+            return ActionTypeError(
+                f"step() of {self._name()} was given {type(action).__name__} {_short(action)}; an action is a string. "
+                "The episode stands where it stood."
+            )
+        if self._phase == "new":
+            return ResetNeededError(f"step() of {self._name()} before reset(): call reset(seed=...) first")
+        return ResetNeededError(
+            f"step() of {self._name()} after its episode ended at turn {len(self._actions)}: call reset(seed=...) first"
+        )
+
     def _took(self, action: str, result: StepResult) -> StepResult:
+        try:
+            observation, reward, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            result = self._mended(result)
+            observation, reward, terminated, truncated, info = result
+        # the common case in one expression, since every step of every wrapper comes through here
+        if not (
+            type(observation) is str
+            and type(reward) is float
+            and reward - reward == 0.0  # finite
+            and (terminated is False or terminated is True)
+            and (truncated is False or truncated is True)
+            and type(info) is dict
+            and type(result) is tuple
+        ):
+            result = self._mended(result)
+            observation, _, terminated, truncated, _ = result
+        self._actions.append(action)
+        self._observation = observation
+        if terminated or truncated:
+            self._phase = "ended"
+        return result
+
+    def _mended(self, result: Any) -> StepResult:
+        """The five values in their own types, where that takes nothing but a conversion."""
         if not (isinstance(result, tuple) and len(result) == 5):
             raise NonsenseError(
                 f"step() of {self._name()} returned {_short(result)}; it must return "
                 "(observation, reward, terminated, truncated, info)"
             )
         observation, reward, terminated, truncated, info = result
-        if type(reward) is not float:
-            try:
-                reward = float(reward)
-            except (TypeError, ValueError):
-                raise NonsenseError(f"step() of {self._name()} returned the reward {_short(reward)}; it must be a number") from None
-            result = (observation, reward, terminated, truncated, info)
-        if not (isinstance(observation, str) and isinstance(info, dict)) or not math.isfinite(reward):
+        reward, terminated, truncated = self._plain(reward), self._flag(terminated), self._flag(truncated)
+        if not (isinstance(observation, str) and isinstance(info, dict) and isfinite(reward)):
             raise NonsenseError(
                 f"step() of {self._name()} returned observation {_short(observation)}, reward {reward}, info {_short(info)}; "
                 "it must return a str, a finite number and a dict"
             )
-        if terminated.__class__ is not bool or truncated.__class__ is not bool:
-            result = (observation, reward, bool(terminated), bool(truncated), info)
-        self._actions.append(action)
-        self._observation = observation
-        if terminated or truncated:
-            self._phase = "ended"
-        return result
+        return observation, reward, terminated, truncated, info
+
+    def _plain(self, reward: Any) -> float:
+        """A reward as a float: whole numbers, bools and the scalars of numpy and torch are taken."""
+        try:
+            if isinstance(reward, (str, bytes)):
+                raise TypeError
+            return float(reward)
+        except (TypeError, ValueError, OverflowError):
+            raise NonsenseError(f"step() of {self._name()} returned the reward {_short(reward)}; it must be a number") from None
+
+    def _flag(self, value: Any) -> bool:
+        """`terminated` or `truncated` as a bool: 0, 1 and numpy's bools are taken; a text would be true whatever it says."""
+        if value == 0 or value == 1:
+            return bool(value)
+        raise NonsenseError(f"step() of {self._name()} returned {_short(value)} for terminated or truncated; it must be a bool")
 
     def _take_snapshot(self) -> Any:
         own = self.on_snapshot()
@@ -360,13 +407,14 @@ class Env:
         if observation != state.observation:
             self._phase = "new"
             raise StateError(
-                f"replaying {len(state.actions)} action(s) of {self._name()} with seed {state.seed} ended at {_short(observation)}, "
+                f"replaying {len(state.actions)} action(s) of {self._name()} with seed {state.seed} ended at "
+                f"{_short(observation)}, "
                 f"not at {_short(state.observation)}: the environment is not deterministic. "
                 "Give it on_snapshot/on_restore, or declare deterministic = False."
             )
 
 
-_EPISODE = ("_phase", "_seed", "_options", "_actions", "_observation", "rng", "action_rng")
+_EPISODE = ("_phase", "_seed", "_options", "_actions", "_observation", "_rng", "_action_rng")
 _BOOKKEEPING = frozenset({"_made_with", "_offload", "_closed", "spec", "env", *_EPISODE})
 
 
@@ -422,16 +470,20 @@ class Wrapper(Env):
         return cast(Env, after(twin.set_state(self.get_state()), lambda _: twin))
 
     def on_snapshot(self) -> Any:
-        """A wrapper's own attributes are plain data unless it says otherwise."""
-        return copy.deepcopy({k: v for k, v in vars(self).items() if k not in _BOOKKEEPING})
+        """A wrapper's own attributes are plain data unless it says otherwise; what it was given to call is no state."""
+        return copy.deepcopy({k: v for k, v in vars(self).items() if k not in _BOOKKEEPING and not callable(v)})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "env":  # unpickling and copying ask before `env` is there
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.env, name)
 
+    def _outline(self) -> str:
+        return f"{type(self).__name__}({self.env._outline()})"
+
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        return _drive(function(*args))
+        steps = function(*args)
+        return _drive(steps) if type(steps) is GeneratorType else steps  # a wrapper without an inner call needs no yield
 
     def _take_snapshot(self) -> Any:
         inner = self.env._take_snapshot()
@@ -445,10 +497,12 @@ class Wrapper(Env):
 
 for _attribute in ("execution", "deterministic", "action_example", "spec"):
     # Declared on Env, so that __getattr__ would never be asked for them on a wrapper.
-    setattr(Wrapper, _attribute, property(lambda self, name=_attribute: getattr(self.env, name)))
+    setattr(Wrapper, _attribute, property(attrgetter(f"env.{_attribute}")))
 
 
 def _checked_seed(seed: int | None) -> int:
+    if type(seed) is int and seed >= 0:
+        return seed
     if seed is None:
         return secrets.randbits(32)
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
@@ -462,4 +516,3 @@ def _checked_seed(seed: int | None) -> int:
 def _short(value: object, limit: int = 80) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
-

@@ -17,7 +17,8 @@ GemError
 ├── PolicyError (RuntimeError)           a policy failed, or returned something outside its contract
 ├── RenderError (ValueError)             a chat template cannot be used token-exactly
 ├── NotTrainableError (ValueError)       an episode without token ids was given to training code
-└── RecordError (ValueError)             a record file cannot be read
+├── RecordError (ValueError)             a record file cannot be read
+└── CheckError (AssertionError)          an environment does not keep the contract
 
 A message says what was given, what was expected, and what to do.
 """
@@ -29,6 +30,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "ActionTypeError",
+    "CheckError",
     "ConfigError",
     "DeadlineError",
     "EnvDiedError",
@@ -88,7 +90,7 @@ class MissingDependencyError(GemError, ImportError):
         self.what, self.extra, self.cause = what, extra, cause
 
     def __str__(self) -> str:
-        text = f"{self.what} needs packages that are not installed: pip install 'gem[{self.extra}]' (from a checkout: pip install '.[{self.extra}]')"
+        text = f"{self.what} needs packages that are not there: pip install 'gem[{self.extra}]' (in a checkout: '.[{self.extra}]')"
         return f"{text}. Missing: {self.cause}" if self.cause else text
 
 
@@ -138,3 +140,7 @@ class NotTrainableError(GemError, ValueError):
 
 class RecordError(GemError, ValueError):
     """Raised when a record file cannot be read."""
+
+
+class CheckError(GemError, AssertionError):
+    """Raised when a check finds that an environment does not keep the contract."""

@@ -10,10 +10,11 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import isawaitable
+from operator import index
 from typing import Any, Literal, cast
 
 from gem_core.env import Env, ResetResult, StepResult
-from gem_core.errors import ConfigError, NonsenseError, PluginError, PolicyError
+from gem_core.errors import ConfigError, EnvDiedError, NonsenseError, PluginError, PolicyError
 from gem_core.plugins import hook
 from gem_core.policy import ChatPolicy, Player, Policy
 from gem_core.pool import EnvPool
@@ -51,7 +52,15 @@ class Limits:
     training, `end` also ends the episode there."""
 
     def __post_init__(self) -> None:
-        for name in ("max_turns", "max_tokens", "max_context", "max_response", "step_deadline", "generate_deadline", "episode_deadline"):
+        for name in (
+            "max_turns",
+            "max_tokens",
+            "max_context",
+            "max_response",
+            "step_deadline",
+            "generate_deadline",
+            "episode_deadline",
+        ):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be above 0, or None for no limit; given: {value!r}")
@@ -116,6 +125,7 @@ class Play:
                     stop = await self._play()
                     break
                 except _StartOver:
+                    self.pool.drop(self._take_env())
                     self._clear()
             self.pool.give(self.task, self._take_env())
         except _Broken as broken:
@@ -148,6 +158,7 @@ class Play:
             index=self.task.index,
             attempts=self.attempts,
             seconds=time.monotonic() - self._began,
+            env_kwargs=dict(self.task.env_kwargs),
         )
         send_event("episode_end", episode=episode)
         return episode
@@ -159,7 +170,10 @@ class Play:
             room, full = self._room()
             if room is not None and room < 1:
                 return full
-            sampling = self.sampling if room is None or room >= self.sampling.max_tokens else replace(self.sampling, max_tokens=room)
+            sampling = (
+                self.sampling if room is None or room >= self.sampling.max_tokens else replace(self.sampling, max_tokens=room)
+            )
+            await asyncio.sleep(0)  # where nobody waits for anything, other episodes and Ctrl-C must still have their turn
             generation, action = await self._generate(observation, sampling)
             turn = self._asked = self._asked_turn(added, generation, action, sampling)
             observation, reward, terminated, truncated, info = await self._step(action)
@@ -179,10 +193,9 @@ class Play:
     async def _reset(self) -> ResetResult:
         while True:
             try:
-                self._env = await self._within("make", None, lambda: self.pool.take(self.task, fresh=self.attempts > 1))
-                env = self._env
+                self._env = await self._within("make", None, self.pool.take, self.task, fresh=self.attempts > 1)
                 observation, info = await self._within(
-                    "reset", self.limits.step_deadline, lambda: env.reset(seed=self.seed, options=dict(self.task.options))
+                    "reset", self.limits.step_deadline, self._env.reset, seed=self.seed, options=dict(self.task.options)
                 )
                 break
             except _Broken as broken:
@@ -194,9 +207,8 @@ class Play:
     async def _step(self, action: str) -> StepResult:
         while True:
             try:
-                env = self._env
-                assert env is not None
-                result: StepResult = await self._within("step", self.limits.step_deadline, lambda: env.step(action))
+                assert self._env is not None
+                result: StepResult = await self._within("step", self.limits.step_deadline, self._env.step, action)
                 self._observed.append(result[0])
                 self._info = result[4]
                 return result
@@ -215,7 +227,7 @@ class Play:
             if replayed[-1] != seen[len(replayed) - 1] or env.ended:
                 raise _StartOver
             try:
-                result: StepResult = await self._within("step", self.limits.step_deadline, lambda action=action: env.step(action))
+                result: StepResult = await self._within("step", self.limits.step_deadline, env.step, action)
             except _Broken as broken:
                 self._try_again(broken)
                 self._observed = seen
@@ -249,14 +261,15 @@ class Play:
             messages = list(context.messages)
         else:
             suffix = info.get("suffix")
-            content = f"{observation}\n{suffix}" if suffix else observation
+            line_end = "" if observation.endswith("\n") else "\n"
+            content = f"{observation}{line_end}{suffix}" if suffix else observation
             messages = [Message(info.get("role", "user"), content)]
             if first and info.get("system"):
                 messages.insert(0, Message("system", info["system"]))
         rewritten = context is not None and not first
         self._new = messages
         if self._conversation is None:
-            self._messages = messages if rewritten else [*self._messages, *messages] if first else self._messages + messages
+            self._messages = list(messages) if rewritten else [*self._messages, *messages]
             return Added((), rewritten or first)
         try:
             if first:
@@ -283,9 +296,15 @@ class Play:
     async def _generate(self, observation: str, sampling: Sampling) -> tuple[Generation, str]:
         while True:
             try:
-                generation, action = await self._within("generate", self.limits.generate_deadline, lambda: self._ask(observation, sampling))
+                generation, action = await self._within(
+                    "generate", self.limits.generate_deadline, self._ask, observation, sampling
+                )
                 break
             except _Broken as broken:
+                if broken.stop is Stop.ENV_ERROR:  # a player looked into an environment that had died
+                    self._try_again(broken)
+                    await self._replay()
+                    continue
                 if self.attempts > self.limits.retries or broken.stop is Stop.EPISODE_DEADLINE:
                     raise
                 self.attempts += 1
@@ -299,18 +318,19 @@ class Play:
     async def _ask(self, observation: str, sampling: Sampling) -> tuple[Generation, str]:
         policy = self.policy
         if self._conversation is not None:
-            generation = _checked(await cast(Policy, policy).generate(self._conversation.ids, sampling), sampling)
+            prompt = list(self._conversation.ids)  # a copy: what the policy does with it must not reach the episode
+            generation = _checked(await cast(Policy, policy).generate(prompt, sampling), sampling)
             assert self.renderer is not None
             return generation, self.renderer.decode(generation.ids)
         if isinstance(policy, Player):
             assert self._env is not None
             chosen = policy.act(self._env, observation)
             if isawaitable(chosen):
-                chosen = await cast(Awaitable[str], chosen)
-            else:
-                await asyncio.sleep(0)  # a player that never waits must not keep other episodes from their turn
-            return Generation((), None, Finish.STOP, cast(str, chosen)), cast(str, chosen)
-        generation = await cast(ChatPolicy, policy).chat(self._messages, sampling)
+                chosen = await chosen
+            if not isinstance(chosen, str):
+                raise PolicyError(f"act() returned {type(chosen).__name__} {chosen!r:.80}; an action is a string")
+            return Generation((), None, Finish.STOP, chosen), chosen
+        generation = await cast(ChatPolicy, policy).chat(list(self._messages), sampling)
         if not isinstance(generation, Generation) or not isinstance(generation.text, str):
             raise PolicyError(f"chat() returned {generation!r}; it must return a Generation with a text")
         return generation, generation.text
@@ -337,8 +357,8 @@ class Play:
 
     # Both.
 
-    async def _within(self, where: str, seconds: float | None, call: Callable[[], Any]) -> Any:
-        """`call()`, awaited if it has to be, within its deadline and the episode's; what it raises becomes data."""
+    async def _within(self, where: str, seconds: float | None, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`call(...)`, awaited if it has to be, within its deadline and the episode's; what it raises becomes data."""
         asking = where == "generate"
         overdue = Stop.POLICY_DEADLINE if asking else Stop.ENV_DEADLINE
         if self.limits.episode_deadline is not None:
@@ -348,21 +368,24 @@ class Play:
             if left <= 0:
                 raise _Broken(overdue, Failure("DeadlineError", f"the episode took over {self.limits.episode_deadline} s", where))
         try:
-            value = call()
-            if not isawaitable(value):
+            value = call(*args, **kwargs)
+            if type(value) is tuple or not isawaitable(value):  # the first test is the common case, and 20 times faster
                 return value
             if seconds is None:
-                return await value
-            waiting = asyncio.ensure_future(value)
+                return await _contained(value)
+            waiting = asyncio.ensure_future(_contained(value))
             try:
-                await asyncio.wait({waiting}, timeout=seconds)
+                done, _ = await asyncio.wait({waiting}, timeout=seconds)
             finally:
-                if not waiting.done():
-                    waiting.cancel()
-            if waiting.done() and not waiting.cancelled():
+                waiting.cancel()  # without effect on one that is done
+            if done:
                 return waiting.result()
-        except Exception as error:
-            stop = Stop.POLICY_ERROR if asking else Stop.ENV_NONSENSE if isinstance(error, NonsenseError) else Stop.ENV_ERROR
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _cancelled_from_outside():
+                raise
+            stop = Stop.ENV_NONSENSE if isinstance(error, NonsenseError) else Stop.ENV_ERROR
+            if asking and not isinstance(error, EnvDiedError):
+                stop = Stop.POLICY_ERROR
             raise _broken(stop, error, where) from error
         raise _Broken(overdue, Failure("DeadlineError", f"{where} took over {seconds:.3g} s", where))
 
@@ -376,7 +399,9 @@ def send_event(name: str, **about: Any) -> None:
         caller(**about)
     except Exception as error:
         listening = ", ".join(repr(i.plugin_name) for i in caller.get_hookimpls())
-        raise PluginError(f"the event hook {name} failed in one of the plugins {listening}: {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"the event hook {name} failed in one of the plugins {listening}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def wrappers_of(task: Task) -> str:
@@ -396,6 +421,20 @@ def _broken(stop: Stop, error: BaseException, where: str) -> _Broken:
     return _Broken(stop, Failure(type(error).__name__, str(error), where, text))
 
 
+async def _contained(value: Awaitable[Any]) -> Any:
+    """What `value` gives. An exit in it ends a step, not the program, which asyncio would let it do."""
+    try:
+        return await value
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit was raised: {error}") from error
+
+
+def _cancelled_from_outside() -> bool:
+    """Whether this very task is being cancelled, and not something it waits for. Python 3.10 cannot tell: there, yes."""
+    task: Any = asyncio.current_task()
+    return not hasattr(task, "cancelling") or task.cancelling() > 0
+
+
 def _checked(generation: Generation, sampling: Sampling) -> Generation:
     """A generation that keeps the contract, or an error that says which part of it was broken."""
     if not isinstance(generation, Generation):
@@ -403,11 +442,14 @@ def _checked(generation: Generation, sampling: Sampling) -> Generation:
     ids, logprobs = generation.ids, generation.logprobs
     if len(ids) > sampling.max_tokens:
         raise PolicyError(f"generate() returned {len(ids)} ids; it was asked for {sampling.max_tokens} at most")
+    try:
+        ids = tuple(map(index, ids))
+    except TypeError:
+        raise PolicyError(f"generate() returned ids that are not whole numbers: {ids!r:.80}") from None
+    if min(ids, default=0) < 0:
+        raise PolicyError(f"generate() returned the id {min(ids)}; an id is 0 or more")
     if logprobs is not None and len(logprobs) != len(ids):
         raise PolicyError(f"generate() returned {len(ids)} ids and {len(logprobs)} logprobs; each id needs its own")
     if logprobs is not None and not all(math.isfinite(p) for p in logprobs):
         raise PolicyError("generate() returned a logprob that is not finite")
-    if type(ids) is tuple and type(logprobs) in (tuple, type(None)):
-        return generation
-    return replace(generation, ids=tuple(ids), logprobs=None if logprobs is None else tuple(logprobs))
-
+    return replace(generation, ids=ids, logprobs=None if logprobs is None else tuple(map(float, logprobs)))

@@ -23,7 +23,16 @@ from gem_core import hookspecs
 from gem_core.errors import PluginError
 from gem_core.hookspecs import hookimpl
 
-__all__ = ["PluginInfo", "current_plugin", "hook", "hookimpl", "installed_plugins", "load_plugins", "register_plugin", "unregister_plugin"]
+__all__ = [
+    "PluginInfo",
+    "current_plugin",
+    "hook",
+    "hookimpl",
+    "installed_plugins",
+    "load_plugins",
+    "register_plugin",
+    "unregister_plugin",
+]
 
 GROUP = "gem"
 BUILT_IN = ("gem_core.envs", "gem_core.wrappers", "gem_core.tools", "gem_core.advantage")
@@ -152,7 +161,9 @@ def _check_hooks(name: str) -> None:
     except pluggy.PluginValidationError as error:
         _manager.unregister(name=name)
         known = ", ".join(sorted(n for n in vars(hookspecs) if n.startswith(("register_", "episode_", "turn_", "batch_"))))
-        raise PluginError(f"the plugin {name!r} implements a hook that does not exist: {error}. The hooks are: {known}") from error
+        raise PluginError(
+            f"the plugin {name!r} implements a hook that does not exist: {error}. The hooks are: {known}"
+        ) from error
 
 
 @contextmanager

@@ -76,7 +76,9 @@ class ScriptedPolicy:
     """Gives texts, or whole generations, as if a model had sampled them. A list is played in order, for one episode at a
     time; a function of the prompt's text serves any number of episodes."""
 
-    def __init__(self, script: Iterable[str | Generation] | Callable[[str], str | Generation], tokenizer: Any, *, logprob: float = -0.5) -> None:
+    def __init__(
+        self, script: Iterable[str | Generation] | Callable[[str], str | Generation], tokenizer: Any, *, logprob: float = -0.5
+    ) -> None:
         self._tokenizer = tokenizer
         self._logprob = logprob
         self._script = script if callable(script) else None
@@ -133,7 +135,10 @@ class BatchPolicy:
         self._live = 0
         self.batches = 0
         """How many calls were made, for logs and tests."""
-        self._enter(None)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[_Request] = []
+        self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def set_live(self, episodes: int) -> None:
         """Told by the engine: no more requests than this can be waiting."""
@@ -152,15 +157,13 @@ class BatchPolicy:
             self._timer = loop.call_later(self._max_wait, self._waited)
         return await future
 
-    def _enter(self, loop: asyncio.AbstractEventLoop | None) -> None:
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begins anew on another event loop: what waited on the last one, or was being generated for it, is over."""
-        last = getattr(self, "_loop", None)
-        if last is not None and last.is_running():
-            raise PolicyError("a BatchPolicy serves one event loop at a time, and another one is using it; give each its own policy")
-        self._loop = loop
-        self._waiting: list[_Request] = []
-        self._busy = False
-        self._timer: asyncio.TimerHandle | None = None
+        if self._loop is not None and self._loop.is_running():
+            raise PolicyError(
+                "a batching policy serves one event loop at a time, and another one uses it; give each its own policy"
+            )
+        self._loop, self._waiting, self._busy, self._timer = loop, [], False, None
 
     def _waited(self) -> None:
         self._timer = None
@@ -205,19 +208,22 @@ class BatchPolicy:
         except RuntimeError:  # the loop was closed meanwhile: nobody waits any more
             return
 
-    def _run(self, batch: list[_Request]) -> tuple[list[Generation], Exception | None]:
+    def _run(self, batch: list[_Request]) -> tuple[list[Generation], BaseException | None]:
         caps = [sampling.max_tokens for _, sampling, _ in batch]
         try:
             with self._engine:
                 found = self._generate([ids for ids, _, _ in batch], replace(batch[0][1], max_tokens=max(caps)))
             if len(found) != len(batch):
                 raise PolicyError(f"generate() was given {len(batch)} prompts and returned {len(found)} generations")
-            return [_cut(generation, cap) for generation, cap in zip(found, caps)], None
-        except Exception as error:  # noqa: BLE001 - handed to every waiting request, never swallowed
+            # what is longer than the engine was asked for is left as it is: the check of the rollout engine then says so
+            return [_cut(g, cap) if cap < max(caps) else g for g, cap in zip(found, caps)], None
+        except BaseException as error:  # handed to every waiting request, never swallowed
+            if self._where == "inline" and not isinstance(error, Exception):
+                raise
             return [], error
 
     def _finish(
-        self, loop: asyncio.AbstractEventLoop, batch: list[_Request], found: list[Generation], error: Exception | None
+        self, loop: asyncio.AbstractEventLoop, batch: list[_Request], found: list[Generation], error: BaseException | None
     ) -> None:
         for i, (_, _, future) in enumerate(batch):
             if future.done():
@@ -252,7 +258,8 @@ def warn_if_cut(sampling: Sampling) -> None:
     """Warns where logprobs would be those of a cut distribution, which no trainer recomputes."""
     if sampling.top_p < 1.0 or sampling.top_k > 0:
         warnings.warn(
-            f"sampling with top_p={sampling.top_p} and top_k={sampling.top_k} cuts the distribution: the logprobs are those of the cut "
-            "one, and importance ratios against a trainer's full one are biased. Use top_p=1.0 and top_k=0 for training.",
+            f"sampling with top_p={sampling.top_p} and top_k={sampling.top_k} cuts the distribution: the logprobs are "
+            "those of the "
+            "cut one, and importance ratios against a trainer's full one are biased. Use top_p=1.0 and top_k=0 for training.",
             stacklevel=3,
         )

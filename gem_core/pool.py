@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any
 
 from gem_core.env import Env
-from gem_core.registry import make
+from gem_core.registry import is_mixture, make, spec
 from gem_core.threads import StepThreads
 from gem_core.types import Task
 
@@ -23,15 +23,25 @@ class EnvPool:
     def __init__(self, threads: StepThreads, make_env: Callable[[Task], Env] | None = None) -> None:
         self.threads = threads
         self._make = make_env or make_for_task
+        self.lent = False
+        """Whether the environments belong to somebody else, who goes on using them: then they are not closed."""
         self._idle: dict[Any, list[Env]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def take(self, task: Task, *, fresh: bool = False) -> Env:
-        """An environment for a task: one that has served before, unless it must be fresh."""
+    def take(self, task: Task, *, fresh: bool = False) -> Env | Awaitable[Env]:
+        """An environment for a task: one that has served before, unless it must be fresh. One that may take long to make is
+        made on a thread."""
         idle = self._idle.get(_kind(task))
         if idle and not fresh:
             return idle.pop()
-        env = self._make(task)
+        if self._make is make_for_task and _may_block(task):
+            return self._made_on_thread(task)
+        return self._prepared(self._make(task))
+
+    async def _made_on_thread(self, task: Task) -> Env:
+        return self._prepared(await self.threads.call(self._make, task))
+
+    def _prepared(self, env: Env) -> Env:
         env.run_on(self.threads.call)
         return env
 
@@ -48,25 +58,35 @@ class EnvPool:
     async def close(self) -> None:
         """Closes all that is idle."""
         idle, self._idle = self._idle, {}
-        for env in (env for envs in idle.values() for env in envs):
-            await self._close(env)
+        await asyncio.gather(*(self._close(env) for envs in idle.values() for env in envs))
         if self._closing:
             await asyncio.wait(set(self._closing), timeout=_SECONDS_TO_CLOSE)
         self.threads.close()
 
     async def _close(self, env: Env) -> None:
+        if self.lent:
+            env.run_on(None)
+            return
         try:
             closing: Any = env.close()
             if isawaitable(closing):
                 await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)
         except Exception as error:  # noqa: BLE001 - its episode is over; a loop's exception handler is told
-            asyncio.get_running_loop().call_exception_handler({"message": f"closing {type(env).__name__} failed", "exception": error})
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"closing {type(env).__name__} failed", "exception": error}
+            )
 
 
 def make_for_task(task: Task) -> Env:
-    """The registered environment a task names, with its wrappers."""
-    return make(task.env_id, wrappers=task.wrappers, **task.env_kwargs)
+    """The registered environment a task names, with its wrappers, in a process of its own where it has to be."""
+    return make(task.env_id, wrappers=task.wrappers, execution=task.execution, **task.env_kwargs)
 
 
-def _kind(task: Task) -> tuple[str, str, str]:
-    return (task.env_id, repr(task.wrappers), repr(sorted(task.env_kwargs.items())))
+def _may_block(task: Task) -> bool:
+    if is_mixture(task.env_id):
+        return True
+    return getattr(spec(task.env_id).load(), "execution", "thread") != "inline"
+
+
+def _kind(task: Task) -> tuple[str, str, str, str]:
+    return (task.env_id, repr(task.wrappers), repr(sorted(task.env_kwargs.items())), task.execution)

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from gem_core.env import Env, Wrapper
 from gem_core.errors import ConfigError, MissingDependencyError, RegistrationError, UnknownNameError
@@ -87,6 +87,9 @@ class WrapperSpec:
         return load_entry_point(self.entry_point, f"wrapper {self.name!r}", self.extra)
 
 
+Execution = Literal["here", "declared", "process"] | Callable[[EnvSpec], Env]
+
+
 class Names(Generic[T]):
     """What is registered of one kind, by name. Looking a name up loads the plugins first."""
 
@@ -146,7 +149,9 @@ def register(
 ) -> EnvSpec:
     """Registers an environment. `facts` are the descriptive fields of `EnvSpec`."""
     if not isinstance(id, str) or not _ID.fullmatch(id):
-        raise RegistrationError(f"{id!r} is no environment id; it reads namespace:Name[-vN][-variant], as in 'game:Wordle-v0-easy'")
+        raise RegistrationError(
+            f"{id!r} is no environment id; it reads namespace:Name[-vN][-variant], as in 'game:Wordle-v0-easy'"
+        )
     check_entry_point(entry_point, f"environment {id!r}")
     entry = EnvSpec(id, entry_point, dict(kwargs or {}), tuple(wrappers), **facts)
     environments.add(id, entry, replace=replace)
@@ -184,24 +189,41 @@ def spec(id: str) -> EnvSpec:
     )
 
 
-def make(id: str, *, wrappers: Sequence[WrapperLike] | str = (), **kwargs: Any) -> Env:
+def make(
+    id: str,
+    *,
+    wrappers: Sequence[WrapperLike] | str = (),
+    execution: Execution = "here",
+    **kwargs: Any,
+) -> Env:
     """Makes an environment by id or mixture, with wrappers by name put around it, innermost first.
 
-    Keyword arguments go to the environment; one it does not take is refused.
+    Keyword arguments go to the environment; one it does not take is refused. `execution`: in this process, as its class
+    declares (what the engine does), in a process of its own, or wherever a function of the spec puts it.
     """
+    if execution not in ("here", "declared", "process") and not callable(execution):
+        raise ConfigError(f"execution must be 'here', 'declared', 'process' or a function of the spec; given: {execution!r}")
     known = spec(id)
     if is_mixture(id):
-        kwargs = {"wrappers": tuple(parse_wrappers(wrappers)), **kwargs}
+        kwargs = {"wrappers": tuple(parse_wrappers(wrappers)), "execution": execution, **kwargs}
         stack: list[tuple[WrapperSpec | Callable[..., Any], dict[str, Any]]] = []
     else:
         stack = _stack(known, wrappers)
     build = known.load()
     arguments = {**known.kwargs, **kwargs}
     _check_arguments(build, arguments, f"environment {known.id!r}")
-    env = build(**arguments)
+    known = replace(known, kwargs=arguments)
+    if is_mixture(id) or execution == "here" or (execution == "declared" and getattr(build, "execution", "") != "process"):
+        env = build(**arguments)
+    elif callable(execution):
+        env = execution(known)
+    else:
+        from gem_core.process import ProcessEnv
+
+        env = ProcessEnv(known.entry_point, arguments)
     if not isinstance(env, Env):
         raise RegistrationError(f"the entry point of {known.id!r} returned {type(env).__name__}; it must return a gem_core Env")
-    (env if is_mixture(id) else env.unwrapped).spec = replace(known, kwargs=arguments)
+    (env if is_mixture(id) else env.unwrapped).spec = known
     for entry, more in stack:
         env = _wrap(env, entry, more)
     return env
@@ -241,6 +263,8 @@ def parse_wrappers(given: Sequence[WrapperLike] | str) -> list[WrapperLike]:
     """(name, arguments) pairs from what a command line, a YAML file or Python gives; callables are left as they are."""
     if isinstance(given, str):
         given = _split_wrappers(given)
+    elif isinstance(given, Mapping):
+        given = list(given.items())
     pairs: list[WrapperLike] = []
     for item in given:
         if isinstance(item, str):
@@ -316,10 +340,12 @@ def _wrap(env: Env, entry: WrapperSpec | Callable[..., Any], more: Mapping[str, 
 
 
 def _check_arguments(build: Callable[..., Any], arguments: Mapping[str, Any], what: str, *, skip_first: bool = False) -> None:
-    signature = inspect.signature(build.__init__ if inspect.isclass(build) else build)  # type: ignore[misc]
-    parameters = list(signature.parameters.values())
-    if inspect.isclass(build):
-        parameters = parameters[1:]
+    if not inspect.isclass(build):
+        parameters = list(inspect.signature(build).parameters.values())
+    elif build.__init__ is object.__init__:  # its signature would take anything
+        parameters = []
+    else:
+        parameters = list(inspect.signature(build.__init__).parameters.values())[1:]
     if skip_first:
         parameters = parameters[1:]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -342,8 +368,14 @@ def _callable_name(item: Any) -> str:
 
 
 def _split_wrappers(text: str) -> list[str]:
-    """Splits at commas outside parentheses; blanks around a name do not matter."""
-    parts = re.split(r",(?![^(]*\))", text)
+    """Splits at commas outside brackets and quotes; blanks around a name do not matter."""
+    parts, depth = [""], 0
+    for piece in re.findall(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", text, re.DOTALL):
+        depth += (piece in "([{") - (piece in ")]}")
+        if piece == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += piece
     return [p.strip() for p in parts if p.strip()]
 
 

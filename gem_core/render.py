@@ -35,7 +35,9 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> str: ...
 
-    def apply_chat_template(self, conversation: Any, *, tokenize: bool = ..., add_generation_prompt: bool = ..., **kwargs: Any) -> Any: ...
+    def apply_chat_template(
+        self, conversation: Any, *, tokenize: bool = ..., add_generation_prompt: bool = ..., **kwargs: Any
+    ) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,12 @@ class Renderer:
         self.template_kwargs = dict(template_kwargs or {})
         self.takes_system = self.takes_tool = not self.chat
         self._bridges: dict[str, _Bridge | None] = {}
-        self._special = frozenset(tokenizer.all_special_ids)
+        added = tokenizer.get_added_vocab().values() if hasattr(tokenizer, "get_added_vocab") else ()
+        self._special = frozenset([*tokenizer.all_special_ids, *added])  # some turn-end tokens are not declared special
         self.turn_end: int | None = tokenizer.eos_token_id
-        """The token that ends the model's turn: what a cut turn is closed with."""
+        """The token with which the model ends its turn."""
+        self._closing: tuple[int, ...] = ()
+        """What a bridge begins with, and a cut turn is closed with: the turn-end token, as a rule."""
         if self.chat:
             self._study_template()
 
@@ -91,12 +96,17 @@ class Renderer:
             return tuple(self.tokenizer.encode(text, add_special_tokens=True))
         return self._encode(self._template(self._acceptable(messages)))
 
-    def bridge(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
-        """The ids between an action and the next one. `ended`: whether the action's last id is the turn-end token."""
+    def bridge(self, messages: Sequence[Message], action: Sequence[int]) -> tuple[int, ...]:
+        """The ids between an action and the next one; what the action itself has sampled of the turn's end is not repeated."""
         if not self.chat or all(m.role == "continuation" for m in messages):
             return self._encode("\n" + "\n".join(m.content for m in messages) + "\n")
-        ids = self._encode(self._behind_action(messages))
-        return ids[1:] if ended and ids and ids[0] == self.turn_end else ids
+        ids, closing = self._encode(self._behind_action(messages)), self._closing
+        if ids[: len(closing)] != closing:  # behind a tool's turn, some templates write something else
+            return ids
+        for sampled in range(len(closing), 0, -1):
+            if tuple(action[-sampled:]) == closing[:sampled]:
+                return ids[sampled:]
+        return ids[len(closing) :] if action and action[-1] == self.turn_end else ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of sampled ids, without special tokens."""
@@ -104,7 +114,9 @@ class Renderer:
 
     def _template(self, messages: Iterable[Message], prompt: bool = True) -> str:
         conversation = [m.as_dict() for m in messages]
-        text = self.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=prompt, **self.template_kwargs)
+        text = self.tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=prompt, **self.template_kwargs
+        )
         return str(text)
 
     def _encode(self, text: str) -> tuple[int, ...]:
@@ -152,11 +164,31 @@ class Renderer:
                 "the chat template cannot render a second user message after an assistant's; gem needs conversations of several "
                 "turns. Use another template, or chat=False for plain text"
             )
-        behind = self._encode(self._cut([Message("user", _SAID)]))
-        if behind and behind[0] in self._special:
-            self.turn_end = behind[0]
+        try:
+            self._study_end()
+        except RenderError:
+            if self.mode == "append":  # the other mode never cuts the template's text
+                raise
+            return
         for role in ("user", "tool") if self.takes_tool else ("user",):
-            self._bridges[role] = self._study_role(Message(role, _SAID))  # type: ignore[arg-type]
+            self._bridges[role] = self._study_role(Message(role, _SAID))
+
+    def _study_end(self) -> None:
+        """How a turn ends: by the special tokens behind an assistant's words, whether or not something follows.
+
+        Cohere's writes two of them. GLM's writes none, and the model samples the next speaker's. gpt-oss ends the last turn of
+        a conversation with another token than those before it.
+        """
+        followed = self._special_run(self._cut([Message("user", _SAID)]))
+        last = self._special_run(self._cut([], prompt=False))
+        shared = [id for i, id in enumerate(followed) if followed[: i + 1] == last[: i + 1]]
+        self._closing = tuple(shared or followed[:1])
+        self.turn_end = next(iter([*shared[-1:], *last[-1:], *self._closing]), self.turn_end)
+
+    def _special_run(self, text: str) -> list[int]:
+        """The special tokens a text begins with."""
+        ids = self._encode(text)
+        return list(ids[: next((i for i, id in enumerate(ids) if id not in self._special), len(ids))])
 
     def _shows(self, messages: Sequence[Message]) -> bool:
         try:
@@ -203,8 +235,7 @@ class Conversation:
         if self.renderer.mode == "template" and self.renderer.chat:
             self._messages += messages
             return self._rendered(self._messages)
-        ended = bool(self._action) and self._action[-1] == self.renderer.turn_end
-        bridge = self.renderer.bridge(messages, ended)
+        bridge = self.renderer.bridge(messages, self._action)
         self.ids += bridge
         return Added(bridge, False)
 

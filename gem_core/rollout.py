@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -70,7 +71,7 @@ class Rollout:
         """Plays one task."""
         return await self._play(task).run()
 
-    async def stream(self, tasks: Iterable[Task]) -> AsyncIterator[Episode]:
+    async def stream(self, tasks: Iterable[Task]) -> AsyncGenerator[Episode, None]:
         """Plays tasks, `concurrency` at a time, and yields each episode when it ends; tasks are drawn as they are needed."""
         waiting = iter(tasks)
         more = True
@@ -100,25 +101,34 @@ class Rollout:
                 left.cancel()
             if running:
                 await asyncio.wait(running)
+            if not self._running:
+                self._stopping = False  # what was to be stopped is over; tasks to come are played
             await self.pool.close()
 
     async def batch(self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None) -> list[Episode]:
         """Plays tasks and returns their episodes in the order of the tasks; `on_episode` is called as each one ends."""
         listed = [replace(task, index=i) for i, task in enumerate(tasks)]
         episodes: dict[int, Episode] = {}
-        async for episode in self.stream(listed):
-            episodes[episode.index] = episode
-            if on_episode is not None:
-                on_episode(episode)
+        async with aclosing(self.stream(listed)) as finished:
+            async for episode in finished:
+                episodes[episode.index] = episode
+                if on_episode is not None:
+                    on_episode(episode)
         ordered = [episodes[i] for i in range(len(listed))]
         send_event("batch_end", episodes=ordered)
         return ordered
 
     def run_batch(self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None) -> list[Episode]:
         """`batch` for programs without an event loop. Ctrl-C raises `Interrupted`, which holds what was finished."""
-        self._stopping = False
-        episodes = run_sync(self.batch(tasks, on_episode), on_interrupt=self.stop)
-        if self._stopping:
+        interrupted = False
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            self.stop()
+
+        episodes = run_sync(self.batch(tasks, on_episode), on_interrupt=interrupt)
+        if interrupted:
             raise Interrupted(episodes)
         return episodes
 
@@ -135,9 +145,7 @@ class Rollout:
         play = self._play(task)
         try:
             return await play.run()
-        except asyncio.CancelledError:
-            if not self._stopping:
-                raise
+        except asyncio.CancelledError:  # by stop(), or by something the episode waited for: in either case it alone is over
             return play.cut_short()
 
     def _tell_live(self, episodes: int) -> None:
@@ -180,6 +188,7 @@ def run_episode(
         spec = env.spec
         task = Task(spec.id if spec is not None else type(env.unwrapped).__name__, seed, dict(options or {}))
         engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=1, make_env=lambda _: env)
+        engine.pool.lent = True
     else:
         task = Task(env, seed, dict(options or {}), tuple(wrappers))
         engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=1)
@@ -212,16 +221,27 @@ def run_sync(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> 
         return asyncio.run(_with_interrupt(work, on_interrupt))
     found: list[T] = []
     errors: list[BaseException] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def noted() -> T:
+        loops.append(asyncio.get_running_loop())
+        return await work
 
     def elsewhere() -> None:
         try:
-            found.append(asyncio.run(work))
+            found.append(asyncio.run(noted()))
         except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
             errors.append(error)
+        done.set()
 
-    thread = threading.Thread(target=elsewhere, name="gem-rollout", daemon=True)
-    thread.start()
-    thread.join()
+    done = threading.Event()  # and not Thread.join, which takes a thread for finished once Ctrl-C broke into it
+    threading.Thread(target=elsewhere, name="gem-rollout", daemon=True).start()
+    try:
+        done.wait()
+    except KeyboardInterrupt:
+        if not done.is_set() and loops:
+            loops[0].call_soon_threadsafe(on_interrupt)
+        done.wait()
     if errors:
         raise errors[0]
     return found[0]
@@ -230,22 +250,19 @@ def run_sync(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> 
 async def _with_interrupt(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> T:
     pressed = 0
 
-    def on_signal() -> None:
+    def on_signal(*_: Any) -> None:
         nonlocal pressed
         pressed += 1
         if pressed > 1:
             raise KeyboardInterrupt
-        on_interrupt()
+        loop.call_soon_threadsafe(on_interrupt)
 
     loop = asyncio.get_running_loop()
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        loop.add_signal_handler(signal.SIGINT, on_signal)
-    except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or a platform without it
+    try:  # not loop.add_signal_handler: a loop that an environment holds up would never hear the second one either
+        before = signal.signal(signal.SIGINT, on_signal)
+    except ValueError:  # not the main thread
         return await work
     try:
         return await work
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)

@@ -51,7 +51,9 @@ class HorizonSchedule:
             return cls((given,))
         if isinstance(given, str):
             if not re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*(@\s*\d+\s*)?", given):
-                raise ConfigError(f"{given!r} is no horizon schedule; write it as '10' or '4,7,10@80' (turns per stage @ updates per stage)")
+                raise ConfigError(
+                    f"{given!r} is no horizon schedule; write it as '10' or '4,7,10@80' (turns @ updates per stage)"
+                )
             rounds, _, every = given.partition("@")
             return cls(tuple(int(r) for r in rounds.split(",")), int(every) if every else 100)
         if isinstance(given, Mapping):

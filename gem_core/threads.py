@@ -34,9 +34,14 @@ class StepThreads:
         while self._running >= self.size:
             turn: asyncio.Future[None] = loop.create_future()
             self._queue.append(turn)
-            await turn
-        self._running += 1
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # its turn had come: the next one in the queue takes it
+                    self._wake()
+                raise
         worker = self._idle.pop() if self._idle else _Worker()
+        self._running += 1
         future: asyncio.Future[Any] = loop.create_future()
         worker.work.put((loop, future, function, args))
         try:
@@ -65,6 +70,9 @@ class StepThreads:
 
     def _free(self) -> None:
         self._running -= 1
+        self._wake()
+
+    def _wake(self) -> None:
         while self._queue:
             turn = self._queue.pop(0)
             if not turn.done():

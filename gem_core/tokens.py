@@ -16,7 +16,7 @@ from gem_core.types import Episode
 __all__ = ["TokenView", "channel_rewards", "discounted_returns", "placeholder", "token_views"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TokenView:
     """One row: ids, and for each the turn that sampled it."""
 
@@ -26,6 +26,9 @@ class TokenView:
     """One per id, 0.0 where nobody sampled; None where a sampled token has none."""
     trained: frozenset[int]
     """The turns of this row whose tokens are trained."""
+
+    def __repr__(self) -> str:
+        return f"<TokenView of {len(self.ids)} ids, {sum(self.mask)} trained, turns {sorted(self.trained)}>"
 
     @property
     def prompt_length(self) -> int:

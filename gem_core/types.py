@@ -204,9 +204,11 @@ class Task:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     index: int = 0
     """The place of this task in its batch; results carry it so that streams can be put in order."""
+    execution: Literal["declared", "process"] = "declared"
+    """`declared`: as the environment's class says. `process`: in a process of its own, whatever it says."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Episode:
     """A whole play of one task: the turns, why it ended, and what came last."""
 
@@ -228,6 +230,14 @@ class Episode:
     index: int = 0
     attempts: int = 1
     seconds: float = 0.0
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What the environment was made with beyond its id."""
+
+    def __repr__(self) -> str:
+        """Short: trainers print whole batches of these when something is wrong."""
+        paid = "" if self.void else f", return {self.total_reward:g}"
+        why = f", {self.failure}" if self.failure is not None else ""
+        return f"<Episode {self.env_id} seed {self.seed}: {len(self.turns)} turns, {self.stop.value}{paid}{why}>"
 
     @property
     def void(self) -> bool:
@@ -241,8 +251,9 @@ class Episode:
 
     @property
     def group(self) -> tuple[str, str, int, str]:
-        """Equal key, equal start: environment, wrappers, seed and options."""
-        return (self.env_id, self.wrappers, self.seed, json.dumps(self.options, sort_keys=True))
+        """Equal key, equal start: environment and its arguments, wrappers, seed and options."""
+        start = json.dumps([self.options, self.env_kwargs], sort_keys=True, default=repr)
+        return (self.env_id, self.wrappers, self.seed, start)
 
     @property
     def played_id(self) -> str:

@@ -10,16 +10,16 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, cast
 
-from gem_core.env import Env, Wrapper
+from gem_core.env import Env, ResetResult, StepResult, Wrapper, after
 from gem_core.envs.game import FORMAT_ERROR
 from gem_core.errors import ConfigError
 
 __all__ = ["ActionFormat", "Boxed", "Code", "React", "ToolCall", "last_boxed"]
 
-
-_BOXES_TRIED = 64
+_BRACES = re.compile(r"\\boxed\{|[{}]")
 
 
 class ActionFormat(Wrapper):
@@ -54,11 +54,39 @@ class ActionFormat(Wrapper):
         raise NotImplementedError
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
-        observation, info = yield self.env.reset(seed=self._seed, options=options)
+        result = self.env.reset(seed=self._seed, options=options)
+        return self._instructed(result) if type(result) is tuple else after(result, self._instructed)
+
+    def _instructed(self, result: ResetResult) -> ResetResult:
+        observation, info = result
         if self.place == "observation":
             return f"{observation}\n{self.instruction()}", info
         system = f"{info['system']}\n\n{self.instruction()}" if info.get("system") else self.instruction()
         return observation, {**info, "system": system}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "on_step" in vars(cls) and "step" not in vars(cls):
+            cls.step = Wrapper.step  # type: ignore[method-assign]  # the short way below would pass its on_step by
+
+    def step(self, action: str) -> StepResult:
+        """As every wrapper's, by a short way: all games step through here, and the inner result is checked already."""
+        if self._phase == "running" and isinstance(action, str) and (parsed := self.parse(action)) is not None:
+            result = self.env.step(parsed)
+            if type(result) is not tuple:
+                return cast(StepResult, after(result, partial(self._noted, action, parsed)))
+            return self._noted(action, parsed, result)
+        return super().step(action)
+
+    def _noted(self, action: str, parsed: str, result: StepResult) -> StepResult:
+        observation, _, terminated, truncated, info = result
+        if "parsed_action" not in info:
+            info["parsed_action"] = parsed
+        self._actions.append(action)
+        self._observation = observation
+        if terminated or truncated:
+            self._phase = "ended"
+        return result
 
     def on_step(self, action: str) -> Any:
         parsed = self.parse(action)
@@ -68,6 +96,7 @@ class ActionFormat(Wrapper):
                 info = {"success": False, "format_error": True} if self.on_error == "end" else {"format_error": True}
                 return said, self.error_reward, self.on_error == "end", False, info
             parsed = action
+
         observation, reward, terminated, truncated, info = yield self.env.step(parsed)
         info.setdefault("parsed_action", parsed)
         return observation, reward, terminated, truncated, info
@@ -92,13 +121,13 @@ class Boxed(ActionFormat):
 class React(ActionFormat):
     """A thought, then an action on a line of its own; the last action counts."""
 
-    _action = re.compile(r"^[ \t]*Action[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE | re.IGNORECASE)
+    _action = re.compile(r"^[ \t]*Action[ \t]*:(.*)$", re.MULTILINE | re.IGNORECASE)
 
     def instruction(self) -> str:
         return f"Answer with your reasoning and one action, in this form:\nThought: your reasoning\nAction: {self.action_example}"
 
     def parse(self, text: str) -> str | None:
-        found = [a for a in self._action.findall(text) if a]
+        found = [a for a in map(str.strip, self._action.findall(text)) if a]
         return found[-1] if found else None
 
     def write(self, action: str) -> str:
@@ -108,8 +137,6 @@ class React(ActionFormat):
 class ToolCall(ActionFormat):
     """A JSON call of the function `act` in `<tool_call>` tags, as models with function calling write it; the last one counts."""
 
-    _call = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-
     def instruction(self) -> str:
         return (
             "You act by calling the function act(action: str). Write the call as\n"
@@ -117,14 +144,19 @@ class ToolCall(ActionFormat):
         )
 
     def parse(self, text: str) -> str | None:
-        for body in reversed(self._call.findall(text)):
+        end = text.rfind("</tool_call>")
+        while end >= 0:  # from the last one back, each part of the text looked at once
+            start = text.rfind("<tool_call>", 0, end)
+            if start < 0:
+                return None
             try:
-                call = json.loads(body)
-            except ValueError:
-                continue
-            arguments = call.get("arguments")
-            if call.get("name") == "act" and isinstance(arguments, dict) and "action" in arguments:
+                call = json.loads(text[start + len("<tool_call>") : end])
+            except (ValueError, RecursionError):
+                call = None
+            arguments = call.get("arguments") if isinstance(call, dict) and call.get("name") == "act" else None
+            if isinstance(arguments, dict) and "action" in arguments:
                 return str(arguments["action"])
+            end = text.rfind("</tool_call>", 0, start)
         return None
 
     def write(self, action: str) -> str:
@@ -138,7 +170,8 @@ class ToolCall(ActionFormat):
 class Code(ActionFormat):
     """The action is the last fenced code block; a block that is only `act("...")` stands for the text inside."""
 
-    _block = re.compile(r"```[ \t]*[\w+-]*[ \t]*\n(.*?)```", re.DOTALL)
+    _block = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+    _act = re.compile(r"""\s*act\(\s*("[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|[+-]?[\d.]+)\s*\)\s*""")
 
     def instruction(self) -> str:
         return f"Act by writing one block of Python code, in this form:\n```python\nact({self.action_example!r})\n```"
@@ -148,7 +181,13 @@ class Code(ActionFormat):
         if not blocks:
             return None
         body: str = blocks[-1].strip("\n")
-        return _argument_of_act(body) or body
+        act = self._act.fullmatch(body)
+        if act is None:
+            return body
+        try:
+            return str(ast.literal_eval(act[1]))  # a string or a number: Python's parser can crash on what a model may write
+        except (SyntaxError, ValueError):
+            return body
 
     def write(self, action: str) -> str:
         return f"```python\nact({action!r})\n```"
@@ -156,26 +195,18 @@ class Code(ActionFormat):
 
 def last_boxed(text: str) -> str | None:
     r"""The content of the last complete `\boxed{...}`, braces inside it balanced; None where there is none."""
-    start = text.rfind("\\boxed{", 0, text.rfind("}") + 1)
-    for _ in range(_BOXES_TRIED):  # a bound, because each unclosed box costs a walk to the end of the text
-        if start < 0:
-            return None
-        depth, begin = 1, start + 7
-        position = begin
-        while depth and (close := text.find("}", position)) >= 0:
-            depth += text.count("{", position, close) - 1
-            position = close + 1
-        if not depth:
-            return text[begin : position - 1]
-        start = text.rfind("\\boxed{", 0, start)
-    return None
-
-
-def _argument_of_act(body: str) -> str | None:
-    try:
-        statement = ast.parse(body, mode="eval").body
-        if isinstance(statement, ast.Call) and isinstance(statement.func, ast.Name) and statement.func.id == "act" and len(statement.args) == 1:
-            return str(ast.literal_eval(statement.args[0]))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    _, box, tail = text.rpartition("\\boxed{")
+    if not box:
         return None
-    return None
+    content, close, _ = tail.partition("}")
+    if close and "{" not in content:
+        return content
+    # Braces in it, or a box that is never closed: one walk over all braces, so that no text takes more than linear time.
+    opened: list[int] = []
+    found = (0, 0)
+    for brace in _BRACES.finditer(text):
+        if brace[0] != "}":
+            opened.append(brace.end() if brace[0] != "{" else -1)
+        elif opened and (begin := opened.pop()) > found[0]:
+            found = (begin, brace.start())
+    return text[slice(*found)] if found[0] else None

@@ -80,7 +80,7 @@ class Concat(History):
         suffix = info.get("suffix")
         if suffix:
             text += suffix
-        messages = (Message("user", text),)
+        messages: tuple[Message, ...] = (Message("user", text),)
         if self._system:
             messages = (Message("system", self._system), *messages)
         return text, {**info, "suffix": "", "context": Context(messages)}

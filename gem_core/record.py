@@ -1,0 +1,482 @@
+"""Record: episodes in a file, one JSON object a line, with the exact ids in the delta form turns keep them in.
+
+The first line is a header, `{"gem_record": 1, ...}`; every further line is an episode. The file only grows, each episode is
+one write, and a path that ends in `.gz` is compressed one gzip member per write: whatever a killed process left half written
+is the last line or member, which readers pass over and the next writer cuts off. Nothing else can be lost.
+
+    with RecordWriter("run.jsonl.gz") as record:
+        run_batch(remaining(tasks, "run.jsonl.gz"), policy, renderer, on_episode=record.write)
+    episodes = read_episodes("run.jsonl.gz")     # feeds advantages() and token_views() without a model
+
+Values in `info` and `options` that JSON lacks are kept under a marker: a tuple, a float that is no number, a mapping whose keys
+are no strings come back as they were; anything else comes back as a `Shown`, its type and its `repr`.
+
+No secret is written; see `gem_core.redact`. Where one stands in what the model was shown or said, the ids would spell it, so
+the text is redacted, the ids are left out, and the episode is no longer trainable.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+import os
+import threading
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from gem_core.errors import RecordError
+from gem_core.play import wrappers_of
+from gem_core.redact import REDACTED, Redactor
+from gem_core.types import Episode, Failure, Finish, Message, Sampling, Status, Stop, Task, Turn
+from gem_core.version import __version__
+
+try:
+    import fcntl
+except ImportError:  # a platform without file locks: two writers on one file are then the user's business
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = [
+    "VERSION",
+    "RecordWriter",
+    "Shown",
+    "episode_from_json",
+    "episode_to_json",
+    "read_episodes",
+    "read_header",
+    "recorded",
+    "remaining",
+]
+
+VERSION = 1
+"""Of the file format. A reader refuses a file with a higher one."""
+
+_DEEPEST = 32
+_LONGEST = 10_000
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is left in a record of a value that JSON cannot hold."""
+
+    type: str
+    text: str
+    """Its `repr`, cut where it is very long."""
+
+
+class RecordWriter:
+    """Appends episodes to a record; a new file gets a header, an old one loses a half-written tail. Safe to share by threads."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        meta: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        sync: bool = False,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        """`meta` goes into the header of a new file. `sync` has each episode survive a power cut, not only a killed process.
+        `secrets` are strings to redact besides those found in the environment."""
+        self.path = Path(path)
+        self.written = 0
+        """Episodes written through this object."""
+        self._sync = sync
+        self._redactor = Redactor(secrets)
+        self._lock = threading.Lock()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        try:
+            self._take_over(overwrite)
+            if os.fstat(self._file).st_size == 0:
+                plain = _to_plain(dict(meta or {}), self._redactor)
+                self._append({"gem_record": VERSION, "gem_version": __version__, "meta": plain})
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, episode: Episode) -> None:
+        """Appends one episode; when it returns, killing the process cannot lose it."""
+        if not isinstance(episode, Episode):
+            raise RecordError(f"write() was given {type(episode).__name__}; a record holds episodes")
+        with self._lock:
+            self._redactor.refresh()
+            self._append(_encode(episode, self._redactor))
+            self.written += 1
+
+    def close(self) -> None:
+        """Closes the file. Calling it twice is harmless."""
+        with self._lock:
+            file, self._file = self._file, None
+            if file is not None:
+                os.close(file)
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take_over(self, overwrite: bool) -> None:
+        assert self._file is not None
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RecordError(f"{self.path} is being written by somebody else; give each writer a file of its own") from None
+        if overwrite:
+            os.ftruncate(self._file, 0)
+        with self.path.open("rb") as stream:
+            end = 0
+            for line, behind in _lines(stream, self.path):
+                if end == 0:
+                    _check_header(line, self.path)
+                end = behind
+        if end < os.fstat(self._file).st_size:
+            os.ftruncate(self._file, end)  # what a killed writer left half written
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        if self._file is None:
+            raise RecordError(f"{self.path} is closed; open a new RecordWriter to append to it")
+        line = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+        try:
+            data = line.encode()
+        except UnicodeEncodeError:  # half a surrogate pair, as byte-level tokenizers may decode to
+            data = (json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        if _compressed(self.path):
+            member = zlib.compressobj(6, zlib.DEFLATED, 31)
+            data = member.compress(data) + member.flush()
+        start = os.fstat(self._file).st_size
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._file, left) :]
+            if self._sync:
+                os.fsync(self._file)
+        except BaseException:
+            os.ftruncate(self._file, start)  # a full disk must not leave half a line in front of the next one
+            raise
+
+
+def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
+    """The episodes of a record, in the order they were written; a half-written tail is passed over."""
+    path = Path(path)
+    with _open(path) as stream:
+        for number, (line, _) in enumerate(_lines(stream, path), 1):
+            if number == 1:
+                _check_header(line, path)
+            else:
+                yield _episode_at(line, path, number)
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a record: its format version, gem's version and `meta`."""
+    path = Path(path)
+    with _open(path) as stream:
+        for line, _ in _lines(stream, path):
+            header = _check_header(line, path)
+            return {**header, "meta": _from_plain(header.get("meta", {}))}
+    raise RecordError(f"{path} is empty; a record begins with a header line")
+
+
+def recorded(tasks: Iterable[Task], path: str | os.PathLike[str], *, secrets: Iterable[str] = ()) -> list[Episode | None]:
+    """For each task, the finished episode a record holds of it, or None. Void episodes do not count: they are to be played again.
+
+    Tasks are told apart by environment, wrappers, seed and options; the n-th of equal tasks has the n-th of their episodes. A
+    task without a seed takes any episode of its environment that no other task claims. A path that is not there holds nothing.
+    """
+    tasks = list(tasks)
+    if not Path(path).exists():
+        return [None] * len(tasks)
+    redactor = Redactor(secrets)  # keys are compared as they are written
+    found: dict[tuple[str, ...], list[Episode]] = {}
+    for episode in read_episodes(path):
+        if not episode.void:
+            found.setdefault(_key(episode.env_id, episode.wrappers, episode.options, redactor), []).append(episode)
+    matched: list[Episode | None] = [None] * len(tasks)
+    for seeded in (True, False):
+        for i, task in enumerate(tasks):
+            if (task.seed is not None) is not seeded:
+                continue
+            known = found.get(_key(task.env_id, wrappers_of(task), task.options, redactor), [])
+            at = next((n for n, e in enumerate(known) if not seeded or e.seed == task.seed), None)
+            if at is not None:
+                matched[i] = replace(known.pop(at), index=i)
+    return matched
+
+
+def remaining(tasks: Iterable[Task], path: str | os.PathLike[str], *, secrets: Iterable[str] = ()) -> list[Task]:
+    """The tasks that have no finished episode in a record: what is left to play of a batch that was broken off."""
+    tasks = list(tasks)
+    return [task for task, episode in zip(tasks, recorded(tasks, path, secrets=secrets), strict=True) if episode is None]
+
+
+def episode_to_json(episode: Episode) -> dict[str, Any]:
+    """An episode as plain JSON data; fields that hold their default are left out. Redacts nothing: writers do."""
+    return _encode(episode, None)
+
+
+def episode_from_json(data: Mapping[str, Any]) -> Episode:
+    """The episode `episode_to_json` was given."""
+    try:
+        known = _known(data, Episode)
+        known["turns"] = tuple(_turn(t) for t in known["turns"])
+        known["stop"] = Stop(known["stop"])
+        for name in ("options", "final_info"):
+            if name in known:
+                known[name] = _from_plain(known[name])
+        if known.get("failure") is not None:
+            known["failure"] = Failure(**_known(known["failure"], Failure))
+        return Episode(**known)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(f"this is no episode of record version {VERSION}: {type(error).__name__}: {error}") from error
+
+
+# Encoding.
+
+
+def _encode(episode: Episode, redactor: Redactor | None) -> dict[str, Any]:
+    if redactor is not None:
+        episode = _without_secrets(episode, redactor)
+    data = _fields(episode, redactor)
+    data["turns"] = [_encode_turn(t, redactor) for t in episode.turns]
+    if episode.failure is not None:
+        data["failure"] = asdict(episode.failure)
+    return data
+
+
+def _encode_turn(turn: Turn, redactor: Redactor | None) -> dict[str, Any]:
+    data = _fields(turn, redactor)
+    data["messages"] = [[m.role, m.content] for m in turn.messages]
+    if turn.sampling is not None:
+        data["sampling"] = _fields(turn.sampling, redactor)
+    return data
+
+
+def _fields(thing: Any, redactor: Redactor | None) -> dict[str, Any]:
+    """The fields that differ from their default, tuples as lists, enums as their value; mappings may hold anything."""
+    data: dict[str, Any] = {}
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if (field.default is not MISSING and value == field.default) or (field.default_factory is not MISSING and not value):
+            continue
+        if isinstance(value, Mapping):
+            value = _to_plain(dict(value), redactor)
+        elif isinstance(value, (Status, Finish, Stop)):
+            value = value.value
+        elif isinstance(value, tuple):
+            value = list(value)
+        data[field.name] = value
+    return data
+
+
+def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:
+    """Texts without secrets. Ids would spell a secret that was shown to the model or sampled by it, so they go with it."""
+    spoken = [
+        episode.final_observation,
+        *(t.action for t in episode.turns),
+        *(m.content for t in episode.turns for m in t.messages),
+    ]
+    turns = episode.turns
+    if any(redactor.text(text) != text for text in spoken):
+        warnings.warn(
+            f"the episode of {episode.env_id} with seed {episode.seed} shows the value of an environment variable that is named "
+            "like a key, or of a secret the writer was told: it is recorded redacted, without token ids, and cannot be trained "
+            "from. Keep keys out of what environments and tools print.",
+            stacklevel=4,
+        )
+        turns = tuple(
+            replace(
+                t,
+                messages=tuple(Message(m.role, redactor.text(m.content)) for m in t.messages),
+                action=redactor.text(t.action),
+                added_ids=(),
+                action_ids=(),
+                logprobs=None,
+            )
+            for t in turns
+        )
+        episode = replace(episode, turns=turns, trainable=False, final_observation=redactor.text(episode.final_observation))
+    failure = episode.failure
+    if failure is not None:
+        failure = replace(failure, message=redactor.said(failure.message), traceback=redactor.said(failure.traceback))
+    return replace(episode, failure=failure, wrappers=redactor.said(episode.wrappers))
+
+
+def _to_plain(value: Any, redactor: Redactor | None, depth: int = 0) -> Any:
+    """Plain JSON data that `_from_plain` brings back, or a marked string form where that cannot be had."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return redactor.said(value) if redactor is not None else str(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+    if depth < _DEEPEST:
+        if isinstance(value, Mapping):
+            return _plain_mapping(value, redactor, depth)
+        if type(value) is list:
+            return [_to_plain(v, redactor, depth + 1) for v in value]
+        if type(value) is tuple:
+            return {"$tuple": [_to_plain(v, redactor, depth + 1) for v in value]}
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "item") and not isinstance(value.item(), type(value)):
+            return _to_plain(value.item(), redactor, depth + 1)  # a scalar of numpy or torch, which need not be installed here
+    shown = value if isinstance(value, Shown) else Shown(f"{type(value).__module__}.{type(value).__qualname__}", _repr(value))
+    return {"$shown": [shown.type, redactor.said(shown.text) if redactor is not None else shown.text]}
+
+
+def _plain_mapping(value: Mapping[Any, Any], redactor: Redactor | None, depth: int) -> Any:
+    def kept(key: Any, item: Any) -> Any:
+        if redactor is not None and isinstance(key, str) and isinstance(item, (str, bytes)) and redactor.names_secret(key):
+            return REDACTED
+        return _to_plain(item, redactor, depth + 1)
+
+    if all(type(key) is str and not key.startswith("$") for key in value):
+        return {(redactor.text(key) if redactor is not None else key): kept(key, item) for key, item in value.items()}
+    return {"$items": [[_to_plain(key, redactor, depth + 1), kept(key, item)] for key, item in value.items()]}
+
+
+def _repr(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - a repr that fails must not cost the episode
+        text = f"<its repr raised {type(error).__name__}>"
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+# Decoding.
+
+
+def _turn(data: Mapping[str, Any]) -> Turn:
+    known = _known(data, Turn)
+    known["messages"] = tuple(Message(role, content) for role, content in known["messages"])
+    for name in ("added_ids", "action_ids", "logprobs", "versions"):
+        if known.get(name) is not None:
+            known[name] = tuple(known[name])
+    if "info" in known:
+        known["info"] = _from_plain(known["info"])
+    for name, enum in (("status", Status), ("finish", Finish)):
+        if name in known:
+            known[name] = enum(known[name])
+    if known.get("sampling") is not None:
+        sampling = _known(known["sampling"], Sampling)
+        sampling["stop"] = tuple(sampling.get("stop", ()))
+        known["sampling"] = Sampling(**sampling)
+    return Turn(**known)
+
+
+def _known(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    names = {f.name for f in fields(kind)}
+    unknown = sorted(set(data) - names)
+    if unknown:
+        raise RecordError(
+            f"{kind.__name__} has no field {unknown[0]!r} in record version {VERSION}; was it written by a newer gem?"
+        )
+    return dict(data)
+
+
+def _from_plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_plain(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    for marker, restore in _MARKERS.items():
+        if marker in value:
+            return restore(value[marker])
+    return {k: _from_plain(v) for k, v in value.items()}
+
+
+_MARKERS: dict[str, Callable[[Any], Any]] = {
+    "$tuple": lambda v: tuple(_from_plain(v)),
+    "$float": float,
+    "$items": lambda v: {_from_plain(k): _from_plain(item) for k, item in v},
+    "$shown": lambda v: Shown(*v),
+}
+
+
+# Files.
+
+
+def _compressed(path: Path) -> bool:
+    return path.suffix == ".gz"
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise RecordError(f"the record {path} cannot be opened: {error}") from error
+
+
+def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
+    """Each whole line with the offset in the file behind it; what is half written at the end is left out."""
+    if _compressed(path):
+        yield from _members(stream, path)
+        return
+    end = 0
+    for line in stream:
+        if not line.endswith(b"\n"):
+            return
+        end += len(line)
+        yield line, end
+
+
+def _members(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
+    """The content of each whole gzip member, which is one line, with the offset behind it."""
+    end, number, rest = 0, 0, b""
+    while rest or (rest := stream.read(_CHUNK)):
+        member = zlib.decompressobj(31)
+        parts: list[bytes] = []
+        used = 0
+        try:
+            while True:
+                parts.append(member.decompress(rest))
+                used += len(rest)
+                if member.eof:
+                    break
+                rest = stream.read(_CHUNK)
+                if not rest:
+                    return  # the last member is half written
+        except zlib.error as error:
+            if not rest.strip(b"\0") and not stream.read().strip(b"\0"):
+                return  # zeros a crashed machine left behind the end
+            raise RecordError(f"{path} is damaged at byte {end}, in line {number + 1} or behind it: {error}") from error
+        rest = member.unused_data
+        end += used - len(rest)
+        number += 1
+        yield b"".join(parts), end
+
+
+def _check_header(line: bytes, path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(line)
+        version = header["gem_record"]
+    except (ValueError, KeyError, TypeError):
+        raise RecordError(f"{path} is no record of gem: its first line is no header with 'gem_record'") from None
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise RecordError(
+            f"{path} is a record of version {version!r}; this gem reads up to version {VERSION}. Use a newer gem to read it."
+        )
+    return cast("dict[str, Any]", header)
+
+
+def _episode_at(line: bytes, path: Path, number: int) -> Episode:
+    try:
+        return episode_from_json(json.loads(line))
+    except RecordError as error:
+        raise RecordError(f"{path}, line {number}: {error}") from error
+    except ValueError as error:
+        raise RecordError(f"{path}, line {number}, is damaged: {error}") from error
+
+
+def _key(env_id: str, wrappers: str, options: Mapping[str, Any], redactor: Redactor) -> tuple[str, ...]:
+    plain = json.dumps(_to_plain(dict(options), redactor), sort_keys=True)
+    return (env_id, redactor.said(wrappers), plain)
