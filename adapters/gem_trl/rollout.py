@@ -1,0 +1,206 @@
+"""Rollout: what GRPOTrainer calls for completions. Plays an episode per prompt, on the trainer's own generation engine.
+
+All live episodes that wait for the model go into one call of the engine, whichever it is: transformers, its continuous
+batching, or vLLM. Where that call is collective (vLLM server, tensor parallelism, sharded weights), ranks generate in
+lockstep: every rank makes the same number of calls with the same number of prompts, rows that are done standing in.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gem_core.errors import ConfigError
+from gem_core.policy import BatchPolicy
+from gem_core.record import RecordWriter
+from gem_core.render import Renderer
+from gem_core.rollout import Limits, Rollout
+from gem_core.schedule import HorizonSchedule
+from gem_core.types import Episode, Finish, Generation, Sampling
+from gem_trl.config import check_trainer
+from gem_trl.convert import to_rows
+
+if TYPE_CHECKING:
+    from gem_trl.config import GemSpec
+
+__all__ = ["GemRollout", "needs_lockstep"]
+
+
+class GemRollout:
+    """The rollout function of one `GemSpec`."""
+
+    def __init__(self, spec: GemSpec) -> None:
+        self.spec = spec
+        self.calls: list[int] = []
+        """How many prompts each call of the engine got, in the last rollout."""
+        self._renderer: Renderer | None = None
+        self._writer: RecordWriter | None = None
+        self._checked = False
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """TRL's contract: raw prompts in, already repeated `num_generations` times; one row for each out."""
+        renderer = self._prepare(trainer)
+        episodes = self.play(prompts, trainer, renderer)
+        if self.spec.record is not None:
+            self._record(episodes, trainer)
+        assert renderer.turn_end is not None
+        return to_rows(episodes, renderer.turn_end)
+
+    def play(self, prompts: list[Any], trainer: Any, renderer: Renderer) -> list[Episode]:
+        """The episodes of one generation batch."""
+        spec, args = self.spec, trainer.args
+        horizon = spec.horizon(trainer.state.global_step) if isinstance(spec.horizon, HorizonSchedule) else None
+        limits = Limits(
+            max_turns=horizon,
+            max_context=spec.max_context or _context_of(trainer),
+            max_response=args.max_completion_length,
+            step_deadline=spec.step_deadline,
+            episode_deadline=spec.episode_deadline,
+            retries=spec.retries,
+            on_cut=spec.on_cut,
+        )
+        sampling = Sampling(
+            temperature=args.temperature,
+            top_p=args.top_p,
+            top_k=max(args.top_k or 0, 0),
+            max_tokens=spec.max_turn_tokens or args.max_completion_length,
+        )
+        tasks = [spec.task(prompt, index) for index, prompt in enumerate(prompts)]
+        lockstep = needs_lockstep(trainer) if spec.lockstep is None else spec.lockstep
+        engine = _Lockstep(trainer, len(prompts), self.calls) if lockstep else _Engine(trainer, self.calls)
+        self.calls.clear()
+        policy = BatchPolicy(engine.generate, max_wait=spec.batch_wait, where="inline")
+        episodes = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=len(prompts)).run_batch(tasks)
+        engine.wait_for_others(sampling)
+        return episodes
+
+    def _prepare(self, trainer: Any) -> Renderer:
+        tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+        if self._renderer is None or self._renderer.tokenizer is not tokenizer:
+            self._renderer = Renderer(tokenizer, template_kwargs=self.spec.template_kwargs)
+            stops = _stop_ids(trainer)
+            if self._renderer.turn_end not in stops:
+                raise ConfigError(
+                    f"the chat template ends a turn with token {self._renderer.turn_end}, but generation stops at "
+                    f"{sorted(stops)}, so that "
+                    "no turn would ever end; set model.generation_config.eos_token_id and tokenizer.eos_token to the template's"
+                )
+        if not self._checked:
+            check_trainer(trainer, self.spec, per_turn=hasattr(trainer, "gem_spec"))
+            self._checked = True
+        return self._renderer
+
+    def _record(self, episodes: Sequence[Episode], trainer: Any) -> None:
+        if self._writer is None:
+            assert self.spec.record is not None
+            self._writer = RecordWriter(self.spec.record.replace("{rank}", str(trainer.accelerator.process_index)))
+        for episode in episodes:
+            self._writer.write(episode)
+
+
+class _Engine:
+    """The trainer's own generation, called on the trainer's own thread."""
+
+    def __init__(self, trainer: Any, calls: list[int]) -> None:
+        self.trainer, self.calls = trainer, calls
+        self.stops = _stop_ids(trainer)
+
+    def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
+        """One turn for each prompt."""
+        self.calls.append(len(prompts))
+        takes = inspect.signature(self.trainer._generate_single_turn).parameters
+        several = {"num_generations": 1} if "num_generations" in takes else {}
+        with _one_turn(self.trainer, sampling.max_tokens, set_number=not several):
+            found, logprobs = self.trainer._generate_single_turn(prompts, None, {}, **several)
+        step = self.trainer.state.global_step
+        return [
+            Generation(
+                tuple(ids),
+                None if logprobs is None or any(p is None for p in logprobs[i]) else tuple(logprobs[i]),
+                Finish.STOP if ids and ids[-1] in self.stops else Finish.LENGTH if ids else Finish.EMPTY,
+                versions=(step, step),
+            )
+            for i, ids in enumerate(found)
+        ]
+
+    def wait_for_others(self, sampling: Sampling) -> None:
+        """Nothing to wait for: this rank generates alone."""
+
+
+class _Lockstep(_Engine):
+    """Generation where every rank has to take part in every call, with as many prompts as the others.
+
+    A round is: do any of us still play? If so, all call the engine, `size` prompts each. A rank that is done, or has fewer
+    live episodes than rows, fills up with a prompt it throws away.
+    """
+
+    def __init__(self, trainer: Any, size: int, calls: list[int]) -> None:
+        super().__init__(trainer, calls)
+        self.size = size
+        self._filler: list[int] = [next(iter(self.stops))]
+
+    def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
+        self._anyone_playing(True)
+        self._filler = min(prompts, key=len)
+        rest = self.size - len(prompts)
+        return super().generate(prompts + [self._filler] * rest, sampling)[: len(prompts)]
+
+    def wait_for_others(self, sampling: Sampling) -> None:
+        while self._anyone_playing(False):
+            super().generate([self._filler] * self.size, replace(sampling, max_tokens=1))
+
+    def _anyone_playing(self, here: bool) -> bool:
+        import torch
+
+        accelerator = self.trainer.accelerator
+        flags = accelerator.gather(torch.tensor([int(here)], device=accelerator.device))
+        return bool(flags.any().item())
+
+
+def needs_lockstep(trainer: Any) -> bool:
+    """Whether the engine is collective, so that ranks must call it together."""
+    if trainer.accelerator.num_processes == 1:
+        return False
+    if getattr(trainer, "use_vllm", False):
+        return trainer.vllm_mode == "server" or trainer.args.vllm_tensor_parallel_size > 1
+    return trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+
+
+@contextmanager
+def _one_turn(trainer: Any, max_tokens: int, set_number: bool) -> Iterator[None]:
+    """TRL caps a call at `max_completion_length`, which is for the whole row; for one turn it is set aside and put back.
+
+    `set_number`: where `_generate_single_turn` does not take `num_generations`, vLLM's server mode keeps every n-th prompt
+    only, because it expects them repeated; ours are all different.
+    """
+    changes = [(getattr(trainer, "generation_config", None), "max_new_tokens", max_tokens)]
+    changes.append((getattr(trainer, "vllm_generation", None), "max_completion_length", max_tokens))
+    if set_number:
+        changes += [(trainer, "num_generations", 1), (trainer, "num_generations_eval", 1)]
+    changes = [(owner, name, value) for owner, name, value in changes if owner is not None and hasattr(owner, name)]
+    before = [getattr(owner, name) for owner, name, _ in changes]
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(changes, before):
+            setattr(owner, name, value)
+
+
+def _stop_ids(trainer: Any) -> frozenset[int]:
+    """Where generation stops: TRL's own list, or, in versions without one, the tokenizer's end token."""
+    found = getattr(trainer, "eos_token_ids", None)
+    if found is None:
+        found = getattr(trainer, "_tokenizer", trainer.processing_class).eos_token_id
+    return frozenset([found] if isinstance(found, int) else found or ())
+
+
+def _context_of(trainer: Any) -> int | None:
+    length = getattr(trainer.args, "vllm_max_model_length", None) if getattr(trainer, "use_vllm", False) else None
+    config = trainer.accelerator.unwrap_model(trainer.model).config
+    length = length or getattr(config.get_text_config(), "max_position_embeddings", None)
+    return int(length) if length else None

@@ -1,0 +1,208 @@
+"""Kit: the checks every adapter passes or refuses, and the table they are printed as.
+
+The numbers are those of DESIGN: token identity and masks exactly, reward mass and advantages within 1e-6 (and 2e-7·S/std where
+a framework's own channel is float32), the gradient within 1e-4 of the reference up to the factor the harness states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gem_core.adapter import Adapter
+from gem_core.advantage import advantages
+from gem_core.conformance.golden import CASES, Case, gradient_case
+from gem_core.errors import GemError
+from gem_core.tokens import discounted_returns, token_views
+from gem_core.types import Episode
+
+__all__ = ["Harness", "Result", "TrainedRow", "report", "run"]
+
+
+@dataclass(frozen=True)
+class TrainedRow:
+    """One row as the framework's loss sees it, padding taken off."""
+
+    ids: Sequence[int]
+    """Prompt and response."""
+    mask: Sequence[int]
+    """1 for each id whose log-probability is trained, aligned with `ids`."""
+    advantages: Sequence[float]
+    """Aligned with `ids`."""
+    logprobs: Sequence[float] | None = None
+    """Those of the sampler, aligned with `ids`; None where the framework does not carry them in this setting."""
+    rewards: Sequence[float] | None = None
+    """Token rewards, where the framework carries them."""
+    total: float | None = None
+    """The reward of the whole row, where the framework carries one number."""
+
+
+class Harness(Protocol):
+    """What an adapter supplies: its framework's own batch, advantage and loss code, driven with given episodes."""
+
+    adapter: Adapter
+    version: str
+    gradient_factor: float
+    """The framework's loss is this many times the canonical one under one update over the whole batch."""
+
+    def train(self, case: Case) -> list[TrainedRow]:
+        """The rows of a batch, in the order of the episodes, placeholders included, padding rows left out."""
+        ...
+
+    def gradient(self, case: Case) -> Mapping[str, Any]:
+        """The gradient of the framework's own loss on the tiny model, by parameter name, as torch tensors."""
+        ...
+
+    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
+        """The rows of each rank when the batch is split over real processes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one check of one case."""
+
+    case: str
+    outcome: str
+    """`ok`, `refused`, or `FAILED`."""
+    why: str = ""
+
+
+class _Failed(AssertionError):
+    pass
+
+
+def run(harness: Harness, *, ranks: bool = True, progress: Callable[[Result], None] | None = None) -> list[Result]:
+    """All golden cases, two ranks against one, and the gradient."""
+    work: list[tuple[str, Case, Callable[[], None]]] = [(case.name, case, _train_check(harness, case)) for case in CASES]
+    if ranks:
+        work.append(("two ranks against one", _case("ragged turns"), lambda: check_ranks(harness, _case("ragged turns"))))
+        if harness.adapter.capabilities.groups:
+            work.append(("a group over two ranks", _case("groups, grpo"), lambda: check_ranks(harness, _case("groups, grpo"))))
+    work.append(("gradient against the reference", gradient_case(), lambda: check_gradient(harness)))
+    results = []
+    for name, case, check in work:
+        results.append(_outcome(harness, name, case, check))
+        if progress is not None:
+            progress(results[-1])
+    return results
+
+
+def report(harness: Harness, results: Sequence[Result]) -> str:
+    """The table, in Markdown."""
+    head = f"{harness.adapter.name} {harness.version}"
+    lines = [f"| check | {head} |", "|---|---|"]
+    lines += [f"| {r.case} | {r.outcome}{': ' + r.why if r.why else ''} |" for r in results]
+    return "\n".join(lines)
+
+
+def check_rows(case: Case, rows: Sequence[TrainedRow]) -> None:
+    """Token identity, masks, logprobs, reward mass and turn credit of a whole batch."""
+    expected = _expected(case)
+    trained = [row for row in rows if any(row.mask)]
+    for row in rows:
+        _must(
+            len(row.ids) == len(row.mask) == len(row.advantages), f"a row of {len(row.ids)} ids has {len(row.mask)} mask entries"
+        )
+        untrained = [a for a, m in zip(row.advantages, row.mask) if not m]
+        _must(all(a == 0.0 for a in untrained), "an advantage stands on a token that is not trained")
+    _must(len(trained) == len(expected), f"{len(trained)} rows are trained; {len(expected)} were played")
+    for number, (row, want) in enumerate(zip(trained, expected)):
+        where = f"row {number}"
+        _must(
+            list(row.ids) == list(want.ids),
+            f"{where}: the ids are not those that were sampled: {list(row.ids)} against {list(want.ids)}",
+        )
+        _must(list(row.mask) == list(want.mask), f"{where}: the mask is {list(row.mask)}, not {list(want.mask)}")
+        if row.logprobs is not None:
+            pairs = zip(row.logprobs, want.logprobs or (), want.mask)
+            _must(all(abs(a - b) <= 1e-6 for a, b, m in pairs if m), f"{where}: logprobs are not aligned with the sampled ids")
+        apart = max(abs(a - b) for a, b in zip(row.advantages, want.advantages))
+        allowed = _tolerance(case)
+        _must(apart <= allowed, f"{where}: an advantage is {apart:.3g} away from the reference; {allowed:.3g} is allowed")
+    _check_reward_mass(case, rows)
+
+
+def check_ranks(harness: Harness, case: Case) -> None:
+    """Split over two processes, every token gets what it got in one."""
+    half = len(case.episodes) // 2
+    parts = [case.episodes[:half], case.episodes[half:]]
+    rows = [row for rank in harness.ranks(case, parts) for row in rank]
+    check_rows(case, rows)
+
+
+def check_gradient(harness: Harness) -> None:
+    """The framework's gradient against the committed one."""
+    from gem_core.conformance.reference import distance, load_reference
+
+    apart, norm = distance(harness.gradient(gradient_case()), load_reference(), harness.gradient_factor)
+    _must(apart <= 1e-4 * norm + 1e-7, f"the gradient is {apart:.3g} away from the reference, whose norm is {norm:.3g}")
+
+
+def _train_check(harness: Harness, case: Case) -> Callable[[], None]:
+    return lambda: check_rows(case, harness.train(case))
+
+
+def _outcome(harness: Harness, name: str, case: Case, check: Callable[[], None]) -> Result:
+    lacking = sorted(need for need in case.needs if not getattr(harness.adapter.capabilities, need))
+    try:
+        check()
+    except _Failed as failed:
+        return Result(name, "FAILED", str(failed))
+    except GemError as refused:
+        if lacking:
+            return Result(name, "refused", str(refused).split(";")[0])
+        return Result(name, "FAILED", f"refused, although the adapter states no lack: {refused}")
+    if lacking:
+        return Result(name, "FAILED", f"trained, although the adapter states that it lacks {', '.join(lacking)}")
+    return Result(name, "ok")
+
+
+def _expected(case: Case) -> list[TrainedRow]:
+    found = []
+    numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
+    for episode, per_turn in zip(case.episodes, numbers):
+        for view in token_views(episode):
+            if any(view.mask):
+                found.append(TrainedRow(view.ids, view.mask, view.spread(per_turn), view.logprobs))
+    return found
+
+
+def _check_reward_mass(case: Case, rows: Sequence[TrainedRow]) -> None:
+    """Σ(token reward × mask) = Σ(environment rewards), for episodes without masked or void turns."""
+    plain = all(not e.void and all(e.trained(t) for t in range(len(e.turns))) for e in case.episodes)
+    single = all(len(token_views(e)) <= 1 for e in case.episodes)
+    if not (plain and single):
+        return
+    paid = sum(sum(e.rewards) for e in case.episodes)
+    scale = max((abs(r) for e in case.episodes for r in e.rewards), default=1.0)
+    if all(row.rewards is not None for row in rows):
+        mass = sum(r * m for row in rows for r, m in zip(row.rewards or (), row.mask))
+        _must(
+            abs(mass - paid) <= 1e-6 * max(scale, 1.0),
+            f"{mass} of the reward reaches trained tokens; the environment paid {paid}",
+        )
+    if all(row.total is not None for row in rows):
+        total = sum(row.total or 0.0 for row in rows)
+        _must(abs(total - paid) <= 1e-6 * max(scale, 1.0), f"the rows carry {total} of reward; the environment paid {paid}")
+
+
+def _tolerance(case: Case) -> float:
+    """1e-6, and 2e-7·S/std for a float32 channel; `reinforce` and `rloo` are in the rewards' own unit, so that std is 1."""
+    returns = [g for e in case.episodes if not e.void for g in discounted_returns(e.rewards, case.gamma)]
+    largest = max((abs(x) for x in (*returns, *(r for e in case.episodes for r in e.rewards))), default=0.0)
+    mean = sum(returns) / len(returns) if returns else 0.0
+    std = (sum((g - mean) ** 2 for g in returns) / len(returns)) ** 0.5 if returns else 0.0
+    if case.estimator in ("reinforce", "rloo") or std <= 1e-6 * largest:
+        std = 1.0
+    return 1e-6 + 2e-7 * largest / std
+
+
+def _case(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+def _must(true: bool, otherwise: str) -> None:
+    if not true:
+        raise _Failed(otherwise)

@@ -1,0 +1,22 @@
+"""What `gem-rl adapters` says where TRL is really installed, and whether the way in it names is still there."""
+
+from __future__ import annotations
+
+import inspect
+
+import trl
+
+from gem_core.adapter import probe
+from gem_trl import ADAPTER
+
+
+def test_the_installed_trl_is_one_the_adapter_fits() -> None:
+    status = probe(ADAPTER)
+    assert status.installed == trl.__version__
+    assert status.supported
+    assert status.missing == ()
+
+
+def test_the_trainer_takes_a_rollout_function_and_has_the_method_that_scores() -> None:
+    assert "rollout_func" in inspect.signature(trl.GRPOTrainer).parameters
+    assert list(inspect.signature(trl.GRPOTrainer._generate_and_score_completions).parameters) == ["self", "inputs"]

@@ -1,0 +1,251 @@
+"""Training with the real GRPOTrainer: every loss it has takes per-token advantages, and every setting gem cannot "
+"honour is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trl import GRPOTrainer
+from trl.experimental.gmpo import GMPOTrainer
+
+from gem_core.advantage import advantages
+from gem_core.errors import ConfigError, UnknownNameError
+from gem_core.record import read_episodes
+from gem_core.tokens import token_views
+from gem_trl import GemAdvantages, GemGRPOTrainer, GemSpec, install_gem_advantages
+from gem_trl.advantage import MaskLostError
+
+ECHO = "test:Echo-v0"
+MATRIX: dict[str, dict[str, Any]] = {
+    **{loss: {"loss_type": loss} for loss in ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")},
+    "sequence-level ratios": {"importance_sampling_level": "sequence"},
+    "two iterations over two steps": {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 4},
+    "gradient accumulation": {"gradient_accumulation_steps": 2},
+    "KL in the loss": {"beta": 0.04},
+    "off-policy mask": {"off_policy_mask_threshold": 0.5},
+    "high-entropy tokens only": {"top_entropy_quantile": 0.5},
+}
+
+
+def spy(trainer: Any) -> list[tuple[Any, Any, Any]]:
+    """What the loss is given: advantages, the mask it multiplies with, and the ids."""
+    seen: list[tuple[Any, Any, Any]] = []
+    inner = trainer._compute_loss
+
+    def compute_loss(model: Any, inputs: Any) -> Any:
+        seen.append((inputs["advantages"], inputs["completion_mask"] * inputs["tool_mask"], inputs["completion_ids"]))
+        return inner(model, inputs)
+
+    trainer._compute_loss = compute_loss
+    return seen
+
+
+@pytest.mark.parametrize("settings", MATRIX.values(), ids=MATRIX.keys())
+def test_every_loss_takes_an_advantage_per_token(make_trainer: Callable[..., Any], settings: dict[str, Any]) -> None:
+    trainer = make_trainer(GemSpec(ECHO, seeds=16, max_turn_tokens=6), **settings)
+    before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+    seen = spy(trainer)
+    trainer.train()
+    for given, mask, ids in seen:
+        assert given.shape == ids.shape
+        assert given[mask == 0].abs().sum() == 0
+    assert any((given != 0).any() for given, _, _ in seen)
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+    assert any(not torch.equal(before[n], p) for n, p in trainer.model.named_parameters())
+
+
+def test_mixin_subclass_and_installed_advantages_are_one(make_trainer: Callable[..., Any]) -> None:
+    class Mine(GemAdvantages, GRPOTrainer):
+        pass
+
+    norms = []
+    for kind in (GemGRPOTrainer, Mine, GRPOTrainer):
+        trainer = make_trainer(GemSpec(ECHO, seeds=16, max_turn_tokens=6), kind, seed=3)
+        if kind is GRPOTrainer:
+            install_gem_advantages(trainer)
+        trainer.train()
+        norms.append(trainer.state.log_history[0]["grad_norm"])
+    assert norms[0] == norms[1] == norms[2] > 0
+
+
+def test_what_is_trained_is_what_was_played(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    """The ids and advantages in the loss are those of the recorded episodes, credited by the core."""
+    spec = GemSpec(ECHO, seeds=16, max_turn_tokens=6, gamma=0.9, record=str(tmp_path / "episodes.jsonl"))
+    trainer = make_trainer(spec, per_device_train_batch_size=8, shuffle_dataset=False)
+    seen = spy(trainer)
+    trainer.train()
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
+    assert len(episodes) == 8 and {len(e.turns) for e in episodes} > {1}
+    expected = sorted(
+        (view.ids[view.prompt_length :], view.mask[view.prompt_length :], tuple(view.spread(a))[view.prompt_length :])
+        for episode, a in zip(episodes, advantages(episodes, "rebn", gamma=0.9))
+        for view in token_views(episode)
+    )
+    (given, mask, ids), *rest = seen
+    assert not rest
+    assert len(expected) == len(ids)
+    rows = []
+    for row in range(len(ids)):
+        length = max(i for i in range(ids.shape[1]) if mask[row, i]) + 1
+        rows.append((tuple(ids[row, :length].tolist()), tuple(mask[row, :length].tolist()), tuple(given[row, :length].tolist())))
+    for found, want in zip(sorted(rows), expected):
+        assert found[:2] == want[:2]
+        assert found[2] == pytest.approx(want[2], abs=1e-6)
+
+
+def test_a_group_plays_one_start_and_live_rows_share_a_call(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    spec = GemSpec(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(spec, per_device_train_batch_size=8, num_generations=4)
+    trainer.train()
+    episodes = list(read_episodes(tmp_path / "e.jsonl"))
+    groups = [episodes[:4], episodes[4:]]
+    assert all(len({e.group for e in group}) == 1 and len({e.turns[0].added_ids for e in group}) == 1 for group in groups)
+    live = [sum(len(e.turns) > turn for e in episodes) for turn in range(max(len(e.turns) for e in episodes))]
+    assert spec.rollout_func.calls == live
+
+
+def test_stock_trainer_learns_from_the_same_episodes(make_trainer: Callable[..., Any]) -> None:
+    """Without gem's advantages, TRL's own: one number per row, the environment's words masked all the same."""
+    trainer = make_trainer(GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), GRPOTrainer)
+    seen = spy(trainer)
+    trainer.train()
+    assert all(given.dim() == 1 for given, _, _ in seen)
+    assert all(0 < mask.sum() < (ids != trainer.processing_class.pad_token_id).sum() for _, mask, ids in seen)
+
+
+def test_metrics_are_in_trl_own_log(make_trainer: Callable[..., Any]) -> None:
+    trainer = make_trainer(GemSpec("game:GuessTheNumber-v0-easy", seeds=16, max_turn_tokens=12))
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert {"gem/success", "gem/return", "gem/turns", "gem/void", "gem/tool_uses", "gem/advantage_abs"} <= set(log)
+    assert log["reward"] == pytest.approx(log["gem/return"])
+    assert 1 <= log["gem/turns"] <= 4
+
+
+def test_a_void_episode_is_left_out_and_the_rest_is_trained(make_trainer: Callable[..., Any]) -> None:
+    trainer = make_trainer(GemSpec("test:Moody-v0", seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4)
+    seen = spy(trainer)
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["gem/void"] == 0.5
+    assert math.isfinite(log["reward"])
+    trained = [bool(m) for _, mask, _ in seen for m in mask.sum(dim=1)]
+    assert sorted(trained) == [False, False, True, True]
+
+
+def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    spec = GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(spec, max_steps=3)
+    trainer.train()
+    episodes = list(read_episodes(tmp_path / "e.jsonl"))
+    assert [max(len(e.turns) for e in episodes[i : i + 4]) for i in (0, 4, 8)] == [1, 2, 3]
+
+
+def test_the_row_never_outgrows_max_completion_length(make_trainer: Callable[..., Any]) -> None:
+    trainer = make_trainer(GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=16), max_completion_length=40)
+    seen = spy(trainer)
+    trainer.train()
+    assert all(ids.shape[1] <= 40 for _, _, ids in seen)
+
+
+def test_evaluation_plays_starts_of_its_own(make_trainer: Callable[..., Any]) -> None:
+    trainer = make_trainer(GemSpec(ECHO, seeds=8, eval_seeds=4, max_turn_tokens=6), per_device_eval_batch_size=4)
+    found = trainer.evaluate()
+    assert 0 <= found["eval_gem/return"] <= 3
+
+
+def test_continuous_batching_uses_the_same_rollout_function(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    spec = GemSpec(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(spec, use_transformers_continuous_batching=True)
+    trainer.train()
+    episodes = list(read_episodes(tmp_path / "e.jsonl"))
+    assert len(episodes) == 4 and all(len(t.action_ids) <= 6 for e in episodes for t in e.turns)
+    assert trainer.state.log_history[0]["grad_norm"] > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "config", "says"),
+    [
+        ({}, {"mask_truncated_completions": True}, "on_cut='mask'"),
+        ({"max_turn_tokens": 500}, {}, "max_completion_length"),
+    ],
+)
+def test_settings_that_break_a_promise_are_refused_at_construction(
+    make_trainer: Callable[..., Any], spec: dict[str, Any], config: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make_trainer(GemSpec(ECHO, seeds=8, **spec), **config)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"advantage": "gae"}, ConfigError, "critic"),
+        ({"advantage": "rebm"}, UnknownNameError, "rebn"),
+        ({"wrappers": ["concat"]}, ConfigError, "several rows"),
+        ({"wrappers": ["concat_chat(max_turns=2)"]}, ConfigError, "several rows"),
+        ({"wrappers": ["nothing"]}, UnknownNameError, "nothing"),
+        ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
+        ({"horizon": "soon"}, ConfigError, "horizon"),
+        ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
+    ],
+)
+def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        GemSpec(**{"env_id": ECHO, **fields})
+
+
+def test_a_trainer_that_assumes_one_advantage_per_row_is_refused(make_trainer: Callable[..., Any]) -> None:
+    class Both(GemAdvantages, GMPOTrainer):
+        pass
+
+    with pytest.raises(ConfigError, match="one advantage per row"):
+        make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6), Both)
+
+
+def test_a_loss_that_ignores_the_mask_is_refused(make_trainer: Callable[..., Any]) -> None:
+    class Patched(GemAdvantages, GRPOTrainer):
+        def _compute_loss(self, model: Any, inputs: Any) -> Any:
+            return None
+
+    with pytest.raises(ConfigError, match="tool_mask"):
+        make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6), Patched)
+
+
+def test_a_mask_lost_on_the_way_stops_training(make_trainer: Callable[..., Any]) -> None:
+    class Losing(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            out = super()._generate_and_score_completions(inputs)
+            del out["tool_mask"]
+            return out
+
+    trainer = make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6), type("T", (GemAdvantages, Losing), {}))
+    with pytest.raises(MaskLostError, match="tool_mask"):
+        trainer.train()
+
+
+def test_another_rollout_function_is_refused(make_trainer: Callable[..., Any]) -> None:
+    spec = GemSpec(ECHO, seeds=8)
+    spec.__dict__["rollout_func"] = lambda prompts, trainer: {}
+    with pytest.raises(ConfigError, match="rollout_func=spec.rollout_func"):
+        make_trainer(spec)
+
+
+def test_a_data_set_without_tasks_is_refused(make_trainer: Callable[..., Any]) -> None:
+    spec = GemSpec(ECHO, seeds=8, max_turn_tokens=6)
+    spec.__dict__["train_dataset"] = spec.train_dataset.map(
+        lambda row: {"prompt": [{"role": "user", "content": "hi"}]}, remove_columns=["prompt"]
+    )
+    with pytest.raises(ConfigError, match="carries no gem task"):
+        make_trainer(spec).train()
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]) -> None:
+    monkeypatch.setattr("gem_trl.config.version", lambda name: "0.20.0")
+    with pytest.raises(ConfigError, match=r"fits TRL >=1.10,<2; installed is 0.20.0"):
+        make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6))
