@@ -14,8 +14,8 @@ __all__ = ["GuessTheNumber"]
 
 
 class GuessTheNumber(Game):
-    """1 for the number. A miss with the last guess pays 0.5 * (1 - distance / range): the reference pays up to 0.98 there,
-    so that almost finding the number is worth as much as finding it."""
+    """1 for the number, 0 for a miss. The reference pays up to 0.98 for a last guess that is near, so that an agent earns
+    almost as much by ending beside the number as by finding it; measured here, that is where training stops."""
 
     action_example = "n"
 
@@ -35,14 +35,15 @@ class GuessTheNumber(Game):
             self.max_turns = math.ceil(math.sqrt(self.max_number - self.min_number)) + 1
         self.secret = self.rng.randint(self.min_number, self.max_number)
         return (
-            f"I am thinking of a whole number between {self.min_number} and {self.max_number}. You have {self.max_turns} guesses. "
+            f"I am thinking of a whole number between {self.min_number} and {self.max_number}. You have "
+            f"{self.max_turns} guesses. "
             "After each wrong guess I say whether my number is higher or lower.",
             {},
         )
 
     def on_step(self, action: str) -> StepResult:
         text = action.strip()
-        if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20):
+        if not (text.isascii() and (text.isdigit() or text.removeprefix("-").isdigit()) and len(text) < 20):
             return self.unreadable(action, "a whole number")
         guess = int(text)
         if guess == self.secret:
@@ -51,10 +52,9 @@ class GuessTheNumber(Game):
             said = f"{guess} is not between {self.min_number} and {self.max_number}."
         else:
             said = f"My number is {'higher' if self.secret > guess else 'lower'} than {guess}."
-        if self.turn + 1 < self.max_turns:
+        if len(self._actions) + 1 < self.max_turns:
             return said, 0.0, False, False, {}
-        distance = abs(guess - self.secret) / (self.max_number - self.min_number)
-        return self.out_of_turns(said, 0.5 * max(0.0, 1.0 - distance))
+        return self.carry_on(said)
 
     def sample_action(self) -> str:
         return str(self.action_rng.randint(self.min_number, self.max_number))

@@ -8,7 +8,7 @@ from typing import Any
 
 from gem_core.env import Env, Offload, Wrapper
 from gem_core.errors import ConfigError, OptionError
-from gem_core.registry import make
+from gem_core.registry import Execution, make
 
 __all__ = ["Mixture"]
 
@@ -18,12 +18,17 @@ class Mixture(Wrapper):
 
     spec: Any = None
 
-    def __init__(self, parts: Sequence[tuple[str, float]], wrappers: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        parts: Sequence[tuple[str, float]],
+        wrappers: Sequence[Any] = (),
+        execution: Execution = "here",
+    ) -> None:
         if not parts:
             raise ConfigError("a mixture needs at least one environment")
         self.ids = [id for id, _ in parts]
         self.weights = [weight for _, weight in parts]
-        self.members: dict[str, Env] = {id: make(id, wrappers=wrappers) for id in self.ids}
+        self.members: dict[str, Env] = {id: make(id, wrappers=wrappers, execution=execution) for id in self.ids}
         super().__init__(self.members[self.ids[0]])
 
     def choose(self, seed: int) -> str:
@@ -63,3 +68,6 @@ class Mixture(Wrapper):
 
     def spawn(self, same_state: bool = False) -> Env:
         return Env.spawn(self, same_state)
+
+    def _outline(self) -> str:
+        return f"Mixture({', '.join(self.ids)})"
