@@ -1,14 +1,17 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["gem[trl,transformers,plot]"]
+# dependencies = ["gem[plot,transformers,trl]"]
 # ///
-"""GuessTheNumber in TRL: GRPOTrainer with per-turn advantages by any of gem's estimators.
+"""GuessTheNumber in TRL: its GRPOTrainer, with per-turn advantages by any of gem's estimators.
 
-    python examples/trl_guess_the_number.py                                   # a tiny model, CPU, minutes
-    python examples/trl_guess_the_number.py --advantage grpo --generations 4  # a group baseline instead
-    python examples/trl_guess_the_number.py --model smollm2 --vllm            # SmolLM2-135M-Instruct, one GPU
+    python examples/trl_guess_the_number.py                                  # the tiny model, CPU, minutes
+    python examples/trl_guess_the_number.py --seed 1 --overwrite
+    python examples/trl_guess_the_number.py --advantage grpo --samples 8
+    python examples/trl_guess_the_number.py --model smollm2 --vllm           # SmolLM2-135M-Instruct, one GPU
 
-Writes metrics.jsonl, episodes.jsonl and curve.png into --out.
+Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (every episode; `gem_core.record` reads it).
+A folder that holds metrics already is refused, unless --overwrite is given: then those three files are replaced.
+Ctrl-C ends the training, not the work: curve, metrics and episodes of what was done are written.
 """
 
 from __future__ import annotations
@@ -18,176 +21,228 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is announced as experimental at every start
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout functions are announced as experimental at every start
+
+import torch
+from trl import GRPOConfig
+
+from gem_core import GemError, estimators
+from gem_core.errors import ConfigError
+from gem_core.policies import load_smollm2, load_tiny
+from gem_core.policies.tiny import load_folder
+from gem_trl import GemGRPOTrainer, GemSpec
 
 
 @dataclass
 class Args:
-    env: str = "game:GuessTheNumber-v0-easy"
-    """the environment id, or a mixture such as '2*game:A + game:B'"""
     model: str = "tiny"
-    """tiny (ships with gem), smollm2 (SmolLM2-135M-Instruct), or a model folder or name"""
+    """`tiny` (ships with gem), `smollm2` (SmolLM2-135M-Instruct), or a model folder"""
+    env: str = "game:GuessTheNumber-v0-easy"
+    """the environment, or a mixture of several"""
+    wrappers: str = ""
+    """wrappers around it, innermost first, as in `react,turn_limit(max_turns=3)`"""
     advantage: str = "rebn"
-    """any estimator without a critic: reinforce, rebn, grpo, rloo, reinforce++"""
+    """the estimator: any registered one that needs no critic"""
     gamma: float = 0.9
     """discount per turn"""
-    steps: int = 0
-    """updates; 0 chooses: 60 for tiny, 25 otherwise"""
-    batch: int = 0
-    """episodes per update; 0 chooses: 128 for tiny, 256 otherwise"""
-    generations: int = 2
-    """episodes per start: the size of a group"""
-    lr: float = 0.0
-    """learning rate; 0 chooses: 2e-3 for tiny, 2e-5 otherwise"""
-    turn_tokens: int = 16
-    """cap on the tokens of one turn"""
-    loss: str = "dapo"
-    """TRL's loss_type; dapo weighs every token of the batch alike"""
-    vllm: bool = False
-    """generate with vLLM, colocated on the same GPU"""
     horizon: str = ""
-    """turns per episode, as '4' or '2,3,4@20' (ScalingInter-RL); empty: as the environment says"""
-    wrappers: str = ""
-    """wrappers by name, innermost first, separated by commas"""
+    """turns an episode may have: `4`, or `2,3,4@20` to go on to the next number every 20 updates; empty: the environment's own"""
+    updates: int = 60
+    """optimizer steps"""
+    episodes: int | None = None
+    """episodes per update; when not given, 128 for the tiny model and 256 for others"""
+    samples: int = 2
+    """episodes per start: TRL's num_generations, 2 at least"""
+    learning_rate: float | None = None
+    """of AdamW; when not given, 2e-3 for the tiny model and 1e-5 for others"""
+    max_grad_norm: float = 1.0
+    """gradients are scaled down to this norm"""
+    rows: int = 64
+    """rows of tokens in one forward pass of the loss, on a GPU; fewer need less memory, the gradient is the same"""
+    temperature: float = 1.0
+    """of sampling, and of the logprobs that are trained"""
+    max_tokens: int = 24
+    """tokens a turn may have"""
+    max_response: int = 384
+    """tokens a row may have behind its first prompt, observations included: TRL's max_completion_length"""
+    loss_type: str = "dapo"
+    """TRL's loss; dapo weighs every token of an update alike"""
+    vllm: bool = False
+    """generate with vLLM on the same GPU"""
+    vllm_memory: float = 0.3
+    """the share of the GPU's memory vLLM takes"""
     seed: int = 0
-    """of the model's sampling and the order of the starts"""
+    """of the order of starts and of sampling"""
     out: str = "runs/trl_guess_the_number"
-    """where the results go"""
+    """folder for what is written"""
+    overwrite: bool = False
+    """replace the files of an earlier run"""
 
 
 def parse_args() -> Args:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    source = Path(__file__).read_text(encoding="utf-8")
+    hints = get_type_hints(Args)
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in fields(Args):
-        told = source.split(f"    {field.name}: ")[1].split('"""')[1]
-        if field.type == "bool":
-            parser.add_argument(f"--{field.name}", action="store_true", help=told)
+        declared = next(i for i, line in enumerate(lines) if line.startswith(f"    {field.name}: "))
+        text = lines[declared + 1].strip().strip('"')  # the string under the field is its help
+        flag = f"--{field.name.replace('_', '-')}"
+        if hints[field.name] is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default, help=text)
         else:
-            parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default, help=told)
+            kind = next(iter(get_args(hints[field.name])), hints[field.name])
+            shown = "" if field.default in ("", None) else f" (default: {field.default})"
+            parser.add_argument(
+                flag, type=kind, default=field.default, metavar=kind.__name__, help=(text + shown).replace("%", "%%")
+            )
     args = Args(**vars(parser.parse_args()))
     tiny = args.model == "tiny"
-    args.steps = args.steps or (60 if tiny else 25)
-    args.batch = args.batch or (128 if tiny else 256)
-    args.lr = args.lr or (2e-3 if tiny else 2e-5)
-    if args.batch % args.generations:
-        parser.error(f"--batch {args.batch} must be a multiple of --generations {args.generations}")
+    args.episodes = args.episodes or (128 if tiny else 256)
+    args.learning_rate = args.learning_rate or (2e-3 if tiny else 1e-5)
     return args
 
 
-def draw(rows: list[dict], path: Path, title: str) -> None:
-    import matplotlib
+def check(args: Args) -> None:
+    """Refuses what cannot work before anything heavy is loaded; gem and TRL check their own settings."""
+    for name in ("updates", "episodes", "rows", "max_tokens"):
+        if getattr(args, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be 1 or more; given: {getattr(args, name)}")
+    if args.samples < 2:
+        raise ConfigError(f"--samples must be 2 or more, since GRPOTrainer insists on groups; given: {args.samples}")
+    if args.episodes % args.samples:
+        raise ConfigError(f"--episodes must be a multiple of --samples; given: {args.episodes} and {args.samples}")
+    estimators.get(args.advantage)
+    if not args.overwrite and (Path(args.out) / "metrics.jsonl").exists():
+        raise ConfigError(f"{args.out} holds the metrics of an earlier run; give another --out, or --overwrite to replace them")
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(6.4, 4))
-    for key in ("success", "return_mean"):
-        axis.plot([r["step"] for r in rows], [r[key] for r in rows], label=key.replace("_mean", ""))
-    axis.set(xlabel="update", ylim=(-0.2, 1.05), title=title)
-    axis.grid(alpha=0.3)
-    axis.legend()
-    figure.tight_layout()
+def load_model(args: Args) -> tuple[Any, Any]:
+    """(model, tokenizer), float32; TRL puts them where they are trained."""
+    if args.model == "tiny":
+        return load_tiny()
+    if args.model == "smollm2":
+        return load_smollm2()
+    if not (Path(args.model) / "config.json").is_file():
+        raise ConfigError(f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; given: {args.model!r}")
+    return load_folder(args.model, "--model")
+
+
+def draw_curve(path: Path, metrics: Sequence[dict[str, Any]], title: str) -> None:
+    """Success over updates as a PNG."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        print(f"no {path}: drawing needs matplotlib, pip install 'gem[plot]'")
+        return
+    success = [m["success"] for m in metrics]
+    mean = [sum(success[max(0, i - 9) : i + 1]) / len(success[max(0, i - 9) : i + 1]) for i in range(len(success))]
+    steps = [m["step"] for m in metrics]
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    axes.plot(steps, success, color="#9ecae1", linewidth=1, label="each update")
+    axes.plot(steps, mean, color="#08519c", linewidth=2, label="mean of the last 10")
+    axes.set(title=title, xlabel="update", ylabel="success", ylim=(0, 1.02))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
     figure.savefig(path, dpi=120)
+    pyplot.close(figure)
 
 
-if __name__ == "__main__":
-    args = parse_args()
+def train(args: Args) -> bool:
+    """Everything, in order. False where Ctrl-C cut it short."""
+    check(args)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
+    for name in ("metrics.jsonl", "episodes.jsonl", "curve.png"):
+        (out / name).unlink(missing_ok=True)
 
-    import torch
-    from trl import GRPOConfig
-
-    from gem_core.errors import GemError
-    from gem_trl import GemGRPOTrainer, GemSpec
-
-    # the model
-    if args.model == "tiny":
-        from gem_core.policies.tiny import load_tiny
-
-        model, tokenizer = load_tiny()
-    elif args.model == "smollm2":
-        from gem_core.policies.smollm2 import load_smollm2
-
-        model, tokenizer = load_smollm2()
-    else:
-        model, tokenizer = args.model, None
-    gpu = torch.cuda.is_available()
-
-    # the environment, for TRL
-    try:
-        spec = GemSpec(
-            args.env,
-            seeds=args.batch // args.generations * args.steps,
-            wrappers=[w for w in args.wrappers.split(",") if w],
-            advantage=args.advantage,
-            gamma=args.gamma,
-            max_turn_tokens=args.turn_tokens,
-            horizon=args.horizon or None,
-            record=str(out / "episodes.jsonl"),
-        )
-    except GemError as error:
-        sys.exit(f"error: {error}")
+    # the environment, as TRL takes it: a data set of starts, a rollout function, a reward function
+    spec = GemSpec(
+        args.env,
+        seeds=args.episodes // args.samples * args.updates,
+        wrappers=args.wrappers,
+        advantage=args.advantage,
+        gamma=args.gamma,
+        horizon=args.horizon or None,
+        max_turn_tokens=args.max_tokens,
+        record=str(out / "episodes.jsonl"),
+    )
 
     # the trainer: TRL's own settings, and nothing of gem in them
-    micro = min(args.batch, 64) if gpu else args.batch
+    gpu = torch.cuda.is_available()
+    rows = min(args.rows, args.episodes) if gpu else args.episodes
     config = GRPOConfig(
         output_dir=str(out / "trainer"),
-        max_steps=args.steps,
-        per_device_train_batch_size=micro,
-        gradient_accumulation_steps=args.batch // micro,
-        num_generations=args.generations,
-        max_completion_length=384,
-        learning_rate=args.lr,
+        max_steps=args.updates,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=args.episodes // rows,
+        num_generations=args.samples,
+        max_completion_length=args.max_response,
+        learning_rate=args.learning_rate,
         lr_scheduler_type="constant",
-        loss_type=args.loss,
-        max_grad_norm=1.0,
-        temperature=1.0,
+        max_grad_norm=args.max_grad_norm,
+        temperature=args.temperature,
+        loss_type=args.loss_type,
+        use_vllm=args.vllm,
+        vllm_mode="colocate",
+        vllm_gpu_memory_utilization=args.vllm_memory,
+        vllm_max_model_length=1024 if args.vllm else None,
         use_cpu=not gpu,
         bf16=gpu,
         gradient_checkpointing=False,
-        use_vllm=args.vllm,
-        vllm_mode="colocate",
-        vllm_gpu_memory_utilization=0.3,
-        vllm_max_model_length=1024 if args.vllm else None,
         logging_steps=1,
         save_strategy="no",
         report_to="none",
         seed=args.seed,
     )
+    model, tokenizer = load_model(args)
     trainer = GemGRPOTrainer(model=model, args=config, processing_class=tokenizer, **spec.arguments())
 
     # training
     began = time.time()
+    finished = False
     try:
         trainer.train()
+        finished = True
     except KeyboardInterrupt:
-        print(f"\nstopped after {trainer.state.global_step} updates; what was done is in {out}", file=sys.stderr)
+        print(f"\ninterrupted after {trainer.state.global_step} updates; writing what was done", file=sys.stderr)
 
-    # what came of it
-    rows = [
+    # what is left of it
+    metrics = [
         {
-            "step": log["step"],
+            "step": int(log["step"]) - 1,
             "success": log.get("gem/success", 0.0),
             "return_mean": log["gem/return"],
             "turns_mean": log["gem/turns"],
-            "void": log["gem/void"],
-            "loss": log.get("loss"),
-            "grad_norm": log.get("grad_norm"),
-            "seconds": log.get("step_time"),
+            "tokens": log["completions/mean_length"] * args.episodes,
+            "loss": log["loss"],
+            "grad_norm": log["grad_norm"],
+            "void": log["gem/void"] * args.episodes,
+            "seconds": log["step_time"],
         }
         for log in trainer.state.log_history
         if "gem/return" in log
     ]
-    (out / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if rows:
-        draw(rows, out / "curve.png", f"{args.env}, {args.advantage}, TRL")
-        first, last = rows[:3], rows[-10:]
-        mean = lambda part: sum(r["success"] for r in part) / len(part)  # noqa: E731
-        print(
-            f"success: {mean(first):.2f} (first {len(first)} updates) -> {mean(last):.2f} (last {len(last)}), "
-            f"{time.time() - began:.0f} s"
-        )
+    if metrics:
+        (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics), encoding="utf-8")
+        draw_curve(out / "curve.png", metrics, f"{args.env}, {args.model}, {args.advantage} in TRL, seed {args.seed}")
+        first, last = [m["success"] for m in metrics[:3]], [m["success"] for m in metrics[-10:]]
+        print(f"success, mean of the first {len(first)} updates: {sum(first) / len(first):.1%}")
+        print(f"success, mean of the last {len(last)} updates: {sum(last) / len(last):.1%}")
+    print(f"{time.time() - began:.0f} s; written to {out}: {', '.join(sorted(p.name for p in out.iterdir()))}")
+    return finished
+
+
+if __name__ == "__main__":
+    try:
+        done = train(parse_args())
+    except (GemError, OSError) as error:
+        sys.exit(f"error: {error}")
+    sys.exit(0 if done else 130)

@@ -189,6 +189,21 @@ class Env:
             raise self._refusal(action)
         result: Any = self.on_step(action) if self._offload is None else self._call(self.on_step, action)
         if type(result) is tuple:
+            if len(result) == 5:
+                observation, reward, terminated, truncated, info = result
+                if (  # nothing to convert and nothing to refuse: the common case, in place, since it is taken by every step
+                    type(observation) is str
+                    and type(reward) is float
+                    and reward - reward == 0.0  # finite
+                    and (terminated is False or terminated is True)
+                    and (truncated is False or truncated is True)
+                    and type(info) is dict
+                ):
+                    self._actions.append(action)
+                    self._observation = observation
+                    if terminated or truncated:
+                        self._phase = "ended"
+                    return result
             return self._took(action, result)
         if type(result) is GeneratorType:
             result = _drive(result)
@@ -330,31 +345,7 @@ class Env:
         )
 
     def _took(self, action: str, result: StepResult) -> StepResult:
-        try:
-            observation, reward, terminated, truncated, info = result
-        except (TypeError, ValueError):
-            result = self._mended(result)
-            observation, reward, terminated, truncated, info = result
-        # the common case in one expression, since every step of every wrapper comes through here
-        if not (
-            type(observation) is str
-            and type(reward) is float
-            and reward - reward == 0.0  # finite
-            and (terminated is False or terminated is True)
-            and (truncated is False or truncated is True)
-            and type(info) is dict
-            and type(result) is tuple
-        ):
-            result = self._mended(result)
-            observation, _, terminated, truncated, _ = result
-        self._actions.append(action)
-        self._observation = observation
-        if terminated or truncated:
-            self._phase = "ended"
-        return result
-
-    def _mended(self, result: Any) -> StepResult:
-        """The five values in their own types, where that takes nothing but a conversion."""
+        """Checks the answer to an action, converts what takes nothing but a conversion, and keeps account."""
         if not (isinstance(result, tuple) and len(result) == 5):
             raise NonsenseError(
                 f"step() of {self._name()} returned {_short(result)}; it must return "
@@ -367,6 +358,10 @@ class Env:
                 f"step() of {self._name()} returned observation {_short(observation)}, reward {reward}, info {_short(info)}; "
                 "it must return a str, a finite number and a dict"
             )
+        self._actions.append(action)
+        self._observation = observation
+        if terminated or truncated:
+            self._phase = "ended"
         return observation, reward, terminated, truncated, info
 
     def _plain(self, reward: Any) -> float:

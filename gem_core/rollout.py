@@ -72,29 +72,26 @@ class Rollout:
         return await self._play(task).run()
 
     async def stream(self, tasks: Iterable[Task]) -> AsyncGenerator[Episode, None]:
-        """Plays tasks, `concurrency` at a time, and yields each episode when it ends; tasks are drawn as they are needed."""
+        """Plays tasks, `concurrency` at a time, and yields each episode when it ends; tasks are drawn as they are needed, and no
+        more of them once `stop` was called."""
         waiting = iter(tasks)
-        more = True
         running: set[asyncio.Task[Episode]] = set()
+        # not asyncio.wait(running), which looks at every running episode each time one ends
+        ended: asyncio.Queue[asyncio.Task[Episode]] = asyncio.Queue()
         try:
             while True:
-                while more and len(running) < self.concurrency:
-                    task = next(waiting, None)
-                    if task is None:
-                        more = False
-                    elif self._stopping:
-                        yield self._play(task).cut_short()
-                    else:
-                        play = asyncio.ensure_future(self._guarded(task))
-                        running.add(play)
-                        self._running.add(play)
+                while len(running) < self.concurrency and not self._stopping and (task := next(waiting, None)) is not None:
+                    play = asyncio.ensure_future(self._guarded(task))
+                    play.add_done_callback(ended.put_nowait)
+                    running.add(play)
+                    self._running.add(play)
                 self._tell_live(len(running))
                 if not running:
                     return
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                self._running -= done
-                for finished in done:
-                    yield finished.result()
+                done = await ended.get()
+                running.discard(done)
+                self._running.discard(done)
+                yield done.result()
         finally:
             self._running -= running
             for left in running:
@@ -114,7 +111,7 @@ class Rollout:
                 episodes[episode.index] = episode
                 if on_episode is not None:
                     on_episode(episode)
-        ordered = [episodes[i] for i in range(len(listed))]
+        ordered = [episodes[i] if i in episodes else self._play(task).cut_short() for i, task in enumerate(listed)]
         send_event("batch_end", episodes=ordered)
         return ordered
 
@@ -133,7 +130,7 @@ class Rollout:
         return episodes
 
     def stop(self) -> None:
-        """Ends what is running: those episodes come back cancelled, and so do the tasks that were not begun."""
+        """Ends what is running: those episodes come back cancelled, and so do a batch's tasks that were not begun."""
         self._stopping = True
         for play in self._running:
             play.cancel()

@@ -144,7 +144,7 @@ class GemSpec:
 
 def is_append_only(arguments: Mapping[str, Any]) -> bool:
     """Whether a `concat_chat` with these arguments leaves the past alone (an environment's suffix may still rewrite it)."""
-    return arguments.get("max_turns") is None and arguments.get("template") is None
+    return arguments.get("window") is None and arguments.get("template") is None
 
 
 def episode_return(

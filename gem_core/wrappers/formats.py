@@ -71,20 +71,20 @@ class ActionFormat(Wrapper):
 
     def step(self, action: str) -> StepResult:
         """As every wrapper's, by a short way: all games step through here, and the inner result is checked already."""
-        if self._phase == "running" and isinstance(action, str) and (parsed := self.parse(action)) is not None:
-            result = self.env.step(parsed)
-            if type(result) is not tuple:
-                return cast(StepResult, after(result, partial(self._noted, action, parsed)))
-            return self._noted(action, parsed, result)
-        return super().step(action)
+        if self._phase != "running" or not isinstance(action, str) or (parsed := self.parse(action)) is None:
+            return super().step(action)
+        result = self.env.step(parsed)
+        if type(result) is not tuple:
+            return cast(StepResult, after(result, partial(self._noted, action, parsed)))
+        return self._noted(action, parsed, result)
 
     def _noted(self, action: str, parsed: str, result: StepResult) -> StepResult:
-        observation, _, terminated, truncated, info = result
+        info = result[4]
         if "parsed_action" not in info:
             info["parsed_action"] = parsed
         self._actions.append(action)
-        self._observation = observation
-        if terminated or truncated:
+        self._observation = result[0]
+        if result[2] or result[3]:
             self._phase = "ended"
         return result
 

@@ -10,7 +10,7 @@ wrappers show something else, and put it into `info["context"]`, so that the eng
 | `concat_chat`          | user: T, assistant: a1, user: O1, assistant: a2, user: `O2\nS`                                  |
 | `concat_chat_on_reset` | the template around `T`, then a1, O1, a2, `O2\nS` as plain text behind it: append-only, one row |
 
-`max_turns=k` keeps the task and the last k turns. A suffix belongs to one turn: it closes the prompt of that turn, in front
+`window=k` keeps the task and the last k turns. A suffix belongs to one turn: it closes the prompt of that turn, in front
 of the generation prompt, and is not part of the history.
 """
 
@@ -30,11 +30,11 @@ __all__ = ["Concat", "ConcatChat", "ConcatChatOnReset", "History"]
 class History(Wrapper):
     """The base: remembers what was said, shows it in the subclass's way."""
 
-    def __init__(self, env: Env, max_turns: int | None = None) -> None:
+    def __init__(self, env: Env, window: int | None = None) -> None:
         super().__init__(env)
-        if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1):
-            raise ConfigError(f"max_turns must be a whole number from 1 up, or None for the whole history; given: {max_turns!r}")
-        self.max_turns = max_turns
+        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+            raise ConfigError(f"window must be a whole number from 1 up, or None for the whole history; given: {window!r}")
+        self.window = window
 
     def begin(self, task: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """What is shown at the start."""
@@ -57,19 +57,25 @@ class History(Wrapper):
 class Concat(History):
     """One text of all observations, with the actions between them if asked for."""
 
-    def __init__(self, env: Env, max_turns: int | None = None, actions: bool = False) -> None:
-        super().__init__(env, max_turns)
+    def __init__(self, env: Env, window: int | None = None, actions: bool = False) -> None:
+        super().__init__(env, window)
         self.actions = actions
 
     def begin(self, task: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._system: str | None = info.get("system")
         self._text = _line(task)
-        self._recent: deque[str] = deque(maxlen=self.max_turns)
+        self._room = 0
+        self._recent: deque[str] = deque(maxlen=self.window)
         return self._show(info)
 
     def go_on(self, action: str, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         said = _line(action) + _line(observation) if self.actions else _line(observation)
-        if self.max_turns is None:
+        if self.window is None:
+            if len(self._text) > self._room:
+                # An allocator such as glibc's maps every block anew that is larger than any it got back so far, which costs five
+                # times the copy itself. Getting one of twice the size back, untouched, has it keep the memory instead.
+                self._room = 2 * len(self._text) + 100_000
+                bytearray(self._room)
             self._text += said  # one growing string: a turn costs one copy of it, not a join over all turns
         else:
             self._recent.append(said)
@@ -94,21 +100,21 @@ class ConcatChat(History):
     """
 
     def __init__(
-        self, env: Env, max_turns: int | None = None, template: Callable[[list[dict[str, str]]], str] | None = None
+        self, env: Env, window: int | None = None, template: Callable[[list[dict[str, str]]], str] | None = None
     ) -> None:
-        super().__init__(env, max_turns)
+        super().__init__(env, window)
         self.template = template
 
     def begin(self, task: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._start = [Message("user", task)]
         if info.get("system"):
             self._start.insert(0, Message("system", info["system"]))
-        self._turns: deque[tuple[Message, Message]] = deque(maxlen=self.max_turns)
+        self._turns: deque[tuple[Message, Message]] = deque(maxlen=self.window)
         self._had_suffix = bool(info.get("suffix"))
         return self._show(task, info, rewritten=False)
 
     def go_on(self, action: str, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        rewritten = self._had_suffix or len(self._turns) == self.max_turns
+        rewritten = self._had_suffix or len(self._turns) == self.window
         role: Role = info.get("role", "user")
         self._turns.append((Message("assistant", action), Message(role, observation)))
         self._had_suffix = bool(info.get("suffix"))

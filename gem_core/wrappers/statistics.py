@@ -1,4 +1,4 @@
-"""Statistics: return, turns and seconds of the running episode, in `info["episode"]` of every step."""
+"""Statistics: return and turns of the running episode, in `info["episode"]` of every step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["Statistics"]
 
 
 class Statistics(Wrapper):
-    """Counts from the reset on. `last` keeps the figures of the episode before."""
+    """Counts from the reset on. `last` keeps the figures of the episode before, and the seconds it took: those are not in
+    `info`, because equal actions must give equal transcripts."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
@@ -27,7 +28,7 @@ class Statistics(Wrapper):
     def on_step(self, action: str) -> Any:
         observation, reward, terminated, truncated, info = yield self.env.step(action)
         self.total += reward
-        info["episode"] = {"return": self.total, "turns": self.turn + 1, "seconds": time.monotonic() - self.began}
+        info["episode"] = {"return": self.total, "turns": self.turn + 1}
         if terminated or truncated:
-            self.last = dict(info["episode"])
+            self.last = {**info["episode"], "seconds": time.monotonic() - self.began}
         return observation, reward, terminated, truncated, info

@@ -155,21 +155,21 @@ def test_an_entry_point_must_return_an_environment() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        ["turn_limit(max_turns=3)", "concat_chat(max_turns=2)"],
-        "turn_limit(max_turns=3), concat_chat(max_turns=2)",
-        "turn_limit( max_turns = 3 ),concat_chat(max_turns=(2))",
-        [("turn_limit", {"max_turns": 3}), ("concat_chat", {"max_turns": 2})],
-        [{"turn_limit": {"max_turns": 3}}, {"concat_chat": {"max_turns": 2}}],
-        {"turn_limit": {"max_turns": 3}, "concat_chat": {"max_turns": 2}},
-        [["turn_limit", {"max_turns": 3}], {"concat_chat": {"max_turns": 2}}],
+        ["turn_limit(max_turns=3)", "concat_chat(window=2)"],
+        "turn_limit(max_turns=3), concat_chat(window=2)",
+        "turn_limit( max_turns = 3 ),concat_chat(window=(2))",
+        [("turn_limit", {"max_turns": 3}), ("concat_chat", {"window": 2})],
+        [{"turn_limit": {"max_turns": 3}}, {"concat_chat": {"window": 2}}],
+        {"turn_limit": {"max_turns": 3}, "concat_chat": {"window": 2}},
+        [["turn_limit", {"max_turns": 3}], {"concat_chat": {"window": 2}}],
     ],
     ids=["texts", "one text", "one text, spaced", "pairs", "YAML list", "YAML mapping", "lists"],
 )
 def test_wrappers_are_given_in_many_forms_and_mean_the_same(given: Any) -> None:
     env = make(EASY, wrappers=given)
     assert stack(env) == [GuessTheNumber, Boxed, TurnLimit, ConcatChat]
-    assert (env.max_turns, env.env.max_turns) == (2, 3)
-    assert canonical_wrappers(EASY, given) == canonical_wrappers(EASY, "turn_limit(max_turns=3),concat_chat(max_turns=2)")
+    assert (env.window, env.env.max_turns) == (2, 3)
+    assert canonical_wrappers(EASY, given) == canonical_wrappers(EASY, "turn_limit(max_turns=3),concat_chat(window=2)")
 
 
 @pytest.mark.parametrize("given", [["concat"], "concat", [{"concat": None}], [("concat", None)], (Concat,)], ids=str)

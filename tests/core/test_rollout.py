@@ -103,8 +103,8 @@ CONTEXTS = {
     "template that drops thinking": ({"mode": "template", "style": "thinking"}, lambda env: env),
     "plain text": ({"style": "none"}, lambda env: env),
     "one text": ({}, Concat),
-    "a window": ({}, lambda env: ConcatChat(env, max_turns=1)),
-    "a window in template mode": ({"mode": "template"}, lambda env: ConcatChat(env, max_turns=1)),
+    "a window": ({}, lambda env: ConcatChat(env, window=1)),
+    "a window in template mode": ({"mode": "template"}, lambda env: ConcatChat(env, window=1)),
     "a template on reset": ({}, ConcatChatOnReset),
 }
 

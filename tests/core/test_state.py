@@ -20,7 +20,7 @@ from gem_core.wrappers.statistics import Statistics
 
 MIXTURE = "2*game:GuessTheNumber-v0-easy + game:Mastermind-v0-easy"
 GAMES = list_envs("game:")
-STACKS = [(), ("concat",), ("concat_chat(max_turns=1)", "statistics"), ("turn_limit(max_turns=3)",), ("react",)]
+STACKS = [(), ("concat",), ("concat_chat(window=1)", "statistics"), ("turn_limit(max_turns=3)",), ("react",)]
 
 
 def result_of(value: Any) -> Any:
@@ -108,7 +108,7 @@ def test_an_ended_episode_has_a_state_too() -> None:
         lambda env: env,
         Shout,
         Concat,
-        lambda env: ConcatChat(env, max_turns=1),
+        lambda env: ConcatChat(env, window=1),
         lambda env: Statistics(TurnLimit(env, 9)),
         lambda env: Shout(env=env, mark="?"),
     ],

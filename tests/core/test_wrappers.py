@@ -71,7 +71,7 @@ HISTORY = {
         [context(("user", "T\nS")), context(("user", "T\na1\nO1\nS")), context(("user", "T\na1\nO1\na2\nO2\nS"))],
     ),
     "concat with a window": (
-        lambda env: Concat(env, max_turns=1, actions=True),
+        lambda env: Concat(env, window=1, actions=True),
         says(),
         [
             context(("user", "T\n")),
@@ -96,7 +96,7 @@ HISTORY = {
         ],
     ),
     "chat with a window": (
-        lambda env: ConcatChat(env, max_turns=1),
+        lambda env: ConcatChat(env, window=1),
         says(system="be brief"),
         [
             ("T", "", "user"),
@@ -106,7 +106,7 @@ HISTORY = {
         ],
     ),
     "chat with tools": (
-        lambda env: ConcatChat(env, max_turns=1),
+        lambda env: ConcatChat(env, window=1),
         says(role="tool"),
         [("T", "", "user"), ("O1", "", "tool"), context(("user", "T"), ("assistant", "a2"), ("tool", "O2"))],
     ),
@@ -134,7 +134,7 @@ def test_a_line_is_ended_once() -> None:
 def test_a_window_of_any_size_keeps_the_task() -> None:
     for wrap in (Concat, ConcatChat):
         for size in (1, 2, 5):
-            last = shown(wrap(says()(ScriptedEnv), max_turns=size), *(f"a{n}" for n in range(1, 9)))[-1]
+            last = shown(wrap(says()(ScriptedEnv), window=size), *(f"a{n}" for n in range(1, 9)))[-1]
             text = "\n".join(m.content for m in last.messages)
             assert text.startswith("T\n")
             assert ("O8" in text, f"O{9 - size}" in text, f"O{8 - size}" in text) == (True, True, False)
@@ -149,15 +149,15 @@ def test_a_template_makes_the_observation_itself_a_prompt() -> None:
 
 def test_history_begins_anew_with_each_episode() -> None:
     for wrap in (Concat, ConcatChat):
-        env = wrap(says("S")(ScriptedEnv), max_turns=2)
+        env = wrap(says("S")(ScriptedEnv), window=2)
         first = shown(env, "a1", "a2")
         assert shown(env, "a1", "a2") == first
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 2.5, "2"])
 def test_a_window_that_means_nothing_is_refused(size: Any) -> None:
-    with pytest.raises(ConfigError, match="max_turns"):
-        Concat(ScriptedEnv(), max_turns=size)
+    with pytest.raises(ConfigError, match="window"):
+        Concat(ScriptedEnv(), window=size)
 
 
 def test_a_long_history_costs_no_more_than_its_text() -> None:
@@ -374,7 +374,6 @@ def test_statistics_count_each_episode(kind: type[ScriptedEnv]) -> None:
     for _ in range(2):
         result_of(env.reset(seed=1))
         for n, total in ((1, 1.0), (2, 3.0), (3, 6.0)):
-            figures = result_of(env.step("a"))[4]["episode"]
-            assert (figures["turns"], figures["return"], figures["seconds"] >= 0) == (n, total, True)
+            assert result_of(env.step("a"))[4]["episode"] == {"return": total, "turns": n}
     assert env.last is not None
-    assert env.last["return"] == 6.0
+    assert (env.last["return"], env.last["turns"], env.last["seconds"] >= 0) == (6.0, 3, True)

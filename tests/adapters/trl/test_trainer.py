@@ -188,7 +188,7 @@ def test_settings_that_break_a_promise_are_refused_at_construction(
         ({"advantage": "gae"}, ConfigError, "critic"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
         ({"wrappers": ["concat"]}, ConfigError, "several rows"),
-        ({"wrappers": ["concat_chat(max_turns=2)"]}, ConfigError, "several rows"),
+        ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several rows"),
         ({"wrappers": ["nothing"]}, UnknownNameError, "nothing"),
         ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
         ({"horizon": "soon"}, ConfigError, "horizon"),
