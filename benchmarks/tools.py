@@ -1,0 +1,131 @@
+"""Python calls per second, from 64 episodes at once: gem's sandbox beside the tool of gem-llm 0.1.0, in one run.
+
+    python benchmarks/tools.py --reference /path/to/python/with/gem-llm==0.1.0
+
+Each row is the same 1,000 calls of `print(1+1)`. gem's go through the whole engine: tasks, wrapper, sandbox, results; the
+reference's go straight to its tool, from as many threads as its AsyncVectorEnv would use. The last column says what a program
+is kept from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from gem_core.env import Env
+from gem_core.policy import ScriptedPlayer
+from gem_core.rollout import Rollout
+from gem_core.tools.python import PythonTool
+from gem_core.tools.sandbox import Sandbox, SandboxLimits
+from gem_core.tools.wrapper import ToolWrapper
+from gem_core.types import Task
+
+REFERENCE = """
+import json, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from gem.tools.python_code_tool import PythonCodeTool
+tool, calls, episodes = PythonCodeTool(timeout=30), int(sys.argv[1]), int(sys.argv[2])
+def call(n):
+    began = time.perf_counter()
+    valid, error, text, _ = tool.execute_action(f"<python>print({n}+1)</python>")
+    return time.perf_counter() - began, text.split()[-1:] == [str(n + 1)]
+one = sorted(call(n)[0] for n in range(20))[10]
+began = time.perf_counter()
+with ThreadPoolExecutor(episodes) as threads:
+    done = list(threads.map(call, range(calls)))
+print(json.dumps({"seconds": time.perf_counter() - began, "right": sum(ok for _, ok in done), "one": one}))
+"""
+
+
+class Calls(Env):
+    """Only there to be wrapped: ends with the first action that is no call."""
+
+    execution = "inline"
+
+    def on_reset(self, options: Any) -> Any:
+        return "go", {}
+
+    def on_step(self, action: str) -> Any:
+        return "end", 0.0, True, False, {}
+
+
+def gem(isolation: Any, calls: int, episodes: int) -> dict[str, Any]:
+    """The calls through gem's engine."""
+    each = -(-calls // episodes)
+    right = 0
+
+    def act(env: Env, observation: str) -> str:
+        nonlocal right
+        made = env.turn
+        right += made > 0 and observation == str(env.seed * each + made)
+        more = made < each and env.seed * each + made < calls
+        return f"<python>print({env.seed * each + made}+1)</python>" if more else "done"
+
+    with Sandbox(SandboxLimits(seconds=30), isolation=isolation) as sandbox:
+        sandbox.start()
+        time.sleep(1.0)
+        costs = []
+        for _ in range(20):
+            began = time.perf_counter()
+            sandbox.run("print(1+1)")
+            costs.append(time.perf_counter() - began)
+            time.sleep(0.05)
+        tool = PythonTool(sandbox=sandbox)
+        engine = Rollout(
+            ScriptedPlayer(act), make_env=lambda task: ToolWrapper(Calls(), [tool], max_uses=None), concurrency=episodes
+        )
+        began = time.perf_counter()
+        played = engine.run_batch([Task("calls", seed) for seed in range(episodes)])
+        seconds = time.perf_counter() - began
+        void = sum(episode.void for episode in played)
+        open_to = ", ".join(sandbox.containment.not_contained) or "nothing known"
+        name = "gem, bubblewrap" if sandbox.containment.full else "gem, fallback"
+    return {"name": name, "seconds": seconds, "right": right, "one": statistics.median(costs), "void": void, "open": open_to}
+
+
+def reference(python: str, calls: int, episodes: int) -> dict[str, Any]:
+    """The calls through the reference's tool, in an interpreter of its own."""
+    path = os.path.dirname(python) + os.pathsep + os.environ["PATH"]  # it runs whatever `python` the path has
+    done = subprocess.run(
+        [python, "-c", REFERENCE, str(calls), str(episodes)],
+        env={**os.environ, "PATH": path, "PYTHONPATH": ""},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return {
+        "name": "gem-llm 0.1.0",
+        "void": 0,
+        "open": "files, network, memory, processes",
+        **json.loads(done.stdout.splitlines()[-1]),
+    }
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--episodes", type=int, default=64)
+    parser.add_argument("--reference", metavar="PYTHON", help="an interpreter with gem-llm==0.1.0 installed")
+    args = parser.parse_args()
+    rows = [gem("auto", args.calls, args.episodes), gem("partial", args.calls, args.episodes)]
+    if args.reference:
+        rows.append(reference(args.reference, args.calls, args.episodes))
+    print(f"{args.calls} calls from {args.episodes} episodes, Python {sys.version.split()[0]}, {os.cpu_count()} cores\n")
+    print("| tool | calls/s | right answers | void episodes | one call, median | a program can still reach |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        rate = f"{args.calls / row['seconds']:.0f}"
+        cells = (row["name"], rate, f"{row['right']}/{args.calls}", row["void"], f"{1000 * row['one']:.1f} ms", row["open"])
+        print(f"| {' | '.join(map(str, cells))} |")
+    if any(row["right"] != args.calls for row in rows if row["name"].startswith("gem,")):
+        sys.exit("not every call gave its answer")
+
+
+if __name__ == "__main__":
+    main()
