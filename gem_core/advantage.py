@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from gem_core.registry import Names
 from gem_core.tokens import discounted_returns
 from gem_core.types import Episode
 
-__all__ = ["EPSILON", "Estimator", "Gather", "Moments", "advantages", "estimators", "register_estimator"]
+__all__ = ["EPSILON", "Estimator", "Gather", "Moments", "advantages", "check_estimator", "estimators", "register_estimator"]
 
 EPSILON = 1e-8
 NOISE = 1e-6
@@ -75,18 +75,22 @@ def register_estimator(
     estimators.add(name, Estimator(name, function, frozenset(needs)), replace=replace)
 
 
+def check_estimator(name: str, arguments: Collection[str] = ()) -> Estimator:
+    """The estimator of a name, if it takes these arguments and needs no others: asked before anything is played."""
+    entry = estimators.get(name)
+    takes = inspect.signature(entry.function).parameters
+    unknown = [k for k in arguments if k not in takes]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        raise ConfigError(f"the estimator {name!r} does not take {unknown}; it takes: {[k for k in takes if k != 'episodes']}")
+    missing = [p.name for p in takes.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in arguments]
+    if missing:
+        raise ConfigError(f"the estimator {name!r} needs {missing}: pass them to advantages(), or choose another estimator")
+    return entry
+
+
 def advantages(episodes: Sequence[Episode], estimator: str = "rebn", **kwargs: Any) -> list[list[float]]:
     """One number per turn of each episode, by the estimator of that name; 0.0 for turns that are not trained."""
-    entry = estimators.get(estimator)
-    takes = inspect.signature(entry.function).parameters
-    unknown = [k for k in kwargs if k not in takes]
-    if unknown and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
-        raise ConfigError(
-            f"the estimator {estimator!r} does not take {unknown}; it takes: {[k for k in takes if k != 'episodes']}"
-        )
-    missing = [p.name for p in takes.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in kwargs]
-    if missing:
-        raise ConfigError(f"the estimator {estimator!r} needs {missing}: pass them to advantages(), or choose another estimator")
+    entry = check_estimator(estimator, kwargs)
     found = [list(numbers) for numbers in entry.function(episodes, **kwargs)]
     if [len(a) for a in found] != [len(e.turns) for e in episodes]:
         raise ConfigError(

@@ -14,7 +14,7 @@ from operator import index
 from typing import Any, Literal, cast
 
 from gem_core.env import Env, ResetResult, StepResult
-from gem_core.errors import ConfigError, EnvDiedError, NonsenseError, PluginError, PolicyError
+from gem_core.errors import ConfigError, EnvDiedError, GemError, NonsenseError, PluginError, PolicyError
 from gem_core.plugins import hook
 from gem_core.policy import ChatPolicy, Player, Policy
 from gem_core.pool import EnvPool
@@ -38,7 +38,9 @@ class Limits:
     max_context: int | None = None
     """Tokens of a prompt and its generation together: the model's context."""
     max_response: int | None = None
-    """Tokens behind the first prompt, observations included: the length of a row that trainers allow for."""
+    """Tokens of a row behind its first prompt, observations included: what trainers allow for."""
+    make_deadline: float | None = None
+    """Seconds for making an environment."""
     step_deadline: float | None = None
     """Seconds for one reset or step."""
     generate_deadline: float | None = None
@@ -57,6 +59,7 @@ class Limits:
             "max_tokens",
             "max_context",
             "max_response",
+            "make_deadline",
             "step_deadline",
             "generate_deadline",
             "episode_deadline",
@@ -110,7 +113,7 @@ class Play:
         self._observed: list[str] = []
         self._info: dict[str, Any] = {}
         self._sampled = 0
-        self._first_prompt = 0
+        self._row_prompt = 0
         self._component = ""
         self._conversation = Conversation(self.renderer) if self.renderer is not None else None
         self._messages: list[Message] = []
@@ -167,7 +170,7 @@ class Play:
         observation, info = await self._reset()
         while True:
             added = self._show(observation, info)
-            room, full = self._room()
+            room, full = self._room(added)
             if room is not None and room < 1:
                 return full
             sampling = (
@@ -193,7 +196,9 @@ class Play:
     async def _reset(self) -> ResetResult:
         while True:
             try:
-                self._env = await self._within("make", None, self.pool.take, self.task, fresh=self.attempts > 1)
+                self._env = await self._within(
+                    "make", self.limits.make_deadline, self.pool.take, self.task, fresh=self.attempts > 1
+                )
                 observation, info = await self._within(
                     "reset", self.limits.step_deadline, self._env.reset, seed=self.seed, options=dict(self.task.options)
                 )
@@ -255,9 +260,12 @@ class Play:
 
     def _show(self, observation: str, info: Mapping[str, Any]) -> Added:
         """The next prompt: the observation behind what was said so far, or what a wrapper puts in its place."""
-        context: Context | None = info.get("context")
+        context = info.get("context")
         first = not self._turns
         if context is not None:
+            if not isinstance(context, Context):
+                said = f"info['context'] is {type(context).__name__}; it must be a gem_core.Context"
+                raise _Broken(Stop.ENV_NONSENSE, Failure("NonsenseError", said, "step"))
             messages = list(context.messages)
         else:
             suffix = info.get("suffix")
@@ -278,17 +286,17 @@ class Play:
         except Exception as error:
             raise _broken(Stop.POLICY_ERROR, error, "render") from error
 
-    def _room(self) -> tuple[int | None, Stop]:
+    def _room(self, added: Added) -> tuple[int | None, Stop]:
         """How many tokens may still be sampled, and what it means when there are none."""
         left: list[tuple[int, Stop]] = []
         if self._conversation is not None:
             length = len(self._conversation.ids)
-            if not self._turns:
-                self._first_prompt = length
+            if added.restarted:
+                self._row_prompt = length  # a rewritten context begins a new row
             if self.limits.max_context is not None:
                 left.append((self.limits.max_context - length, Stop.CONTEXT_FULL))
             if self.limits.max_response is not None:
-                left.append((self.limits.max_response - (length - self._first_prompt), Stop.CONTEXT_FULL))
+                left.append((self.limits.max_response - (length - self._row_prompt), Stop.CONTEXT_FULL))
         if self.limits.max_tokens is not None:
             left.append((self.limits.max_tokens - self._sampled, Stop.TOKEN_LIMIT))
         return min(left, key=lambda pair: pair[0]) if left else (None, Stop.CONTEXT_FULL)
@@ -408,7 +416,7 @@ def wrappers_of(task: Task) -> str:
     """The canonical string of a task's wrappers; equal stacks give equal strings."""
     try:
         return canonical_wrappers(task.env_id, task.wrappers)
-    except LookupError:  # an environment that is not registered
+    except GemError:  # an environment that is not registered, or a stack that cannot be made: its episode says so
         return repr(task.wrappers) if task.wrappers else ""
 
 

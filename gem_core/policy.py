@@ -21,7 +21,17 @@ from gem_core.env import Env
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.types import Finish, Generation, Message, Sampling
 
-__all__ = ["BatchPolicy", "ChatPolicy", "Player", "Policy", "RandomPlayer", "ScriptedPlayer", "ScriptedPolicy", "warn_if_cut"]
+__all__ = [
+    "BatchPolicy",
+    "ChatPolicy",
+    "Player",
+    "Policy",
+    "RandomPlayer",
+    "ScriptedPlayer",
+    "ScriptedPolicy",
+    "cut_generation",
+    "warn_if_cut",
+]
 
 _Request = tuple[list[int], Sampling, "asyncio.Future[Generation]"]
 
@@ -216,7 +226,7 @@ class BatchPolicy:
             if len(found) != len(batch):
                 raise PolicyError(f"generate() was given {len(batch)} prompts and returned {len(found)} generations")
             # what is longer than the engine was asked for is left as it is: the check of the rollout engine then says so
-            return [_cut(g, cap) if cap < max(caps) else g for g, cap in zip(found, caps)], None
+            return [cut_generation(g, cap) if cap < max(caps) else g for g, cap in zip(found, caps)], None
         except BaseException as error:  # handed to every waiting request, never swallowed
             if self._where == "inline" and not isinstance(error, Exception):
                 raise
@@ -246,7 +256,7 @@ def _uncapped(sampling: Sampling) -> Sampling:
     return replace(sampling, max_tokens=0)
 
 
-def _cut(generation: Generation, cap: int) -> Generation:
+def cut_generation(generation: Generation, cap: int) -> Generation:
     """The first `cap` ids of a generation: what would have been sampled under that cap."""
     if len(generation.ids) <= cap:
         return generation

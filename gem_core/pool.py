@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any
@@ -26,6 +28,7 @@ class EnvPool:
         self.lent = False
         """Whether the environments belong to somebody else, who goes on using them: then they are not closed."""
         self._idle: dict[Any, list[Env]] = {}
+        self._loop_bound: set[int] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     def take(self, task: Task, *, fresh: bool = False) -> Env | Awaitable[Env]:
@@ -42,6 +45,8 @@ class EnvPool:
         return self._prepared(await self.threads.call(self._make, task))
 
     def _prepared(self, env: Env) -> Env:
+        if env.is_async:
+            self._loop_bound.add(id(env))
         env.run_on(self.threads.call)
         return env
 
@@ -51,17 +56,34 @@ class EnvPool:
 
     def drop(self, env: Env) -> None:
         """Closes an environment that broke, without waiting for it."""
+        self._loop_bound.discard(id(env))
         closing = asyncio.ensure_future(self._close(env))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    async def close(self) -> None:
-        """Closes all that is idle."""
-        idle, self._idle = self._idle, {}
-        await asyncio.gather(*(self._close(env) for envs in idle.values() for env in envs))
+    async def rest(self) -> None:
+        """Called when an event loop is about to end: closes what is bound to it, and keeps the rest for the next batch."""
+        bound: list[Env] = []
+        for envs in self._idle.values():
+            bound += [env for env in envs if self.lent or id(env) in self._loop_bound]
+            envs[:] = [env for env in envs if not self.lent and id(env) not in self._loop_bound]
+        self._loop_bound -= {id(env) for env in bound}
+        await asyncio.gather(*(self._close(env) for env in bound))
         if self._closing:
             await asyncio.wait(set(self._closing), timeout=_SECONDS_TO_CLOSE)
         self.threads.close()
+
+    def close(self) -> None:
+        """Closes what is kept; none of it needs an event loop. One that hangs is left behind."""
+        idle, self._idle = self._idle, {}
+        for env in (env for envs in idle.values() for env in envs):
+            env.run_on(None)
+            if env.execution == "inline":
+                env.close()
+            else:
+                closing = threading.Thread(target=env.close, name="gem-close", daemon=True)
+                closing.start()
+                closing.join(_SECONDS_TO_CLOSE)
 
     async def _close(self, env: Env) -> None:
         if self.lent:
@@ -89,4 +111,9 @@ def _may_block(task: Task) -> bool:
 
 
 def _kind(task: Task) -> tuple[str, str, str, str]:
-    return (task.env_id, repr(task.wrappers), repr(sorted(task.env_kwargs.items())), task.execution)
+    """Tasks of one kind can share an environment. Objects that are no plain data are told apart by identity."""
+    return (task.env_id, _identity(task.wrappers), _identity(task.env_kwargs), task.execution)
+
+
+def _identity(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=lambda thing: f"{type(thing).__name__} at {id(thing)}")

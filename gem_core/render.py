@@ -221,7 +221,10 @@ class Conversation:
 
     def begin(self, messages: Sequence[Message]) -> Added:
         """The first prompt."""
-        return self._restart(messages)
+        if self.renderer.mode == "template":
+            self._messages = list(messages)
+        self.ids = list(self.renderer.start(messages))
+        return Added(tuple(self.ids), True)
 
     def act(self, ids: Sequence[int], text: str) -> None:
         """Takes the sampled ids in, as they are."""
@@ -253,9 +256,3 @@ class Conversation:
             return Added(ids[known:], False)
         self.ids = list(ids)
         return Added(ids, True)
-
-    def _restart(self, messages: Sequence[Message]) -> Added:
-        if self.renderer.mode == "template":
-            self._messages = list(messages)
-        self.ids = list(self.renderer.start(messages))
-        return Added(tuple(self.ids), True)

@@ -67,6 +67,20 @@ class Rollout:
         if isinstance(policy, Policy):
             warn_if_cut(self.sampling)
 
+    def reuse(
+        self,
+        policy: Policy | ChatPolicy | Player,
+        renderer: Renderer | None,
+        *,
+        sampling: Sampling,
+        limits: Limits,
+        concurrency: int,
+    ) -> None:
+        """Goes on with other settings and the same environments, as a trainer does from step to step."""
+        other = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)  # which checks them
+        self.policy, self.renderer, self.sampling, self.limits = other.policy, other.renderer, sampling, limits
+        self.concurrency = self.threads.size = concurrency
+
     async def episode(self, task: Task) -> Episode:
         """Plays one task."""
         return await self._play(task).run()
@@ -100,7 +114,7 @@ class Rollout:
                 await asyncio.wait(running)
             if not self._running:
                 self._stopping = False  # what was to be stopped is over; tasks to come are played
-            await self.pool.close()
+            await self.pool.rest()
 
     async def batch(self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None) -> list[Episode]:
         """Plays tasks and returns their episodes in the order of the tasks; `on_episode` is called as each one ends."""
@@ -128,6 +142,16 @@ class Rollout:
         if interrupted:
             raise Interrupted(episodes)
         return episodes
+
+    def close(self) -> None:
+        """Closes the environments that are kept from batch to batch."""
+        self.pool.close()
+
+    def __enter__(self) -> Rollout:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def stop(self) -> None:
         """Ends what is running: those episodes come back cancelled, and so do a batch's tasks that were not begun."""
@@ -189,7 +213,8 @@ def run_episode(
     else:
         task = Task(env, seed, dict(options or {}), tuple(wrappers))
         engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=1)
-    return engine.run_batch([task])[0]
+    with engine:
+        return engine.run_batch([task])[0]
 
 
 def run_batch(
@@ -203,8 +228,8 @@ def run_batch(
     on_episode: Callable[[Episode], None] | None = None,
 ) -> list[Episode]:
     """Plays tasks and returns their episodes in the order of the tasks."""
-    engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)
-    return engine.run_batch(tasks, on_episode)
+    with Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency) as engine:
+        return engine.run_batch(tasks, on_episode)
 
 
 def run_sync(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> T:

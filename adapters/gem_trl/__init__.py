@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gem_core.adapter import Adapter, Capabilities
+from gem_core.errors import MissingDependencyError
 from gem_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -57,4 +58,7 @@ def __getattr__(name: str) -> Any:
     """What the adapter offers, imported when it is first asked for."""
     if name not in _OFFERS:
         raise AttributeError(f"module 'gem_trl' has no attribute {name!r}")
-    return getattr(import_module(_OFFERS[name]), name)
+    try:
+        return getattr(import_module(_OFFERS[name]), name)
+    except ImportError as error:
+        raise MissingDependencyError(f"gem_trl.{name}", ADAPTER.extra, str(error)) from error

@@ -15,8 +15,7 @@ from trl import GRPOTrainer
 
 from gem_core.advantage import advantages
 from gem_core.errors import ConfigError, GemError
-from gem_trl.config import check_trainer
-from gem_trl.convert import spread
+from gem_trl.convert import completion, spread
 from gem_trl.rollout import GemRollout
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class GemAdvantages:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gem_spec = _spec_of(self)
-        check_trainer(self, self.gem_spec, per_turn=True)
+        self.rollout_func.prepare(self)  # type: ignore[attr-defined]
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         out: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
@@ -52,9 +51,12 @@ def install_gem_advantages(trainer: Any) -> Any:
     """The same for a trainer that exists already, of whatever class; returns it."""
     if hasattr(trainer, "gem_spec"):
         raise ConfigError("this trainer has gem's advantages already")
-    given = _spec_of(trainer)
-    check_trainer(trainer, given, per_turn=True)
-    trainer.gem_spec = given
+    trainer.gem_spec = _spec_of(trainer)
+    try:
+        trainer.rollout_func.prepare(trainer)
+    except GemError:
+        del trainer.gem_spec
+        raise
     inner = trainer._generate_and_score_completions
 
     def generate_and_score(inputs: Any) -> dict[str, Any]:
@@ -90,10 +92,15 @@ def check_batch(out: dict[str, Any], rows: Sequence[Any]) -> None:
                 "from those "
                 "gem_trl was tested with. Without it the loss would train on the environment's words"
             )
-    mask = (out["completion_mask"] * out["tool_mask"]).sum(dim=1).tolist()
-    expected = [sum(row.mask) for row in rows]
-    if [int(m) for m in mask] != expected:
-        raise MaskLostError(f"the loss would train on {mask} tokens per row; sampled and trained are {expected}")
+    masks = (out["completion_mask"] * out["tool_mask"]).tolist()
+    for number, (row, ids, mask) in enumerate(zip(rows, out["completion_ids"].tolist(), masks)):
+        played, trained = completion(row)
+        rest = [0] * (len(mask) - len(trained))
+        if ids[: len(played)] != played or mask != trained + rest:
+            raise MaskLostError(
+                f"row {number} of TRL's batch is not what was played: its ids or its mask were changed on the way to the loss, "
+                f"which would train on {sum(mask)} tokens where {sum(trained)} were sampled"
+            )
 
 
 def _log(trainer: Any, per_turn: Sequence[Sequence[float]], episodes: Sequence[Any]) -> None:

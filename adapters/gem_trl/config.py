@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
-from gem_core.advantage import estimators
+from gem_core.advantage import check_estimator, estimators
 from gem_core.errors import ConfigError, MissingDependencyError
-from gem_core.registry import canonical_wrappers, is_mixture, parse_wrappers, spec
+from gem_core.metrics import BatchMetrics
+from gem_core.registry import canonical_wrappers, parse_wrappers, spec
 from gem_core.schedule import HorizonSchedule
 from gem_core.types import Episode, Task
 from gem_core.version import in_range
@@ -38,10 +40,10 @@ class GemSpec:
     seeds: int | Sequence[int] = 1024
     """The starts to train on: so many, or these. Each becomes one row, which TRL plays `num_generations` times."""
     eval_seeds: int | Sequence[int] = 0
-    """The starts to evaluate on; a number counts from one million up, so that none is trained on."""
-    wrappers: Sequence[Any] = ()
+    """The starts to evaluate on; a number counts from one million up. One that is trained on is refused."""
+    wrappers: Sequence[Any] | str = ()
     """By name, innermost first."""
-    tools: Sequence[Any] = ()
+    tools: Sequence[Any] | str = ()
     """By name, put around the wrappers."""
     options: Mapping[str, Any] = field(default_factory=dict)
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -78,24 +80,32 @@ class GemSpec:
             )
         if not 0.0 <= self.gamma <= 1.0:
             raise ConfigError(f"gamma must be between 0 and 1; given: {self.gamma!r}")
-        for item in parse_wrappers(self.all_wrappers):
-            name = item[0] if isinstance(item, tuple) else ""
-            if name in _REWRITES and not (name == "concat_chat" and is_append_only(item[1])):
-                raise ConfigError(
-                    f"the wrapper {name!r} {_REWRITES[name]}, so that an episode becomes several rows, and GRPOTrainer "
-                    "takes one row "
-                    "per prompt; leave it out (the engine keeps the whole conversation), or use 'concat_chat_on_reset'"
-                )
-        canonical_wrappers(known.id, self.all_wrappers)  # an unknown name is refused now, not after the model was loaded
+        check_estimator(self.advantage, {"gamma": self.gamma, "gather": None, **self.estimator_kwargs})
+        self._refuse_rewriting(known.id)
+        overlap = set(_seeds(self.seeds, 0)) & set(_seeds(self.eval_seeds, 1_000_000))
+        if overlap:
+            raise ConfigError(
+                f"{len(overlap)} of the seeds to evaluate on are trained on, among them {min(overlap)}; keep them apart"
+            )
 
     @property
     def all_wrappers(self) -> tuple[Any, ...]:
         """Wrappers and tools, innermost first."""
-        return (*self.wrappers, *self.tools)
+        return (*parse_wrappers(self.wrappers), *parse_wrappers(self.tools))
+
+    def _refuse_rewriting(self, id: str) -> None:
+        """An environment's own wrappers count too; a suffix that rewrites the past is only seen when it is played."""
+        for item in json.loads(canonical_wrappers(id, self.all_wrappers)):
+            name, arguments = item if isinstance(item, list) else (item, {})
+            if name in _REWRITES and not (name == "concat_chat" and is_append_only(arguments)):
+                raise ConfigError(
+                    f"the wrapper {name!r} {_REWRITES[name]}, so that an episode becomes several rows, and GRPOTrainer takes one "
+                    "row per prompt; leave it out (the engine keeps the whole conversation), or use 'concat_chat_on_reset'"
+                )
 
     @cached_property
     def train_dataset(self) -> Any:
-        """One row per seed; environment, seed and options ride inside the prompt, since TRL passes nothing else on."""
+        """One row per seed, which rides inside the prompt, since TRL passes nothing else on to a rollout function."""
         return self._dataset(_seeds(self.seeds, 0))
 
     @cached_property
@@ -150,30 +160,14 @@ def is_append_only(arguments: Mapping[str, Any]) -> bool:
 def episode_return(
     prompts: Any, completions: Any, gem_episode: Sequence[Episode], log_metric: Any = None, **_: Any
 ) -> list[float | None]:
-    """TRL's reward function: the undiscounted return of each episode, and how the episodes went in TRL's own metrics."""
+    """TRL's reward function: the undiscounted return of each episode, and how all ranks' episodes went in TRL's metrics."""
     if log_metric is not None:
-        for name, values in metrics(gem_episode).items():
-            for value in values:
-                log_metric(name, value)
+        from accelerate.utils import gather_object
+
+        # summed up here, because TRL 1.10 gathers each name a rank happens to log, and hangs where ranks log different ones
+        for name, value in BatchMetrics.total(gather_object([BatchMetrics.of(gem_episode)])).means().items():
+            log_metric(f"gem/{name}", value)
     return [episode.total_reward for episode in gem_episode]
-
-
-def metrics(episodes: Sequence[Episode]) -> dict[str, list[float]]:
-    """One number per episode for each metric; void episodes count only as void."""
-    finished = [e for e in episodes if not e.void]
-    found: dict[str, list[float]] = {
-        "gem/void": [float(e.void) for e in episodes],
-        "gem/attempts": [float(e.attempts) for e in episodes],
-    }
-    if finished:
-        found["gem/return"] = [float(e.total_reward or 0.0) for e in finished]
-        found["gem/turns"] = [float(len(e.turns)) for e in finished]
-        found["gem/masked_turns"] = [float(sum(not e.trained(t) for t in range(len(e.turns)))) for e in finished]
-        found["gem/tool_uses"] = [float(sum(bool(t.info.get("use_tool")) for t in e.turns)) for e in finished]
-        told = [float(e.success) for e in finished if e.success is not None]
-        if told:
-            found["gem/success"] = told
-    return found
 
 
 def check_version() -> None:
@@ -199,9 +193,8 @@ def check_trainer(trainer: Any, given: GemSpec, per_turn: bool) -> None:
         ),
         (
             bool(getattr(trainer, "tools", None)) or getattr(trainer, "environments", None) is not None,
-            "GRPOTrainer(tools=...) and environment_factory make TRL ignore the mask of a rollout function; leave them "
-            "out and name "
-            "tools in GemSpec(tools=...)",
+            "GRPOTrainer(tools=...) and environment_factory make TRL ignore the mask of a rollout function; leave them out, "
+            "and name tools in GemSpec(tools=...)",
         ),
         (
             per_turn and bool(getattr(args, "use_liger_kernel", False)),
@@ -212,23 +205,14 @@ def check_trainer(trainer: Any, given: GemSpec, per_turn: bool) -> None:
             f"{type(trainer).__name__} assumes one advantage per row; use GRPOTrainer for per-turn advantages",
         ),
         (
-            "tool_mask" not in inspect.getsource(type(trainer)._compute_loss),
-            f"the loss of {type(trainer).__name__} does not read `tool_mask`, so that it would train on the "
-            "environment's words; use "
-            "TRL's own GRPOTrainer, or a version of the patch that reads it",
+            not _loss_reads_mask(type(trainer)),
+            f"the loss of {type(trainer).__name__} does not read `tool_mask`, so that it would train on the environment's words; "
+            "use TRL's own GRPOTrainer, or a version of the patch that reads it",
         ),
         (
             given.max_turn_tokens is not None and given.max_turn_tokens > args.max_completion_length,
-            f"max_turn_tokens={given.max_turn_tokens} is more than TRL's "
-            f"max_completion_length={args.max_completion_length}, which caps the "
-            "whole row behind its prompt; raise the latter",
-        ),
-        (
-            per_turn
-            and is_mixture(given.env_id)
-            and given.estimator_kwargs.get("per_env")
-            and given.advantage not in ("rebn", "reinforce++"),
-            f"the estimator {given.advantage!r} has no statistics per environment; leave per_env out",
+            f"max_turn_tokens={given.max_turn_tokens} is over TRL's max_completion_length={args.max_completion_length}, which "
+            "caps the whole row behind its prompt; raise the latter",
         ),
     ]
     for refused, why in refusals:
@@ -240,3 +224,19 @@ def _seeds(given: int | Sequence[int], start: int) -> list[int]:
     if isinstance(given, bool) or (isinstance(given, int) and given < 0):
         raise ConfigError(f"seeds is a number of starts, or a list of them; given: {given!r}")
     return list(range(start, start + given)) if isinstance(given, int) else [int(s) for s in given]
+
+
+def _loss_reads_mask(trainer_class: type) -> bool:
+    """Whether the loss, or one that it builds on, reads the mask. Code without a source is given the benefit of the doubt:
+    what reaches it is checked with every batch."""
+    for base in trainer_class.__mro__:
+        if "_compute_loss" in vars(base):
+            try:
+                source = inspect.getsource(vars(base)["_compute_loss"])
+            except (OSError, TypeError):
+                return True
+            if "tool_mask" in source:
+                return True
+            if "super()" not in source:
+                return False
+    return False

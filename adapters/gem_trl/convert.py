@@ -9,7 +9,7 @@ from gem_core.errors import ConfigError
 from gem_core.tokens import TokenView, placeholder, token_views
 from gem_core.types import Episode
 
-__all__ = ["row_of", "spread", "to_rows"]
+__all__ = ["completion", "row_of", "spread", "to_rows"]
 
 
 def row_of(episode: Episode, end_id: int) -> TokenView:
@@ -39,6 +39,12 @@ def to_rows(episodes: Sequence[Episode], end_id: int) -> dict[str, Any]:
         "gem_episode": list(episodes),
         "gem_row": views,
     }
+
+
+def completion(view: TokenView) -> tuple[list[int], list[int]]:
+    """(ids, mask) of what TRL calls the completion: everything behind the first prompt."""
+    start = _completion_start(view)
+    return list(view.ids[start:]), list(view.mask[start:])
 
 
 def spread(view: TokenView, per_turn: Sequence[float]) -> list[float]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gem_core.errors import ConfigError
-from gem_core.policy import BatchPolicy
+from gem_core.policy import BatchPolicy, cut_generation
 from gem_core.record import RecordWriter
 from gem_core.render import Renderer
 from gem_core.rollout import Limits, Rollout
@@ -38,16 +38,15 @@ class GemRollout:
         """How many prompts each call of the engine got, in the last rollout."""
         self._renderer: Renderer | None = None
         self._writer: RecordWriter | None = None
-        self._checked = False
+        self._rollout: Rollout | None = None
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's contract: raw prompts in, already repeated `num_generations` times; one row for each out."""
-        renderer = self._prepare(trainer)
+        renderer = self.prepare(trainer)
         episodes = self.play(prompts, trainer, renderer)
         if self.spec.record is not None:
             self._record(episodes, trainer)
-        assert renderer.turn_end is not None
-        return to_rows(episodes, renderer.turn_end)
+        return to_rows(episodes, renderer.turn_end or 0)
 
     def play(self, prompts: list[Any], trainer: Any, renderer: Renderer) -> list[Episode]:
         """The episodes of one generation batch."""
@@ -73,24 +72,28 @@ class GemRollout:
         engine = _Lockstep(trainer, len(prompts), self.calls) if lockstep else _Engine(trainer, self.calls)
         self.calls.clear()
         policy = BatchPolicy(engine.generate, max_wait=spec.batch_wait, where="inline")
-        episodes = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=len(prompts)).run_batch(tasks)
+        if self._rollout is None:
+            self._rollout = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=len(prompts))
+        self._rollout.reuse(policy, renderer, sampling=sampling, limits=limits, concurrency=len(prompts))
+        episodes = self._rollout.run_batch(tasks)
+        if engine.failure is not None:  # a broken engine is no bad rollout: going on would train on nothing, step after step
+            raise engine.failure
         engine.wait_for_others(sampling)
         return episodes
 
-    def _prepare(self, trainer: Any) -> Renderer:
+    def prepare(self, trainer: Any) -> Renderer:
+        """Checks trainer and template, once; called at construction where gem's advantages are used."""
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         if self._renderer is None or self._renderer.tokenizer is not tokenizer:
-            self._renderer = Renderer(tokenizer, template_kwargs=self.spec.template_kwargs)
-            stops = _stop_ids(trainer)
-            if self._renderer.turn_end not in stops:
-                raise ConfigError(
-                    f"the chat template ends a turn with token {self._renderer.turn_end}, but generation stops at "
-                    f"{sorted(stops)}, so that "
-                    "no turn would ever end; set model.generation_config.eos_token_id and tokenizer.eos_token to the template's"
-                )
-        if not self._checked:
             check_trainer(trainer, self.spec, per_turn=hasattr(trainer, "gem_spec"))
-            self._checked = True
+            renderer = Renderer(tokenizer, template_kwargs=self.spec.template_kwargs)
+            stops = _stop_ids(trainer)
+            if renderer.turn_end is None or renderer.turn_end not in stops:
+                raise ConfigError(
+                    f"the chat template ends a turn with token {renderer.turn_end}, but generation stops at {sorted(stops)}, so "
+                    "that no turn would end; set tokenizer.eos_token and model.generation_config.eos_token_id to the template's"
+                )
+            self._renderer = renderer
         return self._renderer
 
     def _record(self, episodes: Sequence[Episode], trainer: Any) -> None:
@@ -107,9 +110,20 @@ class _Engine:
     def __init__(self, trainer: Any, calls: list[int]) -> None:
         self.trainer, self.calls = trainer, calls
         self.stops = _stop_ids(trainer)
+        self.failure: Exception | None = None
+        """What the trainer's engine raised: an error of the run, not of an episode."""
 
     def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
         """One turn for each prompt."""
+        if self.failure is not None:
+            raise self.failure
+        try:
+            return self._generate(prompts, sampling)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
         self.calls.append(len(prompts))
         takes = inspect.signature(self.trainer._generate_single_turn).parameters
         several = {"num_generations": 1} if "num_generations" in takes else {}
@@ -131,10 +145,11 @@ class _Engine:
 
 
 class _Lockstep(_Engine):
-    """Generation where every rank has to take part in every call, with as many prompts as the others.
+    """Generation where every rank has to take part in every call, with as many prompts and the same cap as the others.
 
-    A round is: do any of us still play? If so, all call the engine, `size` prompts each. A rank that is done, or has fewer
-    live episodes than rows, fills up with a prompt it throws away.
+    A round is: does any of us still play, and up to how many tokens? If so, all call the engine, `size` prompts each, with the
+    largest cap of all, and each rank cuts its answers to its own. A rank that is done, or has fewer live episodes than rows,
+    fills up with a prompt it throws away.
     """
 
     def __init__(self, trainer: Any, size: int, calls: list[int]) -> None:
@@ -142,31 +157,37 @@ class _Lockstep(_Engine):
         self.size = size
         self._filler: list[int] = [next(iter(self.stops))]
 
-    def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
-        self._anyone_playing(True)
+    def _generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
+        cap = self._largest_cap(sampling.max_tokens)
         self._filler = min(prompts, key=len)
-        rest = self.size - len(prompts)
-        return super().generate(prompts + [self._filler] * rest, sampling)[: len(prompts)]
+        filled = prompts + [self._filler] * (self.size - len(prompts))
+        found = super()._generate(filled, replace(sampling, max_tokens=cap))[: len(prompts)]
+        return [cut_generation(generation, sampling.max_tokens) for generation in found]
 
     def wait_for_others(self, sampling: Sampling) -> None:
-        while self._anyone_playing(False):
-            super().generate([self._filler] * self.size, replace(sampling, max_tokens=1))
+        """Takes part in the rounds of the ranks that still play."""
+        while cap := self._largest_cap(0):
+            super()._generate([self._filler] * self.size, replace(sampling, max_tokens=cap))
 
-    def _anyone_playing(self, here: bool) -> bool:
+    def _largest_cap(self, own: int) -> int:
+        """0 where nobody plays any more."""
         import torch
 
         accelerator = self.trainer.accelerator
-        flags = accelerator.gather(torch.tensor([int(here)], device=accelerator.device))
-        return bool(flags.any().item())
+        return int(accelerator.gather(torch.tensor([own], device=accelerator.device)).max().item())
 
 
 def needs_lockstep(trainer: Any) -> bool:
     """Whether the engine is collective, so that ranks must call it together."""
     if trainer.accelerator.num_processes == 1:
         return False
+    sharded = getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False)
     if getattr(trainer, "use_vllm", False):
-        return trainer.vllm_mode == "server" or trainer.args.vllm_tensor_parallel_size > 1
-    return trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+        args = trainer.args
+        # vLLM that sleeps takes the weights over at every call, which gathers them from all ranks where they are sharded
+        wakes = sharded and getattr(args, "vllm_enable_sleep_mode", False)
+        return bool(trainer.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1 or wakes)
+    return bool(sharded)
 
 
 @contextmanager

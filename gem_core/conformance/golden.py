@@ -11,7 +11,7 @@ from typing import Any
 
 from gem_core.types import Episode, Failure, Finish, Message, Sampling, Status, Stop, Turn
 
-__all__ = ["CASES", "END", "VOCABULARY", "Case", "gradient_case", "void_episode"]
+__all__ = ["CASES", "END", "ONE_RANK_VOID", "VOCABULARY", "Case", "gradient_case", "void_episode"]
 
 VOCABULARY = 256
 END = 2
@@ -127,6 +127,7 @@ def _cases() -> tuple[Case, ...]:
         Case("reinforce", RAGGED, "reinforce"),
         Case("reinforce++", RAGGED, "reinforce++"),
         Case("no discount", RAGGED, "rebn", 1.0),
+        Case("gae", RAGGED, "gae", 0.9, frozenset({"critic_values"}), {"values": tuple((0.1,) * len(e.turns) for e in RAGGED)}),
         Case("large rewards", (_plain(1, [1e4, -3e4]), _plain(2, [2e4]))),
     )
 
@@ -138,3 +139,5 @@ def gradient_case() -> Case:
 
 
 CASES = _cases()
+ONE_RANK_VOID = Case("a rank with nothing but void episodes", (RAGGED[0], void_episode(93), RAGGED[3], void_episode(94)))
+"""Dealt out to two ranks in turn, all of the second one's episodes are void."""

@@ -80,7 +80,8 @@ def engine(env: Callable[[], Env], policy: Any = None, style: str = "chatml", mo
 
 
 def play(env: Callable[[], Env], policy: Any = None, seed: int = 1, **settings: Any) -> Episode:
-    return engine(env, policy, **settings).run_batch([Task("test:Env", seed)])[0]
+    with engine(env, policy, **settings) as rollout:
+        return rollout.run_batch([Task("test:Env", seed)])[0]
 
 
 @pytest.fixture
@@ -552,7 +553,8 @@ def test_a_broken_environment_is_never_used_again() -> None:
         made.append(ScriptedEnv(raises(OSError("x")) if not made else counts))
         return made[-1]
 
-    episodes = engine(build, concurrency=1).run_batch(tasks_for("test:Env", range(3)))
+    with engine(build, concurrency=1) as rollout:
+        episodes = rollout.run_batch(tasks_for("test:Env", range(3)))
     assert [e.stop for e in episodes] == [Stop.ENV_ERROR, Stop.TERMINATED, Stop.TERMINATED]
     assert len(made) == 2, "the second one serves the last two episodes"
     assert [env.log.count("close") for env in made] == [1, 1]
@@ -1069,3 +1071,34 @@ def test_transcripts_are_equal_in_any_process(hash_seed: str) -> None:
     episodes = run_batch(tasks_for("2*game:GuessTheNumber-v0-random + game:GuessTheNumber-v0-hard", range(20)), RandomPlayer())
     here = [[e.component, list(e.group), [[t.messages[-1].content, t.action, t.reward] for t in e.turns]] for e in episodes]
     assert there == here
+
+
+def test_environments_are_kept_from_batch_to_batch_and_closed_with_the_engine() -> None:
+    made: list[ScriptedEnv] = []
+
+    def build() -> ScriptedEnv:
+        made.append(ScriptedEnv())
+        return made[-1]
+
+    with engine(build, concurrency=4) as rollout:
+        for _ in range(3):
+            assert all(not e.void for e in rollout.run_batch(tasks_for("test:Env", range(4))))
+        assert len(made) == 4
+        assert all("close" not in env.log for env in made)
+    assert all(env.log.count("close") == 1 for env in made)
+
+
+def test_a_context_that_is_none_costs_one_episode() -> None:
+    def start(env: ScriptedEnv) -> Any:
+        return "O", {"context": ["not a Context"]} if env.seed == 1 else {}
+
+    with engine(lambda: ScriptedEnv(begin=start)) as rollout:
+        episodes = rollout.run_batch(tasks_for("test:Env", range(3)))
+    assert [e.stop is Stop.ENV_NONSENSE for e in episodes] == [False, True, False]
+
+
+def test_a_rewritten_context_begins_a_row_with_the_whole_response_limit() -> None:
+    with engine(lambda: Concat(ScriptedEnv()), limits=Limits(max_response=48)) as rollout:
+        (episode,) = rollout.run_batch([Task("test:Env", 1)])
+    assert len(episode.turns) == 3
+    assert all(len(view.ids) - view.prompt_length <= 48 for view in token_views(episode))

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from gem_core import register
 from gem_core.policies.tiny import load_tiny
+import gem_trl.rollout
 from gem_trl import GemSpec
 sys.path.insert(0, {here!r})
 from conftest import Echo
@@ -40,22 +41,25 @@ class Engine:
         dist.all_gather(sizes, torch.tensor([len(prompts)]))
         assert sizes[0] == sizes[1], f"rank {{rank}} came with {{len(prompts)}} prompts: {{sizes}}"
         assert num_generations == 1
+        caps = [torch.zeros(1, dtype=torch.long) for _ in range(2)]
+        dist.all_gather(caps, torch.tensor([trainer.vllm_generation.max_completion_length]))
+        assert caps[0] == caps[1], f"rank 0's cap is what the server takes for all: {{caps}}"
         calls.append(len(prompts))
-        end = tokenizer.eos_token_id
-        return [[40 + rank, 41, end] for _ in prompts], [[-0.1, -0.2, -0.3] for _ in prompts]
+        answer = [40 + rank, 41, tokenizer.eos_token_id][: int(caps[0])]
+        return [list(answer) for _ in prompts], [[-0.1] * len(answer) for _ in prompts]
 
 engine = Engine()
 model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=1024)))
 trainer = SimpleNamespace(
     accelerator=accelerator, state=SimpleNamespace(global_step=0), processing_class=tokenizer, model=model, use_vllm=True,
-    vllm_mode="server", eos_token_ids=[tokenizer.eos_token_id], _generate_single_turn=engine.generate,
+    vllm_mode="server", vllm_generation=SimpleNamespace(max_completion_length=256), eos_token_ids=[tokenizer.eos_token_id], _generate_single_turn=engine.generate,
     args=SimpleNamespace(vllm_tensor_parallel_size=1, vllm_max_model_length=1024, max_completion_length=256,
                          temperature=1.0, top_p=1.0, top_k=0),
 )
 accelerator.unwrap_model = lambda m: m
 spec = GemSpec("test:Echo-v0", max_turn_tokens=8)
 rollout = spec.rollout_func
-rollout._checked = True  # there is no real trainer to look at
+gem_trl.rollout.check_trainer = lambda *args, **kwargs: None  # there is no real trainer to look at
 # rank 0 plays one turn each, rank 1 up to three: seeds fix the number of turns (1 + seed % 3)
 seeds = [0, 3, 6, 9] if rank == 0 else [0, 1, 2, 5]
 prompts = [[{{"role": "user", "content": "", "gem": {{"seed": s}}}}] for s in seeds]
@@ -63,6 +67,7 @@ for again in range(2):
     rows = rollout(prompts, trainer)
     assert [len(e.turns) for e in rows["gem_episode"]] == [1 + s % 3 for s in seeds]
     assert all(40 + rank in ids for ids in rows["completion_ids"])
+    assert all(t.action_ids == (40 + rank, 41, tokenizer.eos_token_id) for e in rows["gem_episode"] for t in e.turns)
 print(json.dumps(calls), flush=True)
 '''
 

@@ -191,6 +191,8 @@ def test_settings_that_break_a_promise_are_refused_at_construction(
         ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several rows"),
         ({"wrappers": ["nothing"]}, UnknownNameError, "nothing"),
         ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
+        ({"estimator_kwargs": {"per_envs": True}}, ConfigError, "does not take"),
+        ({"seeds": [1_000_001], "eval_seeds": 4}, ConfigError, "are trained on"),
         ({"horizon": "soon"}, ConfigError, "horizon"),
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
@@ -227,6 +229,40 @@ def test_a_mask_lost_on_the_way_stops_training(make_trainer: Callable[..., Any])
     trainer = make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6), type("T", (GemAdvantages, Losing), {}))
     with pytest.raises(MaskLostError, match="tool_mask"):
         trainer.train()
+
+
+@pytest.mark.parametrize("how", ["ids", "mask"])
+def test_a_batch_changed_on_the_way_stops_training(make_trainer: Callable[..., Any], how: str) -> None:
+    class Changing(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            out = super()._generate_and_score_completions(inputs)
+            key = "completion_ids" if how == "ids" else "tool_mask"
+            out[key] = out[key].roll(1, dims=1)
+            return out
+
+    trainer = make_trainer(GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), type("T", (GemAdvantages, Changing), {}))
+    with pytest.raises(MaskLostError, match="not what was played"):
+        trainer.train()
+
+
+def test_a_broken_engine_ends_the_run(make_trainer: Callable[..., Any]) -> None:
+    """A whole batch of void episodes, step after step, would look like training."""
+    trainer = make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6))
+
+    def out_of_memory(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("CUDA out of memory")
+
+    trainer._generate_single_turn = out_of_memory
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+
+
+def test_success_counts_episodes_a_horizon_cut(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    spec = GemSpec("game:GuessTheNumber-v0-easy", seeds=64, max_turn_tokens=12, horizon=1, record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(spec, per_device_train_batch_size=32)
+    trainer.train()
+    episodes = list(read_episodes(tmp_path / "e.jsonl"))
+    assert trainer.state.log_history[0]["gem/success"] == pytest.approx(sum(bool(e.success) for e in episodes) / len(episodes))
 
 
 def test_another_rollout_function_is_refused(make_trainer: Callable[..., Any]) -> None:
