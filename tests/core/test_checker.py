@@ -1,0 +1,234 @@
+"""The checker passes every registered environment, and finds each thing that can be wrong with one."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from misbehaving import Counter
+
+from gem_core import Env, list_envs, register, registry
+from gem_core.checker import CHECKS, SEEDS, check_env, find_problems, transcripts, transcripts_elsewhere
+from gem_core.env import Wrapper
+from gem_core.errors import CheckError, ConfigError, MissingDependencyError, UnknownNameError
+
+IDS = list_envs()
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> list[dict[str, Any]]:
+    """All ids of one hash seed in one process."""
+    return [transcripts_elsewhere(IDS, hash_seed) for hash_seed in (0, 1)]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_every_registered_environment_keeps_the_contract(id: str, elsewhere: list[dict[str, Any]]) -> None:
+    try:
+        registry.make(id).close()
+    except MissingDependencyError:
+        with pytest.raises(MissingDependencyError, match="pip install"):  # what cannot be made here says how it can be
+            check_env(id)
+        return
+    check_env(id, processes=False)
+    here = transcripts([id])[id]
+    assert len(here) == len(SEEDS)
+    if registry.make(id).deterministic:
+        assert [found[id] for found in elsewhere] == [here, here]
+
+
+class Plain(Counter):
+    """Counts, and says nothing of the process it is in."""
+
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        return super().on_reset(options)[0], {}
+
+    def on_step(self, action: str) -> Any:
+        return (*super().on_step(action)[:4], {})
+
+
+class WithState(Plain):
+    snapshots = "copy"
+
+
+def test_good_environments_have_no_problems() -> None:
+    assert find_problems(Plain()) == []
+    assert find_problems(WithState()) == []
+    check_env("1*game:GuessTheNumber-v0-easy + 1*game:GuessTheNumber-v0-hard", processes=False)
+
+
+class EmptyStart(Plain):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        super().on_reset(options)
+        return "", {}
+
+
+class OddKeys(Plain):
+    def on_step(self, action: str) -> Any:
+        return (*super().on_step(action)[:4], {1: 2})
+
+
+class OddSuccess(Plain):
+    def on_step(self, action: str) -> Any:
+        return (*super().on_step(action)[:4], {"success": "yes"})
+
+
+class GlobalDraw(Plain):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        observation, info = super().on_reset(options)
+        return f"{observation} {random.random()}", info
+
+
+class GlobalSeed(Plain):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        random.seed(self.seed)
+        return super().on_reset(options)
+
+
+class KeepsOn(Plain):
+    """What it drew in one episode shows in the next."""
+
+    played = 0
+
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        self.played += 1
+        observation, info = super().on_reset(options)
+        return f"{observation} {self.played}", info
+
+
+class HashOrder(Plain):
+    def on_step(self, action: str) -> Any:
+        observation, *rest = super().on_step(action)
+        return (f"{observation} {list({'red', 'green', 'blue', 'black'})}", *rest)
+
+
+class IllegalSample(Plain):
+    def on_step(self, action: str) -> Any:
+        return (*super().on_step(action)[:4], {"format_error": True})
+
+
+class SamplingDraws(Plain):
+    def sample_action(self) -> str:
+        return str(self.rng.randrange(10))
+
+
+class Fragile(Plain):
+    def on_step(self, action: str) -> Any:
+        int(action)
+        return super().on_step(action)
+
+
+class ForgetfulState(WithState):
+    def on_snapshot(self) -> Any:
+        return {"luck": self.luck, "count": 0}
+
+
+class UnpicklableState(Plain):
+    def on_snapshot(self) -> Any:
+        return {"f": lambda: 0}
+
+
+class Unpicklable(WithState):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        self.f = iter([1])
+        self.g = (x for x in [1])
+        return super().on_reset(options)
+
+
+class OddDeclarations(Plain):
+    execution = "somewhere"  # type: ignore[assignment]
+    action_example = ""
+
+
+class Tolerant(Plain):
+    """Steps before the reset and after the end as if nothing were the matter."""
+
+    def step(self, action: str) -> Any:
+        return "x", 1.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("env", "check", "said"),
+    [
+        (EmptyStart, "types", "empty observation"),
+        (OddKeys, "types", "the key 1"),
+        (OddSuccess, "types", "must be a bool"),
+        (GlobalDraw, "global_random_state", "changed the global random state of the module random"),
+        (GlobalDraw, "global_random_state", "depends on the global random state"),
+        (GlobalDraw, "seeding", "two instances"),
+        (GlobalSeed, "global_random_state", "changed the global"),
+        (KeepsOn, "seeding", "had played before"),
+        (HashOrder, "other_processes", "PYTHONHASHSEED"),
+        (IllegalSample, "random_actions", "does not take"),
+        (SamplingDraws, "random_actions", "self.action_rng"),
+        (Fragile, "odd_actions", "a model may write anything"),
+        (ForgetfulState, "state", "went on differently"),
+        (UnpicklableState, "state", "cannot be pickled"),
+        (Unpicklable, "pickling", "cannot be pickled"),
+        (OddDeclarations, "declarations", "'inline', 'thread' or 'process'"),
+        (OddDeclarations, "declarations", "action_example"),
+        (Tolerant, "order_of_calls", "before reset"),
+        (Tolerant, "order_of_calls", "ActionTypeError"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_each_thing_that_can_be_wrong_is_found(env: type[Env], check: str, said: str) -> None:
+    found = [p.said for p in find_problems(env(), processes=check == "other_processes") if p.check == check]
+    assert any(said in sentence for sentence in found), found
+    assert all(sentence[-1] in ".)" for sentence in found)
+    with pytest.raises(CheckError, match=r"problem\(s\)"):
+        check_env(env(), processes=check == "other_processes")
+
+
+def test_every_check_is_proven_to_find_something() -> None:
+    """A check that nothing above can fail would be no check."""
+    marks = test_each_thing_that_can_be_wrong_is_found.pytestmark  # type: ignore[attr-defined]
+    proven = {case[1] for mark in marks for case in mark.args[1]}
+    assert {check.__name__.removeprefix("check_") for check in CHECKS} == proven
+
+
+def test_a_turn_limit_that_is_not_kept_is_found() -> None:
+    register("test_checker:Long-v0", "misbehaving:Counter", kwargs={"length": 30}, turns=5)
+    try:
+        assert any("turns=5" in p.said for p in find_problems("test_checker:Long-v0", processes=False))
+    finally:
+        registry.environments.remove("test_checker:Long-v0")
+
+
+def test_an_environment_registered_by_hand_is_played_elsewhere_too() -> None:
+    register("test_checker:Hand-v0", HashOrder)
+    try:
+        assert {p.check for p in find_problems("test_checker:Hand-v0")} == {"other_processes"}
+    finally:
+        registry.environments.remove("test_checker:Hand-v0")
+
+
+def test_the_global_random_state_is_left_as_it_was() -> None:
+    random.seed(5)
+    state = random.getstate()
+    find_problems(GlobalDraw(), processes=False)
+    assert random.getstate() != ()
+    random.seed(5)
+    check_env(Plain(), processes=False)
+    assert random.getstate() == state
+
+
+def test_wrappers_and_wrong_arguments() -> None:
+    assert find_problems(Wrapper(Plain()), processes=False) == []
+    with pytest.raises(ConfigError, match="takes an environment"):
+        check_env(3)  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError):
+        check_env("game:Nonsuch")
+
+
+def test_the_command_prints_sentences_and_says_so_in_its_exit_code() -> None:
+    done = subprocess.run([sys.executable, "-m", "gem_core", "check", "GuessTheNumber-v0-easy"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "ok        game:GuessTheNumber-v0-easy" in done.stdout
+    assert "1 of 1 keep the contract" in done.stdout
+    done = subprocess.run([sys.executable, "-m", "gem_core", "check", "Nonsuch", "--here"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no environment is registered" in done.stderr
