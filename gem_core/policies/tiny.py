@@ -1,0 +1,33 @@
+"""Tiny: the language model that ships with gem, a weak player of GuessTheNumber made by examples/make_tiny_model.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gem_core.errors import MissingDependencyError
+
+__all__ = ["load_tiny", "tiny_model_path"]
+
+
+def tiny_model_path() -> Path:
+    """The model folder, as `from_pretrained` takes it."""
+    return Path(__file__).parent.parent / "tiny"
+
+
+def load_tiny(device: Any = "cpu") -> tuple[Any, Any]:
+    """(model, tokenizer), in float32."""
+    return load_folder(tiny_model_path(), "the tiny model", device)
+
+
+def load_folder(path: str | Path, what: str, device: Any = "cpu") -> tuple[Any, Any]:
+    """(model, tokenizer) of a model folder, in float32, ready to sample from."""
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise MissingDependencyError(what, "transformers", str(error)) from error
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.padding_side = "left"
+    return model.to(device).eval(), tokenizer
