@@ -57,6 +57,8 @@ class Args:
     """the environment, or a mixture of several"""
     wrappers: str = ""
     """wrappers around it, innermost first, as in `react,concat_chat`"""
+    tools: str = ""
+    """tools the model may call, as in `python`, or `python(seconds=2),search(index='my_index')`"""
     advantage: str = "rebn"
     """the estimator: any registered one that needs no critic"""
     gamma: float = 0.9
@@ -139,9 +141,14 @@ def check(args: Args) -> None:
     if args.episodes % args.samples:
         raise ConfigError(f"--episodes must be a multiple of --samples; given: {args.episodes} and {args.samples}")
     HorizonSchedule.parse(args.horizon or None)
-    make(args.env, wrappers=args.wrappers).close()
+    make(args.env, wrappers=wrappers_and_tools(args)).close()
     if not args.overwrite and (Path(args.out) / "metrics.jsonl").exists():
         raise ConfigError(f"{args.out} holds the metrics of an earlier run; give another --out, or --overwrite to replace them")
+
+
+def wrappers_and_tools(args: Args) -> list[Any]:
+    """Tools stand outside: what is no call of a tool goes on to the action format."""
+    return [*parse_wrappers(args.wrappers), *parse_wrappers(args.tools)]
 
 
 def load_model(args: Args) -> tuple[Any, Any]:
@@ -224,7 +231,7 @@ def train(args: Args) -> bool:
     learning_rate = args.learning_rate if args.learning_rate is not None else 2e-3 if args.model == "tiny" else 2e-5
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     horizon = HorizonSchedule.parse(args.horizon or None)
-    wrappers = parse_wrappers(args.wrappers)
+    wrappers = wrappers_and_tools(args)
     max_context = getattr(model.config, "max_position_embeddings", None)
 
     def play(seeds: Sequence[int], samples: int, step: int) -> list[Episode]:

@@ -46,6 +46,8 @@ class Args:
     """the environment, or a mixture of several"""
     wrappers: str = ""
     """wrappers around it, innermost first, as in `react,turn_limit(max_turns=3)`"""
+    tools: str = ""
+    """tools the model may call, as in `python`, or `python(seconds=2),search(index='my_index')`"""
     advantage: str = "rebn"
     """the estimator: any registered one that needs no critic"""
     gamma: float = 0.9
@@ -168,6 +170,7 @@ def train(args: Args) -> bool:
         args.env,
         seeds=args.episodes // args.samples * args.updates,
         wrappers=args.wrappers,
+        tools=args.tools,
         advantage=args.advantage,
         gamma=args.gamma,
         horizon=args.horizon or None,
