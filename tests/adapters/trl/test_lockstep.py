@@ -52,7 +52,8 @@ engine = Engine()
 model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=1024)))
 trainer = SimpleNamespace(
     accelerator=accelerator, state=SimpleNamespace(global_step=0), processing_class=tokenizer, model=model, use_vllm=True,
-    vllm_mode="server", vllm_generation=SimpleNamespace(max_completion_length=256), eos_token_ids=[tokenizer.eos_token_id], _generate_single_turn=engine.generate,
+    vllm_mode="server", vllm_generation=SimpleNamespace(max_completion_length=256),
+    eos_token_ids=[tokenizer.eos_token_id], _generate_single_turn=engine.generate,
     args=SimpleNamespace(vllm_tensor_parallel_size=1, vllm_max_model_length=1024, max_completion_length=256,
                          temperature=1.0, top_p=1.0, top_k=0),
 )
