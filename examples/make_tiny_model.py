@@ -172,7 +172,8 @@ if __name__ == "__main__":
     transcripts: dict[tuple[str, float], list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
     for heeds in (1.0, 0.5):
         for env_id, share in VARIANTS.items():
-            engine = Rollout(Player(tokenizer, heeds, args.seed), renderer, concurrency=256)
+            # one at a time, so that the player's guesses do not depend on how the engine interleaves episodes
+            engine = Rollout(Player(tokenizer, heeds, args.seed), renderer, concurrency=1)
             episodes = engine.run_batch(tasks_for(env_id, range(int(share * args.episodes))))
             rows = transcripts[env_id, heeds] = [(view.ids, view.mask) for e in episodes for view in token_views(e)]
             longest = max(len(ids) for ids, _ in rows)

@@ -14,11 +14,11 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from gem_core.errors import RegistrationError
+from gem_core.errors import ConfigError, RegistrationError
 from gem_core.registry import Names
 from gem_core.version import in_range
 
-__all__ = ["Adapter", "AdapterStatus", "Capabilities", "adapters", "probe", "register_adapter"]
+__all__ = ["Adapter", "AdapterStatus", "Capabilities", "adapters", "probe", "register_adapter", "require"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,16 @@ def probe(adapter: Adapter) -> AdapterStatus:
         elif not in_range(have, versions):
             missing.append(f"{distribution}{versions} (installed: {have})")
     return AdapterStatus(adapter, installed, supported, python_fits, platform_fits, tuple(missing))
+
+
+def require(adapter: Adapter) -> None:
+    """Refuses an installed framework that the adapter does not fit; one without metadata, such as a checkout, passes."""
+    status = probe(adapter)
+    if status.installed != "unknown" and not status.supported:
+        raise ConfigError(
+            f"{adapter.package} fits {adapter.distribution} {adapter.versions}; installed is {status.installed or 'none'}. "
+            "Install one of those, or another version of gem"
+        )
 
 
 def _installed(distribution: str, import_name: str = "") -> str | None:

@@ -13,7 +13,6 @@ import torch
 from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
-from gem_core.advantage import advantages
 from gem_core.errors import ConfigError, GemError
 from gem_trl.convert import completion, spread
 from gem_trl.rollout import GemRollout
@@ -71,9 +70,7 @@ def put_advantages(trainer: Any, inputs: Sequence[dict[str, Any]], out: dict[str
     spec: GemSpec = trainer.gem_spec
     episodes, rows = [i["gem_episode"] for i in inputs], [i["gem_row"] for i in inputs]
     check_batch(out, rows)
-    per_turn = advantages(
-        episodes, spec.advantage, gamma=spec.gamma, gather=lambda mine: gather_object([mine]), **spec.estimator_kwargs
-    )
+    per_turn = spec.credit(episodes, gather=lambda mine: gather_object([mine]))
     found = torch.zeros(out["completion_ids"].shape, dtype=torch.float32, device=out["completion_ids"].device)
     for i, (row, numbers) in enumerate(zip(rows, per_turn)):
         tokens = torch.tensor(spread(row, numbers), dtype=torch.float32, device=found.device)

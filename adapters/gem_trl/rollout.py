@@ -17,8 +17,7 @@ from gem_core.errors import ConfigError
 from gem_core.policy import BatchPolicy, cut_generation
 from gem_core.record import RecordWriter
 from gem_core.render import Renderer
-from gem_core.rollout import Limits, Rollout
-from gem_core.schedule import HorizonSchedule
+from gem_core.rollout import Rollout
 from gem_core.types import Episode, Finish, Generation, Sampling
 from gem_trl.config import check_trainer
 from gem_trl.convert import to_rows
@@ -51,23 +50,14 @@ class GemRollout:
     def play(self, prompts: list[Any], trainer: Any, renderer: Renderer) -> list[Episode]:
         """The episodes of one generation batch."""
         spec, args = self.spec, trainer.args
-        horizon = spec.horizon(trainer.state.global_step) if isinstance(spec.horizon, HorizonSchedule) else None
-        limits = Limits(
-            max_turns=horizon,
-            max_context=spec.max_context or _context_of(trainer),
-            max_response=args.max_completion_length,
-            step_deadline=spec.step_deadline,
-            episode_deadline=spec.episode_deadline,
-            retries=spec.retries,
-            on_cut=spec.on_cut,
-        )
+        limits = spec.limits(trainer.state.global_step, max_context=_context_of(trainer), max_response=args.max_completion_length)
         sampling = Sampling(
             temperature=args.temperature,
             top_p=args.top_p,
             top_k=max(args.top_k or 0, 0),
             max_tokens=spec.max_turn_tokens or args.max_completion_length,
         )
-        tasks = [spec.task(prompt, index) for index, prompt in enumerate(prompts)]
+        tasks = [spec.task(spec.seed_of(prompt), index) for index, prompt in enumerate(prompts)]
         lockstep = needs_lockstep(trainer) if spec.lockstep is None else spec.lockstep
         engine = _Lockstep(trainer, len(prompts), self.calls) if lockstep else _Engine(trainer, self.calls)
         self.calls.clear()

@@ -185,7 +185,7 @@ def test_settings_that_break_a_promise_are_refused_at_construction(
 @pytest.mark.parametrize(
     ("fields", "error", "says"),
     [
-        ({"advantage": "gae"}, ConfigError, "critic"),
+        ({"advantage": "gae"}, ConfigError, "a critic, which trl does not offer"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
         ({"wrappers": ["concat"]}, ConfigError, "several rows"),
         ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several rows"),
@@ -282,6 +282,6 @@ def test_a_data_set_without_tasks_is_refused(make_trainer: Callable[..., Any]) -
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]) -> None:
-    monkeypatch.setattr("gem_trl.config.version", lambda name: "0.20.0")
-    with pytest.raises(ConfigError, match=r"fits TRL >=1.10,<2; installed is 0.20.0"):
+    monkeypatch.setattr("gem_core.adapter._installed", lambda *names: "0.20.0")
+    with pytest.raises(ConfigError, match=r"fits trl >=1.10,<2; installed is 0.20.0"):
         make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6))
