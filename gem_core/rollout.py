@@ -63,6 +63,9 @@ class Rollout:
         self.pool = EnvPool(self.threads, make_env)
         self._running: set[asyncio.Task[Episode]] = set()
         self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        """Where the loop runs."""
         load_plugins()
         if isinstance(policy, Policy):
             warn_if_cut(self.sampling)
@@ -88,26 +91,28 @@ class Rollout:
     async def stream(self, tasks: Iterable[Task]) -> AsyncGenerator[Episode, None]:
         """Plays tasks, `concurrency` at a time, and yields each episode when it ends; tasks are drawn as they are needed, and no
         more of them once `stop` was called."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         waiting = iter(tasks)
-        running: set[asyncio.Task[Episode]] = set()
+        running: dict[asyncio.Task[Episode], Play] = {}
         # not asyncio.wait(running), which looks at every running episode each time one ends
         ended: asyncio.Queue[asyncio.Task[Episode]] = asyncio.Queue()
         try:
             while True:
                 while len(running) < self.concurrency and not self._stopping and (task := next(waiting, None)) is not None:
-                    play = asyncio.ensure_future(self._guarded(task))
-                    play.add_done_callback(ended.put_nowait)
-                    running.add(play)
-                    self._running.add(play)
+                    play = self._play(task)
+                    future = asyncio.ensure_future(play.run())
+                    future.add_done_callback(ended.put_nowait)
+                    running[future] = play
+                    self._running.add(future)
                 self._tell_live(len(running))
                 if not running:
                     return
                 done = await ended.get()
-                running.discard(done)
+                play = running.pop(done)
                 self._running.discard(done)
-                yield done.result()
+                yield play.cut_short() if done.cancelled() and self._stopping else done.result()
         finally:
-            self._running -= running
+            self._running -= running.keys()
             for left in running:
                 left.cancel()
             if running:
@@ -154,20 +159,20 @@ class Rollout:
         self.close()
 
     def stop(self) -> None:
-        """Ends what is running: those episodes come back cancelled, and so do a batch's tasks that were not begun."""
+        """Ends what is running: those episodes come back cancelled, and so do a batch's tasks that were not begun. May be
+        called from any thread."""
+        if self._loop is None or not self._loop.is_running() or threading.get_ident() == self._thread:
+            self._stop()
+        else:
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
         self._stopping = True
         for play in self._running:
             play.cancel()
 
     def _play(self, task: Task) -> Play:
         return Play(task, self.policy, self.renderer, self.sampling, self.limits, self.pool)
-
-    async def _guarded(self, task: Task) -> Episode:
-        play = self._play(task)
-        try:
-            return await play.run()
-        except asyncio.CancelledError:  # by stop(), or by something the episode waited for: in either case it alone is over
-            return play.cut_short()
 
     def _tell_live(self, episodes: int) -> None:
         tell = getattr(self.policy, "set_live", None)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gem_core.caller import CallersThread
 from gem_core.errors import ConfigError
 from gem_core.policy import BatchPolicy, cut_generation
 from gem_core.record import RecordWriter
@@ -61,11 +62,13 @@ class GemRollout:
         lockstep = needs_lockstep(trainer) if spec.lockstep is None else spec.lockstep
         engine = _Lockstep(trainer, len(prompts), self.calls) if lockstep else _Engine(trainer, self.calls)
         self.calls.clear()
-        policy = BatchPolicy(engine.generate, max_wait=spec.batch_wait, where="inline")
+        caller = CallersThread()  # TRL's engine belongs to this thread; the episodes play on another
+        policy = BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=spec.batch_wait)
         if self._rollout is None:
             self._rollout = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=len(prompts))
-        self._rollout.reuse(policy, renderer, sampling=sampling, limits=limits, concurrency=len(prompts))
-        episodes = self._rollout.run_batch(tasks)
+        rollout = self._rollout
+        rollout.reuse(policy, renderer, sampling=sampling, limits=limits, concurrency=len(prompts))
+        episodes = caller.run(lambda: rollout.run_batch(tasks), rollout.stop)
         if engine.failure is not None:  # a broken engine is no bad rollout: going on would train on nothing, step after step
             raise engine.failure
         engine.wait_for_others(sampling)
