@@ -236,8 +236,8 @@ def train(args: Args) -> bool:
 
     def play(seeds: Sequence[int], samples: int, step: int) -> list[Episode]:
         limits = Limits(max_turns=horizon(step) if horizon else None, max_context=max_context)
-        engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=256)
-        return engine.run_batch(tasks_for(args.env, seeds, samples=samples, wrappers=wrappers))
+        with Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=256) as engine:
+            return engine.run_batch(tasks_for(args.env, seeds, samples=samples, wrappers=wrappers))
 
     # where it is written; only now, so that a mistake above leaves an earlier run as it was
     out = Path(args.out)

@@ -20,6 +20,7 @@ from gem_core.play import Limits, Play, send_event
 from gem_core.plugins import load_plugins
 from gem_core.policy import ChatPolicy, Player, Policy, warn_if_cut
 from gem_core.pool import EnvPool
+from gem_core.registry import parse_wrappers
 from gem_core.render import Renderer
 from gem_core.threads import StepThreads
 from gem_core.types import Episode, Sampling, Task
@@ -185,13 +186,13 @@ def tasks_for(
     seeds: Iterable[int],
     *,
     samples: int = 1,
-    wrappers: Sequence[Any] = (),
+    wrappers: Sequence[Any] | str = (),
     options: Mapping[str, Any] | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> list[Task]:
     """A task for each seed, `samples` times: those of one seed stand together and form a group."""
     return [
-        Task(env_id, seed, dict(options or {}), tuple(wrappers), dict(env_kwargs or {}), index)
+        Task(env_id, seed, dict(options or {}), tuple(parse_wrappers(wrappers)), dict(env_kwargs or {}), index)
         for index, seed in enumerate(seed for seed in seeds for _ in range(samples))
     ]
 
@@ -203,7 +204,7 @@ def run_episode(
     *,
     seed: int | None = None,
     options: Mapping[str, Any] | None = None,
-    wrappers: Sequence[Any] = (),
+    wrappers: Sequence[Any] | str = (),
     sampling: Sampling | None = None,
     limits: Limits | None = None,
 ) -> Episode:
@@ -216,7 +217,7 @@ def run_episode(
         engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=1, make_env=lambda _: env)
         engine.pool.lent = True
     else:
-        task = Task(env, seed, dict(options or {}), tuple(wrappers))
+        task = Task(env, seed, dict(options or {}), tuple(parse_wrappers(wrappers)))
         engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=1)
     with engine:
         return engine.run_batch([task])[0]
