@@ -111,7 +111,7 @@ class Rollout:
                 done = await ended.get()
                 play = running.pop(done)
                 self._running.discard(done)
-                yield play.cut_short() if done.cancelled() and self._stopping else done.result()
+                yield play.cut_short() if done.cancelled() else done.result()
         finally:
             self._running -= running.keys()
             for left in running:
