@@ -1,7 +1,8 @@
 """Python calls per second, from 64 episodes at once: gem's sandbox beside the tool of gem-llm 0.1.0, in one run.
 
-    python benchmarks/tools.py --reference /path/to/python/with/gem-llm==0.1.0
+    python benchmarks/tools.py
 
+It makes a virtual environment for the reference first (`GEM_REFERENCE_PYTHON` names one that is there already).
 Each row is the same 1,000 calls of `print(1+1)`. gem's go through the whole engine: tasks, wrapper, sandbox, results; the
 reference's go straight to its tool, from as many threads as its AsyncVectorEnv would use. The last column says what a program
 is kept from.
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import time
 from typing import Any
+
+from reference_venv import reference_python
 
 from gem_core.env import Env
 from gem_core.policy import ScriptedPlayer
@@ -111,11 +114,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--episodes", type=int, default=64)
-    parser.add_argument("--reference", metavar="PYTHON", help="an interpreter with gem-llm==0.1.0 installed")
     args = parser.parse_args()
+    python = str(reference_python())
     rows = [gem("auto", args.calls, args.episodes), gem("partial", args.calls, args.episodes)]
-    if args.reference:
-        rows.append(reference(args.reference, args.calls, args.episodes))
+    rows.append(reference(python, args.calls, args.episodes))
     print(f"{args.calls} calls from {args.episodes} episodes, Python {sys.version.split()[0]}, {os.cpu_count()} cores\n")
     print("| tool | calls/s | right answers | void episodes | one call, median | a program can still reach |")
     print("|---|---|---|---|---|---|")
