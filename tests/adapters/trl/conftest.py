@@ -21,7 +21,7 @@ ECHO = "test:Echo-v0"
 
 
 class Echo(Env):
-    """Pays for the length of what was said, for three turns, so that a model without any skill earns ragged rewards."""
+    """Pays by a sum over what was said, for one to three turns, so that any model earns ragged rewards."""
 
     execution = "inline"
     action_example = "anything"
@@ -31,8 +31,8 @@ class Echo(Env):
         return f"Say anything. Start {self.seed}.", {}
 
     def on_step(self, action: str) -> Any:
-        over = self.turn + 1 >= self.turns
-        return f"You said {len(action)} characters.", (len(action) % 7) / 7.0, over, False, {"success": len(action) % 2 == 0}
+        over, said = self.turn + 1 >= self.turns, sum(action.encode())
+        return f"You said {len(action)} characters.", (said % 7) / 7.0, over, False, {"success": said % 2 == 0}
 
 
 class Moody(Echo):
