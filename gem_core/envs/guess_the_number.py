@@ -15,7 +15,7 @@ __all__ = ["GuessTheNumber"]
 
 class GuessTheNumber(Game):
     """1 for the number, 0 for a miss. The reference pays up to 0.98 for a last guess that is near, so that an agent earns
-    almost as much by ending beside the number as by finding it; measured here, that is where training stops."""
+    almost as much by ending beside the number as by finding it."""
 
     action_example = "n"
 
