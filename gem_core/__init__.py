@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gem_core.advantage import Moments, advantages, estimators, register_estimator
-from gem_core.env import Env, EnvState, Wrapper
+from gem_core.env import Env, EnvState
 from gem_core.errors import GemError
 from gem_core.hookspecs import hookimpl
 from gem_core.plugins import register_plugin
@@ -15,6 +15,7 @@ from gem_core.schedule import HorizonSchedule
 from gem_core.tokens import TokenView, channel_rewards, discounted_returns, placeholder, token_views
 from gem_core.types import Context, Episode, Failure, Finish, Generation, Message, Sampling, Status, Stop, Task, Turn
 from gem_core.version import __version__
+from gem_core.wrapper import Wrapper
 
 __all__ = [
     "BatchPolicy",

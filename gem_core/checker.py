@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any
 
-from gem_core.env import Env, Wrapper
+from gem_core.env import Env
 from gem_core.errors import ActionTypeError, CheckError, ConfigError, MissingDependencyError, ResetNeededError, StateError
 from gem_core.registry import EnvSpec, environments, is_mixture, make, register, spec
+from gem_core.wrapper import Wrapper
 
 __all__ = ["Problem", "check_env", "find_problems", "transcripts", "transcripts_elsewhere"]
 

@@ -1,16 +1,7 @@
 """Env: a text world. `reset` gives an observation, `step` takes an action and gives the next one with its reward.
 
 An author writes `on_reset(options)` and `on_step(action)`, plain or `async def`; the base class checks what comes in and
-what goes out, owns the random generator, and makes every environment restorable. A `Wrapper` writes the same two methods as
-generators that `yield` the inner call:
-
-    class Shout(Wrapper):
-        def on_step(self, action):
-            observation, reward, terminated, truncated, info = yield self.env.step(action.upper())
-            return observation, reward, terminated, truncated, info
-
-so that one wrapper serves sync and async environments: the outer `step` returns a result as long as every inner call does,
-and an awaitable as soon as one inner call does.
+what goes out, owns the random generator, and makes every environment restorable. `wrapper.py` has what goes around one.
 
 Keys of `info` that mean something to the engine:
 
@@ -33,23 +24,20 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
-from inspect import isawaitable, iscoroutinefunction
+from inspect import iscoroutinefunction
 from math import isfinite
-from operator import attrgetter
 from types import GeneratorType
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, cast
 
-from gem_core.errors import ActionTypeError, ConfigError, NonsenseError, OptionError, ResetNeededError, StateError
+from gem_core.bridge import after, drive
+from gem_core.errors import ActionTypeError, NonsenseError, OptionError, ResetNeededError, StateError
 
-__all__ = ["Env", "EnvState", "Offload", "ResetResult", "StepResult", "Wrapper", "after"]
+__all__ = ["Env", "EnvState", "Offload", "ResetResult", "StepResult"]
 
 ResetResult = tuple[str, dict[str, Any]]
 StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 Offload = Callable[..., Awaitable[Any]]
 """`await offload(function, *args)` runs a blocking function elsewhere."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,43 +53,6 @@ class EnvState:
     """None means: reset with the seed and options, and replay the actions."""
     taken_from: str = ""
     """The classes it was taken from, outermost first: another stack of wrappers does not take it."""
-
-
-def after(value: T | Awaitable[T], then: Callable[[T], R]) -> R | Awaitable[R]:
-    """`then(value)`, now or once `value` has been awaited."""
-    if type(value) is not tuple and isawaitable(value):  # the first test is the common case, and 20 times faster
-
-        async def later() -> R:
-            return then(await value)
-
-        return later()
-    return then(value)
-
-
-def _drive(steps: Generator[Any, Any, R]) -> R | Awaitable[R]:
-    """Runs a wrapper's generator; turns into an awaitable at the first awaitable it yields."""
-    try:
-        value = next(steps)
-        while type(value) is tuple or not isawaitable(value):
-            value = steps.send(value)
-    except StopIteration as stop:
-        result: R = stop.value
-        return result
-    return _drive_awaiting(steps, value)
-
-
-async def _drive_awaiting(steps: Generator[Any, Any, R], value: Any) -> R:
-    try:
-        while True:
-            if isawaitable(value):
-                try:
-                    value = await value
-                except BaseException as error:  # noqa: BLE001 - handed to the wrapper, which may know what to do with it
-                    value = steps.throw(error)
-                    continue
-            value = steps.send(value)
-    except StopIteration as stop:
-        return cast(R, stop.value)
 
 
 class Env:
@@ -157,7 +108,7 @@ class Env:
         """Plain data that `on_restore` can bring another instance to; None to have the actions replayed."""
         if self.snapshots == "replay":
             return None
-        return copy.deepcopy({k: v for k, v in vars(self).items() if k not in _BOOKKEEPING})
+        return copy.deepcopy({k: v for k, v in vars(self).items() if k not in BOOKKEEPING})
 
     def on_restore(self, snapshot: Any) -> None:
         """Takes over what `on_snapshot` gave."""
@@ -180,7 +131,7 @@ class Env:
         if type(result) is tuple:
             return self._began(result)
         if type(result) is GeneratorType:
-            result = _drive(result)
+            result = drive(result)
         return cast(ResetResult, after(result, self._began))
 
     def step(self, action: str) -> StepResult:
@@ -206,7 +157,7 @@ class Env:
                     return result
             return self._took(action, result)
         if type(result) is GeneratorType:
-            result = _drive(result)
+            result = drive(result)
         return cast(StepResult, after(result, lambda result: self._took(action, result)))
 
     def close(self) -> Awaitable[None] | None:
@@ -396,7 +347,7 @@ class Env:
                 observation, *_ = yield self.step(action)
             return cast(str, observation)
 
-        return _drive(steps())
+        return drive(steps())
 
     def _check_replay(self, state: EnvState, observation: str) -> None:
         if observation != state.observation:
@@ -410,89 +361,7 @@ class Env:
 
 
 _EPISODE = ("_phase", "_seed", "_options", "_actions", "_observation", "_rng", "_action_rng")
-_BOOKKEEPING = frozenset({"_made_with", "_offload", "_closed", "spec", "env", *_EPISODE})
-
-
-class Wrapper(Env):
-    """An environment around another one. What it does not define is the inner one's, live."""
-
-    def __init__(self, env: Env) -> None:
-        if not isinstance(env, Env):
-            raise ConfigError(f"{type(self).__name__} wraps an Env, not {type(env).__name__} {_short(env)}")
-        self.env = env
-
-    def on_reset(self, options: Mapping[str, Any]) -> Any:
-        """A generator that yields inner calls and returns (observation, info)."""
-        return (yield self.env.reset(seed=self._seed, options=options))
-
-    def on_step(self, action: str) -> Any:
-        """A generator that yields inner calls and returns the five values of a step."""
-        return (yield self.env.step(action))
-
-    def on_close(self) -> Any:
-        """A generator; closes the inner environment."""
-        return (yield self.env.close())
-
-    def sample_action(self) -> str:
-        """A legal action of the inner environment; a wrapper that changes what an action is overrides this."""
-        return self.env.sample_action()
-
-    @property
-    def unwrapped(self) -> Env:
-        return self.env.unwrapped
-
-    @property
-    def is_async(self) -> bool:
-        return self.env.is_async
-
-    @property
-    def accepted_options(self) -> frozenset[str]:
-        return self.option_names | self.env.accepted_options
-
-    def run_on(self, offload: Offload | None) -> None:
-        self._offload = offload  # a wrapper's own code runs inline; this is for its tools
-        self.env.run_on(offload)
-
-    def spawn(self, same_state: bool = False) -> Env:
-        args, kwargs = self._made_with
-        inner = self.env.spawn()
-        if args:
-            twin = type(self)(inner, *args[1:], **kwargs)
-        else:
-            twin = type(self)(**{**kwargs, "env": inner})
-        if not same_state:
-            return twin
-        return cast(Env, after(twin.set_state(self.get_state()), lambda _: twin))
-
-    def on_snapshot(self) -> Any:
-        """A wrapper's own attributes are plain data unless it says otherwise; what it was given to call is no state."""
-        return copy.deepcopy({k: v for k, v in vars(self).items() if k not in _BOOKKEEPING and not callable(v)})
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "env":  # unpickling and copying ask before `env` is there
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.env, name)
-
-    def _outline(self) -> str:
-        return f"{type(self).__name__}({self.env._outline()})"
-
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        steps = function(*args)
-        return _drive(steps) if type(steps) is GeneratorType else steps  # a wrapper without an inner call needs no yield
-
-    def _take_snapshot(self) -> Any:
-        inner = self.env._take_snapshot()
-        own = None if inner is None else super()._take_snapshot()
-        return None if own is None else {**own, "inner": inner}
-
-    def _restore_snapshot(self, snapshot: Any) -> None:
-        super()._restore_snapshot(snapshot)
-        self.env._restore_snapshot(snapshot["inner"])
-
-
-for _attribute in ("execution", "deterministic", "action_example", "spec"):
-    # Declared on Env, so that __getattr__ would never be asked for them on a wrapper.
-    setattr(Wrapper, _attribute, property(attrgetter(f"env.{_attribute}")))
+BOOKKEEPING = frozenset({"_made_with", "_offload", "_closed", "spec", "env", *_EPISODE})
 
 
 def _checked_seed(seed: int | None) -> int:

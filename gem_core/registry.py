@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
-from gem_core.env import Env, Wrapper
+from gem_core.env import Env
 from gem_core.errors import ConfigError, MissingDependencyError, RegistrationError, UnknownNameError
+from gem_core.wrapper import Wrapper
 
 __all__ = [
     "EnvSpec",

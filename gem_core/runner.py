@@ -10,7 +10,8 @@ from inspect import isawaitable
 from queue import SimpleQueue
 from typing import Any
 
-from gem_core.env import Env, StepResult, _drive
+from gem_core.bridge import drive
+from gem_core.env import Env, StepResult
 from gem_core.slot import Slot
 from gem_core.threads import StepThreads
 
@@ -59,7 +60,7 @@ class OnThread(Runner):
     def start(self, slot: Slot, steps: Steps, report: Report) -> None:
         def work() -> None:
             try:
-                outcome: Any = _drive(steps)
+                outcome: Any = drive(steps)
             except BaseException as error:  # noqa: BLE001 - sys.exit() in a step must end the step, not leave its waiter waiting
                 outcome = slot.lost("step", error)
             self._busy = False
@@ -109,7 +110,7 @@ class OnLoop(Runner):
     def start(self, slot: Slot, steps: Steps, report: Report) -> None:
         async def work() -> None:
             try:
-                outcome: Any = _drive(steps)
+                outcome: Any = drive(steps)
                 if isawaitable(outcome):
                     outcome = await outcome
             except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits for the result

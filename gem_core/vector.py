@@ -34,7 +34,8 @@ from inspect import isawaitable
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple, cast
 
-from gem_core.env import Env, StepResult, _drive
+from gem_core.bridge import drive
+from gem_core.env import Env, StepResult
 from gem_core.errors import ActionTypeError, ConfigError, DeadlineError, ResetNeededError
 from gem_core.registry import make
 from gem_core.runner import Background, OnLoop, OnThread, Runner
@@ -127,11 +128,11 @@ class VectorEnv:
                     if type(result) is not tuple:
                         result = self._now(result)
                     if result[2] or result[3]:
-                        result = slot.ended_here(result) or self._now(_drive(slot.ended(result)))
+                        result = slot.ended_here(result) or self._now(drive(slot.ended(result)))
                 else:
-                    result = self._now(_drive(slot.act(action)))
+                    result = self._now(drive(slot.act(action)))
             except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
-                result = self._now(_drive(slot.fail("step", error)))
+                result = self._now(drive(slot.fail("step", error)))
             results.append(result)
         return Batch(*map(list, zip(*results))) if results else Batch([], [], [], [], [])
 
@@ -214,7 +215,7 @@ class VectorEnv:
         return pairs
 
     def _advance(self, work: Mapping[int, Generator[Any, Any, StepResult]]) -> list[StepResult]:
-        return [self._now(_drive(steps)) for steps in work.values()]
+        return [self._now(drive(steps)) for steps in work.values()]
 
     def _now(self, value: Any) -> Any:
         """What an async environment answers, waited for."""
@@ -328,7 +329,7 @@ class AsyncVectorEnv(VectorEnv):
                 self._pending[i] = (self._calls, due, where)
                 self._runners[i].start(self._slots[i], steps, partial(self._report, i, self._calls))
         for i, steps in here:  # behind the others, which go on meanwhile
-            self._ready[i] = cast(StepResult, _drive(steps))
+            self._ready[i] = cast(StepResult, drive(steps))
 
     def _report(self, i: int, call: int, outcome: StepResult) -> None:
         self._finished.put((i, call, outcome))

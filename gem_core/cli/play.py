@@ -11,12 +11,13 @@ from types import TracebackType
 from typing import Any, cast
 
 from gem_core.cli.terminal import say
-from gem_core.env import Env, Wrapper
+from gem_core.env import Env
 from gem_core.errors import ConfigError
 from gem_core.registry import make, parse_wrappers
 from gem_core.tools import tools
 from gem_core.tools.calls import find_calls
 from gem_core.tools.wrapper import ToolWrapper
+from gem_core.wrapper import Wrapper
 from gem_core.wrappers.formats import ActionFormat
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

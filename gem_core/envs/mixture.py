@@ -6,9 +6,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gem_core.env import Env, Offload, Wrapper
+from gem_core.env import Env, Offload
 from gem_core.errors import ConfigError, OptionError
 from gem_core.registry import Execution, make
+from gem_core.wrapper import Wrapper
 
 __all__ = ["Mixture"]
 

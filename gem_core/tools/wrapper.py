@@ -11,11 +11,13 @@ import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from gem_core.env import Env, Wrapper, after
+from gem_core.bridge import after
+from gem_core.env import Env
 from gem_core.errors import ConfigError
 from gem_core.tools import make_tool
 from gem_core.tools.calls import Style, check_arguments, find_calls, instruction
 from gem_core.tools.tool import Tool, ToolCall, ToolError, ToolResult, Toolset, as_schema
+from gem_core.wrapper import Wrapper
 from gem_core.wrappers.formats import ActionFormat
 
 __all__ = ["ToolWrapper", "wrap_with"]

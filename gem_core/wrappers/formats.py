@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, cast
 
-from gem_core.env import Env, ResetResult, StepResult, Wrapper, after
+from gem_core.bridge import after
+from gem_core.env import Env, ResetResult, StepResult
 from gem_core.envs.game import FORMAT_ERROR
 from gem_core.errors import ConfigError
+from gem_core.wrapper import Wrapper
 
 __all__ = ["ActionFormat", "Boxed", "Code", "React", "ToolCall", "last_boxed"]
 

@@ -20,9 +20,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gem_core.env import Env, Wrapper
+from gem_core.env import Env
 from gem_core.errors import ConfigError
 from gem_core.types import Context, Message, Role
+from gem_core.wrapper import Wrapper
 
 __all__ = ["Concat", "ConcatChat", "ConcatChatOnReset", "History"]
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from gem_core.env import Env, Wrapper
+from gem_core.env import Env
+from gem_core.wrapper import Wrapper
 
 __all__ = ["Statistics"]
 

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gem_core.env import Env, ResetResult, StepResult, Wrapper
+from gem_core.env import Env, ResetResult, StepResult
+from gem_core.wrapper import Wrapper
 
 Answer = Callable[["ScriptedEnv", str], StepResult]
 

@@ -13,8 +13,8 @@ from misbehaving import Counter
 
 from gem_core import Env, list_envs, register, registry
 from gem_core.checker import CHECKS, SEEDS, check_env, find_problems, transcripts, transcripts_elsewhere
-from gem_core.env import Wrapper
 from gem_core.errors import CheckError, ConfigError, MissingDependencyError, UnknownNameError
+from gem_core.wrapper import Wrapper
 
 IDS = list_envs()
 

@@ -65,6 +65,15 @@ def wait_for(hosts: EnvHosts, count: int) -> None:
         time.sleep(0.05)
 
 
+def wait_for_death(actor: Any) -> None:
+    """An actor lives on until it has noticed that its node is gone."""
+    while True:
+        try:
+            ray.get(actor.ready.remote(), timeout=30)
+        except ray.exceptions.RayActorError:
+            return
+
+
 def test_a_batch_is_the_same_as_on_this_machine(hosts: EnvHosts) -> None:
     tasks = tasks_for(GUESS, range(12), samples=2, wrappers=["turn_limit(max_turns=5)"])
     there = Rollout(RandomPlayer(), make_env=hosts.make_env, concurrency=8).run_batch(tasks)
@@ -204,6 +213,7 @@ def test_a_node_killed_half_way_loses_no_episode(cluster: Any) -> None:
     node = cluster.add_node(num_cpus=4)
     with EnvHosts(3, calls=16, options={"scheduling_strategy": "SPREAD"}, num_cpus=4.0) as hosts:
         wait_for(hosts, 3)
+        (doomed,) = [host.actor for host in hosts._hosts if ray.get(host.actor.ready.remote()) == node.node_id]
         tasks = tasks_for("test_ray:Blocking", range(150), env_kwargs={"seconds": 0.02})
         player = ScriptedPlayer(lambda env, observation: f"{observation[-1]} seen")
         ended: list[int] = []
@@ -212,6 +222,7 @@ def test_a_node_killed_half_way_loses_no_episode(cluster: Any) -> None:
             ended.append(episode.index)
             if len(ended) == 60:
                 cluster.remove_node(node, allow_graceful=False)
+                wait_for_death(doomed)
 
         engine = Rollout(player, make_env=hosts.make_env, limits=Limits(retries=3, step_deadline=60.0), concurrency=24)
         episodes = engine.run_batch(tasks, on_episode)
