@@ -125,10 +125,17 @@ class Env:
         if type(seed) is not int or seed < 0:
             seed = _checked_seed(seed)
         options = {} if options is None or options == {} else self._checked_options(options)
-        self._phase, self._seed, self._options, self._actions = "new", seed, options, []
+        self._phase = "new"
+        self._seed = seed
+        self._options = options
+        self._actions = []
         self._rng = self._action_rng = None
         result: Any = self.on_reset(options) if self._offload is None else self._call(self.on_reset, options)
         if type(result) is tuple:
+            if len(result) == 2 and type(result[0]) is str and type(result[1]) is dict:  # as in `step`
+                self._phase = "running"
+                self._observation = result[0]
+                return result
             return self._began(result)
         if type(result) is GeneratorType:
             result = drive(result)
@@ -216,6 +223,13 @@ class Env:
         if self._rng is None:
             self._rng = random.Random(self._seed)
         return self._rng
+
+    def draw(self, below: int) -> int:
+        """A number from 0 to `below` - 1 that the seed alone decides, the same at every call: for an episode whose only chance
+        it is, since seeding a generator takes longer than the rest of such a reset."""
+        bits = (self._seed + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        bits = (bits ^ bits >> 32) * 0xD6E8FEB86659FD93 & 0xFFFFFFFFFFFFFFFF
+        return (bits >> 32) * below >> 32
 
     @property
     def action_rng(self) -> random.Random:

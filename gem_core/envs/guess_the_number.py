@@ -12,6 +12,9 @@ from gem_core.errors import ConfigError
 
 __all__ = ["GuessTheNumber"]
 
+_SMALL = {str(number): number for number in range(1000)}
+"""What nearly every guess is found in: reading a number takes longer than the rest of a step."""
+
 
 class GuessTheNumber(Game):
     """1 for the number, 0 for a miss. The reference pays up to 0.98 for a last guess that is near, so that an agent earns
@@ -33,7 +36,7 @@ class GuessTheNumber(Game):
             self.min_number = self.rng.randint(1, 10)
             self.max_number = self.rng.randint(self.min_number + 5, self.min_number + 50)
             self.max_turns = math.ceil(math.sqrt(self.max_number - self.min_number)) + 1
-        self.secret = self.rng.randint(self.min_number, self.max_number)
+        self.secret = self.min_number + self.draw(self.max_number - self.min_number + 1)
         return (
             f"I am thinking of a whole number between {self.min_number} and {self.max_number}. You have "
             f"{self.max_turns} guesses. "
@@ -42,10 +45,12 @@ class GuessTheNumber(Game):
         )
 
     def on_step(self, action: str) -> StepResult:
-        text = action.strip()
-        if not (text.isascii() and (text.isdigit() or text.removeprefix("-").isdigit()) and len(text) < 20):
-            return self.unreadable(action, "a whole number")
-        guess = int(text)
+        guess = _SMALL.get(action)
+        if guess is None:
+            text = action.strip()
+            if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20):
+                return self.unreadable(action, "a whole number")
+            guess = int(text)
         if guess == self.secret:
             return self.won(f"Yes, my number is {guess}.")
         if not self.min_number <= guess <= self.max_number:

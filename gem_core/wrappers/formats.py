@@ -24,6 +24,25 @@ __all__ = ["ActionFormat", "Boxed", "Code", "React", "ToolCall", "last_boxed"]
 _BRACES = re.compile(r"\\boxed\{|[{}]")
 
 
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last complete `\boxed{...}`, braces inside it balanced; None where there is none."""
+    _, box, tail = text.rpartition("\\boxed{")
+    if not box:
+        return None
+    content, close, _ = tail.partition("}")
+    if close and "{" not in content:
+        return content
+    # Braces in it, or a box that is never closed: one walk over all braces, so that no text takes more than linear time.
+    opened: list[int] = []
+    found = (0, 0)
+    for brace in _BRACES.finditer(text):
+        if brace[0] != "}":
+            opened.append(brace.end() if brace[0] != "{" else -1)
+        elif opened and (begin := opened.pop()) > found[0]:
+            found = (begin, brace.start())
+    return text[slice(*found)] if found[0] else None
+
+
 class ActionFormat(Wrapper):
     """The base of the formats. Subclasses say how to write an action and how to read one."""
 
@@ -61,10 +80,10 @@ class ActionFormat(Wrapper):
 
     def _instructed(self, result: ResetResult) -> ResetResult:
         observation, info = result
+        said = self.instruction()
         if self.place == "observation":
-            return f"{observation}\n{self.instruction()}", info
-        system = f"{info['system']}\n\n{self.instruction()}" if info.get("system") else self.instruction()
-        return observation, {**info, "system": system}
+            return f"{observation}\n{said}", info
+        return observation, {**info, "system": f"{info['system']}\n\n{said}" if info.get("system") else said}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -73,22 +92,23 @@ class ActionFormat(Wrapper):
 
     def step(self, action: str) -> StepResult:
         """As every wrapper's, by a short way: all games step through here, and the inner result is checked already."""
-        if self._phase != "running" or not isinstance(action, str) or (parsed := self.parse(action)) is None:
+        if self._phase != "running" or type(action) is not str or (parsed := self.parse(action)) is None:
             return super().step(action)
         result = self.env.step(parsed)
         if type(result) is not tuple:
             return cast(StepResult, after(result, partial(self._noted, action, parsed)))
-        return self._noted(action, parsed, result)
-
-    def _noted(self, action: str, parsed: str, result: StepResult) -> StepResult:
-        info = result[4]
+        observation, _, terminated, truncated, info = result  # `_noted`, in place
         if "parsed_action" not in info:
             info["parsed_action"] = parsed
         self._actions.append(action)
-        self._observation = result[0]
-        if result[2] or result[3]:
+        self._observation = observation
+        if terminated or truncated:
             self._phase = "ended"
         return result
+
+    def _noted(self, action: str, parsed: str, result: StepResult) -> StepResult:
+        result[4].setdefault("parsed_action", parsed)
+        return self._took(action, result)
 
     def on_step(self, action: str) -> Any:
         parsed = self.parse(action)
@@ -113,8 +133,7 @@ class Boxed(ActionFormat):
     def instruction(self) -> str:
         return f"Give your answer as \\boxed{{{self.action_example}}}."
 
-    def parse(self, text: str) -> str | None:
-        return last_boxed(text)
+    parse = staticmethod(last_boxed)
 
     def write(self, action: str) -> str:
         return f"\\boxed{{{action}}}"
@@ -193,22 +212,3 @@ class Code(ActionFormat):
 
     def write(self, action: str) -> str:
         return f"```python\nact({action!r})\n```"
-
-
-def last_boxed(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{...}`, braces inside it balanced; None where there is none."""
-    _, box, tail = text.rpartition("\\boxed{")
-    if not box:
-        return None
-    content, close, _ = tail.partition("}")
-    if close and "{" not in content:
-        return content
-    # Braces in it, or a box that is never closed: one walk over all braces, so that no text takes more than linear time.
-    opened: list[int] = []
-    found = (0, 0)
-    for brace in _BRACES.finditer(text):
-        if brace[0] != "}":
-            opened.append(brace.end() if brace[0] != "{" else -1)
-        elif opened and (begin := opened.pop()) > found[0]:
-            found = (begin, brace.start())
-    return text[slice(*found)] if found[0] else None

@@ -230,6 +230,22 @@ def test_an_environment_without_arguments_refuses_them() -> None:
         Bare().sample_action()
 
 
+def test_a_draw_is_the_seeds_alone_and_spreads_evenly() -> None:
+    env, counts, pairs = ScriptedEnv(), [0] * 10, [0] * 100
+    last = 0
+    for seed in range(20_000):
+        env.reset(seed=seed)
+        drawn = env.draw(10)
+        assert env.draw(10) == drawn
+        counts[drawn] += 1
+        pairs[last * 10 + drawn] += 1
+        last = drawn
+    assert all(abs(count - 2_000) < 200 for count in counts)  # 4.7 standard deviations
+    assert all(abs(count - 200) < 66 for count in pairs)  # neighbouring seeds say nothing about each other
+    env.reset(seed=2**100)
+    assert 0 <= env.draw(7) < 7
+
+
 def test_environments_can_be_copied_and_pickled() -> None:
     env = make("game:GuessTheNumber-v0-hard", wrappers=["concat"])
     env.reset(seed=3)
