@@ -65,6 +65,8 @@ class EnvSpec:
     extra: str = ""
     """The extra of this distribution that installs what it needs."""
     deterministic: bool = True
+    offline: bool = True
+    """Whether it runs without a network once the extra is installed: no data set to fetch, no server to ask."""
 
     def load(self) -> Callable[..., Any]:
         """The class or function behind the entry point."""
@@ -187,6 +189,7 @@ def spec(id: str) -> EnvSpec:
         turns=None if None in turns else max(t for t in turns if t is not None),
         extra=",".join(sorted({m.extra for m in members if m.extra})),
         deterministic=all(m.deterministic for m in members),
+        offline=all(m.offline for m in members),
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Mapping
 from inspect import isawaitable
 from types import TracebackType
 from typing import Any, cast
 
+from gem_core.cli.arguments import env_arguments, json_object
 from gem_core.cli.terminal import say
 from gem_core.env import Env
 from gem_core.errors import ConfigError
@@ -18,7 +18,7 @@ from gem_core.tools import tools
 from gem_core.tools.calls import find_calls
 from gem_core.tools.wrapper import ToolWrapper
 from gem_core.wrapper import Wrapper
-from gem_core.wrappers.formats import ActionFormat
+from gem_core.wrappers.formats import format_of
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wrappers", default="", metavar="A,B(K=V)", help="wrappers by name, innermost first")
     parser.add_argument("--tools", default="", metavar="A,B(K=V)", help="tools by name, as in python,search(index='FOLDER')")
     parser.add_argument("--options", default="", metavar="JSON", help="options of the reset, as a JSON object")
+    parser.add_argument("--args", default="", metavar="JSON", help="arguments of the environment, as a JSON object")
     parser.add_argument("--max-turns", type=int, metavar="N", help="leave after this many turns")
     parser.add_argument("--random", action="store_true", help="let a random player choose among the legal actions")
     parser.add_argument("--raw", action="store_true", help="send what is typed as it is, without the action format around it")
@@ -41,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
     """Plays one episode."""
     if args.max_turns is not None and args.max_turns < 1:
         raise ConfigError(f"--max-turns must be 1 or more; given: {args.max_turns}")
-    options = _options(args.options)
-    with _Table(make(args.id, wrappers=[*parse_wrappers(args.wrappers), *_tools(args.tools)])) as table:
+    options, arguments = json_object("--options", args.options), env_arguments(args.args)
+    with _Table(make(args.id, wrappers=[*parse_wrappers(args.wrappers), *_tools(args.tools)], **arguments)) as table:
         try:
             _play(table, args, options)
         except EOFError:
@@ -89,21 +90,13 @@ def _random_action(env: Env, id: str) -> str:
 
 def _typed_action(env: Env, raw: bool) -> str:
     typed = input("> ")
-    form = None if raw else _format(env)
+    # a person should not have to type what a model has to
+    form = None if raw else format_of(env)
     if form is None or form.parse(typed) is not None or _calls_tools(env, typed):
         return typed
     written = form.write(typed)
     say(f"(sent as {written})")
     return written
-
-
-def _format(env: Env) -> ActionFormat | None:
-    """The action format in a stack: a person should not have to type what a model has to."""
-    while isinstance(env, Wrapper):
-        if isinstance(env, ActionFormat):
-            return env
-        env = env.env
-    return None
 
 
 def _tools(text: str) -> list[Any]:
@@ -119,18 +112,6 @@ def _calls_tools(env: Env, typed: str) -> bool:
             return bool(find_calls(typed, env.tools or {}, env.style))
         env = env.env
     return False
-
-
-def _options(text: str) -> dict[str, Any]:
-    if not text:
-        return {}
-    try:
-        options = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"--options {text!r} is no JSON ({error}); write it as '{{\"name\": value}}'") from None
-    if not isinstance(options, dict):
-        raise ConfigError(f"--options must be a JSON object such as '{{\"name\": value}}'; given: {text}")
-    return options
 
 
 class _Table:

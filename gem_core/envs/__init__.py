@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gem_core.envs.agents import register_agents
 from gem_core.envs.reasoning_names import NAMES, NONDETERMINISTIC
+from gem_core.envs.scenarios import register_scenarios
 from gem_core.hookspecs import hookimpl
 
 __all__ = ["register_environments"]
@@ -273,7 +275,8 @@ _DATA = (
 
 @hookimpl
 def register_environments(register: Callable[..., Any]) -> None:
-    """The reference suite, under its ids and with its parameters: games, data sets, and the generators of reasoning-gym."""
+    """The reference suite, under its ids and with its parameters: games, data sets, and the generators of reasoning-gym;
+    then the scenarios of AgentGym and the worlds of agents."""
     for game in _GAMES:
         for variant, kwargs in game.variants.items():
             register(
@@ -300,6 +303,7 @@ def register_environments(register: Callable[..., Any]) -> None:
             reward=kind.reward,
             data="shipped sample" if shipped else "a package's file" if packaged else f"Hugging Face: {source}",
             extra=",".join(filter(None, (kind.extra, needs))),
+            offline=shipped or packaged,
         )
     for name in NAMES:
         register(
@@ -314,3 +318,5 @@ def register_environments(register: Callable[..., Any]) -> None:
             extra="reasoning",
             deterministic=name not in NONDETERMINISTIC,
         )
+    register_scenarios(register)
+    register_agents(register)

@@ -92,7 +92,7 @@ def _read(source: str, split: str | None, subset: str | None) -> Rows:
         try:
             return _json_lines(read_data(f"sample_{rest}.jsonl"), source)
         except FileNotFoundError:
-            raise ConfigError(f"gem has no sample {rest!r}; it has: code, logic, math, qa") from None
+            raise ConfigError(f"gem has no sample {rest!r}; it has: code, logic, math, qa, search") from None
     if kind == "package":
         return _read_file(_package_file(rest), source)
     if source.endswith(_FILES):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from gem_core.env import Env, StepResult
 from gem_core.errors import ConfigError
@@ -17,8 +17,8 @@ FORMAT_ERROR = -0.1
 class Game(Env):
     """A game with a turn limit. An action that cannot be read ends it; one that is not allowed only costs the turn."""
 
-    execution = "inline"
-    snapshots = "copy"
+    execution: ClassVar[Literal["inline", "thread", "process"]] = "inline"
+    snapshots: ClassVar[Literal["copy", "replay"]] = "copy"
     max_turns: int
 
     def carry_on(self, feedback: str, reward: float = 0.0, **info: Any) -> StepResult:

@@ -12,7 +12,7 @@ from gem_core.envs.dataset import DatasetQuestion
 from gem_core.envs.question import Grade
 from gem_core.errors import ConfigError
 
-__all__ = ["QA", "exact_match", "f1", "normalised"]
+__all__ = ["QA", "accepted_answers", "exact_match", "f1", "normalised"]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
@@ -44,7 +44,7 @@ class QA(DatasetQuestion):
     def grade(self, answer: str) -> Grade:
         tagged = _TAG.findall(answer[-_LONGEST:])
         given = tagged[-1] if tagged else answer[:_LONGEST]
-        accepted = _accepted(self.row[self.answer_key])
+        accepted = accepted_answers(self.row[self.answer_key])
         scores = {"exact_match": max(exact_match(given, a) for a in accepted), "f1": max(f1(given, a) for a in accepted)}
         return Grade(scores[self.metric], info=scores)
 
@@ -71,7 +71,7 @@ def f1(given: str, right: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def _accepted(value: object) -> list[str]:
+def accepted_answers(value: object) -> list[str]:
     """One answer or several: a list, a string, or a string that holds a JSON list."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:

@@ -93,7 +93,9 @@ class Plan:
             command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             command += ["--unshare-user"]
-        command += ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+        command += ["--ro-bind", "/usr", "/usr", "--perms", "0755", "--dir", "/etc"]
+        for path in ("/etc/ld.so.cache", "/etc/alternatives"):  # on Debian, awk is a link to a link there
+            command += ["--ro-bind-try", path, path]
         for name in ("bin", "sbin", "lib", "lib32", "lib64"):
             if os.path.islink(f"/{name}"):
                 command += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from game_experts import EXPERTS, expert_for, play
+from game_experts import GAMES, expert_for, play
 
 from gem_core import registry
 from gem_core.env import Env
@@ -39,7 +39,7 @@ def bare(id: str, seed: int = 0, **kwargs: Any) -> Any:
 
 
 def test_all_twelve_games_have_a_plain_an_easy_a_hard_and_a_random_variant() -> None:
-    wanted = {f"game:{name}-v0{variant}" for name in EXPERTS for variant in ("", "-easy", "-hard", "-random")}
+    wanted = {f"game:{name}-v0{variant}" for name in GAMES for variant in ("", "-easy", "-hard", "-random")}
     assert set(IDS) == wanted | {"game:Game2048-v0-extreme-hard"}
 
 

@@ -1,0 +1,233 @@
+"""Experts: scripted players that solve an episode, the ceiling of a table; they read the hidden state where it is needed.
+
+An expert is a generator over the bare actions of one episode, started after `reset`. An environment of your own offers one as
+a method, `expert()`; those of the environments that come with gem are here, so that the games stay short.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gem_core.env import Env
+from gem_core.envs.qa import accepted_answers
+from gem_core.errors import PolicyError
+
+__all__ = ["EXPERTS", "expert_of"]
+
+_BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}
+
+
+def guess_the_number(game: Any) -> Iterator[str]:
+    """Halves the range; the last guess is the right one."""
+    low, high = game.min_number, game.max_number
+    while True:
+        guess = (low + high) // 2 if game.turn + 1 < game.max_turns else game.secret
+        yield str(guess)
+        low, high = (guess + 1, high) if game.secret > guess else (low, guess - 1)
+
+
+def mastermind(game: Any) -> Iterator[str]:
+    """One place right after the other, so that every peg is paid on its own."""
+    for known in range(1, game.code_length + 1):
+        wrong = next(n for n in range(1, game.num_numbers + 1) if n != game.code[-1])
+        yield " ".join(map(str, game.code[:known] + [wrong] * (game.code_length - known)))
+    yield " ".join(map(str, game.code))
+
+
+def minesweeper(game: Any) -> Iterator[str]:
+    """Reveals safe cells only."""
+    yield f"reveal {game.rows // 2} {game.cols // 2}"
+    for cell, count in enumerate(game.counts):
+        if count >= 0 and game.shown[cell] == ".":
+            yield f"reveal {cell // game.cols} {cell % game.cols}"
+
+
+def wordle(game: Any) -> Iterator[str]:
+    yield "CRANE" if game.word_length == 5 else game.sample_action()
+    yield game.secret
+
+
+def fifteen_puzzle(game: Any) -> Iterator[str]:
+    """Undoes the scramble."""
+    for move in reversed(game.scramble):
+        yield _BACK[move]
+
+
+def hangman(game: Any) -> Iterator[str]:
+    """Half of the word by letters, the rest at once."""
+    for letter in game.secret[: game.word_length // 2]:
+        if letter not in game.tried:
+            yield letter
+    yield game.secret
+
+
+def sudoku(game: Any) -> Iterator[str]:
+    """Solves the shown board itself, by elimination and trial, without reading the solution."""
+    scale, box = game.scale, int(game.scale**0.5)
+    solution = _solved(list(game.board), scale, box)
+    for cell, digit in enumerate(solution):
+        if not game.board[cell]:
+            yield f"{cell // scale + 1} {cell % scale + 1} {digit}"
+
+
+def _solved(board: list[int], scale: int, box: int) -> list[int]:
+    def peers(cell: int) -> set[int]:
+        row, col = divmod(cell, scale)
+        return {
+            c
+            for c in range(scale * scale)
+            if c // scale == row or c % scale == col or (c // scale // box == row // box and c % scale // box == col // box)
+        }
+
+    found: list[list[int]] = []
+
+    def search() -> None:
+        best: tuple[int, list[int]] | None = None
+        for cell, digit in enumerate(board):
+            if not digit:
+                options = [d for d in range(1, scale + 1) if all(board[p] != d for p in near[cell])]
+                if best is None or len(options) < len(best[1]):
+                    best = (cell, options)
+                    if len(options) < 2:
+                        break
+        if best is None:
+            found.append(list(board))
+            return
+        for digit in best[1]:
+            board[best[0]] = digit
+            search()
+            board[best[0]] = 0
+
+    near = [peers(cell) for cell in range(scale * scale)]
+    search()
+    (only,) = found  # a Sudoku has one solution
+    return only
+
+
+def tower_of_hanoi(game: Any) -> Iterator[str]:
+    def carry(disks: int, source: str, target: str, other: str) -> Iterator[str]:
+        if disks:
+            yield from carry(disks - 1, source, other, target)
+            yield f"{source} {target}"
+            yield from carry(disks - 1, other, target, source)
+
+    yield from carry(game.num_disks, "A", "C", "B")
+
+
+def game_2048(game: Any) -> Iterator[str]:
+    """Looks ahead with a copy of the game and of its chances: keeps the best few boards over some moves, then plays them."""
+    while True:
+        beam: list[tuple[Any, tuple[str, ...]]] = [(_copy_of(game), ())]
+        for _ in range(12):
+            following: list[tuple[Any, tuple[str, ...]]] = []
+            for board, plan in beam:
+                for move in ("left", "down", "right", "up"):
+                    after = _copy_of(board)
+                    if after._slide(move):
+                        if max(after.board) >= game.target_tile:
+                            yield from (*plan, move)
+                            return
+                        after._add_tile()
+                        following.append((after, (*plan, move)))
+            if not following:
+                break
+            following.sort(key=lambda pair: _worth(pair[0].board), reverse=True)
+            beam = following[:6]
+        yield from beam[0][1][:8]
+
+
+def _copy_of(game: Any) -> Any:
+    twin = copy.copy(game)
+    twin.board = list(game.board)
+    chances = random.Random()
+    chances.setstate(game.rng.getstate())
+    twin._rng = chances
+    return twin
+
+
+_SNAKE = [4**w for w in (15, 14, 13, 12, 8, 9, 10, 11, 7, 6, 5, 4, 0, 1, 2, 3)]
+
+
+def _worth(board: list[int]) -> float:
+    return sum(tile * weight for tile, weight in zip(board, _SNAKE, strict=True)) * (1 + 0.05 * board.count(0))
+
+
+def sokoban(game: Any) -> Iterator[str]:
+    yield from game.solution
+
+
+def crosswords(game: Any) -> Iterator[str]:
+    for (row, col), letter in game.solution.items():
+        yield f"{row} {col} {letter.lower()}"
+
+
+def word_search(game: Any) -> Iterator[str]:
+    for number, cells in enumerate(game.placed.values()):
+        first, last = (cells[0], cells[-1]) if number % 2 else (cells[-1], cells[0])
+        yield " ".join(str(n) for cell in (first, last) for n in divmod(cell, game.size))
+
+
+def reasoning(question: Any) -> Iterator[str]:
+    answer = question.entry["answer"]
+    if answer is None:
+        raise PolicyError(
+            f"reasoning-gym gives no answer to this task of {question.name}, only a scorer; nobody knows the ceiling"
+        )
+    yield str(answer)
+
+
+def maths(question: Any) -> Iterator[str]:
+    yield str(question.row[question.answer_key]).rpartition("####")[2].strip()
+
+
+def qa(question: Any) -> Iterator[str]:
+    yield accepted_answers(question.row[question.answer_key])[0]
+
+
+def code(question: Any) -> Iterator[str]:
+    """The solution that stands in the row: as `solution`, or as the body HumanEval has under `canonical_solution`."""
+    row = question.row
+    if "solution" in row:
+        program = str(row["solution"])
+    elif "canonical_solution" in row:
+        program = f"{row['prompt']}{row['canonical_solution']}"
+    else:
+        raise PolicyError(f"the data set of this task has no column with a solution; its columns: {', '.join(sorted(row))}")
+    yield f"```python\n{program}\n```"
+
+
+EXPERTS: dict[str, Callable[[Any], Iterator[str]]] = {
+    "GuessTheNumber": guess_the_number,
+    "Mastermind": mastermind,
+    "Minesweeper": minesweeper,
+    "Wordle": wordle,
+    "FifteenPuzzle": fifteen_puzzle,
+    "Hangman": hangman,
+    "Sudoku": sudoku,
+    "TowerOfHanoi": tower_of_hanoi,
+    "Game2048": game_2048,
+    "Sokoban": sokoban,
+    "Crosswords": crosswords,
+    "WordSearch": word_search,
+    "Reasoning": reasoning,
+    "Maths": maths,
+    "QA": qa,
+    "CodeTask": code,
+}
+"""By the name of the environment's class."""
+
+
+def expert_of(env: Env) -> Callable[[], Iterator[str]] | None:
+    """What starts the expert of an environment; None where there is none."""
+    inner: Any = env.unwrapped
+    own = getattr(inner, "expert", None)
+    if own is not None:
+        return own  # type: ignore[no-any-return]
+    for kind in type(inner).__mro__:
+        known = EXPERTS.get(kind.__name__)
+        if known is not None and kind.__module__.startswith("gem_core."):
+            return lambda: known(inner)
+    return None
