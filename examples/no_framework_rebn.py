@@ -17,12 +17,12 @@ Ctrl-C ends the training, not the work: curve, metrics and episodes of what was 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -42,11 +42,13 @@ from gem_core import (
     tasks_for,
     token_views,
 )
-from gem_core.errors import ConfigError
+from gem_core.curves import MetricsFile, draw_curves
+from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies import TransformersPolicy, load_smollm2, load_tiny
 from gem_core.policies.tiny import load_folder
 from gem_core.record import RecordWriter
 from gem_core.registry import parse_wrappers
+from gem_core.tracker import Tracker
 
 
 @dataclass
@@ -93,6 +95,8 @@ class Args:
     """folder for what is written"""
     overwrite: bool = False
     """replace the files of an earlier run"""
+    track: str = ""
+    """also log to `wandb` or `trackio`, where it is installed"""
     save_model: bool = False
     """also write the trained model, to `model` under --out"""
 
@@ -192,31 +196,6 @@ def progress(total: int) -> tuple[Callable[[str], None], Callable[[], None]]:
     return move, bar.close
 
 
-def draw_curve(path: Path, metrics: Sequence[dict[str, Any]], title: str, base: float | None) -> None:
-    """Success over updates as a PNG."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        print(f"no {path}: drawing needs matplotlib, pip install 'gem[plot]'")
-        return
-    success = [m["success"] for m in metrics]
-    mean = [sum(success[max(0, i - 9) : i + 1]) / len(success[max(0, i - 9) : i + 1]) for i in range(len(success))]
-    steps = [m["step"] for m in metrics]
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    axes.plot(steps, success, color="#9ecae1", linewidth=1, label="each update")
-    axes.plot(steps, mean, color="#08519c", linewidth=2, label="mean of the last 10")
-    if base is not None:
-        axes.axhline(base, color="#636363", linewidth=1, linestyle="--", label="before training, held-out seeds")
-    axes.set(title=title, xlabel="update", ylabel="success", ylim=(0, 1.02))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-
-
 def train(args: Args) -> bool:
     """Everything, in order. False where Ctrl-C cut it short."""
     check(args)
@@ -242,8 +221,9 @@ def train(args: Args) -> bool:
     # where it is written; only now, so that a mistake above leaves an earlier run as it was
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("metrics.jsonl", "episodes.jsonl", "curve.png"):
+    for name in ("episodes.jsonl", "curve.png"):
         (out / name).unlink(missing_ok=True)
+    written = MetricsFile(out, overwrite=True)
 
     # seeds below 2**30 are trained on, those from there up are held out
     starts = random.Random(args.seed)
@@ -311,8 +291,7 @@ def train(args: Args) -> bool:
                 "seconds": round(time.time() - began, 3),
             }
             metrics.append(line)
-            with (out / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            written.write(**line)
             advance(f"success {line['success']:.0%}, return {line['return_mean']:.2f}, {line['turns_mean']:.1f} turns")
         if held_out:
             final = success_rate(play(held_out, 1, args.updates))
@@ -324,7 +303,12 @@ def train(args: Args) -> bool:
 
     # what is left of it
     if metrics:
-        draw_curve(out / "curve.png", metrics, f"{args.env}, {args.model}, {args.advantage}, seed {args.seed}", base)
+        try:
+            levels = {} if base is None else {"before training, held-out seeds": base}
+            title = f"{args.env}, {args.model}, {args.advantage}, seed {args.seed}"
+            draw_curves({"mean of 10 updates": [out]}, out / "curve.png", smooth=10, title=title, levels=levels)
+        except MissingDependencyError as error:
+            print(f"no curve.png: {error}")
         with RecordWriter(out / "episodes.jsonl") as record:
             for episode in episodes:
                 record.write(episode)
@@ -340,8 +324,10 @@ def train(args: Args) -> bool:
 
 
 if __name__ == "__main__":
+    given = parse_args()
     try:
-        done = train(parse_args())
+        with Tracker(given.track, name=f"seed {given.seed}", config=asdict(given)) if given.track else nullcontext():
+            done = train(given)
     except (GemError, OSError) as error:
         sys.exit(f"error: {error}")
     sys.exit(0 if done else 130)

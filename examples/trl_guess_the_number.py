@@ -17,11 +17,9 @@ Ctrl-C ends the training, not the work: curve, metrics and episodes of what was 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -32,7 +30,8 @@ import torch
 from trl import GRPOConfig
 
 from gem_core import GemError, estimators
-from gem_core.errors import ConfigError
+from gem_core.curves import MetricsFile, draw_curves
+from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies import load_smollm2, load_tiny
 from gem_core.policies.tiny import load_folder
 from gem_trl import GemGRPOTrainer, GemSpec
@@ -134,29 +133,6 @@ def load_model(args: Args) -> tuple[Any, Any]:
     return load_folder(args.model, "--model")
 
 
-def draw_curve(path: Path, metrics: Sequence[dict[str, Any]], title: str) -> None:
-    """Success over updates as a PNG."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        print(f"no {path}: drawing needs matplotlib, pip install 'gem[plot]'")
-        return
-    success = [m["success"] for m in metrics]
-    mean = [sum(success[max(0, i - 9) : i + 1]) / len(success[max(0, i - 9) : i + 1]) for i in range(len(success))]
-    steps = [m["step"] for m in metrics]
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    axes.plot(steps, success, color="#9ecae1", linewidth=1, label="each update")
-    axes.plot(steps, mean, color="#08519c", linewidth=2, label="mean of the last 10")
-    axes.set(title=title, xlabel="update", ylabel="success", ylim=(0, 1.02))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-
-
 def train(args: Args) -> bool:
     """Everything, in order. False where Ctrl-C cut it short."""
     check(args)
@@ -234,8 +210,14 @@ def train(args: Args) -> bool:
         if "gem/return" in log
     ]
     if metrics:
-        (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics), encoding="utf-8")
-        draw_curve(out / "curve.png", metrics, f"{args.env}, {args.model}, {args.advantage} in TRL, seed {args.seed}")
+        written = MetricsFile(out, overwrite=True)
+        for line in metrics:
+            written.write(**line)
+        try:
+            title = f"{args.env}, {args.model}, {args.advantage} in TRL, seed {args.seed}"
+            draw_curves({"mean of 10 updates": [out]}, out / "curve.png", smooth=10, title=title)
+        except MissingDependencyError as error:
+            print(f"no curve.png: {error}")
         first, last = [m["success"] for m in metrics[:3]], [m["success"] for m in metrics[-10:]]
         print(f"success, mean of the first {len(first)} updates: {sum(first) / len(first):.1%}")
         print(f"success, mean of the last {len(last)} updates: {sum(last) / len(last):.1%}")

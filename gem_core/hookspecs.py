@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -59,3 +59,8 @@ def episode_end(episode: Episode) -> None:
 @hookspec
 def batch_end(episodes: Sequence[Episode]) -> None:
     """All episodes of a batch are over; in task order."""
+
+
+@hookspec
+def update_end(step: int, metrics: Mapping[str, float | None]) -> None:
+    """A training run wrote the numbers of an update to its metrics file."""

@@ -316,7 +316,7 @@ class Play:
                 if self.attempts > self.limits.retries or broken.stop is Stop.EPISODE_DEADLINE:
                     raise
                 self.attempts += 1
-        self._sampled += len(generation.ids)
+        self._sampled += len(generation.ids) or generation.tokens or 0
         if self._conversation is not None:
             self._conversation.act(generation.ids, action)
         else:
@@ -361,6 +361,7 @@ class Play:
             finish=finish,
             sampling=sampling,
             versions=generation.versions,
+            tokens=generation.tokens,
         )
 
     # Both.

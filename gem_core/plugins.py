@@ -160,7 +160,8 @@ def _check_hooks(name: str) -> None:
         _manager.check_pending()
     except pluggy.PluginValidationError as error:
         _manager.unregister(name=name)
-        known = ", ".join(sorted(n for n in vars(hookspecs) if n.startswith(("register_", "episode_", "turn_", "batch_"))))
+        kinds = ("register_", "episode_", "turn_", "batch_", "update_")
+        known = ", ".join(sorted(n for n in vars(hookspecs) if n.startswith(kinds)))
         raise PluginError(
             f"the plugin {name!r} implements a hook that does not exist: {error}. The hooks are: {known}"
         ) from error

@@ -46,6 +46,7 @@ __all__ = [
     "Shown",
     "episode_from_json",
     "episode_to_json",
+    "episodes_behind",
     "read_episodes",
     "read_header",
     "recorded",
@@ -172,6 +173,18 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
                 _check_header(line, path)
             else:
                 yield _episode_at(line, path, number)
+
+
+def episodes_behind(path: str | os.PathLike[str], offset: int = 0) -> Iterator[tuple[Episode, int]]:
+    """The episodes behind an offset of a record, each with the offset behind it: for those who follow a record that grows."""
+    path = Path(path)
+    with _open(path) as stream:
+        stream.seek(offset)
+        for number, (line, behind) in enumerate(_lines(stream, path), 1):
+            if offset == 0 and number == 1:
+                _check_header(line, path)
+            else:
+                yield _episode_at(line, path, number), offset + behind
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:

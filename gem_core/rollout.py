@@ -85,9 +85,13 @@ class Rollout:
         self.policy, self.renderer, self.sampling, self.limits = other.policy, other.renderer, sampling, limits
         self.concurrency = self.threads.size = concurrency
 
+    def play(self, task: Task) -> Play:
+        """The play of one task; an engine whose policy or settings differ from task to task overrides it."""
+        return Play(task, self.policy, self.renderer, self.sampling, self.limits, self.pool)
+
     async def episode(self, task: Task) -> Episode:
         """Plays one task."""
-        return await self._play(task).run()
+        return await self.play(task).run()
 
     async def stream(self, tasks: Iterable[Task]) -> AsyncGenerator[Episode, None]:
         """Plays tasks, `concurrency` at a time, and yields each episode when it ends; tasks are drawn as they are needed, and no
@@ -100,7 +104,7 @@ class Rollout:
         try:
             while True:
                 while len(running) < self.concurrency and not self._stopping and (task := next(waiting, None)) is not None:
-                    play = self._play(task)
+                    play = self.play(task)
                     future = asyncio.ensure_future(play.run())
                     future.add_done_callback(ended.put_nowait)
                     running[future] = play
@@ -131,7 +135,7 @@ class Rollout:
                 episodes[episode.index] = episode
                 if on_episode is not None:
                     on_episode(episode)
-        ordered = [episodes[i] if i in episodes else self._play(task).cut_short() for i, task in enumerate(listed)]
+        ordered = [episodes[i] if i in episodes else self.play(task).cut_short() for i, task in enumerate(listed)]
         send_event("batch_end", episodes=ordered)
         return ordered
 
@@ -171,9 +175,6 @@ class Rollout:
         self._stopping = True
         for play in self._running:
             play.cancel()
-
-    def _play(self, task: Task) -> Play:
-        return Play(task, self.policy, self.renderer, self.sampling, self.limits, self.pool)
 
     def _tell_live(self, episodes: int) -> None:
         tell = getattr(self.policy, "set_live", None)

@@ -151,6 +151,8 @@ class Generation:
     """Only for policies without ids; otherwise the text is decoded from the ids."""
     versions: tuple[int, int] | None = None
     """The first and last weight version the ids were sampled from, where the engine knows."""
+    tokens: int | None = None
+    """How many tokens were sampled, where a server without ids says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,8 @@ class Turn:
     versions: tuple[int, int] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     """What the environment said about its answer to this action."""
+    tokens: int | None = None
+    """How many tokens were sampled, where there are no ids to count and the server says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,5 +8,20 @@ from __future__ import annotations
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = ("envs", "wrappers", "tools", "index", "play", "check", "plugins", "adapters", "conformance")
+COMMANDS = (
+    "envs",
+    "wrappers",
+    "tools",
+    "index",
+    "play",
+    "serve",
+    "eval",
+    "compare",
+    "view",
+    "plot",
+    "check",
+    "plugins",
+    "adapters",
+    "conformance",
+)
 """The module of each command, in the order of the help."""

@@ -15,6 +15,7 @@ import threading
 import urllib.parse
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -62,6 +63,11 @@ class OpenAIPolicy:
     def close(self) -> None:
         """Closes the connections. Garbage collection does so, too."""
         self._server.close()
+
+    @property
+    def troubles(self) -> Mapping[str, int]:
+        """How often a request met a failure that passes: by HTTP status, or by the name of what broke on the way."""
+        return dict(self._server.troubles)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """The sampled ids, as the server says they were sampled."""
@@ -128,6 +134,11 @@ class OpenAIChatPolicy:
         """Closes the connections. Garbage collection does so, too."""
         self._server.close()
 
+    @property
+    def troubles(self) -> Mapping[str, int]:
+        """How often a request met a failure that passes: by HTTP status, or by the name of what broke on the way."""
+        return dict(self._server.troubles)
+
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Generation:
         """The answer's text. Only settings that differ from a server's usual ones are sent, since many servers refuse more."""
         body: dict[str, Any] = {
@@ -143,12 +154,14 @@ class OpenAIChatPolicy:
             body["stop"] = list(sampling.stop)
         if sampling.seed is not None:
             body["seed"] = sampling.seed
-        choice = _first_choice(await self._server.post("chat/completions", body), self._server)
+        answer = await self._server.post("chat/completions", body)
+        choice = _first_choice(answer, self._server)
         message = choice.get("message")
         text = message.get("content") if isinstance(message, dict) else None
         if not (text is None or isinstance(text, str)):
             raise PolicyError(f"{self._server.url} answered with the content {_short(text)}; text was expected")
-        return Generation((), None, _finish(choice, bool(text), self._server), text or "")
+        finish = _finish(choice, bool(text), self._server)
+        return Generation((), None, finish, text or "", tokens=_counted(answer))
 
 
 class _Server:
@@ -191,6 +204,7 @@ class _Server:
             "limits": self._httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections),
         }
         self._jitter = random.Random()
+        self.troubles: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._home: _Home | None = None
 
@@ -208,6 +222,7 @@ class _Server:
             home, self._home = self._home, None
         if home is not None:
             home.close()
+            home.thread.join(5.0)
 
     async def _post(self, client: Any, path: str, body: Mapping[str, Any]) -> Any:
         url = f"{self.url}/{path}"
@@ -216,6 +231,7 @@ class _Server:
             try:
                 response = await client.post(url, json=body)
             except self._httpx.TransportError as error:
+                kind = type(error).__name__
                 trouble, again = f"could not be reached: {type(error).__name__} {error}".rstrip(), True
             else:
                 if response.status_code == 200:
@@ -224,10 +240,12 @@ class _Server:
                     except (json.JSONDecodeError, UnicodeDecodeError):
                         raise self._error(f"{url} answered 200 with {_short(response.text)}; JSON was expected") from None
                 trouble = f"answered {response.status_code}: {_said(response)}"
+                kind = str(response.status_code)
                 again = response.status_code in _RETRIED
                 wait = max(wait, _retry_after(response))
             if not again:
                 raise self._error(f"{url} {trouble}{_advice(response.status_code)}")
+            self.troubles[kind] += 1
             if attempt < self._retries:
                 await asyncio.sleep(wait)
         raise self._error(f"{url} {trouble} (after {self._retries + 1} attempts)")
@@ -244,7 +262,8 @@ class _Home:
 
     def __init__(self, make_client: Callable[[], Any]) -> None:
         self._ready = threading.Event()
-        threading.Thread(target=lambda: asyncio.run(self._live(make_client)), name="gem-http", daemon=True).start()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._live(make_client)), name="gem-http", daemon=True)
+        self.thread.start()
         self._ready.wait()
 
     async def _live(self, make_client: Callable[[], Any]) -> None:
@@ -252,6 +271,11 @@ class _Home:
         async with make_client() as self.client:
             self._ready.set()
             await self._stopped.wait()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for request in left:
+                request.cancel()
+            if left:  # a request that is being cancelled still closes its connection
+                await asyncio.wait(left)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -326,6 +350,13 @@ def _sampled_logprobs(choice: Mapping[str, Any], ids: list[int], server: _Server
     if len(found) != len(ids) or not all(isinstance(p, (int, float)) for p in found):
         raise PolicyError(f"{server.url} gave {len(ids)} token ids and the logprobs {_short(found)}; each id needs its own")
     return tuple(float(p) for p in found)
+
+
+def _counted(answer: Any) -> int | None:
+    """The sampled tokens, as the server counts them."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return count if isinstance(count, int) and count >= 0 else None
 
 
 def _finish(choice: Mapping[str, Any], anything: bool, server: _Server) -> Finish:

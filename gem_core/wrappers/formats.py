@@ -19,7 +19,7 @@ from gem_core.envs.game import FORMAT_ERROR
 from gem_core.errors import ConfigError
 from gem_core.wrapper import Wrapper
 
-__all__ = ["ActionFormat", "Boxed", "Code", "React", "ToolCall", "last_boxed"]
+__all__ = ["ActionFormat", "Boxed", "Code", "React", "ToolCall", "format_of", "last_boxed"]
 
 _BRACES = re.compile(r"\\boxed\{|[{}]")
 
@@ -212,3 +212,12 @@ class Code(ActionFormat):
 
     def write(self, action: str) -> str:
         return f"```python\nact({action!r})\n```"
+
+
+def format_of(env: Env) -> ActionFormat | None:
+    """The action format in a stack of wrappers, None where there is none."""
+    while isinstance(env, Wrapper):
+        if isinstance(env, ActionFormat):
+            return env
+        env = env.env
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,19 @@ def test_the_commands_it_shows(line: str, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("builtins.input", lambda prompt: "5")
     assert main(shlex.split(line)[1:]) == 0
     assert capsys.readouterr().out
+
+
+def test_the_commands_that_evaluate_and_look(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In their order, but for the one that needs a server and the one that needs runs to draw."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```sh\n(gem-rl eval.*?)```", README, re.DOTALL)
+    lines = [line for line in block.splitlines() if "--server" not in line and "gem-rl plot" not in line]
+    assert len(lines) == 4
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0, line
+    assert (tmp_path / "runs" / "eval" / "random" / "episodes.html").is_file()
 
 
 def test_the_test_command_is_what_ci_runs() -> None:

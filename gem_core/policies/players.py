@@ -1,0 +1,53 @@
+"""Players: the floor and the ceiling of every table by name, `random` and `expert`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
+from gem_core.env import Env
+from gem_core.envs.experts import expert_of
+from gem_core.errors import ConfigError, PolicyError
+from gem_core.policy import Player, RandomPlayer
+from gem_core.wrappers.formats import format_of
+
+__all__ = ["PLAYERS", "ExpertPlayer", "player_named", "unplayable"]
+
+PLAYERS = ("random", "expert")
+
+
+class ExpertPlayer:
+    """Plays what the scripted expert of each environment plays, in the environment's action format."""
+
+    def __init__(self) -> None:
+        self._playing: WeakKeyDictionary[Env, Iterator[str]] = WeakKeyDictionary()
+
+    def act(self, env: Env, observation: str) -> str:
+        """The expert's next action."""
+        inner = env.unwrapped
+        if inner.turn == 0 or inner not in self._playing:
+            start = expert_of(env)
+            if start is None:
+                raise PolicyError(f"{type(inner).__name__} has no expert; an environment offers one as a method, expert()")
+            self._playing[inner] = start()
+        action = next(self._playing[inner], None)
+        if action is None:
+            raise PolicyError(f"the expert of {type(inner).__name__} has no action left, and the episode is not over")
+        form = format_of(env)
+        return action if form is None else form.write(action)
+
+
+def player_named(name: str) -> Player:
+    """`random` or `expert`."""
+    if name not in PLAYERS:
+        raise ConfigError(f"a player is one of {', '.join(PLAYERS)}; given: {name!r}")
+    return RandomPlayer() if name == "random" else ExpertPlayer()
+
+
+def unplayable(name: str, env: Env) -> str:
+    """Why a player cannot play an environment; empty where it can."""
+    if name == "random" and type(env.unwrapped).sample_action is Env.sample_action:
+        return f"{type(env.unwrapped).__name__} has no sample_action()"
+    if name == "expert" and expert_of(env) is None:
+        return f"{type(env.unwrapped).__name__} has no expert()"
+    return ""
