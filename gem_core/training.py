@@ -75,7 +75,8 @@ class TrainingSpec:
         if not 0.0 <= self.gamma <= 1.0:
             raise ConfigError(f"gamma must be between 0 and 1; given: {self.gamma!r}")
         self._refuse_estimator()
-        self._refuse_rewriting(spec(self.env_id).id)
+        spec(self.env_id)  # an environment nobody knows is refused now
+        self._refuse_rewriting()
         overlap = set(self.train_seeds) & set(self.held_out_seeds)
         if overlap:
             raise ConfigError(
@@ -119,6 +120,16 @@ class TrainingSpec:
         """One number per turn, by the spec's estimator, with statistics over all ranks."""
         return advantages(episodes, self.advantage, gamma=self.gamma, gather=gather, **self.estimator_kwargs)
 
+    def rewriting_wrapper(self) -> str | None:
+        """The wrapper that makes an episode several rows, if one does. An environment's own wrappers count too; a suffix that
+        rewrites the past is only seen when it is played."""
+        for item in json.loads(canonical_wrappers(spec(self.env_id).id, self.all_wrappers)):
+            name, arguments = item if isinstance(item, list) else (item, {})
+            harmless = name == "concat_chat" and arguments.get("window") is None and arguments.get("template") is None
+            if name in _REWRITES and not harmless:
+                return str(name)
+        return None
+
     def _refuse_estimator(self) -> None:
         can = self.adapter.capabilities
         needs = estimators.get(self.advantage).needs
@@ -129,18 +140,13 @@ class TrainingSpec:
                 )
         check_estimator(self.advantage, {"gamma", "gather", *self.estimator_kwargs, *(needs & {"values"})})
 
-    def _refuse_rewriting(self, id: str) -> None:
-        """An environment's own wrappers count too; a suffix that rewrites the past is only seen when it is played."""
-        if self.adapter.capabilities.several_rows:
-            return
-        for item in json.loads(canonical_wrappers(id, self.all_wrappers)):
-            name, arguments = item if isinstance(item, list) else (item, {})
-            harmless = name == "concat_chat" and arguments.get("window") is None and arguments.get("template") is None
-            if name in _REWRITES and not harmless:
-                raise ConfigError(
-                    f"the wrapper {name!r} {_REWRITES[name]}, so that an episode is several rows, and {self.adapter.name} takes "
-                    "one row per episode; leave it out (the engine keeps the whole conversation), or use 'concat_chat_on_reset'"
-                )
+    def _refuse_rewriting(self) -> None:
+        name = None if self.adapter.capabilities.several_rows else self.rewriting_wrapper()
+        if name is not None:
+            raise ConfigError(
+                f"the wrapper {name!r} {_REWRITES[name]}, so that an episode is several rows, and {self.adapter.name} takes "
+                "one row per episode; leave it out (the engine keeps the whole conversation), or use 'concat_chat_on_reset'"
+            )
 
 
 def _seeds(given: int | Sequence[int], start: int) -> list[int]:

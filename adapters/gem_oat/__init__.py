@@ -1,14 +1,29 @@
-"""gem for oat: what this adapter is and can. Importing it needs no oat."""
+"""gem for oat: what this adapter is and can. Importing it needs no oat; using what it offers does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from gem_core.adapter import Adapter, Capabilities
+from gem_core.errors import MissingDependencyError
 from gem_core.hookspecs import hookimpl
 
-__all__ = ["ADAPTER", "register_adapters"]
+if TYPE_CHECKING:
+    from gem_oat.advantage import GemLearner
+    from gem_oat.config import GemSpec
+    from gem_oat.convert import GemTransition
+    from gem_oat.rollout import GemActor
+
+__all__ = ["ADAPTER", "GemActor", "GemLearner", "GemSpec", "GemTransition", "register_adapters"]
+
+_OFFERS = {
+    "GemActor": "gem_oat.rollout",
+    "GemLearner": "gem_oat.advantage",
+    "GemSpec": "gem_oat.config",
+    "GemTransition": "gem_oat.convert",
+}
 
 ADAPTER = Adapter(
     name="oat",
@@ -16,7 +31,7 @@ ADAPTER = Adapter(
     distribution="oat-llm",
     import_name="oat",
     extra="oat-llm",
-    versions=">=0.2.4,<0.3",  # 0.2.4 was read and run
+    versions=">=0.2.4,<0.3",  # 0.2.4, the newest, is tested
     python=">=3.10,<3.11",  # oat ends below 3.11, gem_core begins at 3.10
     platforms=("linux-x86_64",),  # dm-launchpad and vllm 0.8.4 have no other wheels
     needs=(),
@@ -28,11 +43,11 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_rows=True,  # every turn is a transition of its own
         masked_turns=True,  # by `Transition.loss_mask`
-        void_episodes=True,  # an actor returns the episodes it likes
+        void_episodes=True,  # one untrained transition in their place: a batch has an exact size
         groups=True,  # an actor starts its episodes itself
-        critic_values=True,  # `compute_advantages` is given one value per transition
+        critic_values=True,  # oat's critic gives one value per transition
     ),
-    status="planned",
+    status="ready",
     summary="a multi-turn actor and learner for get_program",
 )
 
@@ -41,3 +56,13 @@ ADAPTER = Adapter(
 def register_adapters(register: Callable[..., Any]) -> None:
     """The one adapter of this package."""
     register(ADAPTER)
+
+
+def __getattr__(name: str) -> Any:
+    """What the adapter offers, imported when it is first asked for."""
+    if name not in _OFFERS:
+        raise AttributeError(f"module 'gem_oat' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_OFFERS[name]), name)
+    except ImportError as error:
+        raise MissingDependencyError(f"gem_oat.{name}", ADAPTER.extra, str(error)) from error

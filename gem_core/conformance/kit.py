@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, Protocol
 
 from gem_core.adapter import Adapter
 from gem_core.advantage import advantages
 from gem_core.conformance.golden import CASES, ONE_RANK_VOID, Case, gradient_case
 from gem_core.errors import GemError
-from gem_core.tokens import discounted_returns, token_views
+from gem_core.tokens import TokenView, discounted_returns, token_views
 from gem_core.types import Episode
 
 __all__ = ["Harness", "Result", "TrainedRow", "report", "run"]
@@ -46,6 +45,8 @@ class Harness(Protocol):
     version: str
     gradient_factor: float
     """The framework's loss is this many times the canonical one under one update over the whole batch."""
+    row_per_turn: bool
+    """Whether the framework trains every turn as a row of its own, its whole prompt before it; False where it is not said."""
 
     def train(self, case: Case) -> list[TrainedRow]:
         """The rows of a batch, in the order of the episodes, placeholders included, padding rows left out."""
@@ -100,9 +101,13 @@ def report(harness: Harness, results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def check_rows(case: Case, rows: Sequence[TrainedRow]) -> None:
+def check_rows(case: Case, rows: Sequence[TrainedRow], *, row_per_turn: bool = False) -> None:
     """Token identity, masks, logprobs, reward mass and turn credit of a whole batch."""
-    expected = _expected(case)
+    _check_tokens(case, rows, _expected(case, case.episodes, row_per_turn))
+    _check_reward_mass(case, rows)
+
+
+def _check_tokens(case: Case, rows: Sequence[TrainedRow], expected: Sequence[TrainedRow]) -> None:
     trained = [row for row in rows if any(row.mask)]
     for row in rows:
         _must(
@@ -125,15 +130,15 @@ def check_rows(case: Case, rows: Sequence[TrainedRow]) -> None:
         allowed = _tolerance(case)
         wrong = [(a, b) for a, b in zip(row.advantages, want.advantages) if not abs(a - b) <= allowed]  # not >, for NaN
         _must(not wrong, f"{where}: {len(wrong)} advantages are off by more than {allowed:.3g}, the first is {wrong[:1]}")
-    _check_reward_mass(case, rows)
 
 
 def check_ranks(harness: Harness, case: Case) -> None:
     """Split over two processes, every token gets what it got in one."""
     parts = [case.episodes[::2], case.episodes[1::2]]  # so that the members of a group are on different ranks
     ranks = harness.ranks(case, parts)
-    whole = [row for pair in zip_longest(*ranks) for row in pair if row is not None]
-    check_rows(case, whole)
+    for rows, part in zip(ranks, parts):
+        _check_tokens(case, rows, _expected(case, part, _row_per_turn(harness)))
+    _check_reward_mass(case, [row for rows in ranks for row in rows])
 
 
 def check_gradient(harness: Harness) -> None:
@@ -145,7 +150,7 @@ def check_gradient(harness: Harness) -> None:
 
 
 def _train_check(harness: Harness, case: Case) -> Callable[[], None]:
-    return lambda: check_rows(case, harness.train(case))
+    return lambda: check_rows(case, harness.train(case), row_per_turn=_row_per_turn(harness))
 
 
 def _outcome(harness: Harness, name: str, case: Case, check: Callable[[], None]) -> Result:
@@ -165,14 +170,29 @@ def _outcome(harness: Harness, name: str, case: Case, check: Callable[[], None])
     return Result(name, "ok")
 
 
-def _expected(case: Case) -> list[TrainedRow]:
+def _row_per_turn(harness: Harness) -> bool:
+    return bool(getattr(harness, "row_per_turn", False))
+
+
+def _expected(case: Case, part: Sequence[Episode], row_per_turn: bool) -> list[TrainedRow]:
+    """The rows of some of the case's episodes, credited within all of them."""
     found = []
     numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
-    for episode, per_turn in zip(case.episodes, numbers):
-        for view in token_views(episode):
-            if any(view.mask):
-                found.append(TrainedRow(view.ids, view.mask, view.spread(per_turn), view.logprobs))
+    credit = {id(episode): per_turn for episode, per_turn in zip(case.episodes, numbers)}
+    for episode in part:
+        per_turn = credit[id(episode)]
+        views = token_views(episode)
+        if row_per_turn:
+            views = [_turn_row(episode, t) for view in views for t in sorted(view.trained)]
+        found += [TrainedRow(view.ids, view.mask, view.spread(per_turn), view.logprobs) for view in views if any(view.mask)]
     return found
+
+
+def _turn_row(episode: Episode, number: int) -> TokenView:
+    prompt, turn = episode.prompt_ids(number), episode.turns[number]
+    turn_of = (-1,) * len(prompt) + (number,) * len(turn.action_ids)
+    logprobs = None if turn.logprobs is None else (0.0,) * len(prompt) + tuple(turn.logprobs)
+    return TokenView((*prompt, *turn.action_ids), turn_of, logprobs, frozenset({number}))
 
 
 def _check_reward_mass(case: Case, rows: Sequence[TrainedRow]) -> None:

@@ -20,7 +20,7 @@ from gem_core.policies.smollm2 import smollm2_path
 from gem_core.record import read_episodes
 
 ENVS = ["game:GuessTheNumber-v0-easy", "qa:Sample-v0"]
-SEEDS = 4
+SEEDS = 3
 GEM = [sys.executable, "-m", "gem_core"]
 
 
@@ -56,15 +56,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def command(server: str, out: Path) -> list[str]:
     """Greedy, so that the server's answer depends on the request alone."""
-    how = ["--temperature", "0", "--max-tokens", "16", "--concurrency", "2", "--seeds", str(SEEDS)]
+    how = ["--temperature", "0", "--max-tokens", "8", "--concurrency", "2", "--seeds", str(SEEDS)]
     return [*GEM, "eval", *ENVS, "--model", "SmolLM2-135M-Instruct", "--server", server, *how, "--out", str(out)]
+
+
+def run(server: str, out: Path) -> subprocess.CompletedProcess[str]:
+    """Not in the checkout, whose packages would be found first."""
+    return subprocess.run(command(server, out), cwd=out, env=clean_env(), capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
 def evaluated(server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of an uninterrupted run."""
     out = tmp_path_factory.mktemp("whole")
-    done = subprocess.run(command(server, out), capture_output=True, text=True, env=clean_env())
+    done = run(server, out)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -77,23 +82,25 @@ def test_an_evaluation_completes(evaluated: Path) -> None:
     for s in scores:
         assert (s["episodes"], s["void"]) == (SEEDS, 0)
         if s["player"] == "SmolLM2-135M-Instruct":
-            assert 1 <= s["tokens"] <= 16 * 10, "the server counts what it samples"
+            assert 1 <= s["tokens"] <= 8 * 4, "the server counts what it samples"
         if s["player"] == "expert":
             assert s["success"]["value"] == 1.0
     said = {t.action for e in read_episodes(evaluated / "episodes.jsonl") for t in e.turns}
-    assert len(said) > 2, "a model that answers to what it is asked does not say one thing only"
+    assert len(said) > 1, "a model that answers to what it is asked does not say one thing only"
 
 
 def test_killed_half_way_it_goes_on_and_the_table_is_the_same(server: str, evaluated: Path, tmp_path: Path) -> None:
     record = tmp_path / "episodes.jsonl"
-    process = subprocess.Popen(command(server, tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_env())
+    process = subprocess.Popen(
+        command(server, tmp_path), cwd=tmp_path, env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     while process.poll() is None and not (record.exists() and len(list(read_episodes(record))) >= SEEDS):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = [e.index for e in read_episodes(record)]
     assert SEEDS <= len(kept) < 2 * SEEDS, "the run was to be killed half-way"
-    done = subprocess.run(command(server, tmp_path), capture_output=True, text=True, env=clean_env())
+    done = run(server, tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"going on, {len(kept)} of {2 * SEEDS} episodes are recorded" in done.stderr
     played = [e.index for e in read_episodes(record)]

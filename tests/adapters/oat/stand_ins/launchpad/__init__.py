@@ -1,0 +1,175 @@
+"""A stand-in for dm-launchpad, which has wheels for x86_64 and Python 3.10 only: what oat uses of it, as processes. Tests only.
+
+A program is a list of nodes. Each becomes a process; calls between them go over unix sockets, one connection each.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+import traceback
+from concurrent.futures import Future
+from multiprocessing.connection import Client, Listener
+from typing import Any
+
+import oat_on_cpu  # noqa: F401 - importing it is what it is for
+
+_RUNNING, _DONE, _FAILED = 0, 1, 2
+_state: Any = None
+"""How the program stands, shared by all of its processes."""
+
+
+class CourierNode:
+    """An object whose methods the other nodes may call."""
+
+    def __init__(self, constructor: Any, *args: Any, **kwargs: Any) -> None:
+        self.constructor, self.args, self.kwargs = constructor, args, kwargs
+
+
+class PyClassNode(CourierNode):
+    """An object whose `run` is the program's work."""
+
+
+class CourierClient:
+    """A node as the others see it: every method is a call to its process."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: self._call(name, args, kwargs)
+
+    def __reduce__(self) -> Any:
+        return CourierClient, (self._address,)
+
+    @property
+    def futures(self) -> _Futures:
+        """The same methods, each returning a future."""
+        return _Futures(self)
+
+    def _call(self, name: str, args: Any, kwargs: Any) -> Any:
+        while not os.path.exists(self._address):  # the process is still starting
+            time.sleep(0.05)
+        with Client(self._address, family="AF_UNIX") as connection:
+            connection.send((name, args, kwargs))
+            worked, answer = connection.recv()
+        if not worked:
+            raise RuntimeError(f"{name}() failed in another process:\n{answer}")
+        return answer
+
+
+class _Futures:
+    def __init__(self, client: CourierClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+
+            def wait() -> None:
+                try:
+                    future.set_result(self._client._call(name, args, kwargs))
+                except BaseException as error:  # noqa: BLE001 - raised again by whoever asks for the result
+                    future.set_exception(error)
+
+            threading.Thread(target=wait, daemon=True).start()
+            return future
+
+        return call
+
+
+class Program:
+    """Nodes, and where each can be reached."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.folder = tempfile.mkdtemp(prefix=name)
+        self.nodes: list[tuple[CourierNode, str, str]] = []
+
+    def add_node(self, node: CourierNode, label: str) -> CourierClient:
+        """Takes a node in; what is returned reaches it once the program runs."""
+        address = os.path.join(self.folder, label)
+        self.nodes.append((node, label, address))
+        return CourierClient(address)
+
+
+def stop() -> None:
+    """Ends the program, from within one of its nodes."""
+    _state.value = _state.value or _DONE
+
+
+def launch(program: Program, launch_type: Any = None, local_resources: Any = None, terminal: Any = None) -> None:
+    """Runs a program to its end. A node that breaks ends it with an error."""
+    spawn = multiprocessing.get_context("spawn")
+    state = spawn.Value("i", _RUNNING)
+    processes = [
+        spawn.Process(target=_run_node, args=(node, address, state), name=label) for node, label, address in program.nodes
+    ]
+    try:
+        for process in processes:
+            process.start()
+        while state.value == _RUNNING:
+            if any(process.exitcode for process in processes):
+                state.value = _FAILED
+            time.sleep(0.1)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+        for process in processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+    if state.value == _FAILED:
+        raise RuntimeError("a node of the program broke; what it said stands above")
+
+
+def _run_node(node: CourierNode, address: str, state: Any) -> None:
+    global _state
+    _state = state
+    threading.Thread(target=_end_with_the_program, daemon=True).start()
+    try:
+        made = node.constructor(*node.args, **node.kwargs)
+        if not isinstance(node, PyClassNode):
+            threading.Thread(target=_serve, args=(made, address), daemon=True).start()
+        if hasattr(made, "run"):
+            made.run()
+        while not isinstance(node, PyClassNode):  # others may still call it
+            time.sleep(1)
+    except KeyboardInterrupt:
+        os._exit(130)
+    except BaseException:  # noqa: BLE001 - whatever it is, the whole program has to know
+        traceback.print_exc()
+        state.value = _FAILED
+        os._exit(1)
+
+
+def _end_with_the_program() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _serve(made: Any, address: str) -> None:
+    listener = Listener(address, family="AF_UNIX", backlog=64)
+
+    def answer(connection: Any) -> None:
+        with connection:
+            name, args, kwargs = connection.recv()
+            try:
+                found = (True, getattr(made, name)(*args, **kwargs))
+            except BaseException:  # noqa: BLE001 - raised again where it was called from
+                found = (False, traceback.format_exc())
+            try:
+                connection.send(found)
+            except (TypeError, AttributeError, ValueError):  # nobody looks at what cannot be sent, such as a process group
+                connection.send((True, None))
+
+    while True:
+        threading.Thread(target=answer, args=(listener.accept(),), daemon=True).start()

@@ -1,0 +1,86 @@
+"""What cannot be honoured is refused before a model is loaded, with the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tiny_oat import oat_args
+
+from gem_core.errors import ConfigError, UnknownNameError
+from gem_oat import GemActor, GemLearner, GemSpec
+from gem_oat.config import check_args, learners
+
+ECHO = "test:Echo-v0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rollout_batch_size": 32}, "several collections"),
+        ({"train_batch_size": 12}, "left over for the next batch"),
+        ({"gpus": 3, "rollout_batch_size": 48, "train_batch_size": 16}, "no multiple of the 3 learner"),
+        ({"max_train": 8}, "less than one batch"),
+        ({"rollout_batch_size_per_device": 4, "rollout_batch_size": 4, "train_batch_size": 4}, "do not fit"),
+        ({"gpus": 16, "rollout_batch_size": 256, "train_batch_size": 256, "max_train": 256}, "cannot be dealt out to 16 actors"),
+        ({"reinforce_update": True}, "division by zero"),
+        ({"kl_penalty_coef": 0.1}, "use beta"),
+        ({"reward_scale": 2.0}, "scale the rewards in the environment"),
+        ({"temperature": 0.7}, "set tis_c=None"),
+        ({"ignore_no_eos": True}, "on_cut='mask'"),
+        ({"non_stop_penalty": -1.0}, "on_cut='mask'"),
+        ({"whiten_adv": True}, "needs whiten_adv=False"),
+        ({"gamma": 0.5}, "needs gamma=0.9"),
+        ({"num_samples": 4}, "needs num_samples=1"),
+        ({"critic_type": "ppo"}, "needs critic_type='drgrpo'"),
+        ({"pi_buffer_maxlen_per_device": 4}, "needs pi_buffer_maxlen_per_device"),
+        ({"buffer_clear_every": 5}, "needs buffer_clear_every=1"),
+        ({"eval_steps": 5}, "needs eval_steps=-1"),
+    ],
+)
+def test_settings_that_break_a_promise_are_refused(changes: dict[str, Any], says: str) -> None:
+    spec = GemSpec(ECHO, seeds=8, gamma=0.9, horizon="2,5@10", max_turn_tokens=6)
+    with pytest.raises(ConfigError, match=says):
+        check_args(oat_args(spec, **changes), spec)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"advantage": "grpo"}, ConfigError, "set samples to 2 or more"),
+        ({"advantage": "rebm"}, UnknownNameError, "rebn"),
+        ({"advantage": "gae", "estimator_kwargs": {"values": [[0.0]]}}, ConfigError, "oat's critic"),
+        ({"samples": 0}, ConfigError, "whole number from 1 up"),
+        ({"concurrency": 1.5}, ConfigError, "whole number from 1 up"),
+        ({"episode_deadline": 60.0}, ConfigError, "step_deadline"),
+        ({"seeds": 0}, ConfigError, "no start to train on"),
+        ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
+        ({"estimator_kwargs": {"per_envs": True}}, ConfigError, "does not take"),
+        ({"seeds": [1_000_001], "eval_seeds": 4}, ConfigError, "are trained on"),
+        ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
+    ],
+)
+def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        GemSpec(**{"env_id": ECHO, **fields})
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = GemSpec(ECHO, seeds=8)
+    monkeypatch.setattr("gem_core.adapter._installed", lambda *names: "0.1.4")
+    with pytest.raises(ConfigError, match=r"fits oat-llm >=0.2.4,<0.3; installed is 0.1.4"):
+        check_args(oat_args(spec), spec)
+
+
+def test_the_program_is_oats_own_with_an_actor_for_each_learner() -> None:
+    spec = GemSpec(ECHO, seeds=8, advantage="gae", estimator_kwargs={"lam": 0.8})
+    args = oat_args(spec, gpus=2, rollout_batch_size=32, train_batch_size=32, master_addr="127.0.0.1")
+    program, _ = spec.program(args)
+    made = [node.constructor for node, _, _ in program.nodes]
+    assert made.count(GemActor) == made.count(GemLearner) == learners(args) == 2
+    assert (args.critic_type, args.lam) == ("ppo", 0.8)
+
+
+@pytest.mark.parametrize(("collocate", "gpus", "groups", "count"), [(True, 4, 1, 4), (False, 4, 2, 4), (False, 5, 1, 3)])
+def test_learners_are_counted_as_oat_counts_them(collocate: bool, gpus: int, groups: int, count: int) -> None:
+    assert learners(oat_args(GemSpec(ECHO), collocate=collocate, gpus=gpus, num_groups=groups)) == count

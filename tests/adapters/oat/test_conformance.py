@@ -1,0 +1,62 @@
+"""The conformance table of oat: every golden case holds."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gem_core.conformance import CASES, report, run
+from gem_core.conformance.kit import check_gradient, check_rows
+from gem_oat.conformance import OatHarness
+
+
+@pytest.fixture(scope="module")
+def harness() -> OatHarness:
+    own = OatHarness()
+    with warnings.catch_warnings():  # DeepSpeed's, on being started
+        warnings.simplefilter("ignore")
+        for case in CASES:
+            own._learner(case)
+    return own
+
+
+def test_the_table_holds(harness: OatHarness) -> None:
+    results = run(harness)
+    print("\n" + report(harness, results))  # noqa: T201 - the table is what the reader of a log looks for
+    assert [r for r in results if r.outcome != "ok"] == []
+    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
+    assert {c.name for c in CASES} | ranks | {"gradient against the reference"} == {r.case for r in results}
+
+
+class Forgetful(OatHarness):
+    """An adapter with one flaw, which the kit has to see."""
+
+    flaw = ""
+
+    def _update(self, case: Any, episodes: Any) -> dict[str, Any]:
+        return super()._update(replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case, episodes)
+
+    def _loaded(self, data: dict[str, Any]) -> dict[str, Any]:
+        if self.flaw == "mask":
+            data["loss_masks"] = [True] * len(data["loss_masks"])
+        if self.flaw == "ids":
+            data["input_ids"] = data["input_ids"].roll(1, dims=1)
+        if self.flaw == "advantage":
+            data["advantages"] = [a * (1 + 1e-4) for a in data["advantages"]]
+        if self.flaw == "nan":
+            data["advantages"] = [float("nan") if a else a for a in data["advantages"]]
+        if self.flaw == "weights":
+            data["loss_masks"] = [2.0 * m for m in data["loss_masks"]]
+        return data
+
+
+@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "weights"])
+def test_the_kit_sees_a_flaw(flaw: str, harness: OatHarness) -> None:
+    wrong = Forgetful()
+    wrong.flaw, wrong._learners = flaw, harness._learners
+    case = next(c for c in CASES if c.name == "a masked middle turn")
+    with pytest.raises(AssertionError, match="gradient" if flaw == "weights" else "row"):
+        check_gradient(wrong) if flaw == "weights" else check_rows(case, wrong.train(case), row_per_turn=True)

@@ -1,0 +1,28 @@
+"""oat at its smallest: one learner, the tiny model, a batch of 16 transitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oat.algorithms.ppo import PPOArgs
+
+from gem_core.policies import tiny_model_path
+from gem_oat import GemSpec
+
+
+def oat_args(spec: GemSpec, **changes: Any) -> Any:
+    """oat's arguments, and what is to be different."""
+    given = {
+        "pretrain": str(tiny_model_path()),
+        "gpus": 1,
+        "collocate": True,
+        "bf16": False,
+        "flash_attn": False,
+        "beta": 0.0,
+        "max_model_len": 512,
+        "rollout_batch_size": 16,
+        "rollout_batch_size_per_device": 16,
+        "train_batch_size": 16,
+        "max_train": 64,
+    }
+    return PPOArgs(**{**given, **spec.arguments(), **changes})

@@ -1,0 +1,15 @@
+"""What a server is started with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ServerArgs:
+    """Host, port and model; the rest is about GPUs."""
+
+    def __init__(self, *, host: str, port: int, model_path: str, **rest: Any) -> None:
+        self.host, self.port, self.model_path, self.rest = host, port, model_path, rest
+
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"

@@ -1,0 +1,80 @@
+"""The conformance table of RL2: every golden case holds, or is refused as the adapter states."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gem_core.conformance import CASES, Case, gradient_case, report, run
+from gem_core.conformance.kit import check_gradient, check_rows
+from gem_core.conformance.reference import compute_reference, distance, load_reference
+from gem_rl2.conformance import RL2Harness, _Ready
+
+
+@pytest.fixture(scope="module")
+def harness() -> RL2Harness:
+    return RL2Harness()
+
+
+def test_the_table_holds(harness: RL2Harness) -> None:
+    results = run(harness)
+    print("\n" + report(harness, results))  # noqa: T201 - the table is what the reader of a log looks for
+    assert [r for r in results if r.outcome == "FAILED"] == []
+    assert {r.case for r in results if r.outcome == "refused"} == {c.name for c in CASES if "critic_values" in c.needs}
+    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
+    assert ranks | {"gradient against the reference"} <= {r.case for r in results}
+
+
+def test_the_committed_gradient_is_the_reference_gradient() -> None:
+    apart, norm = distance(compute_reference(gradient_case()), load_reference())
+    assert norm > 1e-3
+    assert apart <= 1e-5 * norm
+
+
+class Flawed(_Ready):
+    """RL2's batch with one thing wrong in it."""
+
+    flaw = ""
+
+    def batch(self) -> Any:
+        tensors = super().batch()
+        if self.flaw == "mask":
+            tensors["action_mask"] = torch.ones_like(tensors["action_mask"])
+        if self.flaw == "ids":
+            tensors["states"] = tensors["states"].roll(1, dims=1)
+        if self.flaw == "advantage":
+            tensors["advantages"] = tensors["advantages"] * (1 + 1e-4)
+        if self.flaw == "nan":
+            tensors["advantages"] = torch.where(tensors["advantages"] != 0, torch.nan, tensors["advantages"])
+        if self.flaw == "rewards":
+            tensors["rewards"] = tensors["rewards"] * tensors["eos_mask"]  # the last turn's only, as RL2's own log has them
+        if self.flaw == "weights":
+            tensors["advantages"] = tensors["advantages"] / tensors["action_mask"].sum(-1, keepdim=True)
+        return tensors
+
+
+class Forgetful(RL2Harness):
+    """An adapter with one flaw, which the kit has to see."""
+
+    def __init__(self, flaw: str) -> None:
+        super().__init__()
+        self.flaw = flaw
+
+    def _ready(self, case: Case) -> _Ready:
+        made = Flawed(replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case)
+        made.flaw = self.flaw
+        return made
+
+
+@pytest.mark.parametrize("flaw", ["", "discount", "mask", "ids", "advantage", "nan", "rewards", "weights"])
+def test_the_kit_sees_a_flaw(flaw: str) -> None:
+    harness, case = Forgetful(flaw), CASES[0]
+    with pytest.raises(AssertionError) if flaw else nullcontext():
+        if flaw == "weights":
+            check_gradient(harness)
+        else:
+            check_rows(case, harness.train(case))

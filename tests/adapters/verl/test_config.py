@@ -1,0 +1,116 @@
+"""A spec becomes hydra overrides and comes back, and every setting gem cannot honour is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from gem_core.errors import ConfigError, UnknownNameError
+from gem_core.policies import tiny_model_path
+from gem_verl import GemDataset, GemSpec
+from gem_verl.config import check_config, spec_of
+
+ECHO = "test:Echo-v0"
+
+
+def config_of(spec: GemSpec, *settings: str) -> Any:
+    given = [*spec.overrides(), f"actor_rollout_ref.model.path={tiny_model_path()}", *settings]
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=given)
+    OmegaConf.resolve(config)
+    return config
+
+
+def test_a_spec_survives_hydra() -> None:
+    spec = GemSpec(
+        "2*test:Echo-v0 + 1*test:Moody-v0",
+        seeds=[3, 1],
+        eval_seeds=2,
+        eval_envs=["test:Moody-v0"],
+        wrappers=["react", ["turn_limit", {"max_turns": 3}]],
+        tools="python(seconds=2)",
+        options={"text": "it's a \\ {braced}, quoted one"},
+        advantage="reinforce++",
+        gamma=0.5,
+        estimator_kwargs={"per_env": True},
+        horizon=[4, 7, 10],
+        step_deadline=1.5,
+        record="somewhere/{rank}.jsonl",
+    )
+    assert spec_of(config_of(spec)) == spec
+
+
+def test_a_data_set_is_its_starts() -> None:
+    config = config_of(GemSpec(ECHO, seeds=5, eval_seeds=3, eval_envs=[ECHO, "test:Moody-v0"]))
+    train = GemDataset("train", config=config.data)
+    assert [row["extra_info"]["gem"]["seed"] for row in train] == [0, 1, 2, 3, 4]
+    val = GemDataset("val", config=config.data, max_samples=4)
+    assert [row["data_source"] for row in val] == [ECHO] * 3 + ["test:Moody-v0"]
+    assert [spec_of(config).task_of(row).env_id for row in val] == [ECHO] * 3 + ["test:Moody-v0"]
+    other = spec_of(config, {"env_id": "test:Moody-v0"})
+    assert {other.task_of(row).env_id for row in train} == {"test:Moody-v0"}, "an agent loop file goes over data.gem"
+    assert not {row["extra_info"]["gem"]["seed"] for row in val} & set(range(5))
+    with pytest.raises(ConfigError, match="'train' and data.val_files 'val'"):
+        GemDataset("train.parquet", config=config.data)
+
+
+REFUSED: list[tuple[Sequence[str], str]] = [
+    (["algorithm.use_kl_in_reward=True"], "KL in the loss"),
+    (["algorithm.rollout_correction.rollout_rs=token_k1"], "changes the mask"),
+    (["algorithm.adv_estimator=gem_gae"], "a critic"),
+    (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "one advantage per row"),
+    (["reward.reward_model.enable=True"], "over the environment's rewards"),
+    (["data.max_response_length=4"], "max_turn_tokens=6 is over data.max_response_length=4"),
+    (["+data.gem.gamma=0.5"], "data.gem.gamma is 0.5, algorithm.gamma is 1.0"),
+    (["+data.gem.horison=4"], "did you mean 'horizon'"),
+    (["+data.gem.wrappers=concat", "trainer.use_v1=False"], "legacy trainer takes one row"),
+    (["+data.gem.wrappers=concat", "algorithm.adv_estimator=grpo"], "gem_rebn"),
+    (["+data.gem.wrappers=concat", "algorithm.adv_estimator=gem_grpo"], "trainer_mode=gem_sync"),
+    (["+algorithm.gem.no_such=1"], "does not take"),
+]
+
+
+@pytest.mark.parametrize(("settings", "says"), REFUSED, ids=[settings[-1] for settings, _ in REFUSED])
+def test_a_setting_that_cannot_be_honoured_is_refused(settings: Sequence[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        check_config(config_of(GemSpec(ECHO, seeds=8, max_turn_tokens=6), *settings))
+
+
+def test_gems_trainer_refuses_before_anything_is_loaded() -> None:
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    config = config_of(GemSpec(ECHO, seeds=8), "algorithm.use_kl_in_reward=True")
+    with pytest.raises(ConfigError, match="use_kl_in_reward"):
+        get_trainer_cls(config.trainer.v1.trainer_mode)(config)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"advantage": "gae"}, ConfigError, "needs a critic"),
+        ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
+        ({"eval_envs": ["test:Ecko-v0"]}, UnknownNameError, "test:Echo-v0"),
+        ({"seeds": 8, "eval_seeds": [3]}, ConfigError, "are trained on"),
+    ],
+)
+def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        GemSpec(**{"env_id": ECHO, **fields})
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(GemSpec(ECHO, seeds=8))
+    monkeypatch.setattr("gem_core.adapter._installed", lambda *names: "0.8.0")
+    with pytest.raises(ConfigError, match=r"fits verl >=0.9,<0.10; installed is 0.8.0"):
+        check_config(config)
+
+
+def test_an_environment_may_stand_in_an_agent_loop_file(tmp_path: Path) -> None:
+    config = config_of(GemSpec(ECHO, seeds=8))
+    found = spec_of(config, {"env_id": "test:Moody-v0", "horizon": [4, 7, 10]})
+    assert (found.env_id, found.limits(150).max_turns) == ("test:Moody-v0", 7)

@@ -1,0 +1,64 @@
+"""What `gem-rl adapters` says where verl is really installed, and whether the ways in it names are still there."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+import verl
+
+import gem_verl.advantage
+import gem_verl.plugin
+from gem_core.adapter import probe
+from gem_verl import ADAPTER
+from gem_verl.config import NotRegisteredError, check_registered
+
+
+def test_the_installed_verl_is_one_the_adapter_fits() -> None:
+    status = probe(ADAPTER)
+    assert status.installed == verl.__version__
+    assert status.supported
+    assert status.missing == ()
+
+
+def test_verl_has_loaded_gem_by_its_entry_point() -> None:
+    check_registered()
+
+
+def test_a_plugin_that_was_left_out_is_missed_before_training() -> None:
+    code = "import verl; from gem_verl.config import check_registered; check_registered()"
+    env = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "none"}
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert NotRegisteredError.__name__ in done.stderr and "VERL_USE_EXTERNAL_MODULES=gem_verl.plugin" in done.stderr
+
+
+def test_a_plugin_that_breaks_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """verl would log it at level DEBUG only."""
+
+    def broken() -> None:
+        raise RuntimeError("no estimators today")
+
+    monkeypatch.setattr(gem_verl.advantage, "register_estimators", broken)
+    with caplog.at_level(logging.ERROR, "gem_verl"), pytest.raises(RuntimeError, match="no estimators today"):
+        importlib.reload(gem_verl.plugin)
+    assert "gem could not register itself with verl" in caplog.text
+    monkeypatch.undo()
+    importlib.reload(gem_verl.plugin)
+
+
+def test_the_ways_in_are_there() -> None:
+    from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, AgentLoopWorker
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    assert {"sampling_params", "kwargs"} <= set(inspect.signature(AgentLoopBase.run).parameters)
+    assert "rm_scores" in inspect.getsource(AgentLoopOutput.as_dict)
+    assert "rm_scores" in inspect.getsource(AgentLoopWorker._postprocess)
+    for name in ("_compute_advantage", "_update_actor"):
+        assert list(inspect.signature(getattr(PPOTrainer, name)).parameters) == ["self", "batch", "metrics"]

@@ -1,0 +1,53 @@
+"""verl on a CPU: stand-ins for what verl needs a GPU for. For tests and for the recipes' tiny setting; nothing users train with.
+
+Three things are replaced, through verl's own registries: the platform (`platform.py`), the inference server, by transformers
+(`server.py`), and, by the one patch, a process group named `cpu` twice. Trainer, TransferQueue, agent loops, FSDP engine,
+loss and optimizer are verl's.
+
+    VERL_USE_EXTERNAL_MODULES=verl_on_cpu.register VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda
+
+and this folder's parent on PYTHONPATH; `SETTINGS` and `environment()` say the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SETTINGS = [
+    "actor_rollout_ref.rollout.name=transformers",
+    "actor_rollout_ref.rollout.dtype=float32",
+    "actor_rollout_ref.rollout.agent.num_workers=1",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+    "+actor_rollout_ref.model.override_config.attn_implementation=eager",
+    "actor_rollout_ref.model.use_remove_padding=False",
+    "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+    "actor_rollout_ref.actor.strategy=fsdp2",
+    "actor_rollout_ref.actor.use_torch_compile=False",
+    "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
+    "actor_rollout_ref.actor.fsdp_config.dtype=float32",
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
+    "+actor_rollout_ref.actor.fsdp_config.mixed_precision={param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}",
+    "reward.num_workers=1",
+    "trainer.device=cpu",
+    "trainer.n_gpus_per_node=1",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+    "+ray_kwargs.ray_init.num_gpus=1",  # a logical one: verl's resource pools count GPUs
+    "ray_kwargs.ray_init.num_cpus=8",
+    "+ray_kwargs.ray_init.include_dashboard=False",
+]
+"""Hydra overrides for `verl.trainer.main_ppo`."""
+
+
+def environment() -> dict[str, str]:
+    """The environment variables of a run; verl's Ray workers inherit them."""
+    before = os.environ.get("PYTHONPATH")
+    here = str(Path(__file__).parents[1])
+    return {
+        "PYTHONPATH": here if not before else os.pathsep.join([here, before]),
+        "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu.register",
+        "VERL_PLATFORM": "cpu",
+        "VERL_ENGINE_DEVICE": "cuda",  # the FSDP engine is registered under that name only
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }

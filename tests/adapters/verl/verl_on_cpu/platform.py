@@ -1,0 +1,111 @@
+"""Platform: a CPU where verl expects an accelerator."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from verl.plugin.platform.platform_base import PlatformBase
+from verl.plugin.platform.platform_manager import PlatformRegistry
+
+_ANSWERS = {
+    "is_available": True,
+    "current_device": "cpu",
+    "device_count": 1,
+    "mem_get_info": (8 << 30, 16 << 30),
+    "get_device_name": "CPU",
+}
+
+
+class _Device(types.ModuleType):
+    """What verl calls on `torch.cuda`: answers where one is needed, nothing done where none is."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in ("get_rng_state", "set_rng_state", "manual_seed"):
+            return getattr(torch, name)
+        if name == "manual_seed_all":
+            return torch.manual_seed
+        answer = 0 if name.startswith(("memory_", "max_memory_")) else _ANSWERS.get(name)
+        return lambda *args, **kwargs: answer
+
+
+@PlatformRegistry.register(platform="cpu")
+class PlatformCPU(PlatformBase):
+    """One device, which is the CPU; Ray is told of a GPU that is not there."""
+
+    device_name = "cpu"
+    vendor_name = "cpu"
+    device_module = _Device("verl_on_cpu.device")
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:
+        return True
+
+    def current_device(self) -> Any:
+        return "cpu"
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, device_index: int) -> None: ...
+
+    def synchronize(self, device_index: int | None = None) -> None: ...
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: str) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "CUDA_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        yield
+
+    def profiler_start(self) -> None: ...
+
+    def profiler_stop(self) -> None: ...
+
+    def ray_resource_name(self) -> str:
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
+
+    def ray_resource_options(self, num_gpus: float) -> dict[str, Any]:
+        return {"num_gpus": num_gpus}
+
+    def is_ipc_supported(self) -> bool:
+        return False
+
+    def cudart(self) -> None: ...
+
+
+_init_process_group = torch.distributed.init_process_group
+
+
+def _named_once(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
+    """verl asks for a backend of the CPU and one of its device, which torch refuses where both are the CPU."""
+    return _init_process_group("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
+
+
+torch.distributed.init_process_group = _named_once
