@@ -184,8 +184,14 @@ class TestLegacy:
             scores = played.batch["rm_scores"][seed]
             assert scores[scores != 0].tolist() == pytest.approx([r for r in episodes[seed].rewards if r])
             assert played.non_tensor_batch["return"][seed] == pytest.approx(episodes[seed].total_reward)
-            said = episodes[seed].success if len(episodes[seed].turns) == 1 + seed % 3 else False
-            assert played.non_tensor_batch["success"][seed] == float(said), "a game cut short is no success"
+
+    def test_a_game_cut_short_is_no_success(self, tmp_path: Path) -> None:
+        record = str(tmp_path / "e.jsonl")
+        spec = GemSpec("game:GuessTheNumber-v0-easy", seeds=8, max_turn_tokens=16, horizon=1, record=record)
+        played = self.play(LegacyHarness(spec, Client(), ["data.max_prompt_length=256"]).worker, range(8))
+        episodes = {e.seed: e for e in read_episodes(record)}
+        assert {e.stop for e in episodes.values()} >= {Stop.TURN_LIMIT}
+        assert played.non_tensor_batch["success"].tolist() == [float(bool(episodes[seed].success)) for seed in range(8)]
 
     def test_verls_own_worker_is_refused(self) -> None:
         from verl.experimental.agent_loop.agent_loop import AgentLoopWorker

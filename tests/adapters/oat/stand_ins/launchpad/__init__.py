@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -132,6 +134,7 @@ def launch(program: Program, launch_type: Any = None, local_resources: Any = Non
 def _run_node(node: CourierNode, address: str, state: Any) -> None:
     global _state
     _state = state
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # an end in order: oat's plasma store is a process too
     threading.Thread(target=_end_with_the_program, daemon=True).start()
     try:
         made = node.constructor(*node.args, **node.kwargs)
@@ -141,8 +144,8 @@ def _run_node(node: CourierNode, address: str, state: Any) -> None:
             made.run()
         while not isinstance(node, PyClassNode):  # others may still call it
             time.sleep(1)
-    except KeyboardInterrupt:
-        os._exit(130)
+    except (KeyboardInterrupt, SystemExit):
+        os._exit(0)
     except BaseException:  # noqa: BLE001 - whatever it is, the whole program has to know
         traceback.print_exc()
         state.value = _FAILED
@@ -153,7 +156,7 @@ def _end_with_the_program() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _serve(made: Any, address: str) -> None:
