@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,12 @@ ALLOWED_SKIPS = (
 )
 """How the reason of a skip must begin for it to be accepted under CI=true. Every other skip there is a failure: a test that
 never runs looks just like one that passes."""
+
+
+def pytest_configure() -> None:
+    """A shell's background job ignores Ctrl-C, and so would every program that the tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
