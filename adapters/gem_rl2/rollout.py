@@ -9,13 +9,16 @@ aborted, and it goes on with the tokens it has when RL2 asks for it again.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import json
 import multiprocessing
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -258,7 +261,13 @@ class _Release(rl2_rollout.Rollout):  # type: ignore[misc]
     def __init__(self, config: Any, spec: GemSpec, max_context: int | None = None) -> None:
         self.plays = Plays(spec, max_context=_smaller(max_context, _context_of(config.server_args)))
         before = set(multiprocessing.active_children())
-        super().__init__(config)
+        sglang = import_module("RL2.utils.sglang")
+        try:
+            with replaced(sglang, "RouterArgs", _with_own_port(sglang.RouterArgs)):
+                super().__init__(config)
+        except BaseException:
+            _terminate([p for p in multiprocessing.active_children() if p not in before])
+            raise
         self._processes = [p for p in multiprocessing.active_children() if p not in before]
         self._loop = asyncio.new_event_loop()
 
@@ -296,12 +305,7 @@ class _Release(rl2_rollout.Rollout):  # type: ignore[misc]
         self._loop.run_until_complete(self._rest())
         self._loop.close()
         self.plays.close()
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
+        _terminate(self._processes)
 
     async def _rest(self) -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}  # after Ctrl-C
@@ -316,7 +320,8 @@ class _Main(rl2_rollout.Rollout):  # type: ignore[misc]
 
     def __init__(self, config: Any, spec: GemSpec, max_context: int | None = None) -> None:
         self.plays = Plays(spec, max_context=_smaller(max_context, _context_of(config.server_args)))
-        with replaced(rl2_rollout, "sync_request", _with_workers(rl2_rollout.sync_request)):
+        own_port = replaced(rl2_rollout, "RouterArgs", _with_own_port(rl2_rollout.RouterArgs))
+        with own_port, replaced(rl2_rollout, "sync_request", _with_workers(rl2_rollout.sync_request)):
             super().__init__(config)
 
     def _prepare_environment(self) -> None:
@@ -354,6 +359,25 @@ def _metrics(episode: Episode) -> dict[str, list[Any]]:
         "response_length": [len(t.action_ids) for t in turns] or [0],
         "length_clip_ratio": [t.finish is Finish.LENGTH for t in turns] or [False],
     }
+
+
+def _with_own_port(router_args: Callable[..., Any]) -> Callable[..., Any]:
+    """RL2's router with metrics on a free port: on the one all routers share, a second run on a machine could not start."""
+    if "prometheus_port" not in inspect.signature(router_args).parameters:
+        return router_args
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return partial(router_args, prometheus_host="127.0.0.1", prometheus_port=probe.getsockname()[1])
+
+
+def _terminate(processes: Sequence[Any]) -> None:
+    """Python would wait for them at its end."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(5)
+        if process.is_alive():
+            process.kill()
 
 
 def _with_workers(request: Callable[..., Any]) -> Callable[..., Any]:
