@@ -61,7 +61,7 @@ class Args:
     concurrency: int = 32
     """episodes in play at once, for each GPU; with more of them, more of a batch is sampled from older weights"""
     learning_rate: float | None = None
-    """of AdamW; when not given, 2e-3 for the tiny model and 1e-6 for others"""
+    """of AdamW; when not given, 1e-3 for the tiny model and 1e-6 for others"""
     critic_learning_rate: float | None = None
     """of the critic's; when not given, 2e-3 for the tiny model and 5e-6 for others"""
     max_grad_norm: float = 1.0
@@ -99,7 +99,7 @@ def parse_args() -> Args:
                 flag, type=kind, default=field.default, metavar=kind.__name__, help=(text + shown).replace("%", "%%")
             )
     args = Args(**vars(parser.parse_args()))
-    small = {"turns": 256, "learning_rate": 2e-3, "critic_learning_rate": 2e-3, "max_tokens": 24}
+    small = {"turns": 256, "learning_rate": 1e-3, "critic_learning_rate": 2e-3, "max_tokens": 24}
     large = {"turns": 512, "learning_rate": 1e-6, "critic_learning_rate": 5e-6, "max_tokens": 1024}
     for name, value in (small if args.model == "tiny" else large).items():
         if getattr(args, name) is None:
