@@ -69,8 +69,7 @@ class UnknownNameError(GemError, LookupError):
     def __str__(self) -> str:
         near = difflib.get_close_matches(self.name, self.known, n=3, cutoff=0.5)
         text = f"no {self.kind} is registered as {self.name!r}"
-        if near:
-            text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
+        text += "; did you mean " + " or ".join(repr(n) for n in near) + "?" if near else "."
         return f"{text} {self.hint}".rstrip()
 
 
