@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +65,17 @@ def pytest_make_collect_report() -> Iterator[None]:
     report = yield
     _refuse_skip(report)
     return report
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Prints past pytest's capture: a table or a score is what the reader of a log looks for."""
+
+    def show(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}")  # noqa: T201
+
+    return show
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,10 +34,10 @@ def lines_of(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_it_learns_with_rebn(tmp_path: Path) -> None:
+def test_it_learns_with_rebn(tmp_path: Path, say: Callable[[str], None]) -> None:
     code, said = run_recipe(tmp_path / "run", "--updates", "12", "--turns", "128", "--concurrency", "16")
     assert code == 0, said[-3000:]
-    print("\n" + "\n".join(said.splitlines()[-3:]))  # noqa: T201 - the score is what the reader of a log looks for
+    say("\n".join(said.splitlines()[-3:]))
     metrics, logged = lines_of(tmp_path / "run", "metrics.jsonl"), lines_of(tmp_path / "run", "oat.jsonl")
     assert [m["step"] for m in metrics] == list(range(12))
     first, last = (sum(m["success"] for m in part) / len(part) for part in (metrics[:3], metrics[-10:]))
@@ -51,12 +52,12 @@ def test_it_learns_with_rebn(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ppo_with_the_critic_on_two_learners(tmp_path: Path) -> None:
+def test_ppo_with_the_critic_on_two_learners(tmp_path: Path, say: Callable[[str], None]) -> None:
     code, said = run_recipe(
         tmp_path / "run", "--advantage", "gae", "--updates", "2", "--gpus", "2", "--turns", "32", "--concurrency", "4"
     )
     assert code == 0, said[-3000:]
-    print("\n" + "\n".join(said.splitlines()[-3:]))  # noqa: T201 - as above
+    say("\n".join(said.splitlines()[-3:]))
     metrics = lines_of(tmp_path / "run", "metrics.jsonl")
     assert [m["step"] for m in metrics] == list(range(2))
     assert all(m["grad_norm"] > 0 for m in metrics)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ def run(out: Path, *args: str) -> str:
 
 
 @pytest.mark.slow
-def test_train_ppo_ray_trains_on_what_was_played(tmp_path: Path) -> None:
+def test_train_ppo_ray_trains_on_what_was_played(tmp_path: Path, say: Callable[[str], None]) -> None:
     flags = ["--updates", str(UPDATES), "--episodes", str(EPISODES), "--rows", "32", "--correction", "token"]
     said = run(tmp_path, *flags, "--horizon", "2,4@1")
-    print("\n".join(line for line in said.splitlines() if line.startswith("success")))  # noqa: T201 - the score
+    say("\n".join(line for line in said.splitlines() if line.startswith("success")))
     metrics, logs = (lines(tmp_path / name) for name in ("metrics.jsonl", "openrlhf.jsonl"))
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
     assert [m["step"] for m in metrics] == list(range(UPDATES))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,11 @@ raise SystemExit(failed or refused != ["gae"])
 """
 
 
-def test_the_table_holds(tmp_path: Path) -> None:
+def test_the_table_holds(tmp_path: Path, say: Callable[[str], None]) -> None:
     program = tmp_path / "table.py"
     program.write_text(TABLE)
     said = run(tmp_path, program, RL2_CHECKOUT=CHECKOUT)
-    print("\n" + "\n".join(line for line in said.splitlines() if line.startswith("|")))  # noqa: T201
+    say("\n".join(line for line in said.splitlines() if line.startswith("|")))
     assert "main branch |" in said
 
 

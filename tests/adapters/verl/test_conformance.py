@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,20 +26,18 @@ def legacy() -> LegacyHarness:
     return LegacyHarness()
 
 
-def test_the_table_holds(harness: VerlHarness, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_holds(harness: VerlHarness, say: Callable[[str], None]) -> None:
     results = run(harness)
-    with capsys.disabled():
-        print("\n" + report(harness, results))  # noqa: T201 - the table is what the reader of a log looks for
+    say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
     assert {r.case for r in results if r.outcome == "refused"} == {"gae"}
     ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
     assert ranks | {"gradient against the reference"} <= {r.case for r in results}
 
 
-def test_the_table_of_the_legacy_trainer_holds(legacy: LegacyHarness, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_the_legacy_trainer_holds(legacy: LegacyHarness, say: Callable[[str], None]) -> None:
     results = run(legacy, ranks=False)
-    with capsys.disabled():
-        print("\n" + report(legacy, results))  # noqa: T201
+    say(report(legacy, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
     beyond = {c.name for c in CASES if c.needs & {"several_rows", "critic_values"}}
     assert {r.case for r in results if r.outcome == "refused"} == beyond

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,14 @@ RECIPES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.mark.slow
-def test_the_recipe_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     recipe = RECIPES / "verl_guess_the_number.py"
     command = [recipe, "--updates", "3", "--episodes", "32", "--validate", "8", "--out", tmp_path / "run"]
     done = subprocess.run(
         [sys.executable, *map(str, command)], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=540
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    with capsys.disabled():
-        print("\n" + "\n".join(line for line in done.stdout.splitlines() if line.startswith("success")))  # noqa: T201
+    say("\n".join(line for line in done.stdout.splitlines() if line.startswith("success")))
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [m["step"] for m in metrics] == [0, 1, 2]
     assert all(m["grad_norm"] > 0 and 0 < m["success"] < 1 and m["void"] == 0 for m in metrics)
