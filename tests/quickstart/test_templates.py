@@ -140,7 +140,7 @@ def test_append_mode_over_four_turns(name):
 @pytest.mark.parametrize("name", TEXT)
 def test_a_cut_turn_gets_its_end_as_a_token_nobody_sampled(name):
     tokenizer, renderer = tokenizer_of(name), renderer_of(name)
-    cut = tuple(sampled(name, "\\boxed{5} is it", end=""))
+    cut = tuple(sampled(name, "\\boxed{11} is it", end=""))
     whole = tuple(sampled(name, "\\boxed{7}"))
     script = [Generation(cut, (-1.0,) * len(cut), Finish.LENGTH), Generation(whole, (-1.0,) * len(whole))] * 2
     episode = run_episode("game:GuessTheNumber-v0-easy", ScriptedPolicy(script, tokenizer), renderer, seed=3)
