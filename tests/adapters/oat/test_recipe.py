@@ -54,14 +54,15 @@ def test_it_learns_with_rebn(tmp_path: Path, say: Callable[[str], None]) -> None
 @pytest.mark.slow
 def test_ppo_with_the_critic_on_two_learners(tmp_path: Path, say: Callable[[str], None]) -> None:
     code, said = run_recipe(
-        tmp_path / "run", "--advantage", "gae", "--updates", "2", "--gpus", "2", "--turns", "32", "--concurrency", "4"
+        tmp_path / "run", "--advantage", "gae", "--updates", "4", "--gpus", "2", "--turns", "32", "--concurrency", "4"
     )
     assert code == 0, said[-3000:]
     say("\n".join(said.splitlines()[-3:]))
     metrics = lines_of(tmp_path / "run", "metrics.jsonl")
-    assert [m["step"] for m in metrics] == list(range(2))
+    assert [m["step"] for m in metrics] == list(range(4))
     assert all(m["grad_norm"] > 0 for m in metrics)
-    assert max(m["critic_loss"] for m in metrics) > 0  # oat logs that of the last transition, which may be a filler
+    # oat logs the loss of one transition, which is 0 for a lost game as long as the critic says 0, as it does at first
+    assert max(m["critic_loss"] for m in metrics) > 0
     both = [list(read_episodes(tmp_path / "run" / f"episodes-{actor}.jsonl")) for actor in (0, 1)]
     assert {e.seed for e in both[0]} & {e.seed for e in both[1]} == set()
     assert sum(m["episodes"] for m in metrics) <= sum(map(len, both))
