@@ -34,7 +34,7 @@ def test_guessing_is_learnt(tmp_path: Path, say: Callable[[str], None]) -> None:
     assert "--overwrite" in again.stderr
 
 
-def test_a_tool_is_learnt(tmp_path: Path, say: Callable[[str], None]) -> None:
+def test_the_recipe_with_a_tool_runs_to_its_end(tmp_path: Path, say: Callable[[str], None]) -> None:
     short = ("--lessons", "100", "--updates", "2", "--episodes", "32")
     done = recipe("trl_maths_with_python.py", tmp_path / "run", *short)
     assert done.returncode == 0, done.stderr
