@@ -7,7 +7,10 @@
     python examples/trl_guess_the_number.py                                  # the tiny model, CPU, minutes
     python examples/trl_guess_the_number.py --seed 1 --overwrite
     python examples/trl_guess_the_number.py --advantage grpo --samples 8
-    python examples/trl_guess_the_number.py --model smollm2 --vllm           # SmolLM2-135M-Instruct, one GPU
+    python examples/trl_guess_the_number.py --model smollm2 --vllm --lessons 10    # SmolLM2-135M-Instruct, one GPU
+
+A model that hardly ever writes an action in the environment's format has nothing to learn from. --lessons first shows it the
+format: it imitates a player who makes legal moves at random.
 
 Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (every episode; `gem_core.record` reads it).
 A folder that holds metrics already is refused, unless --overwrite is given: then those three files are replaced.
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 import time
 from dataclasses import dataclass, fields
@@ -29,11 +33,13 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout functions are 
 import torch
 from trl import GRPOConfig
 
-from gem_core import GemError, estimators
+from gem_core import GemError, RandomPlayer, Renderer, Rollout, estimators, tasks_for, token_views
 from gem_core.curves import MetricsFile, draw_curves
 from gem_core.errors import ConfigError, MissingDependencyError
+from gem_core.imitation import tokenised
 from gem_core.policies import load_smollm2, load_tiny
 from gem_core.policies.tiny import load_folder
+from gem_core.registry import parse_wrappers
 from gem_trl import GemGRPOTrainer, GemSpec
 
 
@@ -53,6 +59,8 @@ class Args:
     """discount per turn"""
     horizon: str = ""
     """turns an episode may have: `4`, or `2,3,4@20` to go on to the next number every 20 updates; empty: the environment's own"""
+    lessons: int = 0
+    """updates of imitation before the training, of a player who moves at random: they teach the format, not the game"""
     updates: int = 60
     """optimizer steps"""
     episodes: int | None = None
@@ -113,6 +121,8 @@ def check(args: Args) -> None:
     for name in ("updates", "episodes", "rows", "max_tokens"):
         if getattr(args, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be 1 or more; given: {getattr(args, name)}")
+    if args.lessons < 0:
+        raise ConfigError(f"--lessons must be 0 or more; given: {args.lessons}")
     if args.samples < 2:
         raise ConfigError(f"--samples must be 2 or more, since GRPOTrainer insists on groups; given: {args.samples}")
     if args.episodes % args.samples:
@@ -131,6 +141,29 @@ def load_model(args: Args) -> tuple[Any, Any]:
     if not (Path(args.model) / "config.json").is_file():
         raise ConfigError(f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; given: {args.model!r}")
     return load_folder(args.model, "--model")
+
+
+def teach(model: Any, tokenizer: Any, args: Args, rows: int = 32) -> None:
+    """Cross-entropy on the tokens of a player who makes legal moves at random, from starts that are not trained on."""
+    wrappers = [*parse_wrappers(args.wrappers), *parse_wrappers(args.tools)]
+    with Rollout(RandomPlayer()) as engine:
+        played = engine.run_batch(tasks_for(args.env, range(2**30, 2**30 + rows * args.lessons), wrappers=wrappers))
+    views = [view for e in played for view in token_views(tokenised(e, Renderer(tokenizer)))]
+    random.Random(args.seed).shuffle(views)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
+    model.to("cuda" if torch.cuda.is_available() else "cpu").train()
+    for first in range(0, rows * args.lessons, rows):
+        part = views[first : first + rows]
+        width = max(len(view.ids) for view in part)
+        ids_B_T = torch.tensor([[*v.ids, *[0] * (width - len(v.ids))] for v in part], device=model.device)
+        said_B_T = torch.tensor([[*v.mask, *[0] * (width - len(v.ids))] for v in part], device=model.device).bool()
+        logits_B_T_V = model(input_ids=ids_B_T).logits[:, :-1]  # padding stands behind, where nothing sees it
+        loss = torch.nn.functional.cross_entropy(logits_B_T_V[said_B_T[:, 1:]].float(), ids_B_T[:, 1:][said_B_T[:, 1:]])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+        optimizer.step()
+    print(f"{args.lessons} lessons, loss {loss.item():.3f}", flush=True)
 
 
 def train(args: Args) -> bool:
@@ -182,10 +215,12 @@ def train(args: Args) -> bool:
         seed=args.seed,
     )
     model, tokenizer = load_model(args)
+    began = time.time()
+    if args.lessons:
+        teach(model, tokenizer, args)
     trainer = GemGRPOTrainer(model=model, args=config, processing_class=tokenizer, **spec.arguments())
 
     # training
-    began = time.time()
     finished = False
     try:
         trainer.train()

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -220,9 +221,16 @@ def _changed(path: str | os.PathLike[str]) -> float:
 
 
 def _libraries() -> tuple[Any, Any]:
+    # bm25s tries jax out when it is imported, if there is one, and jax then takes three quarters of a GPU's memory
+    hidden = "jax" not in sys.modules
+    if hidden:
+        sys.modules["jax"] = None  # type: ignore[assignment]
     try:
         import bm25s
         import numpy
     except ImportError as error:
         raise MissingDependencyError("the search tool", "search", str(error)) from error
+    finally:
+        if hidden:
+            del sys.modules["jax"]
     return bm25s, numpy

@@ -1,0 +1,270 @@
+"""Algorithms report: the tables and figures of docs/baselines.md, from the result files of algorithms.py and nothing else.
+
+The page's own words stay; what stands between `<!-- table NAME -->` and `<!-- end -->` is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from gem_core.curves import pyplot_module, save_figure
+from gem_core.errors import ConfigError
+
+PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
+FIGURES = PAGE.parent / "images"
+T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Student's t for a 95% interval of a mean, by the number of seeds."""
+SHOWN = {"rebn": "REINFORCE + ReBN", "reinforce": "REINFORCE", "grpo": "GRPO", "ppo": "PPO", "rloo": "RLOO"}
+SHOWN |= {"reinforce++": "REINFORCE++"}
+COLOURS = {"rebn": "#08519c", "reinforce": "#d94801", "grpo": "#238b45", "ppo": "#6a51a3", "rloo": "#636363"}
+COLOURS |= {"reinforce++": "#c51b8a"}
+
+Result = dict[str, Any]
+
+
+def read(results: Path) -> dict[str, Result]:
+    """All results, by the name of their run."""
+    found = {}
+    for path in sorted(results.glob("*/*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        found[result["run"]["name"]] = result
+    return found
+
+
+def report(results: Path, page: Path = PAGE, figures: Path = FIGURES) -> None:
+    """Writes the tables into the page, and draws the figures."""
+    known = read(results)
+    if not known:
+        raise ConfigError(f"there are no results in {results}; `run` makes them")
+    page.write_text(filled(page.read_text(encoding="utf-8"), known), encoding="utf-8")
+    draw_main(known, figures / "baselines_main.svg")
+    print(f"{len(known)} results; written: {page.name}, baselines_main.svg")
+
+
+def filled(text: str, known: dict[str, Result]) -> str:
+    """The page with its tables made anew."""
+
+    def table(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in TABLES:
+            raise ConfigError(f"the page asks for the table {name!r}; there are: {', '.join(TABLES)}")
+        return f"<!-- table {name} -->\n{TABLES[name](known)}\n<!-- end -->"
+
+    return re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def interval(values: Sequence[float], percent: bool = False) -> str:
+    """A mean with its 95% interval over seeds, as in 0.81 ± 0.05; one seed has none."""
+    scale, unit, digits = (100, "%", 1) if percent else (1, "", 3)
+    mean = f"{scale * fmean(values):.{digits}f}"
+    if len(values) == 1:
+        return f"{mean}{unit}"
+    return f"{mean} ± {scale * T95[len(values)] * stdev(values) / sqrt(len(values)):.{digits}f}{unit}"
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _group(known: dict[str, Result], prefix: str) -> dict[str, Result]:
+    return {name.removeprefix(prefix): result for name, result in known.items() if name.startswith(prefix)}
+
+
+def _last(result: Result, metric: str, count: int = 10) -> float:
+    return fmean(result["curve"][metric][-count:])
+
+
+def _kinds(known: dict[str, Result], prefix: str) -> dict[str, dict[str, list[Result]]]:
+    """By environment and algorithm, in the order of SHOWN, the results of all seeds."""
+    found: dict[str, dict[str, list[Result]]] = {}
+    for result in _group(known, prefix).values():
+        run = result["run"]
+        found.setdefault(run["setting"]["env"], {}).setdefault(run["algorithm"], []).append(result)
+    return {env: {a: kinds[a] for a in SHOWN if a in kinds} for env, kinds in found.items()}
+
+
+def tuning(known: dict[str, Result]) -> str:
+    """Mean return of the last ten updates for each rate; the best is what every other run uses."""
+    runs = _group(known, "tuning/").values()
+    rates = sorted({r["run"]["rate"] for r in runs})
+    rows = []
+    for algorithm, name in SHOWN.items():
+        scores = {r["run"]["rate"]: _last(r, "return") for r in runs if r["run"]["algorithm"] == algorithm}
+        if scores:
+            best = max(scores.values())
+            rows.append([name, *(f"**{scores[x]:.3f}**" if scores[x] == best else f"{scores[x]:.3f}" for x in rates)])
+    return _markdown(["", *(f"{rate:g}" for rate in rates)], rows)
+
+
+def main_table(known: dict[str, Result]) -> str:
+    """Held-out return and success after training, mean and interval over seeds; before training beside it."""
+    before = {r["run"]["setting"]["env"]: r["evaluation"] for r in _group(known, "before/").values()}
+    rows = []
+    for env, kinds in _kinds(known, "main/").items():
+        first = before.get(env)
+        rows.append(
+            [f"`{env}`", "before", f"{first['return']:.3f}" if first else "", f"{first['success']:.1%}" if first else "", ""]
+        )
+        for algorithm, results in kinds.items():
+            evaluations = [r["evaluation"] for r in results]
+            rows.append(
+                [
+                    "",
+                    SHOWN[algorithm],
+                    interval([e["return"] for e in evaluations]),
+                    interval([e["success"] for e in evaluations], percent=True),
+                    str(len(results)),
+                ]
+            )
+    return _markdown(["", "", "return", "success", "seeds"], rows)
+
+
+def breadth(known: dict[str, Result]) -> str:
+    """ReBN against REINFORCE on one id of each kind; a difference within two standard errors is none."""
+    before = {r["run"]["setting"]["env"]: r for r in _group(known, "before/").values()}
+    rows = []
+    for env, kinds in _kinds(known, "breadth/").items():
+        if env not in before or not {"rebn", "reinforce"} <= set(kinds):
+            continue
+        (rebn,), (plain,) = kinds["rebn"], kinds["reinforce"]
+        if not _apart(before[env], rebn) and not _apart(before[env], plain):
+            verdict = "no signal at 135M"
+        else:
+            verdict = {1: "ReBN", -1: "REINFORCE", 0: "alike"}[_apart(plain, rebn)]
+        numbers = [r["evaluation"]["return"] for r in (before[env], plain, rebn)]
+        rows.append([f"`{env}`", *(f"{n:.3f}" for n in numbers), verdict])
+    return _markdown(["", "before", "REINFORCE", "ReBN", "further"], rows)
+
+
+def _apart(one: Result, other: Result) -> int:
+    """1 where the other's held-out return is higher by more than two standard errors, -1 where it is lower, else 0."""
+    a, b = one["evaluation"], other["evaluation"]
+    error = sqrt(a["return_std"] ** 2 / one["run"]["evaluated"] + b["return_std"] ** 2 / other["run"]["evaluated"])
+    gain = b["return"] - a["return"]
+    return 0 if abs(gain) <= 2 * error else 1 if gain > 0 else -1
+
+
+def gamma(known: dict[str, Result]) -> str:
+    """How many turns a solved game took, by the discount it was trained with."""
+    found: dict[float, list[Result]] = {}
+    for result in _group(known, "gamma/").values():
+        found.setdefault(result["run"]["gamma"], []).append(result)
+    rows = []
+    for number, results in sorted(found.items(), reverse=True):
+        evaluations = [r["evaluation"] for r in results]
+        solved = [e["turns_to_solve"] for e in evaluations if e["turns_to_solve"] is not None]
+        success = interval([e["success"] for e in evaluations], percent=True)
+        rows.append([f"{number:g}", success, interval(solved) if solved else "", str(len(results))])
+    return _markdown(["γ", "success", "turns to solve", "seeds"], rows)
+
+
+def tools(known: dict[str, Result]) -> str:
+    """Success on held-out problems with and without the tool, before and after training, and calls a game."""
+    found = _group(known, "tools/")
+    rows = []
+    for task, title in (("maths", "products of two numbers, Python"), ("search", "facts of an invented country, search")):
+        for used, shown in (("none", "without"), ("tools", "with")):
+            cells = []
+            for when in ("before", "after"):
+                result = found.get(f"{task}-{used}-{when}")
+                cells += (
+                    [f"{result['evaluation']['success']:.1%}", f"{result['evaluation']['tool_uses']:.2f}"] if result else ["", ""]
+                )
+            rows.append([title if used == "none" else "", shown, *cells])
+    return _markdown(["", "tool", "success before", "calls before", "success after", "calls after"], rows)
+
+
+def horizon(known: dict[str, Result]) -> str:
+    """A long game trained with fixed and with growing horizons, evaluated with the longest."""
+    rows = []
+    for name, result in _group(known, "horizon/").items():
+        e, curve = result["evaluation"], result["curve"]
+        tokens = sum(curve["tokens"])
+        rows.append([name, result["run"]["horizon"], f"{e['return']:.3f}", f"{e['success']:.1%}", f"{tokens / 1e3:.0f}k"])
+    return _markdown(["", "turns", "return", "success", "tokens sampled in training"], rows)
+
+
+def speed(known: dict[str, Result]) -> str:
+    """Updates a minute and tokens a second, of all runs on the GPU together, and where their time went."""
+    rows = []
+    alone = [r for r in known.values() if r["run"]["name"].startswith("speed/")]
+    packed = [r for r in known.values() if r["run"]["name"].startswith("main/")]
+    for title, results in (("alone, 256 episodes an update", alone), ("packed, 128 episodes an update", packed)):
+        if not results:
+            continue
+        clock = {k: sum(r["clock"][k] for r in results) for k in ("generation", "environment", "update", "tokens")}
+        total = clock["generation"] + clock["environment"] + clock["update"]
+        updates = sum(r["run"]["updates"] for r in results)
+        workers = results[0]["workers"]
+        rows.append(
+            [
+                title,
+                str(workers),
+                f"{60 * workers * updates / sum(r['seconds'] for r in results):.0f}",
+                f"{workers * clock['tokens'] / sum(r['seconds'] for r in results):.0f}",
+                *(f"{clock[k] / total:.0%}" for k in ("generation", "environment", "update")),
+            ]
+        )
+    head = [
+        "",
+        "runs at a time",
+        "updates a minute, all runs",
+        "tokens a second, all runs",
+        "generation",
+        "environment",
+        "update",
+    ]
+    return _markdown(head, rows)
+
+
+def origin(known: dict[str, Result]) -> str:
+    """What the results were made on, and whether all runs began from the same weights."""
+    facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch", "model")}
+    models = "the same weights" if len(facts["model"]) == 1 else f"{len(facts['model'])} sets of weights, one for each machine"
+    return f"{len(known)} runs on {', '.join(facts['device'])}, torch {', '.join(facts['torch'])}; all began from {models}."
+
+
+TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
+    "origin": origin,
+    "tuning": tuning,
+    "main": main_table,
+    "breadth": breadth,
+    "gamma": gamma,
+    "tools": tools,
+    "horizon": horizon,
+    "speed": speed,
+}
+
+
+def draw_main(known: dict[str, Result], out: Path) -> None:
+    """Return over updates, a panel for each environment: the mean over seeds, and from the lowest to the highest of them."""
+    pyplot = pyplot_module()
+    kinds = _kinds(known, "main/")
+    figure, panels = pyplot.subplots(
+        1, max(len(kinds), 1), figsize=(4 * max(len(kinds), 1), 3.6), layout="constrained", squeeze=False
+    )
+    for axes, (env, algorithms) in zip(panels[0], kinds.items()):
+        for algorithm, results in algorithms.items():
+            curves = [_smooth(r["curve"]["return"]) for r in results]
+            steps = range(min(map(len, curves)))
+            columns = [[curve[i] for curve in curves] for i in steps]
+            axes.plot(steps, [fmean(c) for c in columns], color=COLOURS[algorithm], label=SHOWN[algorithm])
+            if len(curves) > 1:
+                low, high = [min(c) for c in columns], [max(c) for c in columns]
+                axes.fill_between(steps, low, high, color=COLOURS[algorithm], alpha=0.15, linewidth=0)
+        axes.set(title=env, xlabel="update")
+        axes.grid(alpha=0.3)
+    panels[0][0].set_ylabel("return (mean of 5 updates)")
+    panels[0][0].legend(fontsize="small")
+    save_figure(figure, out)
+
+
+def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
+    return [fmean(values[max(0, i + 1 - width) : i + 1]) for i in range(len(values))]

@@ -1,0 +1,299 @@
+"""The benchmark of algorithms on a CPU: its engine samples what the model says, its runs are those of the plan, its tables are
+made of results. What the algorithms are worth is measured on a GPU, by the benchmark itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gem_core import Limits, Renderer, Rollout, Sampling, advantages, tasks_for, token_views
+from gem_core.errors import ConfigError
+from gem_core.policies import TransformersPolicy, load_tiny
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import algorithms  # noqa: E402
+import algorithms_report  # noqa: E402
+from continuous import ContinuousPolicy  # noqa: E402
+
+EASY = "game:GuessTheNumber-v0-easy"
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    torch.set_num_threads(1)
+    return load_tiny()
+
+
+@pytest.fixture
+def policy(tiny):
+    made = ContinuousPolicy(*tiny, slots=8, context=512)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def trainer(tiny, tmp_path_factory):
+    made = algorithms.Trainer(*load_tiny(), tmp_path_factory.mktemp("work"), slots=16)
+    yield made
+    made.policy.close()
+
+
+def play(policy, tokenizer, count=24, temperature=1.0, wrappers=""):
+    sampling, limits = Sampling(temperature=temperature, max_tokens=12), Limits(max_context=500)
+    with Rollout(policy, Renderer(tokenizer), sampling=sampling, limits=limits, concurrency=20) as engine:
+        return engine.run_batch(tasks_for(EASY, range(count), wrappers=wrappers))
+
+
+def actions(episodes):
+    return [[turn.action_ids for turn in episode.turns] for episode in episodes]
+
+
+@pytest.mark.parametrize("wrappers", ["", "concat"])
+def test_greedy_play_is_that_of_the_plain_policy(tiny, policy, wrappers):
+    """More episodes than slots, turns of all lengths, and, with `concat`, a context that is written anew every turn."""
+    found = play(policy, tiny[1], temperature=0.0, wrappers=wrappers)
+    assert actions(found) == actions(play(TransformersPolicy(*tiny), tiny[1], temperature=0.0, wrappers=wrappers))
+
+
+def test_logprobs_are_those_of_a_full_forward_pass(tiny, policy):
+    model, tokenizer = tiny
+    checked = 0
+    for episode in play(policy, tokenizer):
+        assert episode.failure is None
+        for view in token_views(episode):
+            ids = torch.tensor([view.ids])
+            with torch.no_grad():
+                said = model(ids).logits[0, :-1].float().log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+            for i, trained in enumerate(view.mask):
+                if trained:
+                    assert view.logprobs[i] == pytest.approx(said[i - 1].item(), abs=1e-4)
+                    checked += 1
+    assert checked > 200
+
+
+def test_new_weights_are_played_after_a_refresh_and_not_before(policy, tiny):
+    model, tokenizer = tiny
+    before = actions(play(policy, tokenizer, temperature=0.0))
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    try:
+        with torch.no_grad():
+            for tensor in model.parameters():
+                tensor.mul_(0.5)
+        assert actions(play(policy, tokenizer, temperature=0.0)) == before
+        policy.refresh()
+        after = play(policy, tokenizer, temperature=0.0)
+        assert actions(after) != before
+        assert actions(after) == actions(play(TransformersPolicy(*tiny), tokenizer, temperature=0.0))
+        assert {turn.versions for episode in after for turn in episode.turns} == {(1, 1)}
+    finally:
+        model.load_state_dict(kept)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "prompt", "said"),
+    [
+        (Sampling(top_k=5), [1], "top_k"),
+        (Sampling(stop=("x",)), [1], "stop"),
+        (Sampling(), [], "no ids"),
+        (Sampling(), [1] * 600, "context of 512"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_refused(policy, sampling, prompt, said):
+    with pytest.raises((ConfigError, Exception), match=said):
+        asyncio.run(policy.generate(prompt, sampling))
+
+
+def test_an_engine_that_breaks_says_so_and_goes_on(policy, tiny, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(policy._decoder, "decode", lambda *_: 1 / 0)
+        episodes = play(policy, tiny[1], count=4)
+        assert all("ZeroDivisionError" in str(e.failure) for e in episodes)
+    assert all(e.failure is None for e in play(policy, tiny[1], count=4))
+
+
+def short(algorithm, **more):
+    given = {"updates": 2, "episodes": 32, "rate": 1e-3, "evaluated": 16, **more}
+    return algorithms.Run(f"test/{algorithm}", algorithms.GUESS, algorithm, **given)
+
+
+@pytest.mark.parametrize("algorithm", list(algorithms.TUNED_AS))
+def test_every_algorithm_trains(trainer, algorithm):
+    result = trainer.train(short(algorithm))
+    assert len(result["curve"]["success"]) == 2
+    assert ("value_loss" in result["curve"]) == (algorithm == "ppo")
+    assert min(result["curve"]["grad_norm"]) > 0
+    assert result["evaluation"]["void"] == 0
+    json.dumps(result)
+
+
+def test_every_run_begins_from_the_same_weights(trainer):
+    trainer.train(short("rebn", rate=1e-2))
+    moved = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    trainer.train(short("rebn", updates=0))
+    assert any(not torch.equal(moved[name], tensor) for name, tensor in trainer.base.items())
+    assert all(torch.equal(trainer.model.state_dict()[name], tensor) for name, tensor in trainer.base.items())
+
+
+def test_the_update_follows_the_gradient_of_the_stated_loss(trainer):
+    """-1/Z * sum of A * log pi, however the rows are cut into parts."""
+    model = trainer.model
+    model.load_state_dict(trainer.base)
+    trainer.policy.refresh()
+    episodes = trainer.play(algorithms.GUESS, range(24), 1, None, algorithms.Clock())
+    credit = advantages(episodes, "rebn", gamma=0.9)
+    rows = [(view, view.spread(turns)) for e, turns in zip(episodes, credit) for view in token_views(e)]
+    model.zero_grad()
+    loss = 0.0
+    for view, spread in rows:
+        ids = torch.tensor([view.ids])
+        logp = model(ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        loss = loss - (logp * torch.tensor(spread[1:]) * torch.tensor(view.mask[1:])).sum()
+    (loss / sum(sum(view.mask) for view, _ in rows)).backward()
+    wanted = torch.cat([p.grad.flatten() for p in model.parameters()])
+    found = []
+
+    class Look:
+        def zero_grad(self):
+            model.zero_grad()
+
+        def step(self):
+            found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+
+    norm = trainer.update(episodes, credit, Look())
+    assert norm == pytest.approx(wanted.norm().item(), rel=1e-4)
+    torch.testing.assert_close(found[0] * max(1.0, norm), wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_a_critic_that_knows_nothing_gives_whitened_returns(trainer):
+    """Its values are 0 at first, so that GAE is the sum of (gamma * lambda)^k r."""
+    trainer.model.load_state_dict(trainer.base)
+    episodes = trainer.play(algorithms.GUESS, range(16), 1, None, algorithms.Clock())
+    critic = algorithms.Critic(trainer.model)
+    credit, loss = trainer.criticise(episodes, critic, torch.optim.SGD(critic.parameters(), lr=0.0), 0.9)
+    assert credit == [pytest.approx(row, abs=1e-6) for row in advantages(episodes, "rebn", gamma=0.9 * algorithms.LAMBDA)]
+    returns = [g for e in episodes for g in advantages([e], "reinforce", gamma=0.9 * algorithms.LAMBDA)[0]]
+    assert loss == pytest.approx(sum(g * g for g in returns) / len(returns), rel=1e-5)
+
+
+def test_a_lesson_teaches_the_frame_of_an_answer_and_not_its_content(tiny):
+    _, tokenizer = tiny
+    rows = algorithms.lesson_rows([algorithms.GUESS, algorithms.Setting("logic:Sample-v0")], tokenizer, 2)
+    games, questions = rows[:2], rows[2:]
+    taught = [tokenizer.decode([i for i, m in zip(*row) if m], skip_special_tokens=False) for row in (*games, *questions)]
+    assert all("\\boxed{" in text and any(c.isdigit() for c in text) for text in taught[:2])
+    assert all(text.startswith("\\boxed{}") for text in taught[2:])
+
+
+def test_the_plan_has_what_is_compared():
+    plan = algorithms.plan()
+    names = [run.name for run in plan]
+    assert len(names) == len(set(names))
+    main = {(run.setting.env, run.algorithm, run.seed) for run in plan if run.name.startswith("main/")}
+    assert {a for _, a, _ in main} == {"reinforce", "rebn", "grpo", "ppo", "rloo", "reinforce++"}
+    assert len({env for env, _, _ in main}) >= 4
+    assert len({run.setting.env for run in plan if run.name.startswith("breadth/")}) == 24
+    for run in plan:
+        assert run.episodes % run.samples == 0
+        assert (run.gamma == 1.0) or run.algorithm not in algorithms.GROUPED
+
+
+def test_runs_are_made_once_and_wait_for_their_tuning(tmp_path, monkeypatch, capfd):
+    """In processes of their own, as on a GPU; a second call finds nothing left to do."""
+    monkeypatch.setattr(algorithms, "prepare", lambda work: work.mkdir(parents=True, exist_ok=True))
+    folders = ("--work", str(tmp_path / "work"), "--out", str(tmp_path / "out"))
+    with pytest.raises(ConfigError, match="tuning"):
+        algorithms.main(["run", "main/", *folders])
+    with pytest.raises(ConfigError, match="no run's name"):
+        algorithms.main(["run", "nothing/", *folders])
+    model, tokenizer = load_tiny()
+    model.save_pretrained(tmp_path / "work" / "model")
+    tokenizer.save_pretrained(tmp_path / "work" / "model")
+    assert algorithms.main(["run", "before/GuessTheNumber", *folders]) == 0
+    (path,) = (tmp_path / "out").glob("*/*.json")
+    assert json.loads(path.read_text())["run"]["name"] == "before/GuessTheNumber-v0-easy"
+    assert "1 runs in" in capfd.readouterr().out
+    assert algorithms.main(["run", "before/GuessTheNumber", *folders]) == 0
+    assert "0 runs in" in capfd.readouterr().out
+
+
+def invented():
+    """A result for every run of the plan, with numbers that can be checked by hand."""
+    found = {}
+    for run in algorithms.plan():
+        better = {"none": 0.0, "reinforce": 0.1, "rebn": 0.3}.get(run.algorithm, 0.2) + 0.01 * run.seed
+        moved = 0.0 if "syllogism" in run.name else better
+        evaluation = {"success": moved, "return": moved, "return_std": 0.1, "turns": 3.0, "turns_to_solve": 2.0 + run.gamma}
+        evaluation |= {"tool_uses": 1.0, "tokens": 100, "void": 0}
+        rate = run.rate or 3e-5
+        curve = {"return": [better * (2 if rate == 3e-5 else 1)] * run.updates, "tokens": [1000] * run.updates}
+        clock = {"generation": 5.0, "environment": 1.0, "update": 4.0, "tokens": 5000}
+        found[run.name] = {
+            "run": {**algorithms.asdict(replace(run, rate=rate))},
+            "evaluation": evaluation,
+            "curve": curve,
+            "seconds": 10.0,
+            "clock": clock,
+            "device": "a GPU",
+            "torch": "2",
+            "model": "m",
+            "workers": 4,
+        }
+    return found
+
+
+def test_the_tables_are_made_of_the_results():
+    known = invented()
+    main = algorithms_report.main_table(known)
+    assert "| REINFORCE + ReBN | 0.310 ± 0.025 | 31.0 ± 2.5% | 3 |" in main  # 4.303 * 0.01 / sqrt(3) = 0.0248
+    assert "| RLOO | 0.200 | 20.0% | 1 |" in main
+    breadth = algorithms_report.breadth(known)
+    assert "| `rg:syllogism` | 0.000 | 0.000 | 0.000 | no signal at 135M |" in breadth
+    assert "| `game:Wordle-v0-easy` | 0.000 | 0.100 | 0.300 | ReBN |" in breadth
+    assert breadth.count("\n") == 25
+    assert "| 0.8 | 31.0 ± 2.5% | 2.800 ± 0.000 | 3 |" in algorithms_report.gamma(known)
+    assert "without | 0.0% | 1.00 | 30.0% | 1.00 |" in algorithms_report.tools(known)
+    assert "| scaling | 6,12,20@10 | 0.300 | 30.0% | 30k |" in algorithms_report.horizon(known)
+    assert "| alone, 256 episodes an update | 4 | 480 | 2000 | 50% | 10% | 40% |" in algorithms_report.speed(known)
+
+
+def test_a_page_keeps_its_words_and_gets_new_tables(tmp_path):
+    known = invented()
+    out = tmp_path / "results"
+    for name, result in known.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / f"{name}.json").write_text(json.dumps(result))
+    page = tmp_path / "page.md"
+    page.write_text("words\n<!-- table gamma -->\nold\n<!-- end -->\nmore words\n")
+    algorithms_report.report(out, page, tmp_path)
+    text = page.read_text()
+    assert (
+        text.startswith("words\n<!-- table gamma -->\n| γ |")
+        and text.endswith("<!-- end -->\nmore words\n")
+        and "old" not in text
+    )
+    assert (tmp_path / "baselines_main.svg").stat().st_size > 10_000
+    page.write_text("<!-- table nothing -->\n<!-- end -->")
+    with pytest.raises(ConfigError, match="'nothing'"):
+        algorithms_report.report(out, page, tmp_path)
+
+
+def test_the_rate_is_that_of_the_best_tuning_run(tmp_path):
+    for name, result in invented().items():
+        if name.startswith("tuning/"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / f"{name}.json").write_text(json.dumps(result))
+    assert algorithms.tuned(tmp_path) == dict.fromkeys(algorithms.TUNED_AS, 3e-5)
+
+
+@pytest.mark.skipif(not algorithms_report.PAGE.exists(), reason="needs a GPU: there are no results yet")
+def test_the_page_holds_what_the_committed_results_say():
+    text = algorithms_report.PAGE.read_text(encoding="utf-8")
+    assert algorithms_report.filled(text, algorithms_report.read(algorithms.RESULTS)) == text
