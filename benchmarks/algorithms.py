@@ -167,9 +167,6 @@ def plan() -> list[Run]:
     for rate in RATES:
         for algorithm in dict.fromkeys(TUNED_AS.values()):
             runs.append(trained(f"tuning/{algorithm}-{rate:g}", GUESS, algorithm, seed=100, rate=rate))
-    for algorithm in ("rebn", "reinforce"):
-        for s in SETTINGS:
-            runs.append(trained(f"breadth/{_slug(s)}-{algorithm}", s, algorithm, updates=20, episodes=64, evaluated=128))
     runs += [untrained(f"before/{_slug(s)}", s) for s in SETTINGS]
     for task, (setting, tools) in TOOLS.items():
         for used in ("", tools):
@@ -187,6 +184,9 @@ def plan() -> list[Run]:
             runs.append(trained(f"gamma/{gamma:g}-{seed}", GUESS, "rebn", seed=seed, gamma=gamma, updates=45))
     for schedule, horizon in SCHEDULES.items():
         runs.append(trained(f"horizon/{schedule}", LONG, "rebn", horizon=horizon, gamma=1.0))
+    for algorithm in ("rebn", "reinforce"):
+        for s in SETTINGS:
+            runs.append(trained(f"breadth/{_slug(s)}-{algorithm}", s, algorithm, updates=20, episodes=64, evaluated=128))
     runs.append(trained("speed/alone", GUESS, "rebn", episodes=256, updates=20))
     return runs
 
@@ -355,9 +355,8 @@ class Trainer:
             curve.append({**summary(batch), **more})
         seconds = time.time() - began
         held_out = range(HELD_OUT, HELD_OUT + run.evaluated)
-        turns = horizon.rounds[-1] if horizon else None
         shown = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_kwargs})
-        after = self.play(shown, held_out, 1, turns, Clock())
+        after = self.play(shown, held_out, 1, None, Clock())  # with the turns the game has, whatever it was trained with
         return {
             "run": asdict(run),
             "evaluation": {name: _short(value) for name, value in summary(after).items()},
