@@ -84,7 +84,7 @@ class Slot:
         if self.waits:
             return None
         self.episodes += 1
-        self.seed = (self.first_seed + self.episodes * _NEXT_SEED) & 0xFFFFFFFF
+        self.seed = (self.seed + _NEXT_SEED) & 0xFFFFFFFF
         try:
             observation, info = self.way.reset(seed=self.seed, options=self.options)
         except Exception:  # noqa: BLE001 - the long way tries again, and reports it

@@ -54,14 +54,15 @@ class GuessTheNumber(Game):
                 return self.unreadable(action, "a whole number")
             guess = int(text)
             text = str(guess)
-        if guess == self.secret:
+        secret = self.secret
+        if guess == secret:
             return self.won(f"Yes, my number is {text}.")
-        if not self.min_number <= guess <= self.max_number:
-            said = f"{text} is not between {self.min_number} and {self.max_number}."
-        elif self.secret > guess:
+        if secret > guess >= self.min_number:
             said = f"My number is higher than {text}."
-        else:
+        elif secret < guess <= self.max_number:
             said = f"My number is lower than {text}."
+        else:
+            said = f"{text} is not between {self.min_number} and {self.max_number}."
         if len(self._actions) + 1 < self.max_turns:
             return said, 0.0, False, False, {}
         return self.out_of_turns(said, 0.0)
