@@ -27,17 +27,27 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from math import isfinite
 from types import GeneratorType
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 from gem_core.bridge import after, drive
 from gem_core.errors import ActionTypeError, NonsenseError, OptionError, ResetNeededError, StateError
 
-__all__ = ["Env", "EnvState", "Offload", "ResetResult", "StepResult"]
+__all__ = ["Env", "EnvState", "Offload", "ResetResult", "Shortcut", "StepResult"]
 
 ResetResult = tuple[str, dict[str, Any]]
 StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 Offload = Callable[..., Awaitable[Any]]
 """`await offload(function, *args)` runs a blocking function elsewhere."""
+
+
+class Shortcut(Protocol):
+    """What many episodes of one environment are played through: the environment, or a shorter way to the same results."""
+
+    def reset(self, *, seed: int, options: Mapping[str, Any] | None) -> ResetResult:
+        """As `Env.reset`."""
+
+    def step(self, action: str) -> StepResult:
+        """As `Env.step`, with what is known to be a string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +84,28 @@ class Env:
     """What the environment was made from, where `make` made it: a `registry.EnvSpec`."""
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
-    _offload: Offload | None = None
-    _phase: Literal["new", "running", "ended"] = "new"
-    _seed: int = 0
-    _options: Mapping[str, Any] = {}
+    _offload: Offload | None
+    _phase: Literal["new", "running", "ended"]
+    _seed: int
+    _options: Mapping[str, Any]
     _actions: list[str]
-    _observation: str = ""
-    _rng: random.Random | None = None
-    _action_rng: random.Random | None = None
+    _observation: str
+    _rng: random.Random | None
+    _action_rng: random.Random | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Env:
         if (args or kwargs) and cls.__init__ is object.__init__:  # which would swallow them, since there is a __new__
             raise TypeError(f"{cls.__name__}() takes no arguments")
         self = super().__new__(cls)
         self._made_with = (args, kwargs)  # so that `spawn` can make another one
+        # All of them here, not in the first reset: Python keeps those an instance has early where they are found faster.
+        self._offload = None
+        self._phase = "new"
+        self._seed = 0
+        self._options = {}
         self._actions = []
+        self._observation = ""
+        self._rng = self._action_rng = None
         return self
 
     # What an author writes.
@@ -146,26 +163,11 @@ class Env:
         if self._phase != "running" or not isinstance(action, str):
             raise self._refusal(action)
         result: Any = self.on_step(action) if self._offload is None else self._call(self.on_step, action)
-        if type(result) is tuple:
-            if len(result) == 5:
-                observation, reward, terminated, truncated, info = result
-                if (  # nothing to convert and nothing to refuse: the common case, in place, since it is taken by every step
-                    type(observation) is str
-                    and type(reward) is float
-                    and reward - reward == 0.0  # finite
-                    and (terminated is False or terminated is True)
-                    and (truncated is False or truncated is True)
-                    and type(info) is dict
-                ):
-                    self._actions.append(action)
-                    self._observation = observation
-                    if terminated or truncated:
-                        self._phase = "ended"
-                    return result
-            return self._took(action, result)
-        if type(result) is GeneratorType:
-            result = drive(result)
-        return cast(StepResult, after(result, lambda result: self._took(action, result)))
+        return self._took(action, result) if type(result) is tuple else self._will_take(action, result)
+
+    def shortcut(self) -> Shortcut:
+        """What to play many episodes through; good for as long as the stack of wrappers stays as it is."""
+        return self
 
     def close(self) -> Awaitable[None] | None:
         """Gives resources back; an async environment returns an awaitable. Calling it twice is harmless."""
@@ -311,23 +313,45 @@ class Env:
 
     def _took(self, action: str, result: StepResult) -> StepResult:
         """Checks the answer to an action, converts what takes nothing but a conversion, and keeps account."""
-        if not (isinstance(result, tuple) and len(result) == 5):
-            raise NonsenseError(
-                f"step() of {self._name()} returned {_short(result)}; it must return "
-                "(observation, reward, terminated, truncated, info)"
-            )
+        if len(result) != 5:
+            raise self._nonsense(result)
         observation, reward, terminated, truncated, info = result
-        reward, terminated, truncated = self._plain(reward), self._flag(terminated), self._flag(truncated)
-        if not (isinstance(observation, str) and isinstance(info, dict) and isfinite(reward)):
-            raise NonsenseError(
-                f"step() of {self._name()} returned observation {_short(observation)}, reward {reward}, info {_short(info)}; "
-                "it must return a str, a finite number and a dict"
-            )
+        if not (  # as it has to be, which it nearly always is
+            type(observation) is str
+            and type(reward) is float
+            and reward - reward == 0.0  # finite
+            and (terminated is False or terminated is True)
+            and (truncated is False or truncated is True)
+            and type(info) is dict
+        ):
+            reward, terminated, truncated = self._plain(reward), self._flag(terminated), self._flag(truncated)
+            if not (isinstance(observation, str) and isinstance(info, dict) and isfinite(reward)):
+                raise NonsenseError(
+                    f"step() of {self._name()} returned observation {_short(observation)}, reward {reward}, info {_short(info)}; "
+                    "it must return a str, a finite number and a dict"
+                )
+            result = observation, reward, terminated, truncated, info
         self._actions.append(action)
         self._observation = observation
         if terminated or truncated:
             self._phase = "ended"
-        return observation, reward, terminated, truncated, info
+        return result
+
+    def _will_take(self, action: str, result: Any) -> StepResult:
+        """`_took`, for an answer that is not simply there: one that has to be waited for, or is no plain tuple."""
+
+        def took(result: Any) -> StepResult:
+            if not isinstance(result, tuple):
+                raise self._nonsense(result)
+            return self._took(action, (*result,))
+
+        return cast(StepResult, after(drive(result) if type(result) is GeneratorType else result, took))
+
+    def _nonsense(self, result: object) -> NonsenseError:
+        return NonsenseError(
+            f"step() of {self._name()} returned {_short(result)}; it must return "
+            "(observation, reward, terminated, truncated, info)"
+        )
 
     def _plain(self, reward: Any) -> float:
         """A reward as a float: whole numbers, bools and the scalars of numpy and torch are taken."""

@@ -8,7 +8,7 @@ import math
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from enum import Enum
-from typing import Any, cast
+from typing import Any
 
 from gem_core.env import Env, StepResult
 from gem_core.types import Failure
@@ -34,9 +34,12 @@ class Slot:
     """One place in a vector: the environment in it, and where its episode stands."""
 
     def __init__(self, make_env: Callable[[], Env], autoreset: Autoreset) -> None:
-        self.make_env, self.autoreset = make_env, autoreset
+        self.make_env = make_env
+        self.same_step = autoreset is Autoreset.SAME_STEP
         self.env: Env | None = make_env()
         """None where it broke and has not been replaced yet."""
+        self.way = self.env.shortcut()
+        """Through which it is reset and stepped."""
         self.waits = self.env.is_async
         """Whether its answers have to be waited for."""
         self.first_seed = self.seed = 0
@@ -59,9 +62,8 @@ class Slot:
             self.episodes += 1
             observation, reward, terminated, truncated, info = yield from self._reset()
             return observation, reward, terminated, truncated, {**info, "autoreset": True}
-        env = cast(Env, self.env)
         try:
-            result: StepResult = yield env.step(action)
+            result: StepResult = yield self.way.step(action)
         except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
             return (yield from self.fail("step", error))
         return (yield from self.ended(result)) if result[2] or result[3] else result
@@ -69,22 +71,22 @@ class Slot:
     def ended(self, result: StepResult) -> Generator[Any, Any, StepResult]:
         """What a step that ended an episode returns."""
         self.running = False
-        if self.autoreset is not Autoreset.SAME_STEP:
+        if not self.same_step:
             return result
         self.episodes += 1
         return self._renewed_by((yield from self._reset()), result)
 
     def ended_here(self, result: StepResult) -> StepResult | None:
         """`ended`, by the short way; None where that is not to be had, with nothing changed."""
-        if self.autoreset is not Autoreset.SAME_STEP:
+        if not self.same_step:
             self.running = False
             return result
-        if self.env is None or self.waits:
+        if self.waits:
             return None
         self.episodes += 1
-        self.seed = (self.first_seed + self.episodes * _NEXT_SEED) & 0xFFFFFFFF
+        self.seed = (self.seed + _NEXT_SEED) & 0xFFFFFFFF
         try:
-            observation, info = self.env.reset(seed=self.seed, options=self.options)
+            observation, info = self.way.reset(seed=self.seed, options=self.options)
         except Exception:  # noqa: BLE001 - the long way tries again, and reports it
             self.episodes -= 1
             return None
@@ -122,9 +124,10 @@ class Slot:
             if self.env is None:
                 where = "make"
                 self.env = self.make_env()
+                self.way = self.env.shortcut()
                 where = "reset"
             self.seed = (self.first_seed + self.episodes * _NEXT_SEED) & 0xFFFFFFFF if self.episodes else self.first_seed
-            observation, info = yield self.env.reset(seed=self.seed, options=self.options)
+            observation, info = yield self.way.reset(seed=self.seed, options=self.options)
         except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
             return (yield from self._failed(where, error))
         self.running = True

@@ -28,9 +28,10 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
+from operator import countOf
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple, cast
 
@@ -118,13 +119,14 @@ class VectorEnv:
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> Batch:
         """Takes an action in every environment, or in those a mapping names; answers in that order."""
-        results: list[Any] = []
-        slots = self._slots
-        for i, action in self._checked_actions(actions):
-            slot = slots[i]
+        indices, given = self._checked_actions(actions)
+        slots = self._slots if type(indices) is range else [self._slots[i] for i in indices]
+        flat: list[Any] = []  # what the steps return, one after the other: a column is every fifth of it
+        extend = flat.extend
+        for slot, action in zip(slots, given, strict=True):
             try:
                 if slot.running:  # the short way of `slot.act`
-                    result = slot.env.step(action)  # type: ignore[union-attr]
+                    result = slot.way.step(action)
                     if type(result) is not tuple:
                         result = self._now(result)
                     if result[2] or result[3]:
@@ -133,8 +135,8 @@ class VectorEnv:
                     result = self._now(drive(slot.act(action)))
             except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
                 result = self._now(drive(slot.fail("step", error)))
-            results.append(result)
-        return Batch(*map(list, zip(*results))) if results else Batch([], [], [], [], [])
+            extend(result)
+        return Batch(flat[::5], flat[1::5], flat[2::5], flat[3::5], flat[4::5])
 
     def close(self) -> None:
         """Closes all environments. Calling it twice is harmless."""
@@ -182,10 +184,11 @@ class VectorEnv:
             raise ConfigError(f"{i!r} is no index of a vector of {self.num_envs} environments")
         return i
 
-    def _checked_actions(self, actions: Sequence[str] | Mapping[int, str]) -> Iterable[tuple[int, str]]:
-        """(index, action) pairs; nothing is stepped unless all of them can be."""
+    def _checked_actions(self, actions: Sequence[str] | Mapping[int, str]) -> tuple[Sequence[int], Collection[str]]:
+        """Which environments are to take which actions; nothing is stepped unless all of them can be."""
         if isinstance(actions, Mapping):
-            pairs: Iterable[tuple[int, str]] = [(self._checked_index(i), action) for i, action in actions.items()]
+            indices: Sequence[int] = [self._checked_index(i) for i in actions]
+            given: Collection[str] = actions.values()
         elif isinstance(actions, (str, bytes)) or not isinstance(actions, Sequence):
             raise ConfigError(
                 f"step() was given {type(actions).__name__}; it takes a list of {self.num_envs} actions, or a mapping from index "
@@ -197,22 +200,20 @@ class VectorEnv:
                 "from index to action"
             )
         else:
-            pairs = enumerate(actions)
-        if set(map(type, actions.values() if isinstance(actions, Mapping) else actions)) != {str}:
-            pairs = list(pairs)
-            for i, action in pairs:
+            indices, given = range(self.num_envs), actions
+        if countOf(map(type, given), str) != len(given):
+            for i, action in zip(indices, given, strict=True):
                 if not isinstance(action, str):
                     raise ActionTypeError(
                         f"the action for environment {i} is {type(action).__name__} {action!r}; an action is a string"
                     )
         if self._may_refuse:
-            pairs = list(pairs)
-            for i, _ in pairs:
+            for i in indices:
                 slot = self._slots[i]
                 if not slot.running and (self.autoreset is Autoreset.DISABLED or not slot.started):
                     raise ResetNeededError(f"environment {i} has no running episode: call reset(indices=[{i}]) first")
             self._may_refuse = self.autoreset is Autoreset.DISABLED or not all(slot.started for slot in self._slots)
-        return pairs
+        return indices, given
 
     def _advance(self, work: Mapping[int, Generator[Any, Any, StepResult]]) -> list[StepResult]:
         return [self._now(drive(steps)) for steps in work.values()]
@@ -260,9 +261,9 @@ class AsyncVectorEnv(VectorEnv):
 
     def send(self, actions: Sequence[str] | Mapping[int, str]) -> None:
         """Begins a step in every environment, or in those a mapping names; `recv` gives the answers."""
-        pairs = list(self._checked_actions(actions))
-        self._check_idle(i for i, _ in pairs)
-        self._start({i: self._slots[i].act(action) for i, action in pairs}, "step")
+        indices, given = self._checked_actions(actions)
+        self._check_idle(indices)
+        self._start({i: self._slots[i].act(action) for i, action in zip(indices, given, strict=True)}, "step")
 
     def send_reset(
         self,
@@ -290,9 +291,9 @@ class AsyncVectorEnv(VectorEnv):
         """Takes an action in every environment, or in those a mapping names, and waits for all of them."""
         if self._all_here and not self._ready:
             return super().step(actions)
-        pairs = list(self._checked_actions(actions))
-        self._check_idle(i for i, _ in pairs)
-        outcomes = self._advance({i: self._slots[i].act(action) for i, action in pairs})
+        indices, given = self._checked_actions(actions)
+        self._check_idle(indices)
+        outcomes = self._advance({i: self._slots[i].act(action) for i, action in zip(indices, given, strict=True)})
         return Batch(*map(list, zip(*outcomes))) if outcomes else Batch([], [], [], [], [])
 
     def close(self) -> None:

@@ -27,39 +27,45 @@ class GuessTheNumber(Game):
         whole_number("max_number", max_number, 0)
         if max_number <= min_number:
             raise ConfigError(f"max_number must be above min_number; given: {min_number} and {max_number}")
-        self.min_number, self.max_number = min_number, max_number
-        self.max_turns = whole_number("max_turns", max_turns, 1)
         self.randomize = randomize
+        self._choose(min_number, max_number, whole_number("max_turns", max_turns, 1))
+        self.secret = min_number  # until `on_reset` draws one
+
+    def _choose(self, min_number: int, max_number: int, max_turns: int) -> None:
+        self.min_number, self.max_number, self.max_turns = min_number, max_number, max_turns
+        self._question = (
+            f"I am thinking of a whole number between {min_number} and {max_number}. You have {max_turns} guesses. "
+            "After each wrong guess I say whether my number is higher or lower."
+        )
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         if self.randomize:
-            self.min_number = self.rng.randint(1, 10)
-            self.max_number = self.rng.randint(self.min_number + 5, self.min_number + 50)
-            self.max_turns = math.ceil(math.sqrt(self.max_number - self.min_number)) + 1
+            min_number = self.rng.randint(1, 10)
+            max_number = self.rng.randint(min_number + 5, min_number + 50)
+            self._choose(min_number, max_number, math.ceil(math.sqrt(max_number - min_number)) + 1)
         self.secret = self.min_number + self.draw(self.max_number - self.min_number + 1)
-        return (
-            f"I am thinking of a whole number between {self.min_number} and {self.max_number}. You have "
-            f"{self.max_turns} guesses. "
-            "After each wrong guess I say whether my number is higher or lower.",
-            {},
-        )
+        return self._question, {}
 
     def on_step(self, action: str) -> StepResult:
-        guess = _SMALL.get(action)
+        text, guess = action, _SMALL.get(action)
         if guess is None:
             text = action.strip()
             if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20):
                 return self.unreadable(action, "a whole number")
             guess = int(text)
-        if guess == self.secret:
-            return self.won(f"Yes, my number is {guess}.")
-        if not self.min_number <= guess <= self.max_number:
-            said = f"{guess} is not between {self.min_number} and {self.max_number}."
+            text = str(guess)
+        secret = self.secret
+        if guess == secret:
+            return self.won(f"Yes, my number is {text}.")
+        if secret > guess >= self.min_number:
+            said = f"My number is higher than {text}."
+        elif secret < guess <= self.max_number:
+            said = f"My number is lower than {text}."
         else:
-            said = f"My number is {'higher' if self.secret > guess else 'lower'} than {guess}."
+            said = f"{text} is not between {self.min_number} and {self.max_number}."
         if len(self._actions) + 1 < self.max_turns:
             return said, 0.0, False, False, {}
-        return self.carry_on(said)
+        return self.out_of_turns(said, 0.0)
 
     def sample_action(self) -> str:
         return str(self.action_rng.randint(self.min_number, self.max_number))

@@ -10,11 +10,11 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, cast
 
 from gem_core.bridge import after
-from gem_core.env import Env, ResetResult, StepResult
+from gem_core.env import Env, ResetResult, Shortcut, StepResult
 from gem_core.envs.game import FORMAT_ERROR
 from gem_core.errors import ConfigError
 from gem_core.wrapper import Wrapper
@@ -79,36 +79,16 @@ class ActionFormat(Wrapper):
         return self._instructed(result) if type(result) is tuple else after(result, self._instructed)
 
     def _instructed(self, result: ResetResult) -> ResetResult:
-        observation, info = result
-        said = self.instruction()
-        if self.place == "observation":
-            return f"{observation}\n{said}", info
-        return observation, {**info, "system": f"{info['system']}\n\n{said}" if info.get("system") else said}
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "on_step" in vars(cls) and "step" not in vars(cls):
-            cls.step = Wrapper.step  # type: ignore[method-assign]  # the short way below would pass its on_step by
+        return _with(self.instruction(), self.place, result)
 
     def step(self, action: str) -> StepResult:
-        """As every wrapper's, by a short way: all games step through here, and the inner result is checked already."""
-        if self._phase != "running" or type(action) is not str or (parsed := self.parse(action)) is None:
-            return super().step(action)
-        result = self.env.step(parsed)
-        if type(result) is not tuple:
-            return cast(StepResult, after(result, partial(self._noted, action, parsed)))
-        observation, _, terminated, truncated, info = result  # `_noted`, in place
-        if "parsed_action" not in info:
-            info["parsed_action"] = parsed
-        self._actions.append(action)
-        self._observation = observation
-        if terminated or truncated:
-            self._phase = "ended"
-        return result
+        """As every wrapper's; the short way where there is one."""
+        way = self.shortcut()
+        return super().step(action) if way is self or not isinstance(action, str) else way.step(action)
 
-    def _noted(self, action: str, parsed: str, result: StepResult) -> StepResult:
-        result[4].setdefault("parsed_action", parsed)
-        return self._took(action, result)
+    def shortcut(self) -> Shortcut:
+        straight = _is_straight(type(self), type(self.env))  # type: ignore[arg-type]  # mypy asks their instances for a hash
+        return _Straight(self) if straight else self
 
     def on_step(self, action: str) -> Any:
         parsed = self.parse(action)
@@ -127,11 +107,102 @@ class ActionFormat(Wrapper):
         return self.write(self.env.sample_action())
 
 
+def _with(instruction: str, place: str, result: ResetResult) -> ResetResult:
+    """A first observation with what is said about the format."""
+    observation, info = result
+    if place == "observation":
+        return f"{observation}\n{instruction}", info
+    return observation, {**info, "system": f"{info['system']}\n\n{instruction}" if info.get("system") else instruction}
+
+
+class _Straight:
+    """The way through an action format straight into a plain environment: `reset` and `step` of the two in one.
+
+    All games are stepped in this way. A wrapper hands on what it does not define, for which Python takes longer over everything
+    that is looked up in it: so what a step needs is looked up once, and `own`, its attributes, is where its account is kept.
+    """
+
+    __slots__ = ("env", "format", "instruction", "own", "parse")
+
+    def __init__(self, format: ActionFormat) -> None:
+        self.format, self.env, self.own = format, format.env, vars(format)
+        self.parse, self.instruction = format.parse, format.instruction
+
+    def reset(self, *, seed: int, options: Mapping[str, Any] | None) -> ResetResult:
+        if type(seed) is not int or seed < 0 or options:  # to be checked first
+            return self.format.reset(seed=seed, options=options)
+        own, instruction = self.own, self.instruction
+        own["_phase"] = "new"
+        own["_seed"] = seed
+        own["_options"] = {}
+        own["_actions"] = []
+        own["_rng"] = own["_action_rng"] = None
+        result = self.env.reset(seed=seed)
+        if type(result) is not tuple:
+            return cast(ResetResult, after(after(result, self.format._instructed), self.format._began))
+        result = _with(instruction(), self.format.place, result)
+        own["_phase"] = "running"
+        own["_observation"] = result[0]
+        return result
+
+    def step(self, action: str) -> StepResult:
+        own, env, parse = self.own, self.env, self.parse
+        if (
+            own["_phase"] != "running"
+            or env._phase != "running"
+            or env._offload is not None
+            or type(parsed := parse(action)) is not str
+        ):
+            return Wrapper.step(self.format, action)  # which says why not, or knows what to do
+        result: Any = env.on_step(parsed)
+        if type(result) is not tuple:
+            return cast(StepResult, after(env._will_take(parsed, result), partial(self._noted, action, parsed)))
+        try:
+            observation, reward, terminated, truncated, info = result
+        except ValueError:
+            raise env._nonsense(result) from None
+        if not (  # as in `_took`, and then its account for both: calling it twice would take a tenth of the step
+            type(observation) is str
+            and type(reward) is float
+            and reward - reward == 0.0
+            and (terminated is False or terminated is True)
+            and (truncated is False or truncated is True)
+            and type(info) is dict
+        ):
+            return self._noted(action, parsed, env._took(parsed, result))
+        env._actions.append(parsed)
+        own["_actions"].append(action)
+        env._observation = own["_observation"] = observation
+        if "parsed_action" not in info:
+            info["parsed_action"] = parsed
+        if terminated or truncated:
+            env._phase = own["_phase"] = "ended"
+        return result
+
+    def _noted(self, action: str, parsed: str, result: StepResult) -> StepResult:
+        result[4].setdefault("parsed_action", parsed)
+        return self.format._took(action, result)
+
+
+@lru_cache
+def _is_straight(outer: type[ActionFormat], inner: type[Env]) -> bool:
+    """Whether neither has a way of its own, which the straight one would pass by."""
+    return (
+        inner.step is Env.step
+        and inner.reset is Env.reset
+        and not issubclass(inner, Wrapper)
+        and outer.step is ActionFormat.step
+        and outer.reset is ActionFormat.reset
+        and outer.on_step is ActionFormat.on_step
+        and outer.on_reset is ActionFormat.on_reset
+    )
+
+
 class Boxed(ActionFormat):
     r"""The action stands in `\boxed{}`; the last complete box counts."""
 
     def instruction(self) -> str:
-        return f"Give your answer as \\boxed{{{self.action_example}}}."
+        return f"Give your answer as \\boxed{{{self.env.action_example}}}."
 
     parse = staticmethod(last_boxed)
 
@@ -145,7 +216,8 @@ class React(ActionFormat):
     _action = re.compile(r"^[ \t]*Action[ \t]*:(.*)$", re.MULTILINE | re.IGNORECASE)
 
     def instruction(self) -> str:
-        return f"Answer with your reasoning and one action, in this form:\nThought: your reasoning\nAction: {self.action_example}"
+        form = f"Thought: your reasoning\nAction: {self.env.action_example}"
+        return f"Answer with your reasoning and one action, in this form:\n{form}"
 
     def parse(self, text: str) -> str | None:
         found = [a for a in map(str.strip, self._action.findall(text)) if a]
@@ -161,7 +233,7 @@ class ToolCall(ActionFormat):
     def instruction(self) -> str:
         return (
             "You act by calling the function act(action: str). Write the call as\n"
-            f"<tool_call>\n{self._json(self.action_example)}\n</tool_call>"
+            f"<tool_call>\n{self._json(self.env.action_example)}\n</tool_call>"
         )
 
     def parse(self, text: str) -> str | None:
@@ -195,7 +267,7 @@ class Code(ActionFormat):
     _act = re.compile(r"""\s*act\(\s*("[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|[+-]?[\d.]+)\s*\)\s*""")
 
     def instruction(self) -> str:
-        return f"Act by writing one block of Python code, in this form:\n```python\nact({self.action_example!r})\n```"
+        return f"Act by writing one block of Python code, in this form:\n```python\nact({self.env.action_example!r})\n```"
 
     def parse(self, text: str) -> str | None:
         blocks = self._block.findall(text)
