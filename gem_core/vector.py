@@ -37,7 +37,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from gem_core.bridge import drive
 from gem_core.env import Env, StepResult
-from gem_core.errors import ActionTypeError, ConfigError, DeadlineError, ResetNeededError
+from gem_core.errors import ActionTypeError, ConfigError, DeadlineError, NonsenseError, ResetNeededError
 from gem_core.registry import make
 from gem_core.runner import Background, OnLoop, OnThread, Runner
 from gem_core.slot import Autoreset, Slot, failed
@@ -136,6 +136,8 @@ class VectorEnv:
             except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
                 result = self._now(drive(slot.fail("step", error)))
             extend(result)
+        if len(flat) != 5 * len(slots):  # which no environment's step lets through, unless it has one of its own
+            raise NonsenseError("a step() returned other than (observation, reward, terminated, truncated, info)")
         return Batch(flat[::5], flat[1::5], flat[2::5], flat[3::5], flat[4::5])
 
     def close(self) -> None:

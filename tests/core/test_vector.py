@@ -19,7 +19,7 @@ from misbehaving import Awaited, Blocking, Counter, Misbehaving
 
 from gem_core import make
 from gem_core.env import Env
-from gem_core.errors import ActionTypeError, ConfigError, ResetNeededError, UnknownNameError
+from gem_core.errors import ActionTypeError, ConfigError, NonsenseError, ResetNeededError, UnknownNameError
 from gem_core.process import ProcessEnv
 from gem_core.types import Failure
 from gem_core.vector import AsyncVectorEnv, VectorEnv, make_vec
@@ -370,3 +370,18 @@ def test_hanging_environments_do_not_hold_up_the_exit() -> None:
 
 def test_the_test_environments_are_what_they_claim() -> None:
     assert (Counter.execution, Blocking.execution, misbehaving.Isolated.execution) == ("inline", "thread", "process")
+
+
+@pytest.mark.parametrize("extra", [-1, 1])
+def test_a_step_of_an_author_s_own_cannot_shift_what_others_returned(extra: int) -> None:
+    """Env.step checks what on_step returns; an environment that overrides step itself passes that check by."""
+
+    class Overridden(Counter):
+        def step(self, action: str) -> Any:
+            result = super().step(action)
+            return result[:4] if extra < 0 else (*result, "more")
+
+    with make_vec([Counter, Overridden, Counter], mode="sync") as vec:  # type: ignore[arg-type]
+        vec.reset(seed=0)
+        with pytest.raises(NonsenseError, match="other than"):
+            vec.step(["1", "1", "1"])
