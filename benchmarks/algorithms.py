@@ -272,7 +272,7 @@ def lesson(model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int
         loss = 0.0
         for part in _parts(chosen, [len(ids) for ids, _ in chosen]):
             ids_B_T, mask_B_T = (_padded([row[i] for row in part], model.device) for i in (0, 1))
-            share = -_logprobs(model, ids_B_T, mask_B_T.bool(), 1.0).sum() / sum(sum(mask) for _, mask in chosen)
+            share = -_logprobs(model, ids_B_T, mask_B_T.bool()).sum() / sum(sum(mask) for _, mask in chosen)
             share.backward()
             loss += share.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -391,7 +391,7 @@ class Trainer:
             ids_B_T = _padded([view.ids for view, _ in part], self.model.device)
             mask_B_T = _padded([view.mask for view, _ in part], self.model.device).bool()
             advantage_B_T = _padded([spread for _, spread in part], self.model.device)
-            logp = _logprobs(self.model, ids_B_T, mask_B_T, 1.0)
+            logp = _logprobs(self.model, ids_B_T, mask_B_T)
             (-(logp * advantage_B_T[mask_B_T]).sum() / max(count, 1)).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         optimizer.step()
@@ -455,12 +455,12 @@ def _autocast(like: torch.Tensor) -> Any:
     return torch.autocast(like.device.type, torch.bfloat16, enabled=like.device.type == "cuda")
 
 
-def _logprobs(model: Any, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor, temperature: float) -> torch.Tensor:
+def _logprobs(model: Any, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
     """log pi of the chosen tokens, in a row. Padding stands behind, where causal attention does not see it."""
     with _autocast(ids_B_T):
         hidden_B_T_D = model.model(input_ids=ids_B_T, use_cache=False).last_hidden_state
         logits_N_V = model.lm_head(hidden_B_T_D[:, :-1][mask_B_T[:, 1:]])
-    return -functional.cross_entropy(logits_N_V.float() / temperature, ids_B_T[:, 1:][mask_B_T[:, 1:]], reduction="none")
+    return -functional.cross_entropy(logits_N_V.float(), ids_B_T[:, 1:][mask_B_T[:, 1:]], reduction="none")
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
@@ -543,6 +543,8 @@ def work_off(model: str, work: str, out: str, runs: Any, workers: int, slots: in
             return
         try:
             result = trainer.train(run)
+        except KeyboardInterrupt:  # which a terminal sends to workers as well
+            return
         except Exception:  # noqa: BLE001 - the other runs go on; this one has no file and can be run again
             print(f"{run.name} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             continue
@@ -617,6 +619,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"loss {loss:.3f}, {time.time() - began:.0f} s; the model is in {args.work / 'model'}")
         return 0
     todo = left(args.only, args.out)
+    if not (args.work / "model" / "config.json").is_file():
+        raise ConfigError(f"there is no model in {args.work / 'model'}; make it first: algorithms.py lesson --work {args.work}")
     if any(run.updates and run.rate is None for run in todo):
         rates = tuned(args.out)
         todo = [replace(run, rate=rates[run.algorithm]) if run.updates and run.rate is None else run for run in todo]
@@ -640,7 +644,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     undone = len(left(args.only, args.out))
     print(f"{len(todo) - undone} runs in {time.time() - began:.0f} s, {undone} left")
-    return 0
+    return 0 if not undone or time.time() > deadline else 1
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class _Slot:
 
 
 class ContinuousPolicy:
-    """`gem_core.Policy` over a transformers Llama model. One temperature at a time; no top-k, top-p or stop strings."""
+    """`gem_core.Policy` over a transformers Llama model, without top-k, top-p, stop strings and seeds of single requests."""
 
     def __init__(
         self,
@@ -85,11 +85,13 @@ class ContinuousPolicy:
         self._news = threading.Condition()
         self._closed = False
         self._live = 0
+        self._temperature = 1.0
+        """Of all that is running; a request with another one waits until nothing is."""
         self._thread = threading.Thread(target=self._run, name="gem-continuous", daemon=True)
         self._thread.start()
 
     def refresh(self) -> None:
-        """Takes the model's weights over; what was kept of running episodes was computed with the old ones, and goes."""
+        """Takes the model's weights over, between two batches: what was kept of episodes was computed with the old ones."""
         self._decoder.refresh()
         self.weight_version += 1
         for slot in self._slots:
@@ -151,18 +153,20 @@ class ContinuousPolicy:
             free = [slot for slot in self._slots if slot.request is None]
             known = {slot.episode: slot for slot in free if slot.episode is not None and not slot.episode.done()}
             empty = [slot for slot in free if slot.episode not in known]
+            if not running:
+                self._temperature = self._waiting[0].sampling.temperature
             begun: list[_Slot] = []
             later: deque[_Request] = deque()
             for request in self._waiting:
                 slot = known.get(request.episode) if request.episode is not None else None
-                if slot is None and empty:
+                if request.sampling.temperature != self._temperature or (slot is None and not empty):
+                    later.append(request)
+                    continue
+                if slot is None:
                     slot = empty.pop(0)
                     slot.episode, slot.ids = request.episode, []
-                if slot is None:
-                    later.append(request)
-                else:
-                    slot.request = request
-                    begun.append(slot)
+                slot.request = request
+                begun.append(slot)
             self._waiting = later
         fresh = [slot for slot in begun if not slot.ids]
         for group in (fresh, [slot for slot in begun if slot.ids]):  # long first prompts apart from short additions
@@ -182,9 +186,7 @@ class ContinuousPolicy:
             new.append(ids[kept:])
             starts.append(kept)
             slot.ids = list(ids)
-        first = slots[0].request
-        assert first is not None
-        self._decoder.set_temperature(first.sampling.temperature)
+        self._decoder.set_temperature(self._temperature)
         tokens, logprobs = self._decoder.prefill(rows, new, starts)
         for slot, token, logprob in zip(slots, tokens, logprobs):
             self._take(slot, token, logprob)
@@ -380,8 +382,8 @@ class _Decoder:
         x_N_E = embedding_V_D[ids_B_T.view(-1)]
         cos, sin = self.cos[place_B_T].view(B * T, 1, D), self.sin[place_B_T].view(B * T, 1, D)
         # the heads that share keys stand as further queries of one head, so that no keys are repeated
-        hidden_B_T_S = torch.where(self.places[:span] <= place_B_T[:, :, None], 0.0, float("-inf")).to(self.dtype)
-        hidden = hidden_B_T_S[:, None, None].expand(B, 1, H // K, T, span).reshape(B, 1, H // K * T, span)
+        unseen_B_T_S = torch.where(self.places[:span] <= place_B_T[:, :, None], 0.0, float("-inf")).to(self.dtype)
+        unseen = unseen_B_T_S[:, None, None].expand(B, 1, H // K, T, span).reshape(B, 1, H // K * T, span)
         where_N = ((self.rows[:B] if rows_B is None else rows_B)[:, None] * self.context + place_B_T).view(-1)
         for cache in self.cache:
             a_norm, qkv, out, m_norm, gate_up, down = (next(weights) for _ in range(6))
@@ -392,7 +394,7 @@ class _Decoder:
             kept = cache[:B, :span] if rows_B is None else cache[rows_B, :span]
             k, v = kept[:, :, :K].transpose(1, 2), kept[:, :, K:].transpose(1, 2)
             q = h[:, :H].view(B, T, K, H // K, D).permute(0, 2, 3, 1, 4).reshape(B, K, H // K * T, D)
-            a = functional.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
+            a = functional.scaled_dot_product_attention(q, k, v, attn_mask=unseen)
             a = a.view(B, K, H // K, T, D).permute(0, 3, 1, 2, 4).reshape(B * T, H * D)
             x_N_E = torch.addmm(x_N_E, a, out.t())
             gate, up = functional.linear(functional.rms_norm(x_N_E, m_norm.shape, m_norm, self.epsilon), gate_up).chunk(2, -1)
@@ -402,7 +404,7 @@ class _Decoder:
     def _sample(self, hidden_B_D: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A token of each row and its logprob: the largest of logits plus Gumbel noise is a sample of their softmax."""
         logits_B_V = functional.linear(hidden_B_D, self.weights[-2]).float() / self.temperature
-        noise_B_V = torch.empty_like(logits_B_V).exponential_(generator=self.generator).log_()
+        noise_B_V = torch.empty_like(logits_B_V).exponential_(generator=self.generator).clamp_(min=2.0**-24).log_()  # 0 occurs
         token_B = (logits_B_V - self.noise * noise_B_V).argmax(-1)
         logprob_B = logits_B_V.gather(1, token_B[:, None])[:, 0] - logits_B_V.logsumexp(-1)
         return token_B, logprob_B * self.noise
@@ -431,5 +433,5 @@ def _check(prompt_ids: Sequence[int], sampling: Sampling, context: int) -> None:
         raise PolicyError("a prompt has no ids; a model needs at least one to continue from")
     if len(prompt_ids) >= context - 1:
         raise PolicyError(f"a prompt of {len(prompt_ids)} ids leaves no room in a context of {context}; set Limits(max_context=)")
-    if sampling.top_k or sampling.top_p != 1.0 or sampling.stop:
-        raise ConfigError("this engine samples from the whole distribution until the end token: no top_k, top_p or stop")
+    if sampling.top_k or sampling.top_p != 1.0 or sampling.stop or sampling.seed is not None:
+        raise ConfigError("this engine samples from the whole distribution until the end token: no top_k, top_p, stop or seed")

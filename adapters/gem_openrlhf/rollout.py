@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from openrlhf.utils.agent import AgentExecutorBase
 
 from gem_core.errors import ConfigError, PolicyError
-from gem_core.play import Play
-from gem_core.plugins import load_plugins
 from gem_core.policy import warn_if_cut
-from gem_core.pool import EnvPool
-from gem_core.record import RecordWriter
 from gem_core.render import Renderer
-from gem_core.threads import StepThreads
+from gem_core.stage import Stage
 from gem_core.types import Episode, Finish, Generation, Sampling
 from gem_openrlhf.config import read_label
 from gem_openrlhf.convert import to_response
@@ -39,12 +34,8 @@ class GemAgentExecutor(AgentExecutorBase):  # type: ignore[misc]
     """Plays whatever the labels say."""
 
     def __init__(self) -> None:
-        load_plugins()
-        self._threads = StepThreads(1)
-        self._pool = EnvPool(self._threads)
-        self._live = 0
+        self._stage = Stage()
         self._renderers: dict[str, Renderer] = {}
-        self._writers: dict[str, RecordWriter] = {}
 
     async def execute(
         self,
@@ -67,19 +58,14 @@ class GemAgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         if engine.failure is not None:  # a broken engine is no bad rollout: going on would train on nothing, step after step
             raise engine.failure
         if spec.record is not None:
-            self._record(spec.record, episode)
+            self._stage.record(spec.record, episode)
         return to_response(prompt, label, spec, episode, renderer.turn_end or 0, logprobs=sampling_params.logprobs is not None)
 
     async def _play(self, spec: GemSpec, seed: int, engine: _Engine, renderer: Renderer, max_length: int) -> Episode:
         limits = spec.limits(engine.step, max_context=max_length)
         limits = replace(limits, max_context=min(limits.max_context or max_length, max_length))  # OpenRLHF cuts what is longer
         sampling = engine.sampling(spec.max_turn_tokens, max_length)
-        self._live += 1
-        self._threads.size = max(self._threads.size, self._live)
-        try:
-            return await Play(spec.task(seed), engine, renderer, sampling, limits, self._pool).run()
-        finally:
-            self._live -= 1
+        return await self._stage.play(spec.task(seed), engine, renderer, sampling, limits)
 
     def _renderer(self, spec: GemSpec, tokenizer: Any) -> Renderer:
         """One for each template: OpenRLHF sends a new copy of the tokenizer with every prompt."""
@@ -91,12 +77,6 @@ class GemAgentExecutor(AgentExecutorBase):  # type: ignore[misc]
                 raise ConfigError("the tokenizer has neither a chat template nor an end token, so that no turn would end")
             self._renderers[key] = renderer
         return self._renderers[key]
-
-    def _record(self, path: str, episode: Episode) -> None:
-        path = path.replace("{rank}", str(os.getpid()))
-        if path not in self._writers:
-            self._writers[path] = RecordWriter(path)
-        self._writers[path].write(episode)
 
 
 class _Engine:

@@ -1,7 +1,7 @@
 """Rollout: the agent loop verl plays an episode with, on verl's own inference servers.
 
-verl makes one loop per episode and runs all episodes of a worker process on one event loop. What they share is on a `Stage`:
-the environments, the threads their steps run on, and the renderer.
+verl makes one loop per episode and runs all episodes of a worker process on one event loop. What they share is on a stage: the
+environments, the threads their steps run on, records, and the renderer.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.metrics import BatchMetrics
-from gem_core.play import Play
-from gem_core.plugins import load_plugins
-from gem_core.pool import EnvPool
-from gem_core.record import RecordWriter
 from gem_core.render import Renderer
-from gem_core.threads import StepThreads
+from gem_core.stage import Stage
 from gem_core.types import Episode, Finish, Generation, Sampling, Stop
 from gem_verl.config import AGENT, GemSpec, channel, check_config, one_row_only, spec_of
 from gem_verl.convert import Row, to_rows
 
-__all__ = ["GemAgentLoop", "GemAgentLoopOutput", "Stage"]
+__all__ = ["GemAgentLoop", "GemAgentLoopOutput", "GemStage"]
 
 
 class GemAgentLoopOutput(AgentLoopOutput):  # type: ignore[misc]
@@ -42,34 +38,16 @@ class GemAgentLoopOutput(AgentLoopOutput):  # type: ignore[misc]
         return found
 
 
-class Stage:
+class GemStage(Stage):
     """What the episodes of one worker process have in common under one spec."""
 
     def __init__(self, spec: GemSpec, tokenizer: Any) -> None:
-        load_plugins()
+        super().__init__()
         self.spec = spec
         self.renderer = Renderer(tokenizer, template_kwargs=spec.template_kwargs)
-        self.threads = StepThreads(1)
-        self.pool = EnvPool(self.threads)
-        self.live = 0
-        self._writer: RecordWriter | None = None
-
-    async def play(self, play: Play) -> Episode:
-        """Plays to the end, with a thread for every live episode: a slow step holds up none but its own."""
-        self.live += 1
-        self.threads.size = max(self.threads.size, self.live)
-        try:
-            episode = await play.run()
-        finally:
-            self.live -= 1
-        if self.spec.record is not None:
-            if self._writer is None:
-                self._writer = RecordWriter(self.spec.record.replace("{rank}", uuid4().hex[:8]))
-            self._writer.write(episode)
-        return episode
 
 
-_stages: dict[tuple[str, int], Stage] = {}
+_stages: dict[tuple[str, int], GemStage] = {}
 
 
 @register(AGENT)
@@ -107,7 +85,10 @@ class GemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             top_k=max(int(asked.get("top_k", 0)), 0),
             max_tokens=spec.max_turn_tokens or int(rollout.response_length),
         )
-        return await stage.play(Play(spec.task_of(row), server, stage.renderer, sampling, limits, stage.pool))
+        episode = await stage.play(spec.task_of(row), server, stage.renderer, sampling, limits)
+        if spec.record is not None:
+            stage.record(spec.record, episode)
+        return episode
 
     def output(
         self, episode: Episode, sampling_params: dict[str, Any], server: _Server
@@ -155,10 +136,10 @@ class GemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             },
         )
 
-    def _stage(self, more: Any) -> Stage:
+    def _stage(self, more: Any) -> GemStage:
         key = (str([self.config.data.get("gem"), self.config.algorithm, more]), id(self.tokenizer))
         if key not in _stages:
-            _stages[key] = Stage(check_config(self.config, spec_of(self.config, more)), self.tokenizer)
+            _stages[key] = GemStage(check_config(self.config, spec_of(self.config, more)), self.tokenizer)
         return _stages[key]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gem_core import Limits, Renderer, Rollout, Sampling, advantages, tasks_for, token_views
-from gem_core.errors import ConfigError
+from gem_core import Limits, Message, Renderer, Rollout, Sampling, advantages, tasks_for, token_views
+from gem_core.errors import ConfigError, PolicyError
 from gem_core.policies import TransformersPolicy, load_tiny
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -79,6 +79,21 @@ def test_logprobs_are_those_of_a_full_forward_pass(tiny, policy):
     assert checked > 200
 
 
+def test_requests_of_two_temperatures_do_not_mix(tiny, policy):
+    """Greedy turns stay greedy beside hot ones."""
+    _, tokenizer = tiny
+    prompt = Renderer(tokenizer).start([Message("user", "I am thinking of a whole number between 1 and 10.")])
+    cold, hot = Sampling(temperature=0.0, max_tokens=8), Sampling(temperature=5.0, max_tokens=8)
+
+    async def many():
+        return await asyncio.gather(*(policy.generate(prompt, cold if i % 2 else hot) for i in range(12)))
+
+    found = asyncio.run(many())
+    assert len({g.ids for g in found[1::2]}) == 1
+    assert all(p == 0.0 for g in found[1::2] for p in g.logprobs)
+    assert len({g.ids for g in found[::2]}) == 6
+
+
 def test_new_weights_are_played_after_a_refresh_and_not_before(policy, tiny):
     model, tokenizer = tiny
     before = actions(play(policy, tokenizer, temperature=0.0))
@@ -102,12 +117,13 @@ def test_new_weights_are_played_after_a_refresh_and_not_before(policy, tiny):
     [
         (Sampling(top_k=5), [1], "top_k"),
         (Sampling(stop=("x",)), [1], "stop"),
+        (Sampling(seed=1), [1], "seed"),
         (Sampling(), [], "no ids"),
         (Sampling(), [1] * 600, "context of 512"),
     ],
 )
 def test_what_the_engine_cannot_do_is_refused(policy, sampling, prompt, said):
-    with pytest.raises((ConfigError, Exception), match=said):
+    with pytest.raises((ConfigError, PolicyError), match=said):
         asyncio.run(policy.generate(prompt, sampling))
 
 
@@ -209,13 +225,15 @@ def test_runs_are_made_once_and_wait_for_their_tuning(tmp_path, monkeypatch, cap
     """In processes of their own, as on a GPU; a second call finds nothing left to do."""
     monkeypatch.setattr(algorithms, "prepare", lambda work: work.mkdir(parents=True, exist_ok=True))
     folders = ("--work", str(tmp_path / "work"), "--out", str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match="tuning"):
-        algorithms.main(["run", "main/", *folders])
     with pytest.raises(ConfigError, match="no run's name"):
         algorithms.main(["run", "nothing/", *folders])
+    with pytest.raises(ConfigError, match="lesson"):
+        algorithms.main(["run", "main/", *folders])
     model, tokenizer = load_tiny()
     model.save_pretrained(tmp_path / "work" / "model")
     tokenizer.save_pretrained(tmp_path / "work" / "model")
+    with pytest.raises(ConfigError, match="tuning"):
+        algorithms.main(["run", "main/", *folders])
     assert algorithms.main(["run", "before/GuessTheNumber", *folders]) == 0
     (path,) = (tmp_path / "out").glob("*/*.json")
     assert json.loads(path.read_text())["run"]["name"] == "before/GuessTheNumber-v0-easy"
