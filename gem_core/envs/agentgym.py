@@ -7,6 +7,7 @@ make("agentgym:BabyAI-v0", url="http://host:36001", tasks=1000)           # a se
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import threading
 from collections.abc import Mapping
@@ -167,4 +168,5 @@ def _client(httpx: Any, headers: Mapping[str, str]) -> Any:
             # No limit on connections: as many episodes are under way as the engine allows.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
             _clients[key] = httpx.Client(headers=dict(headers), limits=limits)
+            atexit.register(_clients[key].close)
         return _clients[key]
