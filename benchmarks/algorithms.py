@@ -607,8 +607,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not args.only or any(run.name.startswith(p) for p in args.only):
                 print(f"{'-' if run.name in missing else 'done':5}{run.name}")
         return 0
-    prepare(args.work)
+    for name in ("updates", "count", "workers", "slots"):
+        if getattr(args, name, 1) < 1:
+            raise ConfigError(f"--{name} must be 1 or more; given: {getattr(args, name)}")
     if args.command == "lesson":
+        prepare(args.work)
         model, tokenizer = load(args.model)
         taught = [*SETTINGS, LONG] + [replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)]
         placed = [setting.placed(args.work) for setting in taught]
@@ -624,6 +627,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if any(run.updates and run.rate is None for run in todo):
         rates = tuned(args.out)
         todo = [replace(run, rate=rates[run.algorithm]) if run.updates and run.rate is None else run for run in todo]
+    prepare(args.work)
     context = multiprocessing.get_context("spawn")
     runs = context.Queue()
     for run in todo:

@@ -20,10 +20,15 @@ PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
 FIGURES = PAGE.parent / "images"
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Student's t for a 95% interval of a mean, by the number of seeds."""
-SHOWN = {"rebn": "REINFORCE + ReBN", "reinforce": "REINFORCE", "grpo": "GRPO", "ppo": "PPO", "rloo": "RLOO"}
-SHOWN |= {"reinforce++": "REINFORCE++"}
-COLOURS = {"rebn": "#08519c", "reinforce": "#d94801", "grpo": "#238b45", "ppo": "#6a51a3", "rloo": "#636363"}
-COLOURS |= {"reinforce++": "#c51b8a"}
+SHOWN = {
+    "rebn": ("REINFORCE + ReBN", "#08519c"),
+    "reinforce": ("REINFORCE", "#d94801"),
+    "grpo": ("GRPO", "#238b45"),
+    "ppo": ("PPO", "#6a51a3"),
+    "rloo": ("RLOO", "#636363"),
+    "reinforce++": ("REINFORCE++", "#c51b8a"),
+}
+"""Name and colour of each algorithm, in the order of the tables."""
 
 Result = dict[str, Any]
 
@@ -95,7 +100,7 @@ def tuning(known: dict[str, Result]) -> str:
     runs = _group(known, "tuning/").values()
     rates = sorted({r["run"]["rate"] for r in runs})
     rows = []
-    for algorithm, name in SHOWN.items():
+    for algorithm, (name, _) in SHOWN.items():
         scores = {r["run"]["rate"]: _last(r, "return") for r in runs if r["run"]["algorithm"] == algorithm}
         if scores:
             best = max(scores.values())
@@ -117,7 +122,7 @@ def main_table(known: dict[str, Result]) -> str:
             rows.append(
                 [
                     "",
-                    SHOWN[algorithm],
+                    SHOWN[algorithm][0],
                     interval([e["return"] for e in evaluations]),
                     interval([e["success"] for e in evaluations], percent=True),
                     str(len(results)),
@@ -252,13 +257,14 @@ def draw_main(known: dict[str, Result], out: Path) -> None:
     )
     for axes, (env, algorithms) in zip(panels[0], kinds.items()):
         for algorithm, results in algorithms.items():
+            name, colour = SHOWN[algorithm]
             curves = [_smooth(r["curve"]["return"]) for r in results]
             steps = range(min(map(len, curves)))
             columns = [[curve[i] for curve in curves] for i in steps]
-            axes.plot(steps, [fmean(c) for c in columns], color=COLOURS[algorithm], label=SHOWN[algorithm])
+            axes.plot(steps, [fmean(c) for c in columns], color=colour, label=name)
             if len(curves) > 1:
                 low, high = [min(c) for c in columns], [max(c) for c in columns]
-                axes.fill_between(steps, low, high, color=COLOURS[algorithm], alpha=0.15, linewidth=0)
+                axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.set(title=env, xlabel="update")
         axes.grid(alpha=0.3)
     panels[0][0].set_ylabel("return (mean of 5 updates)")

@@ -148,6 +148,9 @@ def teach(model: Any, tokenizer: Any, args: Args, rows: int = 32) -> None:
     wrappers = [*parse_wrappers(args.wrappers), *parse_wrappers(args.tools)]
     with Rollout(RandomPlayer()) as engine:
         played = engine.run_batch(tasks_for(args.env, range(2**30, 2**30 + rows * args.lessons), wrappers=wrappers))
+    broken = next((e for e in played if e.void), None)
+    if broken is not None:
+        raise ConfigError(f"--lessons needs an environment that a random player can play; {broken!r}")
     views = [view for e in played for view in token_views(tokenised(e, Renderer(tokenizer)))]
     random.Random(args.seed).shuffle(views)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)

@@ -60,7 +60,7 @@ class RegistrationError(GemError, ValueError):
 
 
 class UnknownNameError(GemError, LookupError):
-    """Raised when nothing is registered under a name; suggests the nearest ones."""
+    """Raised when nothing is registered under a name; suggests the nearest ones, or names all where they are few."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str] = (), hint: str = "") -> None:
         super().__init__(kind, name, tuple(known), hint)
@@ -69,7 +69,10 @@ class UnknownNameError(GemError, LookupError):
     def __str__(self) -> str:
         near = difflib.get_close_matches(self.name, self.known, n=3, cutoff=0.5)
         text = f"no {self.kind} is registered as {self.name!r}"
-        text += "; did you mean " + " or ".join(repr(n) for n in near) + "?" if near else "."
+        if near:
+            text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
+        else:
+            text += f"; there are: {', '.join(sorted(self.known))}." if 0 < len(self.known) <= 12 else "."
         return f"{text} {self.hint}".rstrip()
 
 

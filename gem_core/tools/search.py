@@ -221,8 +221,8 @@ def _changed(path: str | os.PathLike[str]) -> float:
 
 
 def _libraries() -> tuple[Any, Any]:
-    # bm25s tries jax out when it is imported, if there is one, and jax then takes three quarters of a GPU's memory
-    hidden = "jax" not in sys.modules
+    # bm25s tries jax out when it is first imported, if there is one, and jax then takes three quarters of a GPU's memory
+    hidden = not sys.modules.keys() & {"bm25s", "jax"}
     if hidden:
         sys.modules["jax"] = None  # type: ignore[assignment]
     try:

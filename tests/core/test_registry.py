@@ -198,6 +198,12 @@ def test_wrappers_that_cannot_be_read_are_refused(bad: Any) -> None:
         parse_wrappers(bad)
 
 
+def test_a_name_like_no_other_is_answered_with_all_of_them_where_they_are_few() -> None:
+    error = UnknownNameError("kind", "zzz", ("beta", "alpha"))
+    assert str(error) == "no kind is registered as 'zzz'; there are: alpha, beta."
+    assert str(UnknownNameError("kind", "zzz", map(str, range(100)))) == "no kind is registered as 'zzz'."
+
+
 def test_a_wrapper_that_does_not_fit_is_named() -> None:
     with pytest.raises(UnknownNameError, match="no wrapper is registered as 'conct'; did you mean 'concat'"):
         make(EASY, wrappers=["conct"])

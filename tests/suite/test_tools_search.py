@@ -33,6 +33,21 @@ def index(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
     return Index.build(corpus, tmp_path_factory.mktemp("index") / "cities")
 
 
+def test_searching_does_not_wake_jax(corpus: Path, tmp_path: Path) -> None:
+    """bm25s would, where jax is installed, and it would take most of a GPU's memory; what imports jax later still gets it."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("print('jax is awake')", encoding="utf-8")
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from gem_core.tools.search import Index
+print(Index.build({str(corpus)!r}, {str(tmp_path / "index")!r}).search("capital of France", 1)[0].title, "jax" in sys.modules)
+import jax
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["Paris False", "jax is awake"], done.stderr
+
+
 def test_the_best_passage_comes_first(index: Index) -> None:
     assert index.size == 206
     for city, country in CITIES.items():

@@ -34,6 +34,18 @@ def test_guessing_is_learnt(tmp_path: Path, say: Callable[[str], None]) -> None:
     assert "--overwrite" in again.stderr
 
 
+def test_lessons_come_before_the_training(tmp_path: Path) -> None:
+    done = recipe("trl_guess_the_number.py", tmp_path / "run", "--lessons", "3", "--updates", "1", "--episodes", "32")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("3 lessons, loss ")]
+    assert float(line.rpartition(" ")[2]) < 1.5, "the tiny model knows the format already"
+    (metrics,) = metrics_of(tmp_path / "run")
+    assert metrics["success"] > 0.2, "and has not unlearnt it"
+    wrong = recipe("trl_guess_the_number.py", tmp_path / "other", "--lessons", "-1")
+    assert wrong.returncode == 1
+    assert "--lessons must be 0 or more" in wrong.stderr
+
+
 def test_the_recipe_with_a_tool_runs_to_its_end(tmp_path: Path, say: Callable[[str], None]) -> None:
     short = ("--lessons", "100", "--updates", "2", "--episodes", "32")
     done = recipe("trl_maths_with_python.py", tmp_path / "run", *short)
