@@ -182,8 +182,9 @@ def plan() -> list[Run]:
     for seed in range(3):
         for gamma in (1.0, 0.95, 0.9, 0.8):
             runs.append(trained(f"gamma/{gamma:g}-{seed}", GUESS, "rebn", seed=seed, gamma=gamma, updates=45))
-    for schedule, horizon in SCHEDULES.items():
-        runs.append(trained(f"horizon/{schedule}", LONG, "rebn", horizon=horizon, gamma=1.0))
+    for seed in range(3):
+        for schedule, horizon in SCHEDULES.items():
+            runs.append(trained(f"horizon/{schedule}-{seed}", LONG, "rebn", seed=seed, horizon=horizon, gamma=1.0))
     for algorithm in ("rebn", "reinforce"):
         for s in SETTINGS:
             runs.append(trained(f"breadth/{_slug(s)}-{algorithm}", s, algorithm, updates=20, episodes=64, evaluated=128))
@@ -215,19 +216,20 @@ def _slug(setting: Setting) -> str:
 class Student:
     """Shows how a tool is called, in one of three problems, and what an answer looks like; it knows no answers itself."""
 
-    def __init__(self, tool: str, seed: int) -> None:
-        self.tool, self.rng = tool, random.Random(seed)
+    def __init__(self, tool: str) -> None:
+        self.tool = tool
 
     def act(self, env: Any, observation: str) -> str:
+        rng = random.Random(observation)  # not one for all: who asks first differs from lesson to lesson
         if "Give your answer as" in observation:
             question = observation.partition("\n")[0]
-            if self.tool and self.rng.random() < 1 / 3:
+            if self.tool and rng.random() < 1 / 3:
                 wanted = f"print({' '.join(question.split()[2:])[:-1]})" if self.tool == "python" else question
                 return f"<{self.tool}>{wanted}</{self.tool}>"
-            return f"\\boxed{{{self.rng.randrange(100, 10000)}}}"
+            return f"\\boxed{{{rng.randrange(100, 10000)}}}"
         found = observation.partition("\nThat was the last")[0]
         words = re.findall(r"\d+", found) if self.tool == "python" else re.findall(r"[A-Z]\w+(?: [A-Z]\w+)?|\d{4}", found)
-        return f"\\boxed{{{self.rng.choice(words or ['0'])}}}"
+        return f"\\boxed{{{rng.choice(words or ['0'])}}}"
 
 
 def lesson_rows(settings: Sequence[Setting], tokenizer: Any, count: int) -> list[tuple[list[int], list[int]]]:
@@ -236,7 +238,7 @@ def lesson_rows(settings: Sequence[Setting], tokenizer: Any, count: int) -> list
     found = []
     for setting in settings:
         tool = setting.tools.partition("(")[0]
-        player = ScriptedPlayer(Student(tool, 0).act) if setting.eval_kwargs else RandomPlayer()
+        player = ScriptedPlayer(Student(tool).act) if setting.eval_kwargs else RandomPlayer()
         tasks = tasks_for(setting.env, range(count), wrappers=setting.tools, env_kwargs=setting.kwargs)
         with Rollout(player, limits=Limits(max_turns=min(4, setting.turns or 4)), concurrency=8) as engine:
             episodes = engine.run_batch(tasks)
@@ -262,8 +264,9 @@ def _row(episode: Episode, renderer: Renderer, framed: bool) -> tuple[list[int],
 
 
 def lesson(model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int, count: int, seed: int = 0) -> float:
-    """Imitation of random players; returns the loss of the last update."""
+    """Imitation of random players; returns the loss of the last update. The same lesson gives the same weights on like GPUs."""
     rows = lesson_rows(settings, tokenizer, count)
+    torch.use_deterministic_algorithms(True, warn_only=True)
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
     for update in range(updates):
@@ -279,6 +282,7 @@ def lesson(model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int
         for group in optimizer.param_groups:
             group["lr"] = 1e-4 * (1 - update / updates)
         optimizer.step()
+    torch.use_deterministic_algorithms(False)
     return loss
 
 
@@ -611,6 +615,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(args, name, 1) < 1:
             raise ConfigError(f"--{name} must be 1 or more; given: {getattr(args, name)}")
     if args.command == "lesson":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS is not deterministic
         prepare(args.work)
         model, tokenizer = load(args.model)
         taught = [*SETTINGS, LONG] + [replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)]

@@ -188,12 +188,17 @@ def tools(known: dict[str, Result]) -> str:
 
 def horizon(known: dict[str, Result]) -> str:
     """A long game trained with fixed and with growing horizons, evaluated with the longest."""
+    found: dict[str, list[Result]] = {}
+    for result in _group(known, "horizon/").values():
+        found.setdefault(result["run"]["horizon"], []).append(result)
     rows = []
-    for name, result in _group(known, "horizon/").items():
-        e, curve = result["evaluation"], result["curve"]
-        tokens = sum(curve["tokens"])
-        rows.append([name, result["run"]["horizon"], f"{e['return']:.3f}", f"{e['success']:.1%}", f"{tokens / 1e3:.0f}k"])
-    return _markdown(["", "turns", "return", "success", "tokens sampled in training"], rows)
+    for turns, results in found.items():
+        evaluations = [r["evaluation"] for r in results]
+        tokens = fmean(sum(r["curve"]["tokens"]) for r in results)
+        returns = interval([e["return"] for e in evaluations])
+        success = interval([e["success"] for e in evaluations], percent=True)
+        rows.append([f"`{turns}`", returns, success, f"{tokens / 1e3:.0f}k", str(len(results))])
+    return _markdown(["turns", "return", "success", "tokens sampled in training", "seeds"], rows)
 
 
 def speed(known: dict[str, Result]) -> str:

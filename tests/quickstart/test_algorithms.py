@@ -278,7 +278,7 @@ def test_the_tables_are_made_of_the_results():
     assert breadth.count("\n") == 25
     assert "| 0.8 | 31.0 ± 2.5% | 2.800 ± 0.000 | 3 |" in algorithms_report.gamma(known)
     assert "without | 0.0% | 1.00 | 30.0% | 1.00 |" in algorithms_report.tools(known)
-    assert "| scaling | 6,12,20@10 | 0.300 | 30.0% | 30k |" in algorithms_report.horizon(known)
+    assert "| `6,12,20@10` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k | 3 |" in algorithms_report.horizon(known)
     assert "| alone, 256 episodes an update | 4 | 480 | 2000 | 50% | 10% | 40% |" in algorithms_report.speed(known)
 
 
