@@ -163,6 +163,12 @@ def plan() -> list[Run]:
     def untrained(name: str, setting: Setting) -> Run:
         return Run(name, setting, "none", updates=0)
 
+    def horizons(seed: int) -> list[Run]:
+        return [
+            trained(f"horizon/{schedule}-{seed}", LONG, "rebn", seed=seed, horizon=horizon, gamma=1.0)
+            for schedule, horizon in SCHEDULES.items()
+        ]
+
     runs = []
     for rate in RATES:
         for algorithm in dict.fromkeys(TUNED_AS.values()):
@@ -182,13 +188,12 @@ def plan() -> list[Run]:
     for seed in range(3):
         for gamma in (1.0, 0.95, 0.9, 0.8):
             runs.append(trained(f"gamma/{gamma:g}-{seed}", GUESS, "rebn", seed=seed, gamma=gamma, updates=45))
-    for seed in range(3):
-        for schedule, horizon in SCHEDULES.items():
-            runs.append(trained(f"horizon/{schedule}-{seed}", LONG, "rebn", seed=seed, horizon=horizon, gamma=1.0))
+    runs += horizons(0)
     for algorithm in ("rebn", "reinforce"):
         for s in SETTINGS:
             runs.append(trained(f"breadth/{_slug(s)}-{algorithm}", s, algorithm, updates=20, episodes=64, evaluated=128))
-    runs.append(trained("speed/alone", GUESS, "rebn", episodes=256, updates=20))
+    runs += horizons(1) + horizons(2)
+    runs.append(trained("speed/alone", GUESS, "rebn", episodes=256, updates=20, rate=RATES[1]))
     return runs
 
 
