@@ -15,7 +15,7 @@ is equal and stands in `Run`: model, starts, episodes, tokens a turn, optimizer,
     loss = -1/Z * sum over sampled tokens of A * log pi,    Z the sampled tokens of the batch
 
 so that PPO's ratio is 1, and what is left of PPO is its critic: a second model with a value at the start of every turn, GAE over
-turns, advantages whitened. No KL term, no entropy bonus, in any of them.
+turns, advantages whitened. No KL term, no entropy bonus, in any of them. Models compute in bfloat16, the optimizer in float32.
 """
 
 from __future__ import annotations
@@ -84,20 +84,22 @@ class Setting:
 
 
 GUESS = Setting("game:GuessTheNumber-v0-easy")
+MINES = Setting("game:Minesweeper-v0-easy", turns=6)
+SUM = Setting("rg:chain_sum", {"config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}})
 SETTINGS = [
     GUESS,
     Setting("game:Hangman-v0-easy"),
     Setting("game:Mastermind-v0-easy", {"max_turns": 6}),
     Setting("game:Wordle-v0-easy", {"max_turns": 6}),
     Setting("game:TowerofHanoi-v0-easy"),
-    Setting("game:Minesweeper-v0-easy", turns=6),
+    MINES,
     Setting("game:Sokoban-v0-easy", {"num_boxes": 1, "max_turns": 8}),
     Setting("game:FifteenPuzzle-v0-easy", {"max_turns": 8}),
     Setting("game:Game2048-v0-easy", turns=8),
     Setting("game:Sudoku-v0-easy", turns=6),
     Setting("game:WordSearch-v0-easy", turns=2),
     Setting("game:Crosswords-v0-easy", turns=4),
-    Setting("rg:leg_counting"),
+    SUM,
     Setting("rg:letter_counting"),
     Setting("rg:syllogism"),
     Setting("rg:isomorphic_strings"),
@@ -116,10 +118,11 @@ SEARCH = Setting("qa:Sample-v0", {"dataset": "{work}/facts.jsonl"}, 32, eval_kwa
 TOOLS = {"maths": (MATHS, "python(max_uses=1)"), "search": (SEARCH, "search(index='{work}/index',k=1,max_uses=1)")}
 
 RATES = (1e-5, 3e-5, 1e-4)
-"""Every algorithm of the main table is tried with these, on one environment and one seed; the best is taken for all runs."""
+TRIALS = (GUESS, MINES)
+"""Every algorithm of the main table is tried with these rates on these environments, one seed each; the best is taken."""
 TUNED_AS = {"reinforce": "reinforce", "rebn": "rebn", "grpo": "grpo", "ppo": "ppo", "rloo": "grpo", "reinforce++": "rebn"}
 """By whose trial the rate is chosen: those with one seed only take that of their kin."""
-MAIN = ("game:GuessTheNumber-v0-easy", "game:Mastermind-v0-easy", "game:Hangman-v0-easy", "rg:letter_counting")
+MAIN = ("game:GuessTheNumber-v0-easy", "game:Hangman-v0-easy", "game:TowerofHanoi-v0-easy", "rg:chain_sum")
 LONG = Setting("game:Hangman-v0", tokens=16)
 SCHEDULES = {"fixed-6": "6", "fixed-20": "20", "scaling": "6,12,20@10"}
 GROUPED = ("grpo", "rloo")
@@ -165,14 +168,15 @@ def plan() -> list[Run]:
 
     def horizons(seed: int) -> list[Run]:
         return [
-            trained(f"horizon/{schedule}-{seed}", LONG, "rebn", seed=seed, horizon=horizon, gamma=1.0)
+            trained(f"horizon/{schedule}-{seed}", LONG, "rebn", seed=seed, horizon=horizon, gamma=1.0, episodes=64)
             for schedule, horizon in SCHEDULES.items()
         ]
 
     runs = []
-    for rate in RATES:
-        for algorithm in dict.fromkeys(TUNED_AS.values()):
-            runs.append(trained(f"tuning/{algorithm}-{rate:g}", GUESS, algorithm, seed=100, rate=rate))
+    for setting in TRIALS:
+        for rate in RATES:
+            for algorithm in dict.fromkeys(TUNED_AS.values()):
+                runs.append(trained(f"tuning/{_slug(setting)}-{algorithm}-{rate:g}", setting, algorithm, seed=100, rate=rate))
     runs += [untrained(f"before/{_slug(s)}", s) for s in SETTINGS]
     for task, (setting, tools) in TOOLS.items():
         for used in ("", tools):
@@ -198,17 +202,19 @@ def plan() -> list[Run]:
 
 
 def tuned(out: Path) -> dict[str, float]:
-    """The rate of each algorithm whose mean return over the last ten updates of its tuning run was highest."""
-    scores: dict[str, dict[float, float]] = {}
+    """The rate of each algorithm with which its mean return over the last ten updates was highest, averaged over the trials."""
+    scores: dict[tuple[str, float], list[float]] = {}
     for run in plan():
         if run.name.startswith("tuning/") and (out / run.path).is_file():
             curve = json.loads((out / run.path).read_text(encoding="utf-8"))["curve"]["return"]
-            scores.setdefault(run.algorithm, {})[run.rate or 0.0] = fmean(curve[-10:])
-    missing = [a for a in dict.fromkeys(TUNED_AS.values()) if len(scores.get(a, {})) < len(RATES)]
-    if missing:
-        raise ConfigError(f"the tuning of {', '.join(missing)} is not done; do it first: algorithms.py run tuning/")
-    best = {algorithm: max(rates, key=lambda rate: rates[rate]) for algorithm, rates in scores.items()}
-    return {algorithm: best[like] for algorithm, like in TUNED_AS.items()}
+            scores.setdefault((run.algorithm, run.rate or 0.0), []).append(fmean(curve[-10:]))
+    best = {}
+    for algorithm, like in TUNED_AS.items():
+        tried = [scores.get((like, rate), []) for rate in RATES]
+        if any(len(found) < len(TRIALS) for found in tried):
+            raise ConfigError(f"the tuning of {like} is not done; do it first: algorithms.py run tuning/")
+        best[algorithm] = max(RATES, key=lambda rate: fmean(scores[like, rate]))
+    return best
 
 
 def _slug(setting: Setting) -> str:
@@ -225,7 +231,7 @@ class Student:
         self.tool = tool
 
     def act(self, env: Any, observation: str) -> str:
-        rng = random.Random(observation)  # not one for all: who asks first differs from lesson to lesson
+        rng = env.unwrapped.action_rng
         if "Give your answer as" in observation:
             question = observation.partition("\n")[0]
             if self.tool and rng.random() < 1 / 3:
@@ -238,7 +244,8 @@ class Student:
 
 
 def lesson_rows(settings: Sequence[Setting], tokenizer: Any, count: int) -> list[tuple[list[int], list[int]]]:
-    """(ids, mask) of games played at random. Of an answer to a question only the frame is imitated, not the content."""
+    """(ids, mask) of games played at random. Of an answer to a question only the frame is imitated, not the content, unless a
+    tool has just said it."""
     renderer = Renderer(tokenizer)
     found = []
     for setting in settings:
@@ -258,7 +265,7 @@ def lesson_rows(settings: Sequence[Setting], tokenizer: Any, count: int) -> list
 def _row(episode: Episode, renderer: Renderer, framed: bool) -> tuple[list[int], list[int]]:
     (view,) = token_views(tokenised(episode, renderer))
     mask = list(view.mask)
-    for turn, start, _ in view.spans if framed else ():
+    for turn, start, _ in view.spans[:1] if framed else ():
         said = episode.turns[turn].action
         content = re.search(r"(?<=\\boxed\{).+(?=\})|(?<=print\().+(?=\))", said)
         if content and "<" not in said:
@@ -269,29 +276,47 @@ def _row(episode: Episode, renderer: Renderer, framed: bool) -> tuple[list[int],
 
 
 def lesson(model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int, count: int, seed: int = 0) -> float:
-    """Imitation of random players; returns the loss of the last update. The same lesson gives the same weights on like GPUs."""
+    """Imitation of random players; returns the loss of the last update."""
     rows = lesson_rows(settings, tokenizer, count)
-    torch.use_deterministic_algorithms(True, warn_only=True)
     rng = random.Random(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
+    optimizer = Optimizer(model, 1e-4)
     for update in range(updates):
         chosen = rng.sample(rows, min(48, len(rows)))
-        optimizer.zero_grad()
         loss = 0.0
         for part in _parts(chosen, [len(ids) for ids, _ in chosen]):
             ids_B_T, mask_B_T = (_padded([row[i] for row in part], model.device) for i in (0, 1))
             share = -_logprobs(model, ids_B_T, mask_B_T.bool()).sum() / sum(sum(mask) for _, mask in chosen)
             share.backward()
             loss += share.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-4 * (1 - update / updates)
-        optimizer.step()
-    torch.use_deterministic_algorithms(False)
+        optimizer.step(1 - update / updates)
     return loss
 
 
 # ----------------------------------------------------------------------------------------------------------- one training
+
+
+class Optimizer:
+    """Adam on float32 copies of a model's parameters: steps as small as ours would be rounded away in bfloat16."""
+
+    def __init__(self, model: torch.nn.Module, rate: float) -> None:
+        model.zero_grad()  # what a run that failed may have left
+        self.parameters = list(model.parameters())
+        self.copies = [p.detach().float().clone() for p in self.parameters]
+        self.rate = rate
+        self.adam = torch.optim.Adam(self.copies, lr=rate, fused=self.copies[0].is_cuda)
+
+    def step(self, share: float = 1.0) -> float:
+        """One step, of this share of the rate, along the gradients, which are cut to a norm of 1; returns the norm before."""
+        for copied, p in zip(self.copies, self.parameters):
+            copied.grad = None if p.grad is None else p.grad.float()
+            p.grad = None
+        norm = torch.nn.utils.clip_grad_norm_(self.copies, 1.0)
+        for group in self.adam.param_groups:
+            group["lr"] = self.rate * share
+        self.adam.step()
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.copies)
+        return float(norm)
 
 
 class Critic(torch.nn.Module):
@@ -305,8 +330,7 @@ class Critic(torch.nn.Module):
         torch.nn.init.zeros_(self.head.bias)
 
     def forward(self, ids_B_T: torch.Tensor, chosen_B_T: torch.Tensor) -> torch.Tensor:
-        with _autocast(ids_B_T):
-            hidden_B_T_D = self.trunk(input_ids=ids_B_T, use_cache=False).last_hidden_state
+        hidden_B_T_D = self.trunk(input_ids=ids_B_T, use_cache=False).last_hidden_state
         return self.head(hidden_B_T_D[chosen_B_T].float())[:, 0]
 
 
@@ -341,10 +365,9 @@ class Trainer:
         self.model.load_state_dict(self.base)
         self.policy.seed(run.seed)
         self.policy.refresh()
-        fused = self.model.device.type == "cuda"
-        optimizer = torch.optim.Adam(self.model.parameters(), lr=run.rate or 0.0, fused=fused)
+        optimizer = Optimizer(self.model, run.rate or 0.0)
         critic = Critic(self.model) if run.algorithm == "ppo" else None
-        critic_optimizer = torch.optim.Adam(critic.parameters(), lr=CRITIC_RATE, fused=fused) if critic is not None else None
+        critic_optimizer = Optimizer(critic, CRITIC_RATE) if critic is not None else None
         starts = random.Random(run.seed)
         horizon = HorizonSchedule.parse(run.horizon or None)
         clock, curve, began = Clock(), [], time.time()
@@ -391,23 +414,20 @@ class Trainer:
         clock.tokens += self.policy.tokens - tokens
         return episodes
 
-    def update(self, episodes: Sequence[Episode], credit: Sequence[Sequence[float]], optimizer: Any) -> float:
+    def update(self, episodes: Sequence[Episode], credit: Sequence[Sequence[float]], optimizer: Optimizer) -> float:
         """One step along the gradient of the loss above; returns the gradient's norm before it was cut."""
         rows = [(view, view.spread(turns)) for e, turns in zip(episodes, credit) for view in token_views(e)]
         count = sum(sum(view.mask) for view, _ in rows)
-        optimizer.zero_grad()
         for part in _parts(rows, [len(view.ids) for view, _ in rows]):
             ids_B_T = _padded([view.ids for view, _ in part], self.model.device)
             mask_B_T = _padded([view.mask for view, _ in part], self.model.device).bool()
             advantage_B_T = _padded([spread for _, spread in part], self.model.device)
             logp = _logprobs(self.model, ids_B_T, mask_B_T)
             (-(logp * advantage_B_T[mask_B_T]).sum() / max(count, 1)).backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        optimizer.step()
-        return float(norm)
+        return optimizer.step()
 
     def criticise(
-        self, episodes: Sequence[Episode], critic: Critic, optimizer: Any, gamma: float
+        self, episodes: Sequence[Episode], critic: Critic, optimizer: Optimizer, gamma: float
     ) -> tuple[list[list[float]], float]:
         """GAE of every turn by the critic's values, whitened; and the critic's own step towards the returns they imply.
 
@@ -416,7 +436,6 @@ class Trainer:
         values: dict[int, list[float]] = {}
         rows = [(view, e) for e in episodes for view in token_views(e)]
         count = sum(len(view.spans) for view, _ in rows)
-        optimizer.zero_grad()
         total = 0.0
         for part in _parts(rows, [len(view.ids) for view, _ in rows]):
             firsts = [[begin - 1 for _, begin, _ in view.spans] for view, _ in part]
@@ -434,7 +453,6 @@ class Trainer:
             loss.backward()
             total += loss.item()
             values.update({id(e): row for e, row in zip(part_episodes, part_values)})
-        torch.nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
         optimizer.step()
         known = _closed([values.get(id(e), [0.0] * len(e.turns)) for e in episodes])
         return advantages(episodes, "gae", values=known, gamma=gamma, lam=LAMBDA, whiten=True), total
@@ -442,7 +460,7 @@ class Trainer:
 
 def _parts(rows: Sequence[Any], lengths: Sequence[int]) -> Iterator[list[Any]]:
     """Rows of like length together, as many as fit into memory at once."""
-    room = 4096
+    room = 16384
     ordered = sorted(range(len(rows)), key=lambda i: lengths[i], reverse=True)
     while ordered:
         fit = max(1, room // lengths[ordered[0]])
@@ -460,15 +478,10 @@ def _padded(rows: Sequence[Sequence[float]], device: Any) -> torch.Tensor:
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
 
 
-def _autocast(like: torch.Tensor) -> Any:
-    return torch.autocast(like.device.type, torch.bfloat16, enabled=like.device.type == "cuda")
-
-
 def _logprobs(model: Any, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
     """log pi of the chosen tokens, in a row. Padding stands behind, where causal attention does not see it."""
-    with _autocast(ids_B_T):
-        hidden_B_T_D = model.model(input_ids=ids_B_T, use_cache=False).last_hidden_state
-        logits_N_V = model.lm_head(hidden_B_T_D[:, :-1][mask_B_T[:, 1:]])
+    hidden_B_T_D = model.model(input_ids=ids_B_T, use_cache=False).last_hidden_state
+    logits_N_V = model.lm_head(hidden_B_T_D[:, :-1][mask_B_T[:, 1:]])
     return -functional.cross_entropy(logits_N_V.float(), ids_B_T[:, 1:][mask_B_T[:, 1:]], reduction="none")
 
 
@@ -518,15 +531,33 @@ def prepare(work: Path) -> None:
 
 
 def load(model: str) -> tuple[Any, Any]:
-    """(model, tokenizer) by name or folder, on the GPU where there is one."""
+    """(model, tokenizer) by name or folder; on a GPU, if there is one, in the form that trains fastest there."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if model == "tiny":
-        return load_tiny(device)
-    if model == "smollm2":
-        return load_smollm2(device=device)
-    if not (Path(model) / "config.json").is_file():
+        loaded, tokenizer = load_tiny(device)
+    elif model == "smollm2":
+        loaded, tokenizer = load_smollm2(device=device)
+    elif (Path(model) / "config.json").is_file():
+        loaded, tokenizer = load_folder(model, "--model", device)
+    else:
         raise ConfigError(f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; given: {model!r}")
-    return load_folder(model, "--model", device)
+    hasten(loaded, torch.bfloat16 if device == "cuda" else torch.float32)
+    return loaded, tokenizer
+
+
+def hasten(model: Any, dtype: torch.dtype) -> None:
+    """Fewer and larger kernels: parameters of the given type, norms in one piece, and layers computed again on the way back, so
+    that a whole batch fits into memory at once."""
+    for p in model.parameters():  # and not the buffers: what turns queries and keys stays exact
+        p.data = p.data.to(dtype)
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child).__name__ == "LlamaRMSNorm":
+                norm = torch.nn.RMSNorm(child.weight.shape, child.variance_epsilon)
+                norm.weight = child.weight
+                setattr(parent, name, norm)
+    model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+    model.train()
 
 
 def fingerprint(model: Any) -> str:
@@ -620,7 +651,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(args, name, 1) < 1:
             raise ConfigError(f"--{name} must be 1 or more; given: {getattr(args, name)}")
     if args.command == "lesson":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS is not deterministic
         prepare(args.work)
         model, tokenizer = load(args.model)
         taught = [*SETTINGS, LONG] + [replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)]

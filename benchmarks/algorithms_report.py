@@ -96,15 +96,15 @@ def _kinds(known: dict[str, Result], prefix: str) -> dict[str, dict[str, list[Re
 
 
 def tuning(known: dict[str, Result]) -> str:
-    """Mean return of the last ten updates for each rate; the best is what every other run uses."""
+    """Mean return of the last ten updates for each rate, averaged over the trials; the best is what every other run uses."""
     runs = _group(known, "tuning/").values()
     rates = sorted({r["run"]["rate"] for r in runs})
     rows = []
     for algorithm, (name, _) in SHOWN.items():
-        scores = {r["run"]["rate"]: _last(r, "return") for r in runs if r["run"]["algorithm"] == algorithm}
-        if scores:
-            best = max(scores.values())
-            rows.append([name, *(f"**{scores[x]:.3f}**" if scores[x] == best else f"{scores[x]:.3f}" for x in rates)])
+        tried = [[_last(r, "return") for r in runs if (r["run"]["algorithm"], r["run"]["rate"]) == (algorithm, x)] for x in rates]
+        if all(tried):
+            scores = [fmean(found) for found in tried]
+            rows.append([name, *(f"**{score:.3f}**" if score == max(scores) else f"{score:.3f}" for score in scores)])
     return _markdown(["", *(f"{rate:g}" for rate in rates)], rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from typing import Any
 
 from gem_core.envs.dataset import DatasetQuestion
@@ -20,6 +21,9 @@ _LONGEST = 4000
 
 class Maths(DatasetQuestion):
     """1 for an answer equal to the right one: 1/2, 0.5 and \\frac{1}{2} are the same.
+
+    But 12 * 34 is no answer to "What is 12 * 34?", though it is equal: where a whole number is asked for, an expression of the
+    problem's own numbers is the problem again, and a model that is rewarded for it learns to say nothing else.
 
     Answers are compared in a grader process with a time limit, so that the environment works in any thread, and an answer that
     no computer can work out is wrong, not the end of the run: `info["scorer_error"]` then says why.
@@ -44,6 +48,8 @@ class Maths(DatasetQuestion):
         right = _last_part(str(self.row[self.answer_key]))
         if _plain(answer) == _plain(right):
             return Grade(1.0)
+        if _undone(str(self.row[self.question_key]), answer, right):
+            return Grade(0.0, info={"undone": True})
         if len(answer) > _LONGEST:
             return Grade(0.0, info={"scorer_error": f"an answer of {len(answer)} characters is not compared"})
         try:
@@ -60,6 +66,18 @@ def equal(right: str, answer: str) -> bool:
     library: Any = importlib.import_module("math_verify")
     parsed = [library.parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (right, answer)]
     return bool(library.verify(*parsed, timeout_seconds=None))
+
+
+def _undone(problem: str, answer: str, right: str) -> bool:
+    """Whether an answer leaves the arithmetic to the grader."""
+    if not re.fullmatch(r"-?\d+", _plain(right).replace(",", "")):
+        return False
+    numbers = _numbers(answer)
+    return len(numbers) > 1 and set(numbers) <= set(_numbers(problem))
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3})", "", text))
 
 
 def _last_part(answer: str) -> str:

@@ -235,6 +235,32 @@ def test_answers_are_compared_as_mathematics(right: str, answer: str, same: bool
     assert equal(right, answer) is same
 
 
+@pytest.mark.parametrize(
+    ("answer", "worth"),
+    [
+        ("1000", 1.0),
+        ("1,000", 1.0),
+        ("10^3", 1.0),  # worked out, if not written out
+        ("1200 - 200", 1.0),
+        ("25 * 40", 0.0),
+        ("40 \\times 25", 0.0),
+        ("40 + 25", 0.0),
+    ],
+)
+def test_the_problem_is_not_its_answer(tmp_path: Path, answer: str, worth: float) -> None:
+    rows = [{"problem": "What is 25 * 40?", "answer": "1000"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    env = at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl"))
+    _, reward, _, _, info = env.step(f"\\boxed{{{answer}}}")
+    assert reward == worth
+    assert info.get("undone", False) == (worth == 0.0)
+
+
+def test_fractions_of_the_problems_numbers_are_answers(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "What is 3 divided by 4?", "answer": "0.75"}) + "\n")
+    assert at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl")).step("\\boxed{3/4}")[1] == 1.0
+
+
 def test_maths_is_graded_in_many_threads() -> None:
     def play(n: int) -> float:
         env = at("math:Sample-v0", 1)  # three quarters
