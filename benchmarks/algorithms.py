@@ -73,6 +73,8 @@ class Setting:
     tools: str = ""
     eval_kwargs: dict[str, Any] = field(default_factory=dict)
     """What differs for evaluation."""
+    guesses: bool = False
+    """Whether the lesson shows answers made at random, and not only their frame."""
 
     @property
     def name(self) -> str:
@@ -85,7 +87,7 @@ class Setting:
 
 GUESS = Setting("game:GuessTheNumber-v0-easy")
 MINES = Setting("game:Minesweeper-v0-easy", turns=6)
-SUM = Setting("rg:chain_sum", {"config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}})
+SUM = Setting("rg:chain_sum", {"config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}}, guesses=True)
 SETTINGS = [
     GUESS,
     Setting("game:Hangman-v0-easy"),
@@ -122,7 +124,13 @@ TRIALS = (GUESS, MINES)
 """Every algorithm of the main table is tried with these rates on these environments, one seed each; the best is taken."""
 TUNED_AS = {"reinforce": "reinforce", "rebn": "rebn", "grpo": "grpo", "ppo": "ppo", "rloo": "grpo", "reinforce++": "rebn"}
 """By whose trial the rate is chosen: those with one seed only take that of their kin."""
-MAIN = ("game:GuessTheNumber-v0-easy", "game:Hangman-v0-easy", "game:TowerofHanoi-v0-easy", "rg:chain_sum")
+MAIN = (
+    "game:GuessTheNumber-v0-easy",
+    "game:Hangman-v0-easy",
+    "game:TowerofHanoi-v0-easy",
+    "rg:chain_sum",
+    "rg:letter_counting",
+)
 LONG = Setting("game:Hangman-v0", tokens=16)
 SCHEDULES = {"fixed-6": "6", "fixed-20": "20", "scaling": "6,12,20@10"}
 GROUPED = ("grpo", "rloo")
@@ -257,7 +265,7 @@ def lesson_rows(settings: Sequence[Setting], tokenizer: Any, count: int) -> list
         broken = next((e for e in episodes if e.void), None)
         if broken is not None:
             raise ConfigError(f"{setting.env} with {setting.kwargs} cannot be played: {broken.failure}")
-        framed = setting.env.startswith(("rg:", "math:", "logic:", "qa:", "code:"))
+        framed = setting.env.startswith(("rg:", "math:", "logic:", "qa:", "code:")) and not setting.guesses
         found += [_row(e, renderer, framed) for e in episodes]
     return found
 
