@@ -14,11 +14,12 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from gem_core.env import Env
-from gem_core.errors import ConfigError, MissingDependencyError, RegistrationError, UnknownNameError
+from gem_core.errors import ConfigError, MissingDependencyError, OptionError, RegistrationError, UnknownNameError
 from gem_core.wrapper import Wrapper
 
 __all__ = [
@@ -233,6 +234,39 @@ def make(
     return env
 
 
+def check_make(
+    id: str,
+    *,
+    wrappers: Sequence[WrapperLike] | str = (),
+    options: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Raises what `make` and `reset` would say of names they do not know, without making anything.
+
+    Packages that are missing are no matter: an environment may be made on another machine than it is asked for.
+    """
+    known, given = spec(id), dict(env_kwargs or {})
+    if is_mixture(id):
+        for part, _ in parse_mixture(id):
+            check_make(part, wrappers=wrappers)
+        given |= {"wrappers": wrappers, "execution": "here"}
+    stack = [] if is_mixture(id) else _stack(known, wrappers)
+    with suppress(MissingDependencyError):
+        build = known.load()
+        _check_arguments(build, {**known.kwargs, **given}, f"environment {known.id!r}")
+        kinds = [build]
+        for entry, more in stack:
+            kind, arguments, what = _built(entry, more)
+            _check_arguments(kind, arguments, what, skip_first=True)
+            kinds.append(kind)
+        if getattr(build, "accepted_options", None) is Env.accepted_options:  # else it decides when it is reset
+            takes = {name for kind in kinds for name in getattr(kind, "option_names", ())}
+            unknown = [name for name in options or () if name not in takes]
+            if unknown:
+                shown = ", ".join(sorted(takes)) or "none"
+                raise OptionError(f"{known.id!r} does not take the option {', '.join(map(repr, unknown))}; it takes: {shown}")
+
+
 def list_envs(pattern: str = "*") -> list[str]:
     """The registered ids that match a pattern with `*` and `?`; a pattern without either matches anywhere in the id."""
     if not any(c in pattern for c in "*?["):
@@ -332,15 +366,19 @@ def _stack(known: EnvSpec, given: Sequence[WrapperLike] | str) -> list[tuple[Wra
 
 
 def _wrap(env: Env, entry: WrapperSpec | Callable[..., Any], more: Mapping[str, Any]) -> Env:
-    if isinstance(entry, WrapperSpec):
-        build, what, arguments = entry.load(), f"wrapper {entry.name!r}", {**entry.kwargs, **more}
-    else:
-        build, what, arguments = entry, f"wrapper {_callable_name(entry)}", dict(more)
+    build, arguments, what = _built(entry, more)
     _check_arguments(build, arguments, what, skip_first=True)
     wrapped = build(env, **arguments)
     if not isinstance(wrapped, Wrapper):
         raise RegistrationError(f"{what} returned {type(wrapped).__name__}; it must return a gem_core Wrapper")
     return wrapped
+
+
+def _built(entry: WrapperSpec | Callable[..., Any], more: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any], str]:
+    """What makes a wrapper, with which arguments, and what it is called."""
+    if isinstance(entry, WrapperSpec):
+        return entry.load(), {**entry.kwargs, **more}, f"wrapper {entry.name!r}"
+    return entry, dict(more), f"wrapper {_callable_name(entry)}"
 
 
 def _check_arguments(build: Callable[..., Any], arguments: Mapping[str, Any], what: str, *, skip_first: bool = False) -> None:

@@ -15,7 +15,7 @@ from gem_core.adapter import Adapter
 from gem_core.advantage import Gather, advantages, check_estimator, estimators
 from gem_core.errors import ConfigError
 from gem_core.play import Limits
-from gem_core.registry import canonical_wrappers, parse_wrappers, spec
+from gem_core.registry import canonical_wrappers, check_make, parse_wrappers, spec
 from gem_core.schedule import HorizonSchedule
 from gem_core.types import Episode, Task
 
@@ -48,6 +48,9 @@ class TrainingSpec:
     """By name, put around the wrappers."""
     options: Mapping[str, Any] = field(default_factory=dict)
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    eval_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What the environment is made with, beyond `env_kwargs`, for the starts to evaluate on. A seed draws a row of a data set,
+    and another seed may draw the same one: give the split that is not trained on, as in {"split": "test"}."""
     advantage: str = "rebn"
     """Any registered estimator whose needs the trainer can meet."""
     gamma: float = 1.0
@@ -65,6 +68,8 @@ class TrainingSpec:
     step_deadline: float | None = None
     episode_deadline: float | None = None
     retries: int = 0
+    """How often an episode may go on after an environment, or a server that generates, failed. An engine in the trainer's own
+    process is not tried again: where it fails, so does the run."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """For the chat template, as in {"enable_thinking": False}."""
     record: str | None = None
@@ -75,7 +80,8 @@ class TrainingSpec:
         if not 0.0 <= self.gamma <= 1.0:
             raise ConfigError(f"gamma must be between 0 and 1; given: {self.gamma!r}")
         self._refuse_estimator()
-        spec(self.env_id)  # an environment nobody knows is refused now
+        for more in ({}, self.eval_kwargs):  # names nobody knows are refused now: later, every episode would fail by them
+            check_make(self.env_id, wrappers=self.all_wrappers, options=self.options, env_kwargs={**self.env_kwargs, **more})
         self._refuse_rewriting()
         overlap = set(self.train_seeds) & set(self.held_out_seeds)
         if overlap:
@@ -101,7 +107,8 @@ class TrainingSpec:
 
     def task(self, seed: int, index: int = 0) -> Task:
         """One episode from one start."""
-        return Task(self.env_id, seed, dict(self.options), self.all_wrappers, dict(self.env_kwargs), index)
+        more = self.eval_kwargs if self.eval_kwargs and seed in set(self.held_out_seeds) else {}
+        return Task(self.env_id, seed, dict(self.options), self.all_wrappers, {**self.env_kwargs, **more}, index)
 
     def limits(self, step: int, *, max_context: int | None = None, max_response: int | None = None) -> Limits:
         """What an episode may cost after `step` finished updates; the trainer's own limits where the spec has none."""

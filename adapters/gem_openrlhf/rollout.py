@@ -114,8 +114,10 @@ class _Engine:
             self.failure = error
             raise
         ids = tuple(found.token_ids)
+        logprobs = self._logprobs(ids, found.logprobs)
+        self.failure = None  # an attempt that failed was made good
         finish = Finish.EMPTY if not ids else Finish.LENGTH if found.finish_reason == "length" else Finish.STOP
-        return Generation(ids, self._logprobs(ids, found.logprobs), finish, versions=(began, self.step))
+        return Generation(ids, logprobs, finish, versions=(began, self.step))
 
     def _logprobs(self, ids: tuple[int, ...], found: Any) -> tuple[float, ...] | None:
         if self._params.logprobs is None:

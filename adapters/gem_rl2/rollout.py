@@ -33,7 +33,7 @@ from gem_core.play import send_event
 from gem_core.record import RecordWriter
 from gem_core.render import Renderer
 from gem_core.rollout import Rollout
-from gem_core.types import Episode, Finish, Generation, Sampling
+from gem_core.types import Episode, Finish, Generation, Sampling, Stop
 from gem_rl2.convert import state_dicts
 from gem_rl2.interface import replaced, which_rl2
 from gem_rl2.ledger import Ledger
@@ -80,7 +80,7 @@ class RouterPolicy:
     def __init__(self, ask: Ask, params: dict[str, Any], gate: Gate | None, step: Callable[[], int]) -> None:
         self._ask, self._params, self._gate, self._step = ask, params, gate, step
         self.failure: Exception | None = None
-        """What the servers answered instead of a generation: an error of the run, not of an episode."""
+        """What the servers last answered instead of a generation, to any episode."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """The turn's ids as sampled, with the logprobs SGLang gave them."""
@@ -151,8 +151,8 @@ class Plays:
         policy = engine.policy
         episode = await engine.episode(self.spec.task(seed, next(self._numbers)))
         assert isinstance(policy, RouterPolicy)
-        if policy.failure is not None:
-            raise policy.failure
+        if episode.stop is Stop.POLICY_ERROR:  # in all its attempts
+            raise policy.failure or PolicyError(str(episode.failure))
         if self.credited:
             self.finished.append(episode)
         if self._writer is not None:

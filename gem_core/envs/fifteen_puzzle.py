@@ -16,7 +16,7 @@ _BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}
 
 
 class FifteenPuzzle(Game):
-    """1 for the solved board; at the last turn the part of the places that are right.
+    """1 for the solved board; at the last turn the part of the wrong places that were put right, and nothing for less than none.
 
     The reference shuffles the tiles, so that half of its boards cannot be solved at all and a 4 x 4 board may need 80 moves.
     Here a board is scrambled by a walk of at most `max_turns` moves from the solved one: undoing it solves the board in time.
@@ -37,6 +37,7 @@ class FifteenPuzzle(Game):
         self.board = self.solved
         while self.board == self.solved:
             self._scramble()
+        self.right_at_first = self._right()
         return (
             f"Slide the tiles of this {self.num_rows} x {self.num_rows} board into order: 1 to {size - 1} row by row, the empty "
             f"place (__) at the bottom right. You have {self.max_turns} moves. A move names the direction in which a tile slides "
@@ -58,7 +59,11 @@ class FifteenPuzzle(Game):
         said = f"{said}\n{self._board()}"
         if self.turn + 1 < self.max_turns:
             return said, 0.0, False, False, {}
-        return self.out_of_turns(said, sum(map(int.__eq__, self.board, self.solved)) / len(self.board))
+        gained, possible = self._right() - self.right_at_first, len(self.board) - self.right_at_first
+        return self.out_of_turns(said, max(0.0, gained / possible))
+
+    def _right(self) -> int:
+        return sum(map(int.__eq__, self.board, self.solved))
 
     def _scramble(self) -> None:
         """A walk that never turns back, of at least half the turns so that hard boards are hard."""

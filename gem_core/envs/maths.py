@@ -22,8 +22,9 @@ _LONGEST = 4000
 class Maths(DatasetQuestion):
     """1 for an answer equal to the right one: 1/2, 0.5 and \\frac{1}{2} are the same.
 
-    But 12 * 34 is no answer to "What is 12 * 34?", though it is equal: where a whole number is asked for, an expression of the
-    problem's own numbers is the problem again, and a model that is rewarded for it learns to say nothing else.
+    But 12 * 34 is no answer to "What is 12 * 34?", though it is equal, and x^2 - 9 is none to "Factor x^2 - 9": a model that is
+    rewarded for it learns to say nothing else. So a whole number has to be worked out, and an expression that stands in the
+    problem is the problem again; `info["undone"]` says so.
 
     Answers are compared in a grader process with a time limit, so that the environment works in any thread, and an answer that
     no computer can work out is wrong, not the end of the run: `info["scorer_error"]` then says why.
@@ -69,15 +70,21 @@ def equal(right: str, answer: str) -> bool:
 
 
 def _undone(problem: str, answer: str, right: str) -> bool:
-    """Whether an answer leaves the arithmetic to the grader."""
-    if not re.fullmatch(r"-?\d+", _plain(right).replace(",", "")):
+    """Whether an answer leaves the work to the grader."""
+    bare = _bare(answer)
+    if not _OPERATION.search(bare):
         return False
-    numbers = _numbers(answer)
-    return len(numbers) > 1 and set(numbers) <= set(_numbers(problem))
+    return bare in _bare(problem) or re.fullmatch(r"-?\d+", _bare(right).replace(",", "")) is not None
 
 
-def _numbers(text: str) -> list[str]:
-    return re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3})", "", text))
+_OPERATION = re.compile(r"[*/+!×·÷]|\\(?:times|cdot|div|[dt]?frac|sqrt|[dt]?binom)|[\d)}]-|[\d)}]\^")
+_HARMLESS = re.compile(r"\\left|\\right|\\[,;! ]|[\s$]|\\(?:text|mathrm)\{[^}]*\}(?:\^\{?\d\}?)?|\^\{?\\circ\}?")
+_SCIENTIFIC = re.compile(r"(?<=\d)(?:\\times|\\cdot|[*×·])10\^\{?-?\d+\}?$")
+
+
+def _bare(text: str) -> str:
+    """Without blanks, brackets' sizes, units, degrees, and the power of ten of a number like 3 x 10^8."""
+    return _SCIENTIFIC.sub("", _HARMLESS.sub("", text)).casefold()
 
 
 def _last_part(answer: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from gem_core.bridge import after
 from gem_core.env import Env, ResetResult, Shortcut, StepResult
-from gem_core.envs.game import FORMAT_ERROR
+from gem_core.envs.game import FORMAT_ERROR, whole_number
 from gem_core.errors import ConfigError
 from gem_core.wrapper import Wrapper
 
@@ -52,15 +52,18 @@ class ActionFormat(Wrapper):
         place: Literal["system", "observation"] = "system",
         on_error: Literal["end", "again", "pass"] = "end",
         error_reward: float = FORMAT_ERROR,
+        max_errors: int = 3,
     ) -> None:
         """`place`: instructions as a system prompt, or behind the first observation. `on_error`: an answer without an action
-        ends the episode, costs only the turn, or goes to the environment as it is."""
+        ends the episode, costs only the turn, or goes to the environment as it is. An environment does not hear of the turns
+        that are lost in this way, so that its own limit never comes: the episode ends with the last of `max_errors` of them."""
         super().__init__(env)
         if place not in ("system", "observation"):
             raise ConfigError(f"place must be 'system' or 'observation'; given: {place!r}")
         if on_error not in ("end", "again", "pass"):
             raise ConfigError(f"on_error must be 'end', 'again' or 'pass'; given: {on_error!r}")
         self.place, self.on_error, self.error_reward = place, on_error, float(error_reward)
+        self.max_errors = whole_number("max_errors", max_errors, 1)
 
     def instruction(self) -> str:
         """What the model is told about the format."""
@@ -95,8 +98,9 @@ class ActionFormat(Wrapper):
         if parsed is None:
             if self.on_error != "pass":
                 said = f"No action was found in the answer. {self.instruction()}"
-                info = {"success": False, "format_error": True} if self.on_error == "end" else {"format_error": True}
-                return said, self.error_reward, self.on_error == "end", False, info
+                ends = self.on_error == "end" or 1 + sum(self.parse(a) is None for a in self._actions) >= self.max_errors
+                info = {"success": False, "format_error": True} if ends else {"format_error": True}
+                return said, self.error_reward, ends, False, info
             parsed = action
 
         observation, reward, terminated, truncated, info = yield self.env.step(parsed)

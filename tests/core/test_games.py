@@ -400,11 +400,21 @@ def test_fifteen_puzzle_easy_boards_are_solved_by_search_in_their_turns() -> Non
         assert depth <= 6 <= start.max_turns
 
 
-def test_fifteen_puzzle_pays_the_places_that_are_right_at_the_last_turn() -> None:
+def test_fifteen_puzzle_pays_the_places_that_were_put_right() -> None:
     game = bare("game:FifteenPuzzle-v0-hard", max_turns=1)
     game.board, game.empty = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 13, 14, 15], 12
+    game.right_at_first = 12
     _, reward, terminated, truncated, info = game.step("left")
-    assert (reward, terminated, truncated, info["success"]) == (13 / 16, False, True, False)
+    assert (reward, terminated, truncated, info["success"]) == (1 / 4, False, True, False)
+
+
+@pytest.mark.parametrize("id", ["game:FifteenPuzzle-v0-easy", "game:FifteenPuzzle-v0-hard"])
+def test_fifteen_puzzle_pays_nothing_to_who_does_nothing(id: str) -> None:
+    for seed in range(20):
+        game = bare(id, seed)
+        stuck = [move for move in ("up", "down", "left", "right") if move not in game._moves()]
+        if stuck:
+            assert sum(game.step(stuck[0])[1] for _ in range(game.max_turns)) == 0.0
 
 
 def test_hangman_ends_with_the_last_letter() -> None:

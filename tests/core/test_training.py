@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gem_core import RandomPlayer, Stop, run_batch, tasks_for
-from gem_core.errors import ConfigError, UnknownNameError
+from gem_core.errors import ConfigError, OptionError, UnknownNameError
 from gem_core.metrics import BatchMetrics
 from gem_core.play import Limits
 from gem_core.training import TrainingSpec
@@ -42,6 +42,12 @@ class Able(TrainingSpec):
         ({"wrappers": "concat"}, ConfigError, "several rows"),
         ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several rows"),
         ({"wrappers": "reakt"}, UnknownNameError, "react"),
+        ({"tools": "pyton"}, UnknownNameError, "python"),
+        ({"wrappers": "turn_limit(turns=3)"}, ConfigError, "does not take 'turns'"),
+        ({"env_kwargs": {"max_turn": 3}}, ConfigError, "does not take 'max_turn'"),
+        ({"eval_kwargs": {"split": "test"}}, ConfigError, "does not take 'split'"),
+        ({"options": {"index": 3}}, OptionError, "does not take the option 'index'"),
+        ({"env_id": f"2*{GAME} + 1*game:Wordle-v0-easy", "wrappers": "reakt"}, UnknownNameError, "react"),
         ({"seeds": -1}, ConfigError, "number of starts"),
         ({"seeds": [1_000_002], "eval_seeds": 3}, ConfigError, "are trained on"),
         ({"step_deadline": 0}, ConfigError, "step_deadline"),
@@ -65,6 +71,18 @@ def test_seeds_tasks_and_limits() -> None:
     assert spec.limits(0, max_response=64) == Limits(max_turns=2, max_response=64, retries=1)
     assert spec.limits(10, max_context=512) == Limits(max_turns=4, max_context=512, retries=1)
     assert Spec(GAME, max_context=100).limits(0, max_context=512).max_context == 100
+
+
+def test_a_trainer_that_takes_several_rows_refuses_unknown_names_too() -> None:
+    with pytest.raises(UnknownNameError, match="boxed"):
+        Able(GAME, wrappers=["boxd"])
+
+
+def test_a_split_of_its_own_is_evaluated_on() -> None:
+    spec = Spec("qa:Sample-v0", seeds=3, eval_seeds=2, env_kwargs={"max_turns": 2}, eval_kwargs={"split": "test", "max_turns": 1})
+    assert spec.task(2).env_kwargs == {"max_turns": 2}
+    assert spec.task(1_000_001).env_kwargs == {"max_turns": 1, "split": "test"}
+    assert Spec("qa:Sample-v0", options={"index": 3}).task(0).options == {"index": 3}
 
 
 def test_credit_is_the_estimator_of_the_spec() -> None:

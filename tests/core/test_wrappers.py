@@ -318,7 +318,21 @@ def test_an_answer_without_an_action(kind: type[ScriptedEnv], on_error: Any, log
         assert inner.log[2:] == ["step x"]
 
 
-@pytest.mark.parametrize("wrong", [{"place": "end"}, {"on_error": "ignore"}])
+def test_unreadable_answers_come_to_an_end() -> None:
+    """The environment's own turn limit does not see them."""
+    env = make("game:GuessTheNumber-v0-easy", wrappers=[("boxed", {"on_error": "again", "max_errors": 2})])
+    env.reset(seed=0)
+    assert env.step("what?")[1:4] == (-0.1, False, False)
+    guess = next(n for n in range(1, 11) if n != env.unwrapped.secret)
+    assert env.step(f"\\boxed{{{guess}}}")[4].get("format_error") is None
+    state = env.get_state()
+    for _ in range(2):
+        *_, terminated, _, info = env.step("what?")
+        assert terminated and info["success"] is False
+        env.set_state(state)
+
+
+@pytest.mark.parametrize("wrong", [{"place": "end"}, {"on_error": "ignore"}, {"max_errors": 0}])
 def test_a_format_that_means_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Boxed(ScriptedEnv(), **wrong)

@@ -161,6 +161,21 @@ def test_a_broken_engine_ends_the_run(play: Play, engine: Engine, monkeypatch: p
         play(GemSpec(ECHO), seeds=[0])
 
 
+def test_an_engine_that_failed_once_is_tried_again(play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate, calls = engine.generate, []
+
+    async def hiccup(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1:
+            raise RuntimeError("a hiccup")
+        return await generate(*args, **kwargs)
+
+    monkeypatch.setattr(engine, "generate", hiccup)
+    (response,) = play(GemSpec(ECHO, max_turn_tokens=4, retries=1), seeds=[0])
+    assert not response["label"].episode.void
+    assert len(calls) > 1
+
+
 def test_logprobs_that_are_missing_end_the_run(play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     generate = engine.generate
 

@@ -217,6 +217,18 @@ def test_an_error_of_the_servers_ends_the_run(play: Play) -> None:
         play(ECHO, [0, 1])
 
 
+def test_servers_that_failed_once_are_asked_again(play: Play) -> None:
+    ask, calls = rl2_rollout.async_generate, []
+
+    async def hiccup(*args: Any) -> Any:
+        calls.append(args)
+        return {"error": {"message": "a hiccup"}} if len(calls) == 1 else await ask(*args)
+
+    with replaced(rl2_rollout, "async_generate", hiccup):
+        _, episodes, _ = play(ECHO, [0, 1], retries=1)
+    assert not any(e.void for e in episodes)
+
+
 def test_a_row_without_a_start_is_refused(running: tuple[Any, Any]) -> None:
     with pytest.raises(ConfigError, match="carries no gem task"):
         running[1]([{"extra_info": {}}], True, 1)
