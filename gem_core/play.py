@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import secrets
 import time
 import traceback
@@ -173,9 +174,7 @@ class Play:
             room, full = self._room(added)
             if room is not None and room < 1:
                 return full
-            sampling = (
-                self.sampling if room is None or room >= self.sampling.max_tokens else replace(self.sampling, max_tokens=room)
-            )
+            sampling = self._next_sampling(room)
             await asyncio.sleep(0)  # where nobody waits for anything, other episodes and Ctrl-C must still have their turn
             generation, action = await self._generate(observation, sampling)
             turn = self._asked = self._asked_turn(added, generation, action, sampling)
@@ -342,6 +341,17 @@ class Play:
         if not isinstance(generation, Generation) or not isinstance(generation.text, str):
             raise PolicyError(f"chat() returned {generation!r}; it must return a Generation with a text")
         return generation, generation.text
+
+    def _next_sampling(self, room: int | None) -> Sampling:
+        """The settings of the next turn: within the room there is and, where they have a seed, with one that episode and turn
+        decide. One seed for all would make every sample from a start the same."""
+        sampling = self.sampling
+        if room is not None and room < sampling.max_tokens:
+            sampling = replace(sampling, max_tokens=room)
+        if sampling.seed is not None:
+            chances = random.Random(f"{sampling.seed}/{self.seed}/{self.task.index}/{len(self._turns)}")
+            sampling = replace(sampling, seed=chances.getrandbits(31))
+        return sampling
 
     def _asked_turn(self, added: Added, generation: Generation, action: str, sampling: Sampling) -> Turn:
         status, finish = Status.VALID, generation.finish

@@ -126,12 +126,15 @@ class BatchPolicy:
 
     def __init__(
         self,
-        generate: Callable[[list[list[int]], Sampling], Sequence[Generation]],
+        generate: Callable[..., Sequence[Generation]],
         *,
         max_batch: int | None = None,
         max_wait: float = 0.01,
         where: Literal["thread", "inline"] = "thread",
+        seeded: bool = False,
     ) -> None:
+        """`generate`: of the prompts and their sampling settings. With `seeded` it is also given the seed of each prompt, and
+        requests that differ in their seeds go into one batch."""
         if where not in ("thread", "inline"):
             raise ConfigError(f"where must be 'thread' or 'inline'; given: {where!r}")
         if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
@@ -140,6 +143,7 @@ class BatchPolicy:
         self._max_batch = max_batch
         self._max_wait = max_wait
         self._where = where
+        self._seeded = seeded
         # A run that was cut short may leave a batch generating on its thread while the next run starts.
         self._engine = threading.Lock()
         self._live = 0
@@ -198,8 +202,8 @@ class BatchPolicy:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        kind = _uncapped(self._waiting[0][1])
-        batch = [w for w in self._waiting if _uncapped(w[1]) == kind][: self._max_batch]
+        kind = self._kind(self._waiting[0][1])
+        batch = [w for w in self._waiting if self._kind(w[1]) == kind][: self._max_batch]
         chosen = {id(w) for w in batch}
         self._waiting = [w for w in self._waiting if id(w) not in chosen]
         self._busy = True
@@ -210,6 +214,11 @@ class BatchPolicy:
             loop.call_soon(lambda: self._finish(loop, batch, *self._run(batch)))
         else:
             threading.Thread(target=self._work, args=(loop, batch), name="gem-generate", daemon=True).start()
+
+    def _kind(self, sampling: Sampling) -> Sampling:
+        """What requests of one batch have in common; those with a seed are apart from those without."""
+        seed = sampling.seed if sampling.seed is None or not self._seeded else 0
+        return replace(sampling, max_tokens=0, seed=seed)
 
     def _work(self, loop: asyncio.AbstractEventLoop, batch: list[_Request]) -> None:
         outcome = self._run(batch)
@@ -222,7 +231,8 @@ class BatchPolicy:
         caps = [sampling.max_tokens for _, sampling, _ in batch]
         try:
             with self._engine:
-                found = self._generate([ids for ids, _, _ in batch], replace(batch[0][1], max_tokens=max(caps)))
+                more = ([sampling.seed for _, sampling, _ in batch],) if self._seeded else ()
+                found = self._generate([ids for ids, _, _ in batch], replace(batch[0][1], max_tokens=max(caps)), *more)
             if len(found) != len(batch):
                 raise PolicyError(f"generate() was given {len(batch)} prompts and returned {len(found)} generations")
             # what is longer than the engine was asked for is left as it is: the check of the rollout engine then says so
@@ -250,10 +260,6 @@ class BatchPolicy:
         if self._waiting and self._timer is None:
             self._timer = loop.call_later(self._max_wait, self._waited)
         self._maybe_start()
-
-
-def _uncapped(sampling: Sampling) -> Sampling:
-    return replace(sampling, max_tokens=0)
 
 
 def cut_generation(generation: Generation, cap: int) -> Generation:

@@ -133,7 +133,7 @@ class Sampling:
     max_tokens: int = 512
     """The cap on the tokens of one turn."""
     seed: int | None = None
-    """For engines that can be seeded per request."""
+    """For engines that can be seeded per request; the rollout engine draws that of each request from it."""
     stop: tuple[str, ...] = ()
     """Strings that end a turn, where the engine supports them."""
 

@@ -8,7 +8,6 @@ that broke) is recorded, counted, and played again by the next run.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -22,7 +21,7 @@ from gem_core.policy import ChatPolicy, Player, Policy, RandomPlayer
 from gem_core.record import RecordWriter, read_episodes, read_header
 from gem_core.render import Renderer
 from gem_core.rollout import Interrupted, Rollout, run_sync
-from gem_core.types import Episode, Generation, Message, Sampling, Stop, Task
+from gem_core.types import Episode, Stop, Task
 
 __all__ = ["evaluate", "results"]
 
@@ -101,17 +100,14 @@ class _Engine(Rollout):
     ) -> None:
         if isinstance(policy, Policy) and renderer is None:
             raise ConfigError("a policy that samples token ids needs a renderer: evaluate(..., renderer=Renderer(tokenizer))")
-        super().__init__(policy, renderer, sampling=plan.sampling, limits=limits, concurrency=concurrency)
+        sampling = replace(plan.sampling, seed=plan.sampling_seed)
+        super().__init__(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)
         self.plan = plan
 
     def play(self, task: Task) -> Play:
-        policy, seed = self.policy, self.plan.sampling_seed
+        policy = self.policy
         if isinstance(policy, RandomPlayer):
             policy = _RandomSample(self.plan.sample_of(task.index))
-        elif seed is not None and isinstance(policy, Policy):
-            policy = _SeededPolicy(policy, f"{seed}/{task.index}")
-        elif seed is not None and isinstance(policy, ChatPolicy):
-            policy = _SeededChat(policy, f"{seed}/{task.index}")
         return Play(task, policy, self.renderer, self.sampling, self.limits, self.pool)
 
     def finish(self, tasks: Sequence[Task], keep: OnEpisode) -> bool:
@@ -134,30 +130,6 @@ class _Engine(Rollout):
         return not interrupted
 
 
-class _SeededPolicy:
-    """A policy whose requests carry a seed that the episode and the turn decide."""
-
-    def __init__(self, policy: Policy, base: str) -> None:
-        self._policy, self._base, self._asked = policy, base, 0
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """As the policy itself."""
-        self._asked += 1
-        return await self._policy.generate(prompt_ids, replace(sampling, seed=_drawn(self._base, self._asked)))
-
-
-class _SeededChat:
-    """The same around a policy that answers in text."""
-
-    def __init__(self, policy: ChatPolicy, base: str) -> None:
-        self._policy, self._base, self._asked = policy, base, 0
-
-    async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Generation:
-        """As the policy itself."""
-        self._asked += 1
-        return await self._policy.chat(messages, replace(sampling, seed=_drawn(self._base, self._asked)))
-
-
 class _RandomSample:
     """A random player with chances of its own for each sample: `sample_action` draws the same ones for the same seed."""
 
@@ -169,7 +141,3 @@ class _RandomSample:
         if self._sample and env.unwrapped.turn == 0:
             env.unwrapped.action_rng.seed(f"{env.seed}/actions/{self._sample}")
         return env.sample_action()
-
-
-def _drawn(base: str, number: int) -> int:
-    return random.Random(f"{base}/{number}").getrandbits(31)

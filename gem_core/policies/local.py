@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from gem_core.errors import ConfigError, MissingDependencyError, PolicyError
@@ -47,7 +48,7 @@ class TransformersPolicy:
         takes = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in takes
         self._takes_last_only = "logits_to_keep" in takes  # without it, a long prompt pays for a vocabulary per token
-        self._requests = BatchPolicy(self.generate_batch, max_batch=max_batch, max_wait=max_wait, where=where)
+        self._requests = BatchPolicy(self.generate_batch, max_batch=max_batch, max_wait=max_wait, where=where, seeded=True)
 
     @property
     def batches(self) -> int:
@@ -62,8 +63,11 @@ class TransformersPolicy:
         """Waits for the batch this prompt goes into."""
         return await self._requests.generate(prompt_ids, sampling)
 
-    def generate_batch(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Generation]:
-        """Generates for many prompts at once; blocks. For programs without an event loop, and for tests."""
+    def generate_batch(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int | None] | None = None
+    ) -> list[Generation]:
+        """Generates for many prompts at once; blocks. For programs without an event loop, and for tests. `seeds`: one for each
+        prompt, where they are not all that of `sampling`."""
         torch = _torch()
         _check(prompts, sampling)
         if not prompts:
@@ -72,18 +76,18 @@ class TransformersPolicy:
         self.model.eval()  # dropout would sample from another distribution than the trainer computes
         try:
             with torch.no_grad():
-                return self._sample(prompts, sampling)
+                return self._sample(prompts, sampling, [sampling.seed] * len(prompts) if seeds is None else seeds)
         finally:
             self.model.train(was_training)
 
-    def _sample(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Generation]:
+    def _sample(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int | None]) -> list[Generation]:
         torch = _torch()
         device, version = self.model.device, self.weight_version
         width = max(map(len, prompts))
         inputs = torch.tensor([[self._pad] * (width - len(p)) + list(p) for p in prompts], device=device)
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
-        own = self._row_generators(len(prompts), sampling)
+        own = self._row_generators(seeds)
         stops = torch.tensor(sorted(self.stop_ids), dtype=torch.long, device=device)
         rows = list(range(len(prompts)))  # which prompt each row of the batch is
         ids: list[list[int]] = [[] for _ in prompts]
@@ -120,12 +124,12 @@ class TransformersPolicy:
         out = self.model(input_ids=inputs, attention_mask=mask, past_key_values=cache, use_cache=True, **more)
         return out.logits[:, -1].float(), out.past_key_values
 
-    def _row_generators(self, rows: int, sampling: Sampling) -> list[Any] | None:
+    def _row_generators(self, seeds: Sequence[int | None]) -> list[Any] | None:
         """With a seed in the request, a generator per row: the answer then depends on the request, not on its batch."""
-        if sampling.seed is None:
+        if all(seed is None for seed in seeds):
             return None
-        torch = _torch()
-        return [torch.Generator(device=self.model.device).manual_seed(sampling.seed) for _ in range(rows)]
+        make = partial(_torch().Generator, device=self.model.device)
+        return [self._generator if seed is None else make().manual_seed(seed) for seed in seeds]
 
     def _said(self, ids: list[int], stop: tuple[str, ...]) -> bool:
         """Whether a stop string stands in the text so far; it stays there, and so does its last token."""

@@ -296,3 +296,19 @@ def test_two_event_loops_at_once_are_refused():
             await asyncio.to_thread(inner)
 
     asyncio.run(outer())
+
+
+def test_a_seed_repeats_episodes_and_still_tells_samples_of_a_start_apart(tiny):
+    """And the requests of one round, each with a seed of its own, are one batch."""
+    model, tokenizer = tiny
+
+    def play(**more):
+        policy = TransformersPolicy(model, tokenizer, max_wait=5.0)
+        with Rollout(policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12, **more)) as engine:
+            episodes = engine.run_batch(tasks_for(EASY, range(4), samples=4))
+        return [[t.action_ids for t in e.turns] for e in episodes], policy.batches
+
+    (first, batches), (second, _) = play(seed=1), play(seed=1)
+    assert first == second
+    assert all(len({str(e) for e in first[i : i + 4]}) > 1 for i in range(0, 16, 4))
+    assert batches <= play()[1] + 1
