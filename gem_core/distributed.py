@@ -25,6 +25,7 @@ from typing import Any, cast
 
 from gem_core.env import Env, ResetResult, StepResult
 from gem_core.errors import ConfigError, DeadlineError, EnvDiedError, EnvError, MissingDependencyError, NonsenseError
+from gem_core.pool import close_unused
 from gem_core.process import ProcessEnv
 from gem_core.registry import EntryPoint, EnvSpec, load_entry_point, make
 from gem_core.remote import RemoteEnv, as_data, build, described, from_data, perform
@@ -233,7 +234,7 @@ class EnvHost:
         try:
             env = self._envs.get(key)
             if env is None:
-                env = self._envs[key] = await self._threads.call(_build, entry_point, kwargs)
+                env = self._envs[key] = await self._threads.call(_build, entry_point, kwargs, late=close_unused)
                 env.run_on(self._threads.call)
             value = perform(env, what, args)
             return True, await value if isawaitable(value) else value
@@ -258,6 +259,7 @@ class _Host:
         self.envs = 0
         self._started = False
         self._starting = actor.ready.remote()
+        self._lock = threading.Lock()  # its calls may come from several event loops
         self._running = 0
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
@@ -279,20 +281,37 @@ class _Turn:
         self._host, self._calls = host, calls
 
     async def __aenter__(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._host._running >= self._calls:
+        host, loop = self._host, asyncio.get_running_loop()
+        while True:
             place: asyncio.Future[None] = loop.create_future()
-            self._host._waiting.append((loop, place))
-            await place
-        self._host._running += 1
+            with host._lock:
+                if host._running < self._calls:
+                    host._running += 1
+                    return
+                host._waiting.append((loop, place))
+            try:
+                await place
+            except asyncio.CancelledError:
+                with host._lock:
+                    if (loop, place) in host._waiting:
+                        host._waiting.remove((loop, place))
+                    else:  # its turn had come: the next one that waits takes it
+                        self._wake_next()
+                raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._host._running -= 1
+        with self._host._lock:
+            self._host._running -= 1
+            self._wake_next()
+
+    def _wake_next(self) -> None:
         while self._host._waiting:
             loop, place = self._host._waiting.pop(0)
-            if not place.done():
+            try:
                 loop.call_soon_threadsafe(_wake, place)  # it may wait on another loop than ours
-                return
+            except RuntimeError:  # that loop is closed: nobody waits there
+                continue
+            return
 
 
 def make_ray_vec(

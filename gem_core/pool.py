@@ -14,7 +14,7 @@ from gem_core.registry import is_mixture, make, spec
 from gem_core.threads import StepThreads
 from gem_core.types import Task
 
-__all__ = ["EnvPool"]
+__all__ = ["EnvPool", "close_unused"]
 
 _SECONDS_TO_CLOSE = 5.0
 
@@ -42,7 +42,7 @@ class EnvPool:
         return self._prepared(self._make(task))
 
     async def _made_on_thread(self, task: Task) -> Env:
-        return self._prepared(await self.threads.call(self._make, task))
+        return self._prepared(await self.threads.call(self._make, task, late=close_unused))
 
     def _prepared(self, env: Env) -> Env:
         if env.is_async:
@@ -97,6 +97,17 @@ class EnvPool:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"closing {type(env).__name__} failed", "exception": error}
             )
+
+
+def close_unused(env: Env) -> None:
+    """Closes an environment that came when nobody waited for it any more, on a thread without an event loop."""
+
+    async def closed(closing: Any) -> None:
+        await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)
+
+    closing: Any = env.close()
+    if isawaitable(closing):
+        asyncio.run(closed(closing))
 
 
 def make_for_task(task: Task) -> Env:

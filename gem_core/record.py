@@ -8,8 +8,8 @@ is the last line or member, which readers pass over and the next writer cuts off
         run_batch(remaining(tasks, "run.jsonl.gz"), policy, renderer, on_episode=record.write)
     episodes = read_episodes("run.jsonl.gz")     # feeds advantages() and token_views() without a model
 
-Values in `info` and `options` that JSON lacks are kept under a marker: a tuple, a float that is no number, a mapping whose keys
-are no strings come back as they were; anything else comes back as a `Shown`, its type and its `repr`.
+Values in `info`, `options` and `env_kwargs` that JSON lacks are kept under a marker: a tuple, a float that is no number, a
+mapping whose keys are no strings come back as they were; anything else comes back as a `Shown`, its type and its `repr`.
 
 No secret is written; see `gem_core.redact`. Where one stands in what the model was shown or said, the ids would spell it, so
 the text is redacted, the ids are left out, and the episode is no longer trainable.
@@ -21,6 +21,7 @@ import json
 import math
 import numbers
 import os
+import re
 import threading
 import warnings
 import zlib
@@ -42,6 +43,7 @@ except ImportError:  # a platform without file locks: two writers on one file ar
 
 __all__ = [
     "VERSION",
+    "RecordTakenError",
     "RecordWriter",
     "Shown",
     "episode_from_json",
@@ -59,6 +61,11 @@ VERSION = 1
 _DEEPEST = 32
 _LONGEST = 10_000
 _CHUNK = 1 << 16
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+class RecordTakenError(RecordError):
+    """Raised when a record is being written by somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,9 @@ class RecordWriter:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise RecordError(f"{self.path} is being written by somebody else; give each writer a file of its own") from None
+                raise RecordTakenError(
+                    f"{self.path} is being written by somebody else; give each writer a file of its own"
+                ) from None
         if overwrite:
             os.ftruncate(self._file, 0)
         with self.path.open("rb") as stream:
@@ -200,8 +209,9 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 def recorded(tasks: Iterable[Task], path: str | os.PathLike[str], *, secrets: Iterable[str] = ()) -> list[Episode | None]:
     """For each task, the finished episode a record holds of it, or None. Void episodes do not count: they are to be played again.
 
-    Tasks are told apart by environment, wrappers, seed and options; the n-th of equal tasks has the n-th of their episodes. A
-    task without a seed takes any episode of its environment that no other task claims. A path that is not there holds nothing.
+    Tasks are told apart by environment and its arguments, wrappers, seed and options; the n-th of equal tasks has the n-th of
+    their episodes. A task without a seed takes any episode of its environment that no other task claims. A path that is not
+    there holds nothing.
     """
     tasks = list(tasks)
     if not Path(path).exists():
@@ -210,13 +220,13 @@ def recorded(tasks: Iterable[Task], path: str | os.PathLike[str], *, secrets: It
     found: dict[tuple[str, ...], list[Episode]] = {}
     for episode in read_episodes(path):
         if not episode.void:
-            found.setdefault(_key(episode.env_id, episode.wrappers, episode.options, redactor), []).append(episode)
+            found.setdefault(_key(episode, episode.wrappers, redactor), []).append(episode)
     matched: list[Episode | None] = [None] * len(tasks)
     for seeded in (True, False):
         for i, task in enumerate(tasks):
             if (task.seed is not None) is not seeded:
                 continue
-            known = found.get(_key(task.env_id, wrappers_of(task), task.options, redactor), [])
+            known = found.get(_key(task, wrappers_of(task), redactor), [])
             at = next((n for n, e in enumerate(known) if not seeded or e.seed == task.seed), None)
             if at is not None:
                 matched[i] = replace(known.pop(at), index=i)
@@ -240,7 +250,7 @@ def episode_from_json(data: Mapping[str, Any]) -> Episode:
         known = _known(data, Episode)
         known["turns"] = tuple(_turn(t) for t in known["turns"])
         known["stop"] = Stop(known["stop"])
-        for name in ("options", "final_info"):
+        for name in ("options", "final_info", "env_kwargs"):
             if name in known:
                 known[name] = _from_plain(known[name])
         if known.get("failure") is not None:
@@ -490,6 +500,7 @@ def _episode_at(line: bytes, path: Path, number: int) -> Episode:
         raise RecordError(f"{path}, line {number}, is damaged: {error}") from error
 
 
-def _key(env_id: str, wrappers: str, options: Mapping[str, Any], redactor: Redactor) -> tuple[str, ...]:
-    plain = json.dumps(_to_plain(dict(options), redactor), sort_keys=True)
-    return (env_id, redactor.said(wrappers), plain)
+def _key(thing: Task | Episode, wrappers: str, redactor: Redactor) -> tuple[str, ...]:
+    plain = [_to_plain(dict(values), redactor) for values in (thing.options, thing.env_kwargs)]
+    start = _ADDRESS.sub("", json.dumps(plain, sort_keys=True))  # an object shown by its address has another in every run
+    return (thing.env_id, redactor.said(wrappers), start)

@@ -12,15 +12,21 @@ from collections.abc import Mapping
 from inspect import isclass
 from typing import Any, cast
 
-from gem_core.env import Env
+from gem_core.bridge import after
+from gem_core.env import Env, ResetResult
 from gem_core.errors import EnvError, NonsenseError
 from gem_core.registry import EntryPoint, load_entry_point
 
 __all__ = ["RemoteEnv", "as_data", "build", "described", "from_data", "perform"]
 
+_EXAMPLE = "$action_example"
+"""Where the answer to a reset carries what an action looks like, so that nobody has to ask."""
+
 
 class RemoteEnv(Env):
     """The base: answers what the class of the environment declares without asking there."""
+
+    _example: str | None = None
 
     def __init__(self, entry_point: EntryPoint, kwargs: Mapping[str, Any] | None = None) -> None:
         """`entry_point` as in `register`: a callable, or 'module:name'."""
@@ -30,10 +36,14 @@ class RemoteEnv(Env):
         """Has a verb of `perform` done there, and waits for the answer."""
         raise NotImplementedError
 
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+        return cast(ResetResult, after(super().reset(seed=seed, options=options), self._with_example_kept))
+
     def on_snapshot(self) -> Any:
         return self.ask("snapshot")
 
     def on_restore(self, snapshot: Any) -> None:
+        self._example = None
         self.ask("restore", snapshot)
 
     def sample_action(self) -> str:
@@ -54,12 +64,16 @@ class RemoteEnv(Env):
 
     @property
     def action_example(self) -> str:  # type: ignore[override]
-        """What an action looks like, as the environment itself says once it is there."""
+        """What an action looks like, as the environment itself says once it is there; it may differ from episode to episode."""
         if self._phase == "new":
             return cast(str, self._declared("action_example"))
-        if "_example" not in vars(self):
+        if self._example is None:  # the episode was restored
             self._example = cast(str, self.attribute("action_example"))
         return self._example
+
+    def _with_example_kept(self, result: ResetResult) -> ResetResult:
+        self._example = result[1].pop(_EXAMPLE, None)
+        return result
 
     def _declared(self, name: str) -> Any:
         made = load_entry_point(self.entry_point, described(self.entry_point))
@@ -77,7 +91,9 @@ def build(entry_point: EntryPoint, kwargs: Mapping[str, Any]) -> Env:
 def perform(env: Env, what: str, args: tuple[Any, ...]) -> Any:
     """Does a verb, there; an awaitable where the environment is async."""
     if what == "reset":
-        return env.reset(seed=args[0], options=args[1])
+        return after(
+            env.reset(seed=args[0], options=args[1]), lambda began: (began[0], {**began[1], _EXAMPLE: env.action_example})
+        )
     if what == "step":
         return env.step(args[0])
     if what == "attribute":

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -63,8 +63,12 @@ class Rollout:
         self.threads = StepThreads(concurrency)
         self.pool = EnvPool(self.threads, make_env)
         self._running: set[asyncio.Task[Episode]] = set()
+        self._lock = threading.RLock()  # `stop` may break into its own thread, where a signal calls it
+        self._busy = 0
+        """Batches and streams under way: what there is to stop."""
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the stream that plays, once it has begun."""
         self._thread = 0
         """Where the loop runs."""
         load_plugins()
@@ -96,45 +100,44 @@ class Rollout:
     async def stream(self, tasks: Iterable[Task]) -> AsyncGenerator[Episode, None]:
         """Plays tasks, `concurrency` at a time, and yields each episode when it ends; tasks are drawn as they are needed, and no
         more of them once `stop` was called."""
-        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         waiting = iter(tasks)
         running: dict[asyncio.Task[Episode], Play] = {}
         # not asyncio.wait(running), which looks at every running episode each time one ends
         ended: asyncio.Queue[asyncio.Task[Episode]] = asyncio.Queue()
-        try:
-            while True:
-                while len(running) < self.concurrency and not self._stopping and (task := next(waiting, None)) is not None:
-                    play = self.play(task)
-                    future = asyncio.ensure_future(play.run())
-                    future.add_done_callback(ended.put_nowait)
-                    running[future] = play
-                    self._running.add(future)
-                self._tell_live(len(running))
-                if not running:
-                    return
-                done = await ended.get()
-                play = running.pop(done)
-                self._running.discard(done)
-                yield play.cut_short() if done.cancelled() else done.result()
-        finally:
-            self._running -= running.keys()
-            for left in running:
-                left.cancel()
-            if running:
-                await asyncio.wait(running)
-            if not self._running:
-                self._stopping = False  # what was to be stopped is over; tasks to come are played
-            await self.pool.rest()
+        with self._under_way(asyncio.get_running_loop()):
+            try:
+                while True:
+                    while len(running) < self.concurrency and not self._stopping and (task := next(waiting, None)) is not None:
+                        play = self.play(task)
+                        future = asyncio.ensure_future(play.run())
+                        future.add_done_callback(ended.put_nowait)
+                        running[future] = play
+                        self._running.add(future)
+                    self._tell_live(len(running))
+                    if not running:
+                        return
+                    done = await ended.get()
+                    play = running.pop(done)
+                    self._running.discard(done)
+                    yield play.cut_short() if done.cancelled() else done.result()
+            finally:
+                self._running -= running.keys()
+                for left in running:
+                    left.cancel()
+                if running:
+                    await asyncio.wait(running)
+                await self.pool.rest()
 
     async def batch(self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None) -> list[Episode]:
         """Plays tasks and returns their episodes in the order of the tasks; `on_episode` is called as each one ends."""
-        listed = [replace(task, index=i) for i, task in enumerate(tasks)]
-        episodes: dict[int, Episode] = {}
-        async with aclosing(self.stream(listed)) as finished:
-            async for episode in finished:
-                episodes[episode.index] = episode
-                if on_episode is not None:
-                    on_episode(episode)
+        with self._under_way():
+            listed = [replace(task, index=i) for i, task in enumerate(tasks)]
+            episodes: dict[int, Episode] = {}
+            async with aclosing(self.stream(listed)) as finished:
+                async for episode in finished:
+                    episodes[episode.index] = episode
+                    if on_episode is not None:
+                        on_episode(episode)
         ordered = [episodes[i] if i in episodes else self.play(task).cut_short() for i, task in enumerate(listed)]
         send_event("batch_end", episodes=ordered)
         return ordered
@@ -148,7 +151,8 @@ class Rollout:
             interrupted = True
             self.stop()
 
-        episodes = run_sync(self.batch(tasks, on_episode), on_interrupt=interrupt)
+        with self._under_way():  # from now on, not only once its event loop runs
+            episodes = run_sync(self.batch(tasks, on_episode), on_interrupt=interrupt)
         if interrupted:
             raise Interrupted(episodes)
         return episodes
@@ -164,17 +168,39 @@ class Rollout:
         self.close()
 
     def stop(self) -> None:
-        """Ends what is running: those episodes come back cancelled, and so do a batch's tasks that were not begun. May be
-        called from any thread."""
-        if self._loop is None or not self._loop.is_running() or threading.get_ident() == self._thread:
-            self._stop()
-        else:
-            self._loop.call_soon_threadsafe(self._stop)
+        """Ends what is running: those episodes come back cancelled, and so do a batch's tasks that were not begun. Between two
+        batches there is nothing to end, and the next one is played. May be called from any thread."""
+        with self._lock:
+            if not self._busy:
+                return
+            self._stopping = True  # also for a batch whose stream has not begun yet
+            if self._loop is None:
+                return
+            if threading.get_ident() != self._thread:
+                with suppress(RuntimeError):  # the loop has closed, so that nothing is running
+                    self._loop.call_soon_threadsafe(self._cancel_running)
+                return
+        self._cancel_running()
 
-    def _stop(self) -> None:
-        self._stopping = True
-        for play in self._running:
-            play.cancel()
+    def _cancel_running(self) -> None:
+        if self._stopping:  # else what was to be stopped has ended meanwhile
+            for play in self._running:
+                play.cancel()
+
+    @contextmanager
+    def _under_way(self, loop: asyncio.AbstractEventLoop | None = None) -> Iterator[None]:
+        """While a batch or a stream is played, by `loop` where it is known."""
+        with self._lock:
+            self._busy += 1
+            if loop is not None:
+                self._loop, self._thread = loop, threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
+                if not self._busy:  # what was to be stopped is over; tasks to come are played
+                    self._stopping, self._loop = False, None
 
     def _tell_live(self, episodes: int) -> None:
         tell = getattr(self.policy, "set_live", None)

@@ -6,13 +6,14 @@ environments, threads, record files. Everything on a stage runs on one event loo
 
 from __future__ import annotations
 
+from pathlib import Path
 from uuid import uuid4
 
 from gem_core.play import Limits, Play
 from gem_core.plugins import load_plugins
 from gem_core.policy import Policy
 from gem_core.pool import EnvPool
-from gem_core.record import RecordWriter
+from gem_core.record import RecordTakenError, RecordWriter
 from gem_core.render import Renderer
 from gem_core.threads import StepThreads
 from gem_core.types import Episode, Sampling, Task
@@ -41,8 +42,18 @@ class Stage:
             self._live -= 1
 
     def record(self, path: str, episode: Episode) -> None:
-        """Writes an episode to a record; `{rank}` in its path becomes a mark of this stage's own."""
-        path = path.replace("{rank}", self._mark)
+        """Writes an episode to a record; `{rank}` in its path becomes a mark of this stage's own. A path without it serves one
+        stage."""
         if path not in self._writers:
-            self._writers[path] = RecordWriter(path)
+            try:
+                self._writers[path] = RecordWriter(path.replace("{rank}", self._mark))
+            except RecordTakenError as error:
+                if "{rank}" in path:
+                    raise
+                stem, dot, suffixes = Path(path).name.partition(".")
+                marked = Path(path).with_name(f"{stem}-{{rank}}{dot}{suffixes}")
+                raise RecordTakenError(
+                    f"the record {path} is being written by another worker, and each needs a file of its own: put {{rank}} into "
+                    f"the path, which stands for the worker, as in {marked}"
+                ) from error
         self._writers[path].write(episode)

@@ -13,12 +13,13 @@ from typing import Any
 
 __all__ = ["StepThreads"]
 
-Work = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
+Late = Callable[[Any], None]
+Work = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...], "Late | None"]
 
 
 class StepThreads:
     """Daemon threads, as many as are needed and `size` at most. A call whose waiter gave up leaves its thread behind: the
-    thread is replaced and counted, its late result is dropped."""
+    thread is replaced and counted, its late result is dropped, or given to `late` where there is one."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -28,8 +29,8 @@ class StepThreads:
         self._running = 0
         self._queue: list[asyncio.Future[None]] = []
 
-    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """`function(*args)` on a thread of its own."""
+    async def call(self, function: Callable[..., Any], *args: Any, late: Late | None = None) -> Any:
+        """`function(*args)` on a thread of its own. `late` is given, on a thread too, a result that nobody waits for any more."""
         loop = asyncio.get_running_loop()
         while self._running >= self.size:
             turn: asyncio.Future[None] = loop.create_future()
@@ -43,7 +44,7 @@ class StepThreads:
         worker = self._idle.pop() if self._idle else _Worker()
         self._running += 1
         future: asyncio.Future[Any] = loop.create_future()
-        worker.work.put((loop, future, function, args))
+        worker.work.put((loop, future, function, args, late))
         try:
             result = await future
         except asyncio.CancelledError:
@@ -52,6 +53,8 @@ class StepThreads:
                 worker.work.put(None)  # it ends once the call it is busy with does
                 self._free()
                 raise
+            if future.exception() is None:  # it came, and nobody takes it
+                _give_late(late, future.result())
             self._idle.append(worker)
             self._free()
             raise
@@ -87,20 +90,24 @@ class _Worker:
 
     def _run(self) -> None:
         while (item := self.work.get()) is not None:
-            loop, future, function, args = item
+            loop, future, function, args, late = item
             try:
                 result, error = function(*args), None
             except BaseException as caught:  # noqa: BLE001 - handed to the waiter
                 result, error = None, caught
             try:
-                loop.call_soon_threadsafe(_settle, future, result, error)
+                loop.call_soon_threadsafe(_settle, future, result, error, late)
             except RuntimeError:  # the loop is closed: nobody waits
+                if error is None:
+                    _give_late(late, result)
                 return
-            del item, future, function, args, result, error
+            del item, future, function, args, late, result, error
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None, late: Late | None) -> None:
     if future.done():
+        if error is None:
+            _give_late(late, result)
         return
     if error is None:
         future.set_result(result)
@@ -108,3 +115,8 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_exception(error)
     else:  # SystemExit, KeyboardInterrupt or StopIteration out of a step must end the step, not the event loop
         future.set_exception(RuntimeError(f"{type(error).__name__} was raised on a step's thread: {error}"))
+
+
+def _give_late(late: Late | None, result: Any) -> None:
+    if late is not None:
+        threading.Thread(target=late, args=(result,), name="gem-late", daemon=True).start()

@@ -126,7 +126,8 @@ class _Engine(Rollout):
                         keep(episode)
                         await asyncio.sleep(0)
 
-        run_sync(play_all(), on_interrupt=interrupt)
+        with self._under_way():  # from now on, not only once its event loop runs
+            run_sync(play_all(), on_interrupt=interrupt)
         return not interrupted
 
 

@@ -80,6 +80,30 @@ def test_options_state_and_spawn_work_across_the_pipe() -> None:
         assert env.action_example == "go"
 
 
+def test_what_an_action_looks_like_is_told_anew_with_every_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    attribute = ProcessEnv.attribute
+    monkeypatch.setattr(ProcessEnv, "attribute", lambda env, name: asked.append(name) or attribute(env, name))
+    name, said = "game:Mastermind-v0-random", set()
+    with make(name, wrappers=["boxed"]) as here, make(name, wrappers=["boxed"], execution="process") as there:
+        for seed in range(6):
+            assert here.reset(seed=seed) == there.reset(seed=seed)
+            assert here.action_example == there.action_example
+            said.add(here.action_example)
+    assert len(said) > 1, "the games were of one length"
+    assert not asked, "a reset's answer has it"
+
+
+def test_what_an_action_looks_like_goes_with_a_state() -> None:
+    with ProcessEnv(misbehaving.TellsItsStart) as env:
+        env.reset(seed=0, options={"start": 1})
+        state = env.get_state()
+        env.reset(seed=0, options={"start": 2})
+        assert env.action_example == "from 2"
+        env.set_state(state)
+        assert env.action_example == "from 1"
+
+
 def test_replay_brings_a_new_process_to_the_same_place() -> None:
     with ProcessEnv(misbehaving.Counter, {"length": 9}) as env, ProcessEnv(misbehaving.Counter, {"length": 9}) as other:
         env.reset(seed=3)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from gem_core import (
     Sampling,
     Status,
     Stop,
+    Task,
     Turn,
     advantages,
     run_batch,
@@ -95,6 +97,14 @@ def void_episode() -> Episode:
 )
 def test_an_episode_survives_json_exactly(episode: Episode) -> None:
     assert episode_from_json(json.loads(json.dumps(episode_to_json(episode)))) == episode
+
+
+def test_what_an_environment_was_made_with_comes_back_as_it_was() -> None:
+    episode = full_episode(env_kwargs={"dim_room": (6, 6), "odds": {1: float("inf")}})
+    back = episode_from_json(json.loads(json.dumps(episode_to_json(episode))))
+    assert back == episode
+    assert back.env_kwargs["dim_room"] == (6, 6)
+    assert back.group == episode.group
 
 
 def test_ids_are_written_as_deltas_and_not_as_whole_prompts() -> None:
@@ -272,6 +282,23 @@ def test_a_batch_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
     assert remaining(tasks, path) == []
     episodes = recorded(tasks, path)
     assert [(e.seed, e.index) for e in episodes if e is not None] == [(t.seed, i) for i, t in enumerate(tasks)]
+
+
+class Thing:
+    """Shown by its address, which is another one in every run."""
+
+
+def test_tasks_that_differ_in_what_their_environment_is_made_with_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    kinds: list[dict[str, Any]] = [{}, {"max_turns": 2}, {"max_turns": 3}, {"dim_room": (6, 6)}, {"thing": Thing()}]
+    tasks = [Task("test:Env", 0, env_kwargs=kwargs) for kwargs in kinds]
+    with RecordWriter(path) as record:
+        for task in tasks[1::2]:
+            record.write(Episode(task.env_id, 0, (), Stop.TERMINATED, env_kwargs=task.env_kwargs))
+    assert remaining(tasks, path) == tasks[0::2]
+    with RecordWriter(path) as record:
+        record.write(Episode("test:Env", 0, (), Stop.TERMINATED, env_kwargs={"thing": Thing()}))
+    assert remaining(tasks, path) == [tasks[0], tasks[2]]
 
 
 def test_tasks_without_a_seed_are_counted(tmp_path: Path) -> None:

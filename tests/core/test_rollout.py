@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -689,6 +690,49 @@ def test_stop_ends_the_run_and_every_task_comes_back() -> None:
     assert [e.stop for e in second] == [Stop.TERMINATED] * 2, "the engine can be used again"
 
 
+def test_a_stop_between_two_batches_leaves_the_next_one_alone() -> None:
+    rollout = engine(ScriptedEnv)
+    rollout.stop()
+    for _ in range(2):
+        assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(3)))] == [Stop.TERMINATED] * 3
+        rollout.stop()
+
+    async def main() -> list[Episode]:
+        await rollout.batch(tasks_for("test:Env", range(3)))
+        rollout.stop()
+        stopping = threading.Thread(target=rollout.stop)
+        stopping.start()
+        stopping.join()
+        await asyncio.sleep(0.01)
+        return await rollout.batch(tasks_for("test:Env", range(3)))
+
+    assert [e.stop for e in asyncio.run(main())] == [Stop.TERMINATED] * 3
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before the first", "behind another"])
+def test_a_stop_is_not_lost_where_a_batch_has_not_come_to_its_first_episode(begun: bool) -> None:
+    rollout = engine(ScriptedEnv)
+
+    def tasks() -> Iterator[Task]:
+        stopping = threading.Thread(target=rollout.stop)
+        stopping.start()
+        stopping.join()
+        yield from tasks_for("test:Env", range(3))
+
+    if begun:
+        rollout.run_batch(tasks_for("test:Env", range(2)))
+    assert [e.stop for e in rollout.run_batch(tasks())] == [Stop.CANCELLED] * 3
+    assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(2)))] == [Stop.TERMINATED] * 2
+
+
+def test_a_stop_from_another_thread_ends_what_is_running() -> None:
+    rollout = engine(delays({0: 30.0, 1: 30.0}), concurrency=2)
+    threading.Timer(0.1, rollout.stop).start()
+    began = time.monotonic()
+    assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(4)))] == [Stop.CANCELLED] * 4
+    assert time.monotonic() - began < 10
+
+
 def test_run_batch_works_inside_a_running_event_loop() -> None:
     """As in a notebook."""
 
@@ -726,6 +770,33 @@ def test_making_a_slow_environment_does_not_hold_up_the_others() -> None:
         assert not any(e.void for e in episodes)
     finally:
         environments.remove("test:SlowToMake-v0")
+
+
+@pytest.mark.parametrize("kind", [ScriptedEnv, AsyncEnv])
+def test_an_environment_that_is_made_too_late_is_closed(kind: type[ScriptedEnv]) -> None:
+    """Also where its event loop is over by then."""
+    from gem_core import register
+    from gem_core.registry import environments
+
+    log: list[str] = []
+
+    def slow_to_make() -> Env:
+        time.sleep(0.4)
+        return kind(log=log, execution="thread")
+
+    register("test:Late-v0", slow_to_make)
+    try:
+        player = ScriptedPlayer(lambda env, observation: "go")
+        (episode,) = run_batch(
+            [Task("test:Late-v0", 0)], player, limits=Limits(make_deadline=0.1, retries=4, episode_deadline=20.0)
+        )
+        assert (episode.stop, episode.attempts) == (Stop.ENV_DEADLINE, 5)
+        end = time.monotonic() + 10
+        while log.count("close") < 5 and time.monotonic() < end:
+            time.sleep(0.02)
+        assert (log.count("make"), log.count("close")) == (5, 5)
+    finally:
+        environments.remove("test:Late-v0")
 
 
 # What an episode says of itself.

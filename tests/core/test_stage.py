@@ -12,6 +12,7 @@ from byte_tokenizer import ByteTokenizer
 from misbehaving import Blocking
 
 from gem_core import Episode, Limits, Renderer, Sampling, ScriptedPolicy, Task, register
+from gem_core.errors import RecordError
 from gem_core.record import read_episodes
 from gem_core.registry import environments
 from gem_core.stage import Stage
@@ -68,3 +69,23 @@ def test_every_stage_has_a_record_of_its_own(tmp_path: Path) -> None:
     paths = sorted(tmp_path.iterdir())
     assert len(paths) == 2
     assert [len(list(read_episodes(path))) for path in paths] == [2, 2]
+
+
+def test_a_record_without_a_rank_serves_one_stage_and_the_next_is_told_what_to_do(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    first, second = Stage(), Stage()
+    episodes = asyncio.run(play(first, 2))
+    for episode in episodes:
+        first.record(str(tmp_path / "run.jsonl.gz"), episode)
+    with pytest.raises(RecordError, match=r"put \{rank\} into the path.*run-\{rank\}\.jsonl\.gz") as refused:
+        second.record(str(tmp_path / "run.jsonl.gz"), episodes[0])
+    second.record(str(refused.value).rsplit(" ", 1)[1], episodes[0])  # which works
+    assert [len(list(read_episodes(path))) for path in sorted(tmp_path.iterdir())] == [1, 2]
+
+
+def test_a_file_that_is_no_record_is_not_blamed_on_its_path(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text("mine\n")
+    (episode,) = asyncio.run(play(stage := Stage(), 1))
+    with pytest.raises(RecordError, match="no record of gem") as refused:
+        stage.record(str(tmp_path / "run.jsonl"), episode)
+    assert "rank" not in str(refused.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -94,6 +95,51 @@ def test_a_waiter_that_is_cancelled_passes_its_turn_on() -> None:
         return found  # type: ignore[no-any-return]
 
     assert asyncio.run(main()) == 3
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["on its loop", "behind its loop"])
+def test_a_late_result_is_given_to_whom_it_concerns(closed: bool) -> None:
+    gate, given = threading.Event(), SimpleQueue[Any]()
+
+    def made() -> str:
+        gate.wait(10)
+        return "made"
+
+    async def main() -> None:
+        threads = StepThreads(1)
+        assert await threads.call(len, "ab", late=given.put) == 2
+        waiting = asyncio.ensure_future(threads.call(made, late=lambda it: given.put((it, threading.current_thread()))))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        if not closed:
+            gate.set()
+            await asyncio.sleep(0.2)
+
+    asyncio.run(main())
+    gate.set()
+    result, thread = given.get(timeout=5)
+    assert result == "made"
+    assert thread is not threading.main_thread()
+    assert given.empty(), "what somebody waited for is not late"
+
+
+def test_a_result_that_comes_as_its_waiter_leaves_is_late_too() -> None:
+    given = SimpleQueue[Any]()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        soon = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda settle, *args: soon(lambda: (settle(*args), waiting.cancel()))  # type: ignore
+        threads = StepThreads(1)
+        waiting = asyncio.ensure_future(threads.call(len, "abc", late=given.put))
+        await asyncio.wait({waiting})
+        assert waiting.cancelled()
+        assert await threads.call(len, "ab") == 2
+        assert threads.abandoned == 0
+
+    asyncio.run(main())
+    assert given.get(timeout=5) == 3
 
 
 def test_the_same_threads_serve_one_event_loop_after_another() -> None:

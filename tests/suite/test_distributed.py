@@ -7,8 +7,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ sys.path.insert(0, CORE)  # where misbehaving.py is; the hosts get this path too
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from gem_core import Env, Limits, RandomPlayer, Rollout, ScriptedPlayer, Stop, register, registry, run_batch, tasks_for  # noqa: E402
-from gem_core.distributed import EnvHosts  # noqa: E402
+from gem_core.distributed import EnvHosts, _Host  # noqa: E402
 from gem_core.errors import ConfigError, EnvDiedError  # noqa: E402
 from gem_core.vector import AsyncVectorEnv, make_vec  # noqa: E402
 
@@ -172,6 +173,31 @@ def test_back_pressure_keeps_calls_waiting_here(cluster: Any) -> None:
             while vec.pending:
                 seen += len(vec.recv().indices)
             assert seen >= 6
+
+
+def test_a_call_that_is_cancelled_passes_its_turn_on() -> None:
+    """At the very moment its turn comes, and before; and a place that is free serves the next one."""
+
+    async def main() -> list[str]:
+        host = _Host(SimpleNamespace(ready=SimpleNamespace(remote=lambda: None)))
+        done: list[str] = []
+
+        async def call(name: str, then: Callable[[], object] = lambda: None) -> None:
+            async with host.turn(1):
+                await asyncio.sleep(0.01)
+            then()
+            done.append(name)
+
+        first = asyncio.ensure_future(call("a", lambda: second.cancel()))  # it was told that it may go, and has not gone yet
+        await asyncio.sleep(0)
+        second, third, fourth = (asyncio.ensure_future(call(name)) for name in "bcd")
+        await asyncio.sleep(0)
+        third.cancel()
+        await asyncio.wait({first, second, third, fourth})
+        await call("e")
+        return done
+
+    assert asyncio.run(asyncio.wait_for(main(), 5)) == ["a", "d", "e"]
 
 
 def test_a_vector_replaces_what_a_dead_host_held(cluster: Any) -> None:
