@@ -51,6 +51,7 @@ __all__ = [
     "episodes_behind",
     "read_episodes",
     "read_header",
+    "record_of",
     "recorded",
     "remaining",
 ]
@@ -194,6 +195,21 @@ def episodes_behind(path: str | os.PathLike[str], offset: int = 0) -> Iterator[t
                 _check_header(line, path)
             else:
                 yield _episode_at(line, path, number), offset + behind
+
+
+def record_of(path: str, mark: str) -> RecordWriter:
+    """Opens the record of one worker among several: `{rank}` in the path becomes its mark. A path without it serves one."""
+    try:
+        return RecordWriter(path.replace("{rank}", mark))
+    except RecordTakenError as error:
+        if "{rank}" in path:
+            raise
+        stem, dot, suffixes = Path(path).name.partition(".")
+        marked = Path(path).with_name(f"{stem}-{{rank}}{dot}{suffixes}")
+        raise RecordTakenError(
+            f"the record {path} is being written by another worker, and each needs a file of its own: put {{rank}}, which stands "
+            f"for the worker, into the path, as in {marked}"
+        ) from error
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:

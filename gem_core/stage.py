@@ -6,14 +6,13 @@ environments, threads, record files. Everything on a stage runs on one event loo
 
 from __future__ import annotations
 
-from pathlib import Path
 from uuid import uuid4
 
 from gem_core.play import Limits, Play
 from gem_core.plugins import load_plugins
 from gem_core.policy import Policy
 from gem_core.pool import EnvPool
-from gem_core.record import RecordTakenError, RecordWriter
+from gem_core.record import RecordWriter, record_of
 from gem_core.render import Renderer
 from gem_core.threads import StepThreads
 from gem_core.types import Episode, Sampling, Task
@@ -45,15 +44,5 @@ class Stage:
         """Writes an episode to a record; `{rank}` in its path becomes a mark of this stage's own. A path without it serves one
         stage."""
         if path not in self._writers:
-            try:
-                self._writers[path] = RecordWriter(path.replace("{rank}", self._mark))
-            except RecordTakenError as error:
-                if "{rank}" in path:
-                    raise
-                stem, dot, suffixes = Path(path).name.partition(".")
-                marked = Path(path).with_name(f"{stem}-{{rank}}{dot}{suffixes}")
-                raise RecordTakenError(
-                    f"the record {path} is being written by another worker, and each needs a file of its own: put {{rank}} into "
-                    f"the path, which stands for the worker, as in {marked}"
-                ) from error
+            self._writers[path] = record_of(path, self._mark)
         self._writers[path].write(episode)

@@ -25,7 +25,7 @@ from transformers import AutoConfig
 from gem_core.caller import CallersThread
 from gem_core.metrics import BatchMetrics
 from gem_core.policy import BatchPolicy
-from gem_core.record import RecordWriter
+from gem_core.record import record_of
 from gem_core.render import Renderer
 from gem_core.rollout import Rollout
 from gem_core.types import Episode, Finish, Generation, Message, Sampling, Task
@@ -60,7 +60,7 @@ class GemActor(PPOMultiTurnActor):
             limits=self.limits(),
             spec=spec,
         )
-        self.writer = RecordWriter(spec.record.replace("{rank}", str(self.number))) if spec.record is not None else None
+        self.writer = record_of(spec.record, str(self.number)) if spec.record is not None else None
 
     def collect_experience(self) -> tuple[list[list[GemTransition]], dict[str, float]]:
         """One batch of exactly `rollout_batch_size_per_device` transitions."""

@@ -30,7 +30,7 @@ from RL2.utils.logging import gather_and_log
 from gem_core.errors import PolicyError
 from gem_core.metrics import BatchMetrics
 from gem_core.play import send_event
-from gem_core.record import RecordWriter
+from gem_core.record import record_of
 from gem_core.render import Renderer
 from gem_core.rollout import Rollout
 from gem_core.types import Episode, Finish, Generation, Sampling, Stop
@@ -136,7 +136,7 @@ class Plays:
         self.renderer: Renderer | None = None
         self._engine: Rollout | None = None
         self._settings = ""
-        self._writer = RecordWriter(spec.record.replace("{rank}", "0")) if spec.record is not None else None
+        self._writer = record_of(spec.record, "0") if spec.record is not None else None
         self._going: dict[int, asyncio.Task[Episode]] = {}
         self._numbers = itertools.count()
 

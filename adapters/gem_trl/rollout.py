@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gem_core.caller import CallersThread
 from gem_core.errors import ConfigError
 from gem_core.policy import BatchPolicy, cut_generation
-from gem_core.record import RecordWriter
+from gem_core.record import RecordWriter, record_of
 from gem_core.render import Renderer
 from gem_core.rollout import Rollout
 from gem_core.types import Episode, Finish, Generation, Sampling
@@ -92,7 +92,7 @@ class GemRollout:
     def _record(self, episodes: Sequence[Episode], trainer: Any) -> None:
         if self._writer is None:
             assert self.spec.record is not None
-            self._writer = RecordWriter(self.spec.record.replace("{rank}", str(trainer.accelerator.process_index)))
+            self._writer = record_of(self.spec.record, str(trainer.accelerator.process_index))
         for episode in episodes:
             self._writer.write(episode)
 

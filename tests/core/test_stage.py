@@ -77,7 +77,7 @@ def test_a_record_without_a_rank_serves_one_stage_and_the_next_is_told_what_to_d
     episodes = asyncio.run(play(first, 2))
     for episode in episodes:
         first.record(str(tmp_path / "run.jsonl.gz"), episode)
-    with pytest.raises(RecordError, match=r"put \{rank\} into the path.*run-\{rank\}\.jsonl\.gz") as refused:
+    with pytest.raises(RecordError, match=r"put \{rank\}, which.*run-\{rank\}\.jsonl\.gz") as refused:
         second.record(str(tmp_path / "run.jsonl.gz"), episodes[0])
     second.record(str(refused.value).rsplit(" ", 1)[1], episodes[0])  # which works
     assert [len(list(read_episodes(path))) for path in sorted(tmp_path.iterdir())] == [1, 2]
