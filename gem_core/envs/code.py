@@ -6,11 +6,18 @@ A row's tests have one of three forms (or are a JSON string of one):
 |-------------------------------------------------------|----------------------------------------------------------------|
 | `{"inputs": [...], "outputs": [...]}`                 | the program reads the input from stdin and prints the output   |
 | the same with `"fn_name": "f"`                        | `f(*input)` returns the output                                 |
-| Python text, such as HumanEval's `def check(f): ...`  | runs behind the program and must reach its end                 |
+| Python text, such as HumanEval's `def check(f): ...`  | runs beside the program and must reach its end                 |
+
+What the first two expect never enters the sandbox. A text has to run where the program is, and `_trial` keeps the two apart as
+far as one interpreter can: the program runs in a thread of its own, below which no frame of the tests or of gem lies; the tests
+have builtins that were copied before the program ran; and a function's result may not be of a class of the program's own that
+says itself what it is equal, or near, to. Not stopped is a program that looks for the tests on purpose, through `gc`, `ctypes`,
+`sys._current_frames` or methods that Python calls in the middle of a test, or that changes a library the tests use.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import secrets
@@ -120,8 +127,10 @@ def programs_of(program: str, tests: Any, entry: str | None, most: int) -> list[
         tests = json.loads(tests)
     if isinstance(tests, str):
         mark = secrets.token_hex(16)
-        call = f"check({entry})" if entry else ""
-        return [Program(f"{_defined(program)}\nexec({tests!r}, names)\nexec({call!r}, names)\n{_say(repr(mark))}", mark, True)]
+        given = (mark, program, f"{tests}\ncheck({entry})" if entry else tests, entry)
+        text = f"from __future__ import annotations\n{inspect.getsource(_trial)}\n_trial(*{given!r})"
+        source = f"exec({text!r}, {{}})"
+        return [Program(source, mark, True)]
     if isinstance(tests, Mapping):
         pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
         function = tests.get("fn_name") or entry
@@ -163,6 +172,85 @@ def _defined(program: str) -> str:
 def _say(expression: str) -> str:
     """On a line of its own, whatever was printed before."""
     return f"print('\\n' + {expression})"
+
+
+def _trial(mark: str, program: str, tests: str, entry: str | None) -> None:
+    """Runs in the sandbox, where its text is sent: prints the mark if the tests reach their end, else the type of what they
+    raised on stderr, and no more of it, since a message may say what was expected.
+
+    This thread alone knows the mark. A second runs the tests, a third the program and its functions.
+    """
+    import _queue
+    import _thread
+    import builtins
+    import os
+    import sys
+    import types
+
+    write, execute, translate, own = os.write, exec, compile, dict(vars(builtins))
+    jobs: Any = _queue.SimpleQueue()
+    results: Any = _queue.SimpleQueue()
+    judges = {f"__{name}__" for name in ["eq", "ne", "lt", "le", "gt", "ge", "sub", "rsub", "abs", "round", "contains"]}
+    ended: list[str] = []
+    done = _thread.allocate_lock()
+    loop = """
+while True:
+    function, args, keywords = get()
+    try:
+        result = True, function(*args, **keywords)
+    except BaseException as error:
+        result = False, error
+    put(result)
+"""
+
+    def apart(function: Any, *args: Any, **keywords: Any) -> Any:
+        """Called in the program's thread."""
+        if _thread.get_ident() == thread:
+            return function(*args, **keywords)
+        jobs.put((function, args, keywords))
+        fine, result = results.get()
+        if fine is True:
+            return result
+        raise result
+
+    def checked(value: Any) -> Any:
+        kind = type(value)
+        if kind in (list, tuple, set, frozenset, dict):
+            for part in (*value.keys(), *value.values()) if kind is dict else value:
+                checked(part)
+        for base in type.__dict__["__mro__"].__get__(kind):
+            members = type.__dict__["__dict__"].__get__(base)
+            home = sys.modules.get(str(members.get("__module__", "builtins")))
+            if judges & members.keys() and getattr(home, base.__name__, None) is not base:
+                raise TypeError("a result says itself what it is equal to")
+        return value
+
+    def guarded(function: Any) -> Any:
+        return lambda *args, **keywords: checked(apart(function, *args, **keywords))
+
+    def attempt() -> None:
+        names: dict[str, Any] = {"__name__": "program"}
+        try:
+            apart(execute, translate(program, "program.py", "exec", dont_inherit=True), names)
+            seen = {n: guarded(v) if n == entry or type(v) is types.FunctionType else v for n, v in names.items()}
+            execute(translate(tests, "tests.py", "exec", dont_inherit=True), {**seen, "__builtins__": own})
+            apart(sys.stdout.flush)
+            ended.append("")
+        except BaseException as error:  # noqa: BLE001 - said by its type
+            ended.append(type(error).__name__)
+        finally:
+            done.release()
+
+    done.acquire()
+    thread = _thread.start_new_thread(
+        execute, (translate(loop, "calls.py", "exec", dont_inherit=True), {"get": jobs.get, "put": results.put})
+    )
+    _thread.start_new_thread(attempt, ())
+    done.acquire()
+    if ended != [""]:
+        write(2, f"\n{ended[0][:100]}\n".encode("utf-8", "replace"))
+        raise SystemExit(1)
+    write(1, f"\n{mark}\n".encode())
 
 
 def _text(value: Any) -> str:

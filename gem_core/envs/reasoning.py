@@ -1,20 +1,22 @@
 """Reasoning: the tasks of reasoning-gym, one question an episode, scored by the library.
 
-Its scorers are not trusted with everything: some evaluate the answer as Python, some raise. An answer that would be evaluated
-must be a literal or a plain formula, and whatever a scorer raises is a score of 0 with `info["scorer_error"]`.
-docs/reasoning.md has the table of generators whose scores are odd.
+Its scorers are not trusted with everything: some evaluate the answer as Python, some raise, some pay for what is no answer. An
+answer that would be evaluated must be a literal or a plain formula, one that is no finite number is not scored, and whatever a
+scorer raises is a score of 0 with `info["scorer_error"]`. docs/reasoning.md has the table of generators whose scores are odd.
 """
 
 from __future__ import annotations
 
 import ast
+import cmath
 import importlib
 import math
 import random
+import re
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from gem_core.envs.game import whole_number
@@ -33,6 +35,10 @@ _FORMULA = frozenset({"countdown", "intermediate_integration", "polynomial_multi
 """Their scorers hand the answer to sympy's parser, which calls eval() too."""
 _EXACT = frozenset({"game_of_life_halting"})
 """Their scorers pay 1.0 for any answer that is not the wrong one of two; here it must be the right one."""
+_NUMBER = frozenset({"coin_flip"})
+"""Their scorers pay for a beginning of the right number, so that 0 is worth 1.0 beside 0.875; here it must be that number."""
+_TOLERANCE = 1e-4
+"""What the library's scorer of coin_flip allows; here also no more than a thousandth, since some probabilities are smaller."""
 
 
 class Reasoning(Question):
@@ -69,6 +75,8 @@ class Reasoning(Question):
             return unscored
         if self.name in _EXACT:
             return Grade(float(answer.strip().casefold() == str(self.entry["answer"]).strip().casefold()))
+        if self.name in _NUMBER:
+            return Grade(float(_is_near(answer, str(self.entry["answer"]))))
         try:
             if self.name in _FORMULA:  # sympy may need for ever, in a process that can be stopped
                 score = _scorer()(self.name, answer, self.entry, seconds=_SECONDS)
@@ -88,6 +96,8 @@ class Reasoning(Question):
             return None
         if len(answer) > _LONGEST:
             return Grade(0.0, info={"scorer_error": f"an answer of {len(answer)} characters is not scored"})
+        if _is_not_finite(answer):
+            return Grade(0.0, info={"scorer_error": "an answer that is no finite number is not scored"})
         if self.name in _LITERAL and not _is_literal(answer):
             return Grade(0.0, info={"scorer_error": "the scorer would evaluate the answer as Python; it gets literals only"})
         if self.name in _FORMULA and not is_formula(answer):
@@ -144,6 +154,35 @@ def score(name: str, answer: str, entry: dict[str, Any]) -> float:
 
 def _scorer() -> Grader:
     return shared_grader("gem_core.envs.reasoning:score", "countdown", "", "{}")
+
+
+def _is_near(text: str, gold: str) -> bool:
+    """Whether a text is the number, as a decimal or a fraction of two."""
+    above, _, below = text.replace(",", "").partition("/")
+    try:
+        value, right = float(above) / float(below or 1), float(gold)
+    except (ValueError, ZeroDivisionError):
+        return False
+    return abs(value - right) <= min(_TOLERANCE, abs(right) / 1000)
+
+
+def _is_not_finite(text: str) -> bool:
+    """Whether a text is nothing but numbers of which one is nan or infinite: nan is neither more nor less than the right answer,
+    which some scorers take for right."""
+    # Blanks may stand between numbers, and inside of a complex one.
+    return any(map(_has_no_end, ([*re.split(r"[\s,;()\[\]]+", text)], [re.sub(r"[\s()]", "", text)])))
+
+
+def _has_no_end(words: list[str]) -> bool:
+    numbers = [_number(word) for word in words if word]
+    return None not in numbers and not all(map(cmath.isfinite, filter(None, numbers)))
+
+
+def _number(word: str) -> complex | None:
+    for written in (word, word.lower().replace("i", "j")):  # 2i is what people write for Python's 2j; inf stays inf
+        with suppress(ValueError):
+            return complex(written)
+    return None
 
 
 def _is_literal(text: str) -> bool:

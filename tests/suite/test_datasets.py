@@ -236,20 +236,29 @@ def test_answers_are_compared_as_mathematics(right: str, answer: str, same: bool
 
 
 @pytest.mark.parametrize(
-    ("answer", "worth"),
+    ("problem", "right", "answer", "worth"),
     [
-        ("1000", 1.0),
-        ("1,000", 1.0),
-        ("10^3", 1.0),  # worked out, if not written out
-        ("1200 - 200", 1.0),
-        ("25 * 40", 0.0),
-        ("40 \\times 25", 0.0),
-        ("40 + 25", 0.0),
+        ("What is 25 * 40?", "1000", "1000", 1.0),
+        ("What is 25 * 40?", "1000", "1,000", 1.0),
+        ("What is 25 * 40?", "1000", "-(-1000)", 1.0),
+        ("What is 25 * 40?", "1000", "1000\\text{ cm}^2", 1.0),
+        ("What is 25 * 40?", "1000", "1000^\\circ", 1.0),
+        ("What is 25 * 40?", "1000", "1 \\times 10^{3}", 1.0),
+        ("What is 25 * 40?", "1000", "25 * 40", 0.0),
+        ("What is 25 * 40?", "1000", "40 \\times 25", 0.0),
+        ("What is 25 * 40?", "1000", "25*40+0", 0.0),
+        ("What is 25 * 40?", "1000", "\\frac{25*40}{1}", 0.0),
+        ("What is 25 * 40?", "1000", "999+1", 0.0),
+        ("What is 25 * 40?", "1000", "1001-1", 0.0),
+        ("Simplify $\\frac{18}{24}$.", "\\frac{3}{4}", "\\frac{3}{4}", 1.0),
+        ("Simplify $\\frac{18}{24}$.", "\\frac{3}{4}", "3/4", 1.0),
+        ("Simplify $\\frac{18}{24}$.", "\\frac{3}{4}", "\\frac{18}{24}", 0.0),
+        ("Factor $x^2 - 9$.", "(x-3)(x+3)", "(x+3)(x-3)", 1.0),
+        ("Factor $x^2 - 9$.", "(x-3)(x+3)", "x^2-9", 0.0),
     ],
 )
-def test_the_problem_is_not_its_answer(tmp_path: Path, answer: str, worth: float) -> None:
-    rows = [{"problem": "What is 25 * 40?", "answer": "1000"}]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def test_the_problem_is_not_its_answer(tmp_path: Path, problem: str, right: str, answer: str, worth: float) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": problem, "answer": right}) + "\n")
     env = at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl"))
     _, reward, _, _, info = env.step(f"\\boxed{{{answer}}}")
     assert reward == worth

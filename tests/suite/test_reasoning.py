@@ -77,6 +77,35 @@ def test_a_scorer_that_pays_any_answer_is_replaced(name: str) -> None:
         assert reward == 0.0
 
 
+@pytest.mark.parametrize(
+    "answer", ["nan", "NaN", " nan ", "(nan)", "nani", "nan + nani", "1 + nanj", "inf", "-Infinity", "1e999", "nan, nan", "[nan]"]
+)
+def test_what_is_no_finite_number_is_not_scored(answer: str) -> None:
+    env: Any = make("rg:complex_arithmetic").unwrapped
+    for seed in range(3):
+        env.reset(seed=seed)
+        _, reward, _, _, info = env.step(answer)
+        assert (reward, info["success"]) == (0.0, False)
+        assert "finite" in info["scorer_error"]
+
+
+def test_words_that_look_like_no_number_are_answers() -> None:
+    assert not any(map(reasoning._is_not_finite, ("nan bread", "info", "infinite", "", "3 - 4i", "1, 2", "in", "(1,2)")))
+
+
+def test_the_odds_of_coins_are_a_number_not_its_beginning() -> None:
+    env: Any = make("rg:coin_flip").unwrapped
+    for index in range(40):
+        env.reset(seed=0, options={"index": index})
+        gold, rational = env.entry["answer"], env.entry["metadata"]["rational"]
+        for right in (gold, f" {gold} ", f"{rational['numerator']}/{rational['denominator']}", f"{float(gold):.5g}"):
+            assert env.grade(right).value == 1.0, (right, gold)
+        for wrong in ("0", "0.", "1", "0.0", "0.9", gold[:3], "1/0", "nan", "1e999", "-1", "half", ""):
+            if not reasoning._is_near(wrong, gold):
+                assert env.grade(wrong).value == 0.0, (wrong, gold)
+        assert float(gold) == 0 or not reasoning._is_near("0", gold)
+
+
 def test_a_scorer_that_raises_is_a_score_of_zero_that_says_so() -> None:
     env = make("rg:prime_factorization")
     env.reset(seed=1)
@@ -212,22 +241,36 @@ def test_the_generators_that_the_seed_does_not_fix_are_known() -> None:
         assert not make(f"rg:{name}").deterministic
 
 
+PROBES = ("zzz wrong 17", "0", "1", "-1", "nan", "inf", "True")
+"""What an answer without any thought looks like."""
+
+
 def odd_scores() -> str:
     """The table of docs/reasoning.md: generators without a gold answer, or that pay for nonsense, over a few tasks each."""
-    lines = ["| id | gold answer | score of nonsense |", "|---|---|---|"]
+    lines = ["| id | gold answer | most paid for nonsense | for |", "|---|---|---|---|"]
     for name in NAMES:
         env: Any = make(f"rg:{name}").unwrapped
-        nonsense, gold = 0.0, "scores 1"
+        most, probe, gold = 0.0, "", "scores 1"
         for index in (0, 17, 250):
             env.reset(seed=0, options={"index": index})
             if env.entry["answer"] is None:
                 gold = "none: any answer that solves the task"
-            _, reward, _, _, info = env.step("zzz wrong 17")
-            nonsense = max(nonsense, reward)
-            raised = "scorer_error" in info
-        if gold != "scores 1" or nonsense or raised:
-            lines.append(f"| `rg:{name}` | {gold} | {'0, the scorer raises' if raised else f'{nonsense:.2g}'} |")
+            for nonsense in PROBES:
+                paid = 0.0 if _is_the_gold(nonsense, env.entry["answer"]) else env.grade(nonsense).value
+                if paid > most:
+                    most, probe = paid, nonsense
+        assert most < 0.9, f"{name} pays {most} for {probe!r}"
+        if gold != "scores 1" or most >= 0.005:
+            lines.append(f"| `rg:{name}` | {gold} | {most:.2g} | {f'`{probe}`' if probe else ''} |")
     return "\n".join(lines)
+
+
+def _is_the_gold(probe: str, gold: Any) -> bool:
+    """Whether a probe happens to be the answer of the task, perhaps in other letters or digits: 0 is 0.0."""
+    try:
+        return float(probe) == float(gold)
+    except (TypeError, ValueError):
+        return probe.casefold() == str(gold).casefold()
 
 
 def test_odd_scores_are_in_the_docs() -> None:
