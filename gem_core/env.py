@@ -240,6 +240,15 @@ class Env:
             self._action_rng = random.Random(f"{self._seed}/actions")
         return self._action_rng
 
+    def vary_actions(self, number: int) -> None:
+        """Gives `sample_action` other chances than the seed alone does: those of one of several games from a start."""
+        self.action_rng.seed(f"{self._seed}/actions/{number}")
+
+    @property
+    def plays_at_random(self) -> bool:
+        """Whether there is a `sample_action`."""
+        return type(self).sample_action is not Env.sample_action
+
     @property
     def seed(self) -> int:
         """The seed of the running episode."""

@@ -41,6 +41,8 @@ _manager = pluggy.PluginManager("gem")
 _manager.add_hookspecs(hookspecs)
 _lock = threading.RLock()
 _loaded = False
+_loader: int | None = None
+"""The thread that is loading."""
 _called = False
 _current: ContextVar[str] = ContextVar("gem_current_plugin", default="your own code")
 hook = _manager.hook
@@ -65,13 +67,13 @@ def current_plugin() -> str:
 
 def load_plugins() -> None:
     """Loads the built-in plugins and those of installed packages, once."""
-    global _loaded
-    if _loaded:
+    global _loaded, _loader
+    if _loaded or _loader == threading.get_ident():  # a plugin that looks a name up while registering does not start this again
         return
     with _lock:
         if _loaded:
             return
-        _loaded = True  # set first: a plugin that looks a name up while registering must not start this again
+        _loader = threading.get_ident()
         try:
             _call_registration_hooks()
             for name in BUILT_IN:
@@ -83,9 +85,9 @@ def load_plugins() -> None:
                     with _named(point.name, _distribution(point)):
                         _manager.register(point.load(), name=point.name)
                         _check_hooks(point.name)
-        except BaseException:
-            _loaded = False
-            raise
+            _loaded = True  # last: other threads wait for the lock until everything is there
+        finally:
+            _loader = None
 
 
 def register_plugin(plugin: object, name: str | None = None) -> None:
@@ -170,11 +172,14 @@ def _check_hooks(name: str) -> None:
 @contextmanager
 def _named(name: str, origin: str = "") -> Iterator[None]:
     token = _current.set(f"the plugin {name!r}")
+    known = _manager.has_plugin(name)
     try:
         yield
     except PluginError:
         raise
     except Exception as error:
+        if not known and _manager.has_plugin(name):  # pluggy keeps one whose hook raised: it would pass for loaded
+            _manager.unregister(name=name)
         whence = f" (from {origin})" if origin else ""
         raise PluginError(
             f"the plugin {name!r}{whence} cannot be loaded: {type(error).__name__}: {error}. "

@@ -49,6 +49,14 @@ class RemoteEnv(Env):
     def sample_action(self) -> str:
         return cast(str, self.ask("sample_action"))
 
+    def vary_actions(self, number: int) -> None:
+        self.ask("vary_actions", number)
+
+    @property
+    def plays_at_random(self) -> bool:
+        """As the class of the environment declares."""
+        return self._declared("sample_action") is not Env.sample_action
+
     def attribute(self, name: str) -> Any:
         """An attribute of the environment there, as a copy."""
         return self.ask("attribute", name)
@@ -100,6 +108,8 @@ def perform(env: Env, what: str, args: tuple[Any, ...]) -> Any:
         return getattr(env, args[0])
     if what == "sample_action":
         return env.sample_action()
+    if what == "vary_actions":
+        return env.vary_actions(args[0])
     if what == "snapshot":
         return env._take_snapshot()
     if what == "restore":

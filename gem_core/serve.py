@@ -2,16 +2,18 @@
 
 | request                                    | answer (dialect `gem`; `gem_core.dialect` has the others)                       |
 |--------------------------------------------|---------------------------------------------------------------------------------|
-| GET /                                      | what is served: env, dialect, turns, options, action_example, sessions          |
+| GET /                                      | what is served: env, dialect, turns, options, action_example, plays_at_random,  |
+|                                            | sessions                                                                        |
 | POST /create                               | a session: an environment of its own                                            |
 | POST /reset {session, task}                | the first observation                                                           |
 | POST /step {session, action}               | the answer to an action                                                         |
 | POST /close {session}                      | gives the session back                                                          |
-| GET /observation, /sample_action ?session= | the last observation; a legal action chosen at random                           |
+| GET /observation, /sample_action ?session= | the last observation; a legal action chosen at random, with `&sample=` in       |
+|                                            | another way for each number                                                     |
 
-What cannot be answered has a status that says so, whatever the dialect: 400 for a request that cannot be read, 404 for a path or
-a session that is not there, 405, 409 for a step out of turn, 413, 415, 500 where the environment failed, 503 with too many
-sessions. The body is then `{"error": ...}`.
+What cannot be answered has a status that says so, whatever the dialect: 400 for a request that cannot be read, 403 for one that a
+web page sent, 404 for a path or a session that is not there, 405, 409 for a step out of turn, 413, 415, 500 where the environment
+failed, 503 with too many sessions. The body is then `{"error": ...}`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from inspect import isawaitable
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -38,6 +41,7 @@ __all__ = ["Server"]
 
 _log = logging.getLogger(__name__)
 _LARGEST_BODY = 4 << 20
+_SECONDS_TO_CLOSE = 5.0
 _POSTS = ("/create", "/reset", "/step", "/close")
 _GETS = ("/", "/observation", "/sample_action")
 
@@ -74,6 +78,7 @@ class Server:
             "turns": turns,
             "options": sorted(probe.accepted_options),
             "action_example": probe.action_example,
+            "plays_at_random": probe.unwrapped.plays_at_random,
         }
         closed: Any = probe.close  # None, or an awaitable of it
         if isawaitable(waiting := closed()):
@@ -128,8 +133,9 @@ class Server:
         if self._threads[0].ident is not None:
             self._http.shutdown()
         self._http.server_close()
+        deadline = time.monotonic() + _SECONDS_TO_CLOSE
         for session in left:
-            self._end(session)
+            self._end(session, max(0.0, deadline - time.monotonic()))
         if self._threads[1].ident is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._threads[1].join(5.0)
@@ -150,8 +156,8 @@ class Server:
             return {**self._about, "sessions": self.sessions}
         if path == "/create":
             return self.dialect.creation(self._create())
-        key = self.dialect.session
-        session = self._session((body if method == "POST" else {k: v[0] for k, v in parse_qs(url.query).items()}).get(key))
+        asked = body if method == "POST" else {k: v[0] for k, v in parse_qs(url.query).items()}
+        session = self._session(asked.get(self.dialect.session))
         if path == "/close":
             with self._change:
                 self._sessions.pop(session.number, None)
@@ -160,7 +166,7 @@ class Server:
         if not session.lock.acquire(blocking=False):
             raise _Refusal(409, f"the session {session.number} is busy with another request")
         try:
-            return self._in_session(session, path, body)
+            return self._in_session(session, path, asked)
         finally:
             session.used = time.monotonic()
             session.lock.release()
@@ -171,6 +177,8 @@ class Server:
             return session.observation
         if path == "/sample_action":
             try:
+                if str(body.get("sample", "")).isdecimal() and env.unwrapped.turn == 0:
+                    env.unwrapped.vary_actions(int(body["sample"]))
                 return env.sample_action()
             except NotImplementedError as error:
                 raise _Refusal(404, str(error)) from None
@@ -214,13 +222,18 @@ class Server:
     def _now(self, value: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(_awaited(value), self._loop).result() if isawaitable(value) else value
 
-    def _end(self, session: _Session) -> None:
-        with session.lock:
-            try:
-                closing: Any = session.env.close  # None, or an awaitable of it
-                self._now(closing())
-            except Exception:  # noqa: BLE001 - it is given up either way
-                _log.warning("closing a session of %s failed", self._about["env"], exc_info=True)
+    def _end(self, session: _Session, patience: float = -1.0) -> None:
+        """Closes its environment when no step is under way; waits so many seconds for that, or as long as it takes."""
+        if not session.lock.acquire(timeout=patience):
+            _log.warning("a session of %s is still in a step, and is left as it is", self._about["env"])
+            return
+        try:
+            closing: Any = session.env.close  # None, or an awaitable of it
+            self._now(closing())
+        except Exception:  # noqa: BLE001 - it is given up either way
+            _log.warning("closing a session of %s failed", self._about["env"], exc_info=True)
+        finally:
+            session.lock.release()
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -270,7 +283,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         try:
-            status, reply = 200, self.served.answer(self.command, self.path, self._body())
+            body = self._body()
+            self._refuse_pages()
+            status, reply = 200, self.served.answer(self.command, self.path, body)
         except _Refusal as refusal:
             status, reply = refusal.status, {"error": str(refusal)}
         except ResetNeededError as error:
@@ -311,8 +326,23 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refusal(400, f"the body must be a JSON object; it is {type(body).__name__}")
         return body
 
+    def _refuse_pages(self) -> None:
+        """A page that somebody looks at in a browser on this machine reaches its ports too: by requests of its own, which carry
+        an Origin, or under a name of its own that it has pointed here."""
+        host = urlsplit(f"//{self.headers.get('Host') or ''}").hostname
+        local = host is None or host == "localhost" or _is_loopback(host)
+        if "Origin" in self.headers or (_is_loopback(urlsplit(self.served.url).hostname or "") and not local):
+            raise _Refusal(403, "web pages are not served: the request has an Origin, or a Host that is not this machine's")
+
     def log_message(self, format: str, *args: Any) -> None:
         _log.debug(format, *args)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _listener(host: str, port: int, served: Server) -> ThreadingHTTPServer:

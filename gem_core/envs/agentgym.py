@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +22,7 @@ from gem_core.errors import ConfigError, EnvError, MissingDependencyError, Optio
 __all__ = ["AgentGym"]
 
 _lock = threading.Lock()
-_clients: dict[tuple[tuple[str, str], ...], Any] = {}
+_clients: dict[Any, Any] = {}
 
 
 class AgentGym(Env):
@@ -52,7 +53,7 @@ class AgentGym(Env):
         self.dialect = _dialect(dialect)
         self.tasks = None if tasks is None else whole_number("tasks", tasks, 1)
         self._httpx = _library()
-        self._http = _client(self._httpx, headers or {})
+        self._headers = dict(headers or {})
         self._session: Any = None
         self._about: Mapping[str, Any] | None = None
 
@@ -73,7 +74,7 @@ class AgentGym(Env):
             index = self._seed if self.tasks is None else self._seed % self.tasks
         elif isinstance(index, bool) or not isinstance(index, int) or index < 0:
             raise OptionError(f"index must be a whole number from 0 up; given: {index!r}")
-        self.total = 0.0
+        self.total, self._sample = 0.0, 0
         if self._session is None:
             self._create(index)
         asked = self.dialect.reset_request(index, options)
@@ -105,7 +106,15 @@ class AgentGym(Env):
             raise NotImplementedError(f"a server of the dialect {self.dialect.name!r} does not say which actions are legal")
         if self._session is None:
             raise ResetNeededError("sample_action() before reset(): call reset(seed=...) first")
-        return self.dialect.text(self._get("/sample_action"), "/sample_action")
+        return self.dialect.text(self._get("/sample_action", sample=self._sample), "/sample_action")
+
+    def vary_actions(self, number: int) -> None:
+        self._sample = number
+
+    @property
+    def plays_at_random(self) -> bool:
+        """Whether the server says which actions are legal."""
+        return self.dialect.name == "gem" and bool(self._told().get("plays_at_random"))
 
     def _create(self, index: int) -> None:
         self._session = None
@@ -123,14 +132,16 @@ class AgentGym(Env):
     def _in_session(self, path: str, body: dict[str, Any]) -> Any:
         return self._ask("POST", path, {self.dialect.session: self._session, **body})
 
-    def _get(self, path: str) -> Any:
-        return self._ask("GET", f"{path}?{self.dialect.session}={self._session}")
+    def _get(self, path: str, sample: int = 0) -> Any:
+        more = f"&sample={sample}" if sample else ""
+        return self._ask("GET", f"{path}?{self.dialect.session}={self._session}{more}")
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer to a request. Everything that is no answer is an `EnvError`, and so is HTTP 200 with an error in it."""
         what = f"{method} {self.url}{path.partition('?')[0]}"
         try:
-            response = self._http.request(method, self.url + path, json=body, timeout=self.timeout)
+            client = _client(self._httpx, self._headers)
+            response = client.request(method, self.url + path, json=body, timeout=self.timeout)
         except self._httpx.HTTPError as error:
             raise EnvError(f"{what} failed: {type(error).__name__}: {error}. Does the server run there?") from error
         try:
@@ -161,8 +172,9 @@ def _library() -> Any:
 
 
 def _client(httpx: Any, headers: Mapping[str, str]) -> Any:
-    """One for all environments of a process: making one takes longer than a step."""
-    key = tuple(sorted(headers.items()))
+    """One for all environments of a process, since making one takes longer than a step. A fork inherits the sockets, and two that
+    read from one take each other's answers: so it has its own."""
+    key = (os.getpid(), *sorted(headers.items()))
     with _lock:
         if key not in _clients:
             # No limit on connections: as many episodes are under way as the engine allows.

@@ -173,14 +173,13 @@ class OpenEnv(Env):
         self.on_close()
         if self._fields is None:
             self._fields = self._schema()
-        local = urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
         try:
             opened = self._library.connect(
                 f"ws{self.url.removeprefix('http')}/ws",
                 open_timeout=self.timeout,
                 max_size=_LARGEST_MESSAGE,
                 additional_headers=self.headers,
-                proxy=None if local else True,
+                proxy=None if self._is_local() else True,
             )
             self._connection = self._held.enter_context(opened)
         except (OSError, self._exceptions.WebSocketException) as error:
@@ -190,11 +189,18 @@ class OpenEnv(Env):
         if self._tools is None and (not self._fields or "tool_name" in self._fields):
             self._tools = self._ask({"type": "step", "data": {"type": "list_tools"}})["observation"].get("tools", [])
 
+    def _is_local(self) -> bool:
+        return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
+
+    def _opener(self) -> urllib.request.OpenerDirector:
+        around = [urllib.request.ProxyHandler({})] if self._is_local() else []
+        return urllib.request.build_opener(_NoRedirect, *around)
+
     def _schema(self) -> dict[str, Mapping[str, Any]]:
         """The fields of an action, by name."""
         request = urllib.request.Request(f"{self.url}/schema", headers=self.headers)
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+            with self._opener().open(request, timeout=self.timeout) as response:
                 schema = json.load(response)["action"]
             return {name: field for name, field in schema.get("properties", {}).items() if name not in ("metadata", "type")}
         except (OSError, ValueError, LookupError, AttributeError) as error:
@@ -225,6 +231,13 @@ class OpenEnv(Env):
         import websockets.exceptions
 
         return websockets.exceptions
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """What goes with a request, such as an Authorization, is for the server that was named, and not for where it points."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 class _Unreadable(EnvError):

@@ -140,5 +140,5 @@ class _RandomSample:
     def act(self, env: Env, observation: str) -> str:
         """A legal action chosen at random."""
         if self._sample and env.unwrapped.turn == 0:
-            env.unwrapped.action_rng.seed(f"{env.seed}/actions/{self._sample}")
+            env.unwrapped.vary_actions(self._sample)
         return env.sample_action()

@@ -46,7 +46,7 @@ def player_named(name: str) -> Player:
 
 def unplayable(name: str, env: Env) -> str:
     """Why a player cannot play an environment; empty where it can."""
-    if name == "random" and type(env.unwrapped).sample_action is Env.sample_action:
+    if name == "random" and not env.unwrapped.plays_at_random:
         return f"{type(env.unwrapped).__name__} has no sample_action()"
     if name == "expert" and expert_of(env) is None:
         return f"{type(env.unwrapped).__name__} has no expert()"

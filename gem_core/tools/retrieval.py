@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -54,7 +55,7 @@ class RetrievalTool(Tool):
         self.url, self.k, self.max_tokens, self.count = url, k, max_tokens, count
         self.timeout, self.retries, self.backoff, self.description = timeout, retries, backoff, description
         self._httpx = _library()
-        self._client = _client(self._httpx, headers or {})
+        self._headers = dict(headers or {})
         self.parameters = {
             "type": "object",
             "properties": {"query": {"type": "string", "description": "what to look for"}},
@@ -71,7 +72,7 @@ class RetrievalTool(Tool):
             attempts += 1
             wait = min(_LONGEST_WAIT, self.backoff * 2 ** (attempts - 1) * random.SystemRandom().uniform(0.8, 1.2))
             try:
-                answer = self._client.post(self.url, json=asked, timeout=self.timeout)
+                answer = _client(self._httpx, self._headers).post(self.url, json=asked, timeout=self.timeout)
             except self._httpx.TransportError as error:
                 problem = f"{type(error).__name__}: {error}"
                 continue
@@ -121,8 +122,9 @@ def _retry_after(said: str | None, otherwise: float) -> float:
 
 
 def _client(httpx: Any, headers: Mapping[str, str]) -> Any:
-    """One client, so one pool of connections, for all tools with equal headers."""
-    key = tuple(sorted(headers.items()))
+    """One client, so one pool of connections, for all tools with equal headers in a process: a fork inherits the sockets, and two
+    that read from one take each other's answers."""
+    key = (os.getpid(), *sorted(headers.items()))
     with _lock:
         if key not in _clients:
             limits = httpx.Limits(max_connections=256, max_keepalive_connections=64)

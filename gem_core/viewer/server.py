@@ -40,16 +40,19 @@ class ViewerServer:
         except OSError as error:
             raise ConfigError(f"port {port} cannot be had ({error}); give another --port, or none to take a free one") from error
         self._server.daemon_threads = True
+        self._serving = False
         self.port: int = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/"
 
     def serve(self) -> None:
         """Serves until `close` is called from another thread, or Ctrl-C."""
+        self._serving = True
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
         """Ends `serve` and lets go of the port."""
-        self._server.shutdown()
+        if self._serving:  # else it would wait for an end that nobody brings about
+            self._server.shutdown()
         self._server.server_close()
 
     def page(self) -> str:

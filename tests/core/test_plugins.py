@@ -187,3 +187,35 @@ def test_a_misspelt_hook_registered_by_hand_is_refused_and_leaves_nothing_behind
         register_plugin(plugin)
     assert "misspelt" not in {p.name for p in installed_plugins()}
     gem_core.run_episode("game:GuessTheNumber-v0-easy", gem_core.RandomPlayer(), seed=1)
+
+
+def test_threads_that_come_first_all_find_everything() -> None:
+    """Nobody sees a registry that is still being filled."""
+    code = """
+import threading
+from gem_core import make
+barrier, wrong = threading.Barrier(8), []
+def first():
+    barrier.wait()
+    try:
+        make("game:Wordle-v0-easy")
+    except Exception as error:
+        wrong.append(error)
+threads = [threading.Thread(target=first) for _ in range(8)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(len(wrong), wrong[:1])
+"""
+    assert run(sys.executable, "-c", code).strip() == "0 []"
+
+
+def test_a_plugin_that_failed_is_not_there_at_the_second_try() -> None:
+    class Broken:
+        @hookimpl
+        def register_wrappers(self, register: Any) -> None:
+            raise RuntimeError("boom")
+
+    for _ in range(2):
+        with pytest.raises(PluginError, match="boom"):
+            register_plugin(Broken(), name="broken")
+        assert "broken" not in {p.name for p in installed_plugins()}

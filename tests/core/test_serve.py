@@ -134,6 +134,67 @@ def test_the_gem_dialect_carries_options_infos_and_random_actions() -> None:
         assert env.action_example == make(EASY).action_example
 
 
+def test_random_games_from_one_start_differ_by_their_number() -> None:
+    def game(env: Env, number: int) -> list[str]:
+        env.reset(seed=3)
+        env.unwrapped.vary_actions(number)
+        actions = []
+        while not env.ended and len(actions) < 4:
+            actions.append(env.sample_action())
+            env.step(actions[-1])
+        return actions
+
+    with Server(lambda: make(HANGMAN)) as server, AgentGym(server.url) as there:
+        here, apart = make(HANGMAN), make(HANGMAN, execution="process")
+        assert there.plays_at_random and apart.unwrapped.plays_at_random
+        for number in (1, 2):
+            assert game(there, number) == game(apart, number) == game(here, number)
+        assert game(there, 1) != game(there, 2)
+        apart.close()
+    with Server(Counter) as server, AgentGym(server.url) as there:
+        assert not there.plays_at_random
+
+
+def test_web_pages_are_not_served() -> None:
+    """A page in a browser on this machine can send requests here, and can give its own name this machine's address."""
+    with Server(Counter, max_sessions=1) as server:
+        for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Host": "evil.example:80"}):
+            status, said = ask(server, "POST", "/create", **headers)
+            assert (status, "web pages" in said["error"]) == (403, True), headers
+        assert ask(server, "POST", "/create", Host="localhost")[0] == 200
+
+
+def test_a_step_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gem_core.serve._SECONDS_TO_CLOSE", 0.1)
+    began = threading.Event()
+
+    class Hanging(Counter):
+        def on_step(self, action: str) -> Any:
+            began.set()
+            time.sleep(8.0)
+
+    server = Server(Hanging)
+    with server:
+        env = AgentGym(server.url, timeout=0.5)
+        env.reset(seed=0)
+        with pytest.raises(EnvError, match="Timeout"):
+            env.step("on")
+        assert began.wait(5.0)
+        since = time.monotonic()
+    assert time.monotonic() - since < 4.0
+
+
+def test_a_process_that_was_forked_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gem_core.envs import agentgym
+
+    with Server(Counter) as server, AgentGym(server.url) as env:
+        env.reset(seed=0)
+        before = set(agentgym._clients)
+        monkeypatch.setattr("os.getpid", lambda: -1)
+        assert env.step("on")[0] == "1"
+        assert len(set(agentgym._clients) - before) == 1
+
+
 def test_sessions_do_not_see_each_other() -> None:
     actions = [f"\\boxed{{{n}}}" for n in (5, 3, 8, 1)]
     expected = [play(make(EASY), seed, actions) for seed in range(6)]
@@ -193,6 +254,7 @@ def test_requests_that_cannot_be_answered_have_a_status_that_says_so() -> None:
             "turns": None,
             "options": ["start"],
             "action_example": "action",
+            "plays_at_random": False,
             "sessions": 1,
         }
         for expected, (status, reply) in {

@@ -144,6 +144,10 @@ def test_the_server_answers_to_this_machine_only_and_sends_its_policy(followed: 
     assert get(server, "/lines?from=x").status == 400
 
 
+def test_a_server_that_never_served_can_be_closed(tmp_path: Path) -> None:
+    ViewerServer(tmp_path / "run.jsonl").close()
+
+
 def test_a_port_that_is_taken_says_so(followed: tuple[ViewerServer, Path]) -> None:
     with pytest.raises(ConfigError, match="give another --port"):
         ViewerServer("x.jsonl", port=followed[0].port)

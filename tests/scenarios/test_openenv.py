@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,25 @@ def test_a_server_that_is_none_is_told() -> None:
         make(ID)
     with pytest.raises(EnvError, match="is this an OpenEnv server"):
         make(ID, url="http://127.0.0.1:9").reset(seed=1)
+
+
+def test_a_redirect_does_not_take_the_headers_elsewhere() -> None:
+    seen: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization"))
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_port}/elsewhere")  # type: ignore[attr-defined]
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        env = make(ID, url=f"http://127.0.0.1:{httpd.server_port}", headers={"Authorization": "Bearer abc"})
+        with pytest.raises(EnvError, match="302"):
+            env.reset(seed=1)
+        httpd.shutdown()
+    assert seen == ["Bearer abc"]
