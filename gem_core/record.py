@@ -17,6 +17,7 @@ the text is redacted, the ids are left out, and the episode is no longer trainab
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import numbers
@@ -27,6 +28,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -54,6 +56,7 @@ __all__ = [
     "record_of",
     "recorded",
     "remaining",
+    "without_secrets",
 ]
 
 VERSION = 1
@@ -62,6 +65,8 @@ VERSION = 1
 _DEEPEST = 32
 _LONGEST = 10_000
 _CHUNK = 1 << 16
+_INFOS = ("info", "final_info")
+"""What environments say. All other mappings are what somebody set."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -226,8 +231,8 @@ def recorded(tasks: Iterable[Task], path: str | os.PathLike[str], *, secrets: It
     """For each task, the finished episode a record holds of it, or None. Void episodes do not count: they are to be played again.
 
     Tasks are told apart by environment and its arguments, wrappers, seed and options; the n-th of equal tasks has the n-th of
-    their episodes. A task without a seed takes any episode of its environment that no other task claims. A path that is not
-    there holds nothing.
+    their episodes. Those that differ in a secret only are equal, since a record holds none. A task without a seed takes any
+    episode of its environment that no other task claims. A path that is not there holds nothing.
     """
     tasks = list(tasks)
     if not Path(path).exists():
@@ -253,6 +258,11 @@ def remaining(tasks: Iterable[Task], path: str | os.PathLike[str], *, secrets: I
     """The tasks that have no finished episode in a record: what is left to play of a batch that was broken off."""
     tasks = list(tasks)
     return [task for task, episode in zip(tasks, recorded(tasks, path, secrets=secrets), strict=True) if episode is None]
+
+
+def without_secrets(value: Any) -> Any:
+    """What a record would give back of plain data: the same, less the secrets. For what is written beside a record."""
+    return _redacted(value, Redactor())
 
 
 def episode_to_json(episode: Episode) -> dict[str, Any]:
@@ -307,7 +317,7 @@ def _fields(thing: Any, redactor: Redactor | None) -> dict[str, Any]:
         if (field.default is not MISSING and value == field.default) or (field.default_factory is not MISSING and not value):
             continue
         if isinstance(value, Mapping):
-            value = _to_plain(dict(value), redactor)
+            value = _to_plain(dict(value), redactor, info=field.name in _INFOS)
         elif isinstance(value, (Status, Finish, Stop)):
             value = value.value
         elif isinstance(value, tuple):
@@ -346,10 +356,26 @@ def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:
     failure = episode.failure
     if failure is not None:
         failure = replace(failure, message=redactor.said(failure.message), traceback=redactor.said(failure.traceback))
-    return replace(episode, failure=failure, wrappers=redactor.said(episode.wrappers))
+    return replace(episode, failure=failure, wrappers=_wrappers_without_secrets(episode.wrappers, redactor))
 
 
-def _to_plain(value: Any, redactor: Redactor | None, depth: int = 0) -> Any:
+def _wrappers_without_secrets(wrappers: str, redactor: Redactor) -> str:
+    """As data, in which a secret is known by the name it stands under; the text stays as it is where there is none."""
+    for read, write in ((json.loads, partial(json.dumps, sort_keys=True, default=repr)), (ast.literal_eval, repr)):
+        try:
+            stack = read(wrappers)
+        except (ValueError, SyntaxError):  # a stack that could not be made is a `repr`, which may hold anything
+            continue
+        kept = _redacted(stack, redactor)
+        return wrappers if write(kept) == write(stack) else str(write(kept))
+    return redactor.said(wrappers)
+
+
+def _redacted(value: Any, redactor: Redactor) -> Any:
+    return _from_plain(_to_plain(value, redactor))
+
+
+def _to_plain(value: Any, redactor: Redactor | None, depth: int = 0, *, info: bool = False) -> Any:
     """Plain JSON data that `_from_plain` brings back, or a marked string form where that cannot be had."""
     if value is None or isinstance(value, bool):
         return value
@@ -361,26 +387,26 @@ def _to_plain(value: Any, redactor: Redactor | None, depth: int = 0) -> Any:
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if depth < _DEEPEST:
         if isinstance(value, Mapping):
-            return _plain_mapping(value, redactor, depth)
+            return _plain_mapping(value, redactor, depth, info)
         if type(value) is list:
-            return [_to_plain(v, redactor, depth + 1) for v in value]
+            return [_to_plain(v, redactor, depth + 1, info=info) for v in value]
         if type(value) is tuple:
-            return {"$tuple": [_to_plain(v, redactor, depth + 1) for v in value]}
+            return {"$tuple": [_to_plain(v, redactor, depth + 1, info=info) for v in value]}
         if getattr(value, "ndim", None) == 0 and hasattr(value, "item") and not isinstance(value.item(), type(value)):
             return _to_plain(value.item(), redactor, depth + 1)  # a scalar of numpy or torch, which need not be installed here
     shown = value if isinstance(value, Shown) else Shown(f"{type(value).__module__}.{type(value).__qualname__}", _repr(value))
     return {"$shown": [shown.type, redactor.said(shown.text) if redactor is not None else shown.text]}
 
 
-def _plain_mapping(value: Mapping[Any, Any], redactor: Redactor | None, depth: int) -> Any:
+def _plain_mapping(value: Mapping[Any, Any], redactor: Redactor | None, depth: int, info: bool) -> Any:
     def kept(key: Any, item: Any) -> Any:
-        if redactor is not None and isinstance(key, str) and isinstance(item, (str, bytes)) and redactor.names_secret(key):
-            return REDACTED
-        return _to_plain(item, redactor, depth + 1)
+        if redactor is not None and isinstance(key, str) and isinstance(item, (str, bytes)):
+            return REDACTED if redactor.names_secret(key, info=info) else _to_plain(item, redactor, depth + 1, info=info)
+        return _to_plain(item, redactor, depth + 1, info=info)
 
     if all(type(key) is str and not key.startswith("$") for key in value):
         return {(redactor.text(key) if redactor is not None else key): kept(key, item) for key, item in value.items()}
-    return {"$items": [[_to_plain(key, redactor, depth + 1), kept(key, item)] for key, item in value.items()]}
+    return {"$items": [[_to_plain(key, redactor, depth + 1, info=info), kept(key, item)] for key, item in value.items()]}
 
 
 def _repr(value: object) -> str:
@@ -519,4 +545,4 @@ def _episode_at(line: bytes, path: Path, number: int) -> Episode:
 def _key(thing: Task | Episode, wrappers: str, redactor: Redactor) -> tuple[str, ...]:
     plain = [_to_plain(dict(values), redactor) for values in (thing.options, thing.env_kwargs)]
     start = _ADDRESS.sub("", json.dumps(plain, sort_keys=True))  # an object shown by its address has another in every run
-    return (thing.env_id, redactor.said(wrappers), start)
+    return (thing.env_id, _wrappers_without_secrets(wrappers, redactor), start)

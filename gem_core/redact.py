@@ -2,7 +2,9 @@
 
 A secret is (1) the value, of 8 characters or more, of an environment variable whose name holds KEY, TOKEN, SECRET, PASSWORD,
 PASSWD or CREDENTIAL, or one the caller names; and, in text that comes from programs rather than from a model: (2) the value of
-a header such as `Authorization` or `Cookie`, (3) the user and password of a URL, (4) a string in the well-known shape of a key.
+a header such as `Authorization` or `Cookie`, (3) the user and password of a URL, (4) a string in the well-known shape of a key;
+and, in a mapping: (5) the string under a key that is such a header, or whose last word names a secret, such as `api_key`,
+`dbPassword` or `SERVICE_TOKEN`.
 """
 
 from __future__ import annotations
@@ -21,9 +23,20 @@ _NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE
 _HEADERS = r"(?:proxy-)?authorization|x-api-key|api[-_]?key|x-auth-token|access[-_]token|cookie|set-cookie"
 _HEADER_NAME = re.compile(_HEADERS, re.IGNORECASE)
 _HEADER = re.compile(
-    rf"""(?P<name>\b(?:{_HEADERS})["']?\s*(?:[:=]\s*|,\s*(?=b?["'])))(?P<value>b?(?:"[^"]+"|'[^']+'|[^\r\n&"']+))""",
+    rf"""(?P<name>\b(?:{_HEADERS})["']?\s*(?:[:=]\s*|,\s*(?=b?["'])))"""
+    r"""(?:b?"(?P<double>[^"]+)"|b?'(?P<single>[^']+)'|(?P<bare>[^\r\n&"']+))""",
     re.IGNORECASE,
 )
+_SECRET_NAME = re.compile(
+    r"(?:.*_)?(?:token|secret|password|passwd|passphrase|credentials?|api_?key|(?:access|account|auth|private|secret|signing)_?key)"
+)
+_VARIABLE = re.compile(r"[A-Z0-9_]+_KEY")
+"""In capitals, which is an environment variable; `answer_key` is the name of a column."""
+_PLAIN_TOKEN = re.compile(r"(?:.*_)?(?:bos|cls|end|eos|first|image|last|mask|next|pad|sep|special|start|stop|unk)_token")
+"""These are read by a model or written by it."""
+_OF_GAMES = frozenset({"secret", "token"})
+"""In an info, the word to be guessed, or the one that was sampled."""
+_BETWEEN_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 _BEARER = re.compile(r"(?P<name>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
 _IN_URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 _SHAPES = re.compile(r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|AKIA[0-9A-Z]{16})")
@@ -51,10 +64,21 @@ class Redactor:
     def said(self, text: str) -> str:
         """A text from a program (an error, an info), also without headers, passwords in URLs and what looks like a key."""
         text = self.text(text)
-        text = _HEADER.sub(rf"\g<name>{REDACTED}", text)
+        text = _HEADER.sub(_without_value, text)
         text = _BEARER.sub(rf"\g<name>{REDACTED}", text)
         return _SHAPES.sub(REDACTED, _IN_URL.sub(REDACTED, text))
 
-    def names_secret(self, key: str) -> bool:
-        """Whether what stands under this key of a mapping is a secret, whatever it looks like."""
-        return _HEADER_NAME.fullmatch(key) is not None
+    def names_secret(self, key: str, *, info: bool = False) -> bool:
+        """Whether a string under this key of a mapping is a secret, whatever it looks like. `info`: an environment wrote it."""
+        if _HEADER_NAME.fullmatch(key) or _VARIABLE.fullmatch(key):
+            return True
+        words = _BETWEEN_WORDS.sub("_", key).strip("_").lower()
+        if _PLAIN_TOKEN.fullmatch(words) or (info and words in _OF_GAMES):
+            return False
+        return _SECRET_NAME.fullmatch(words) is not None
+
+
+def _without_value(header: re.Match[str]) -> str:
+    """Quotes stay, so that a text that is redacted twice is the same as one that is redacted once."""
+    at = next(header.span(name) for name in ("double", "single", "bare") if header[name] is not None)
+    return header.string[header.start() : at[0]] + REDACTED + header.string[at[1] : header.end()]

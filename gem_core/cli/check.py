@@ -1,9 +1,13 @@
-"""`gem-rl check`: whether environments keep the contract, one sentence for each thing that is wrong."""
+"""`gem-rl check`: whether environments keep the contract, one sentence for each thing that is wrong.
+
+Exit code: 0 where all that were checked keep it; 1 where one does not, or none could be checked; 2 for a mistake.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 
 from gem_core.checker import find_problems
@@ -20,18 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which, and how thoroughly."""
     parser.add_argument("pattern", help="an id, part of one, a pattern with * and ?, or a mixture")
     parser.add_argument("--here", action="store_true", help="leave out the check in other processes, which takes seconds")
-    parser.add_argument("--json", action="store_true", help="print a JSON object of problems by id")
+    parser.add_argument("--json", action="store_true", help="print a JSON object: problems by id, and why ids were left out")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints a line for each environment; 1 where any has a problem."""
+    """Prints a line for each environment; 1 where any has a problem, or all were left out."""
     found: dict[str, list[dict[str, str]]] = {}
-    left_out = 0
+    left_out: dict[str, str] = {}
     for id in _chosen(args.pattern):
         try:
             problems = find_problems(id, processes=not args.here)
         except MissingDependencyError as error:
-            left_out += 1
+            left_out[id] = str(error)
             if not args.json:
                 say(f"left out  {id}: {error}")
             continue
@@ -42,10 +46,12 @@ def run(args: argparse.Namespace) -> int:
                 say(f"    {problem}")
     bad = sum(bool(problems) for problems in found.values())
     if args.json:
-        say(json.dumps(found, indent=2))
-    else:
-        say(f"{len(found) - bad} of {len(found)} keep the contract" + (f"; {left_out} left out" if left_out else ""))
-    return 1 if bad else 0
+        say(json.dumps({"problems": found, "left_out": left_out}, indent=2))
+    elif found:
+        say(f"{len(found) - bad} of {len(found)} keep the contract" + (f"; {len(left_out)} left out" if left_out else ""))
+    if not found:
+        print(f"gem-rl: nothing was checked: {len(left_out)} left out, for packages that are not there", file=sys.stderr)
+    return 1 if bad or not found else 0
 
 
 def _chosen(pattern: str) -> list[str]:

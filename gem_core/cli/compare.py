@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,10 +36,22 @@ def run(args: argparse.Namespace) -> int:
     metrics = [args.metric] if args.metric else ["return", "success"]
     found = [difference for metric in metrics for difference in compare(first, second, metric)]
     if not found:
+        shared = [d.env_id for d in compare(first, second, "turns")] if metrics == ["success"] else []
+        if shared:
+            raise ConfigError(
+                f"neither {args.first} nor {args.second} reports success on {', '.join(shared)}, which both have; compare by "
+                "another metric: --metric return, or --metric turns"
+            )
         raise ConfigError(
             f"{args.first} and {args.second} have no start in common: the same environment with the same seed and options, "
             "finished on both sides"
         )
+    for d in found:
+        for path, side in ((args.first, first), (args.second, second)):
+            if d.metric == "success" and all(e.success is None for e in side if e.env_id == d.env_id):
+                print(
+                    f"note: {path} reports no success on {d.env_id}, so that each of its episodes counts as none", file=sys.stderr
+                )
     found.sort(key=lambda d: [e.env_id for e in first].index(d.env_id))
     if args.json:
         say(json.dumps([d.as_json() for d in found], indent=2))

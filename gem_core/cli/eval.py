@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plays, writes, prints, judges."""
     from gem_core.evaluation import score, table_rows
+    from gem_core.record import without_secrets
     from gem_core.rollout import Interrupted
 
     plans = _plans(args)
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     own = [s for s in scores if s.player == args.model]
     if len(plans) > 1:
         summary["scaling"] = _scaling(own, out, args)
-    text = json.dumps(summary, indent=2) + "\n"
+    text = json.dumps(without_secrets(summary), indent=2, default=repr) + "\n"
     _write(out / "summary.json", text)
     say(text.rstrip() if args.json else table(headers, rows, width()))
     print(f"\nwritten to {out}: {', '.join(sorted(p.name for p in out.iterdir()))}", file=sys.stderr)

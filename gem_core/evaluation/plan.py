@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gem_core.errors import ConfigError, UnknownNameError
-from gem_core.redact import Redactor
+from gem_core.record import without_secrets
+from gem_core.redact import REDACTED
 from gem_core.registry import environments, is_mixture, list_envs, parse_wrappers, spec
 from gem_core.types import Sampling, Task
 
@@ -70,14 +72,16 @@ class Plan:
         return index % self.samples
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, as it stands in the header of the record."""
+        """Data without secrets, as it stands in the header of the record, and as it is read there."""
         plain = asdict(self)
-        return {**plain, "envs": list(self.envs), "sampling": {**plain["sampling"], "stop": list(self.sampling.stop)}}
+        plain |= {"envs": list(self.envs), "sampling": {**plain["sampling"], "stop": list(self.sampling.stop)}}
+        plain |= {"wrappers": _wrappers_shown(self.wrappers), "request": _request_shown(self.request)}
+        shown: dict[str, Any] = without_secrets(plain)
+        return shown
 
     def check_same(self, recorded: Mapping[str, Any], where: str) -> None:
         """Refuses to go on with the record of another plan: the table would mix two evaluations."""
-        redactor = Redactor()  # a record holds no secret, so that a plan with one in it is compared as it is written
-        own = {name: redactor.said(value) if isinstance(value, str) else value for name, value in self.as_json().items()}
+        own, recorded = self.as_json(), without_secrets(recorded)  # a key that is another one today is no other evaluation
         other = [name for name in own if own[name] != recorded.get(name)]
         if other:
             told = "; ".join(f"{name} was {_short(recorded.get(name))}, and is now {_short(own[name])}" for name in other)
@@ -96,6 +100,27 @@ def chosen_envs(patterns: Iterable[str]) -> tuple[str, ...]:
             raise UnknownNameError("environment", pattern, tuple(known), "`gem-rl envs` lists them all.")
         found |= dict.fromkeys(ids)
     return tuple(found)
+
+
+def _wrappers_shown(text: str) -> str:
+    """As on a command line, without what stands under the name of a secret; the text itself where there is none."""
+    try:
+        calls = parse_wrappers(text)
+    except ConfigError:  # `tasks` says so
+        return text
+    kept = without_secrets(calls)
+    if REDACTED not in repr(kept):
+        return text
+    return ", ".join(f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in kept)
+
+
+def _request_shown(text: str) -> str:
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return text
+    kept = without_secrets(fields)
+    return json.dumps(kept, default=repr) if REDACTED in repr(kept) else text
 
 
 def _short(value: Any) -> str:

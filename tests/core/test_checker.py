@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from misbehaving import Counter
 
 from gem_core import Env, list_envs, register, registry
+from gem_core.__main__ import main
 from gem_core.checker import CHECKS, SEEDS, check_env, find_problems, transcripts, transcripts_elsewhere
 from gem_core.errors import CheckError, ConfigError, MissingDependencyError, UnknownNameError
 from gem_core.wrapper import Wrapper
@@ -234,3 +236,38 @@ def test_the_command_prints_sentences_and_says_so_in_its_exit_code() -> None:
     done = subprocess.run([sys.executable, "-m", "gem_core", "check", "Nonsuch", "--here"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "no environment is registered" in done.stderr
+
+
+def unmakeable() -> Env:
+    raise MissingDependencyError("the environment 'test:Absent-v0'", "absent", "No module named 'absent'")
+
+
+@pytest.fixture
+def absent() -> Iterator[str]:
+    registry.register("test:Absent-v0", unmakeable)
+    registry.register("test:Present-v0", Plain)
+    yield "test:Absent-v0"
+    registry.environments.remove("test:Absent-v0")
+    registry.environments.remove("test:Present-v0")
+
+
+def test_the_command_fails_where_nothing_could_be_checked(absent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", absent, "--here"]) == 1
+    told = capsys.readouterr()
+    assert f"left out  {absent}: " in told.out
+    assert "pip install" in told.out
+    assert "keep the contract" not in told.out
+    assert "nothing was checked: 1 left out, for packages that are not there" in told.err
+
+
+def test_the_command_lists_what_was_left_out_as_json(absent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", absent, "--here", "--json"]) == 1
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert found["problems"] == {}
+    assert "pip install" in found["left_out"][absent]
+    assert "nothing was checked" in told.err
+    assert main(["check", "test:*sent-v0", "--here", "--json"]) == 0  # one of the two is there
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == {"test:Present-v0": []}
+    assert list(found["left_out"]) == [absent]

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,13 +19,16 @@ from typing import Any
 import pytest
 from conftest import ROOT, clean_env
 
-from gem_core import Episode, Limits, Message, RandomPlayer, ScriptedPlayer, Stop, Turn, list_envs, run_batch, tasks_for
+from gem_core import Episode, Limits, Message, RandomPlayer, ScriptedPlayer, Stop, Turn, list_envs, register, run_batch, tasks_for
 from gem_core.__main__ import main
+from gem_core.envs.guess_the_number import GuessTheNumber
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.evaluation import Plan, chosen_envs, compare, evaluate, mean_by_seed, pass_at_k, pass_hat_k, results, score
 from gem_core.evaluation.scaling import scaling_points
 from gem_core.policies.players import ExpertPlayer
-from gem_core.record import read_episodes
+from gem_core.record import RecordWriter, read_episodes, read_header
+from gem_core.redact import REDACTED
+from gem_core.registry import environments
 
 EASY = "game:GuessTheNumber-v0-easy"
 SERVER = Path(__file__).parent / "openai_server.py"
@@ -125,6 +129,37 @@ def test_evaluations_without_a_start_in_common_are_refused(tmp_path: Path, capsy
     assert "no start in common" in capsys.readouterr().err
 
 
+def recorded(path: Path, *episodes: Episode) -> str:
+    with RecordWriter(path) as record:
+        for each in episodes:
+            record.write(each)
+    return str(path)
+
+
+def test_a_comparison_by_success_that_nobody_reports_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = recorded(tmp_path / "a.jsonl", *(episode(seed, 1.0) for seed in range(3)))
+    second = recorded(tmp_path / "b.jsonl", *(episode(seed, 0.5) for seed in range(3)))
+    assert main(["compare", first, second, "--metric", "success"]) == 2
+    said = capsys.readouterr().err
+    assert f"neither {first} nor {second} reports success on test:It-v0" in said
+    assert "--metric return" in said
+    assert "in common" not in said
+    other = recorded(tmp_path / "c.jsonl", episode(9, 1.0))
+    assert main(["compare", first, other, "--metric", "success"]) == 2
+    assert "no start in common" in capsys.readouterr().err
+
+
+def test_a_comparison_names_the_side_that_reports_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = recorded(tmp_path / "a.jsonl", *(episode(seed, 1.0, True) for seed in range(3)))
+    second = recorded(tmp_path / "b.jsonl", *(episode(seed, 1.0) for seed in range(3)))
+    assert main(["compare", first, second]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"note: {second} reports no success on test:It-v0, so that each of its episodes counts as none"
+    ]
+    assert main(["compare", first, first]) == 0
+    assert capsys.readouterr().err == ""
+
+
 # Floor and ceiling.
 
 
@@ -174,6 +209,69 @@ def test_another_plan_does_not_mix_into_a_record(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"seeds was 2, and is now 3.*--overwrite"):
         evaluate(Plan("random", (EASY,), seeds=3), RandomPlayer(), tmp_path / "r.jsonl")
     assert len(evaluate(Plan("random", (EASY,), seeds=3), RandomPlayer(), tmp_path / "r.jsonl", overwrite=True)) == 3
+
+
+class Behind(GuessTheNumber):
+    """A game behind a server that wants to know who is there."""
+
+    option_names = frozenset({"login"})
+
+    def __init__(self, headers: Mapping[str, str] | None = None, password: str = "") -> None:
+        super().__init__()
+
+
+@pytest.fixture
+def behind() -> Iterator[str]:
+    register("test:Behind-v0", Behind)
+    yield "test:Behind-v0"
+    environments.remove("test:Behind-v0")
+
+
+SECRETS = ("abcdefghijklmnop1234", "hunter2pass", "abcd-1234-secret", "correct-horse")
+SECRET_ARGS = '{"headers": {"Authorization": "Bearer abcdefghijklmnop1234", "A": "b"}, "password": "correct-horse"}'
+SECRET_TOOLS = "retrieval(url='http://ann:hunter2pass@127.0.0.1:1', headers={'Authorization':'Bearer abcdefghijklmnop1234'})"
+
+
+def test_an_evaluation_with_secrets_writes_none_and_goes_on(
+    behind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", behind, "--model", "random", "--seeds", "2", "--quiet", "--json", "--out", str(tmp_path)]
+    command += ["--options", '{"login": {"token": "abcd-1234-secret", "user": "ann"}}']
+    if find_spec("httpx") is not None:
+        command += ["--tools", SECRET_TOOLS]
+    assert main([*command, "--args", SECRET_ARGS]) == 0
+    assert main([*command, "--args", SECRET_ARGS]) == 0
+    assert main([*command, "--args", SECRET_ARGS.replace("correct-horse", "another-horse")]) == 0  # a key may change
+    told = capsys.readouterr()
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert {"episodes.jsonl", "summary.json"} <= set(written)
+    for name, text in {**written, "stdout": told.out, "stderr": told.err}.items():
+        assert not [secret for secret in SECRETS if secret in text], name
+    (plan,) = json.loads(written["summary.json"])["plans"]
+    assert plan["env_kwargs"] == {"headers": {"Authorization": REDACTED, "A": "b"}, "password": REDACTED}
+    assert plan["options"] == {"login": {"token": REDACTED, "user": "ann"}}
+    assert main([*command, "--args", SECRET_ARGS.replace('"b"', '"c"')]) == 2
+    assert "another evaluation: env_kwargs was" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "shown"),
+    [
+        ("boxed,turn_limit( max_turns=3 )", "boxed,turn_limit( max_turns=3 )"),
+        (
+            "turn_limit(max_turns=3),mcp(command='server', env={'SERVICE_TOKEN': 'abcd-1234-secret', 'LANG': 'C'})",
+            f"turn_limit(max_turns=3), mcp(command='server', env={{'SERVICE_TOKEN': '{REDACTED}', 'LANG': 'C'}})",
+        ),
+        (SECRET_TOOLS, f"retrieval(url='http://{REDACTED}@127.0.0.1:1', headers={{'Authorization': '{REDACTED}'}})"),
+    ],
+)
+def test_a_plan_shows_its_wrappers_without_secrets(tmp_path: Path, wrappers: str, shown: str) -> None:
+    plan = Plan("p", (EASY,), seeds=1, wrappers=wrappers, request='{"api_key": "correct-horse", "n": 1}')
+    assert plan.as_json()["wrappers"] == shown
+    assert json.loads(plan.as_json()["request"]) == {"api_key": REDACTED, "n": 1}
+    with RecordWriter(tmp_path / "r.jsonl", meta={"plan": plan.as_json()}):
+        pass
+    plan.check_same(read_header(tmp_path / "r.jsonl")["meta"]["plan"], "r.jsonl")
 
 
 def test_void_episodes_are_counted_and_played_again_by_the_next_run(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from gem_core import (
     token_views,
 )
 from gem_core.errors import RecordError
+from gem_core.play import wrappers_of
 from gem_core.record import (
     RecordWriter,
     Shown,
@@ -39,6 +40,7 @@ from gem_core.record import (
     read_header,
     recorded,
     remaining,
+    without_secrets,
 )
 from gem_core.redact import REDACTED, Redactor
 
@@ -385,6 +387,7 @@ def test_headers_urls_and_key_shapes_are_redacted_in_what_programs_say(text: str
     assert secret not in said
     assert REDACTED in said
     assert said.count("ost") == text.count("ost")  # and nothing else is lost
+    assert Redactor().said(said) == said  # what is read from a record and compared is redacted once more
 
 
 def test_header_mappings_are_redacted_by_name(tmp_path: Path) -> None:
@@ -394,6 +397,69 @@ def test_header_mappings_are_redacted_by_name(tmp_path: Path) -> None:
         "headers": {"Authorization": REDACTED, "Accept": "text"},
         "secret": "cat",
     }
+
+
+SECRET_NAMES = [
+    *("token", "secret", "password", "passwd", "api_key", "apikey", "apiKey", "credential", "credentials", "private_key"),
+    *("SERVICE_TOKEN", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "OPENAI_KEY", "hf-token", "X-Custom-Token", "clientSecret"),
+]
+PLAIN_NAMES = [
+    *("max_tokens", "tokens", "num_tokens", "token_limit", "stop_token_ids", "tokenizer", "token_type", "eos_token", "pad_token"),
+    *("next_token", "answer_key", "question_key", "key", "secret_word", "password_length", "secretary", "keyboard", "monkey"),
+]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_what_stands_under_the_name_of_a_secret_is_not_recorded(tmp_path: Path, name: str) -> None:
+    stack = json.dumps([["boxed", {}], ["mcp", {"command": "server", "env": {name: "abcd-1234", "LANG": "C"}}]], sort_keys=True)
+    made = {name: "abcd-1234", "deep": [{name: b"abcd-1234"}], "seen": {name: 3}}
+    path = tmp_path / "r.jsonl"
+    with RecordWriter(path, meta={"plan": made}) as record:
+        record.write(full_episode(env_kwargs=made, options=made, wrappers=stack))
+    assert "abcd-1234" not in path.read_text()
+    found = next(read_episodes(path))
+    assert found.env_kwargs == found.options == {name: REDACTED, "deep": [{name: REDACTED}], "seen": {name: 3}}
+    assert json.loads(found.wrappers) == [["boxed", {}], ["mcp", {"command": "server", "env": {name: REDACTED, "LANG": "C"}}]]
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_names_that_only_sound_like_a_secret_are_recorded(tmp_path: Path, name: str) -> None:
+    stack = json.dumps([["token_limit", {name: "seven"}]])
+    with RecordWriter(tmp_path / "r.jsonl") as record:
+        record.write(full_episode(env_kwargs={name: "seven"}, final_info={name: "seven"}, wrappers=stack))
+    found = next(read_episodes(tmp_path / "r.jsonl"))
+    assert found.env_kwargs == found.final_info == {name: "seven"}
+    assert found.wrappers == stack
+
+
+def test_an_info_may_hold_the_word_to_be_guessed_and_no_password(tmp_path: Path) -> None:
+    info = {"state": [{"secret": "cat", "token": "the"}], "env": {"SERVICE_TOKEN": "abcd", "db_password": "abcd"}}
+    with RecordWriter(tmp_path / "r.jsonl") as record:
+        record.write(full_episode(final_info=info))
+    kept = {"SERVICE_TOKEN": REDACTED, "db_password": REDACTED}
+    assert next(read_episodes(tmp_path / "r.jsonl")).final_info == {**info, "env": kept}
+
+
+@pytest.mark.parametrize("env", ["game:GuessTheNumber-v0-easy", "test:Nowhere-v0"])  # a stack, and the repr of one
+def test_a_batch_with_a_secret_in_its_wrappers_goes_on(tmp_path: Path, env: str) -> None:
+    path = tmp_path / "r.jsonl"
+    given = {
+        "url": "http://ann:hunter2@host",
+        "headers": {"Authorization": "odd", "A": "b"},
+        "env": {"SERVICE_TOKEN": "abcd-1234"},
+    }
+    tasks = [Task(env, 0, wrappers=(("retrieval", given),)), Task(env, 0)]
+    with RecordWriter(path) as record:
+        record.write(Episode(env, 0, (), Stop.TERMINATED, wrappers=wrappers_of(tasks[0])))
+    assert not [secret for secret in ("hunter2", "odd", "abcd-1234") if secret in path.read_text()]
+    assert remaining(tasks, path) == tasks[1:]
+
+
+def test_data_without_secrets_is_else_the_same() -> None:
+    data = {"a": (1, [2.5, None]), 3: "x", "headers": {"Authorization": "odd"}, "url": "http://ann:hunter2@host"}
+    kept = {**data, "headers": {"Authorization": REDACTED}, "url": f"http://{REDACTED}@host"}
+    assert without_secrets(data) == kept
+    assert without_secrets(kept) == kept
 
 
 def test_short_and_harmless_variables_do_not_redact(monkeypatch: pytest.MonkeyPatch) -> None:
