@@ -48,6 +48,7 @@ _CONTAINED = {
     "network": "the network",
     "signals": "signals to other processes",
     "processes": "the number of processes",
+    "threads": "the number of threads",
     "outliving": "processes that outlive the call",
     "memory": "memory of a process",
     "disk": "disk space in all",
@@ -91,7 +92,7 @@ def _fallback(filters: bool, reason: str) -> Containment:
     if "seccomp" in parts:
         holds |= {"network", "signals", "processes", "outliving"}
     if "uid" in parts:
-        holds |= {"environment", "signals"}
+        holds |= {"environment", "signals", "processes", "threads"}
     if sys.platform != "linux":
         holds -= {"memory"}
     if "landlock" not in parts or "seccomp" not in parts:

@@ -36,7 +36,7 @@ class SandboxLimits:
     memory_mb: int = 1024
     """Address space of each process."""
     processes: int = 16
-    """Processes and threads at one time."""
+    """Processes and threads at one time; the fallback counts threads only where gem runs as root."""
     file_mb: int = 16
     """The size of one file."""
     disk_mb: int = 64
@@ -74,8 +74,11 @@ class Plan:
         if self.boxed:
             # bubblewrap's own first process counts among those of the user namespace
             self.limits["RLIMIT_NPROC"] = int(limits.processes) + (os.geteuid() != 0)
+        elif "uid" in self.parts:
+            self.limits["RLIMIT_NPROC"] = int(limits.processes)  # counted for a user that nobody else is
         elif "seccomp" not in self.parts and sys.platform == "linux" and os.geteuid() != 0:
-            # counted with everything else the user runs, and never for root: the best there is without a filter
+            # Counted with everything else the user runs, and never for root: the best there is without a filter. With one there
+            # are no processes to count, and a program would lose its threads to whatever else the user starts.
             self.limits["RLIMIT_NPROC"] = _tasks_of_user() + int(limits.processes)
         self.preload = preload
         self.disk = int(limits.disk_mb * _MB)

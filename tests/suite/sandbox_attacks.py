@@ -2,14 +2,17 @@
 
 Run as a program it is the victim: `sandbox_attacks.py KIND FOLDER NAME...` makes a sandbox, lets the attacks run in it, and
 prints as JSON which of them were contained. A process of its own, since some attacks are on the process that runs the sandbox.
+`HARDER` is a fallback that has less to hold it than on this machine: the attacks must end as they do in the fallback.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import glob
 import json
+import marshal
 import os
 import resource
 import signal
@@ -18,27 +21,33 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from gem_core.tools.containment import contain
 
 KINDS = {
     "bubblewrap": {"isolation": "full"},
     "fallback": {"isolation": "partial"},
     "limits only": {"isolation": "partial", "filters": False},
 }
+HARDER = "fallback as the same user, with the first Landlock"
 SECRET = "swordfish-8271"
 LIMITS = {"seconds": 3.0, "memory_mb": 512, "processes": 16, "file_mb": 8, "disk_mb": 16, "output_kb": 16}
 BESIDE = "gem_attack_left_behind"
 
 Held = Any
-"""True, False, "user": unless gem runs as root, "cap": unless gem has the right to raise limits, as root mostly has, or "ns":
-unless the kernel allows user namespaces."""
+"""True, False, "user": unless gem runs as root, "root": only where it does and its programs can be another user, "cap": unless
+gem has the right to raise limits, as root mostly has, or "ns": unless the kernel allows user namespaces."""
 
 
-def expected(held: Held) -> bool:
+def expected(held: Held, harder: bool = False) -> bool:
     """Whether an attack should be contained for the user these tests run as."""
     if held == "user":
         return os.geteuid() != 0
+    if held == "root":
+        return "uid" in contain("partial", True).parts and not harder
     if held == "cap":
         rights = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
         return not int(rights.split()[1], 16) >> 24 & 1
@@ -73,6 +82,42 @@ class Victim:
         self.abstract.bind(f"\0gem-attack-{os.getpid()}")
         self.abstract.listen()
         self.abstract.setblocking(False)
+        self.letters = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+        for box, address in zip(
+            self.letters, (f"\0gem-letters-{os.getpid()}", str(folder / f"letters-{os.getpid()}")), strict=True
+        ):
+            box.bind(address)
+            box.setblocking(False)
+        self.signals: list[int] = []
+        for number in (signal.SIGUSR1, signal.SIGIO):
+            signal.signal(number, lambda got, _: self.signals.append(got))
+        self.shown = folder / "shown"
+        self.shown.mkdir(exist_ok=True)
+        self.module = self.shown / "module.py"
+        """A file of the user's that programs may read, as they may read an interpreter that is the user's."""
+        self.module.write_text("x = 1")
+        self.full = [folder / "full.txt", self.shown / "full.py"]
+        for path in self.full:
+            path.write_text("x = 1")
+        self.module.chmod(0o644)
+        with contextlib.suppress(OSError):  # not every file system has them
+            os.setxattr(self.module, "user.gem", b"here")
+        self.looks = self.look()
+
+    @cached_property
+    def ipc(self) -> Ipc:
+        """Made for the attack on it, and removed after it: a process that is killed would leave it behind."""
+        return Ipc()
+
+    def look(self) -> tuple[Any, ...]:
+        """What is to be seen of the module, except for its content."""
+        attributes, flags = [], bytes(4)
+        with contextlib.suppress(OSError):
+            attributes = [(name, os.getxattr(self.module, name)) for name in os.listxattr(self.module)]
+        with contextlib.suppress(OSError), open(self.module, "rb") as file:
+            flags = fcntl.ioctl(file, 0x80086601, bytes(8))  # FS_IOC_GETFLAGS
+        status = self.module.stat()
+        return status.st_mode, status.st_uid, status.st_mtime_ns, attributes, flags
 
     def fill_in(self, code: str) -> str:
         """The code with what an attacker could find out."""
@@ -81,7 +126,12 @@ class Victim:
             "PORT": str(self.port),
             "ABSTRACT": f"gem-attack-{os.getpid()}",
             "ID": str(os.getpid()),
+            "MODULE": str(self.module),
+            "FULL": repr([str(path) for path in self.full]),
+            "LETTERS": str(self.folder / f"letters-{os.getpid()}"),
         }
+        if "@SHM@" in code:
+            marks |= {"SHM": str(self.ipc.memory), "SEM": str(self.ipc.semaphore), "MSG": str(self.ipc.queue)}
         for mark, value in marks.items():
             code = code.replace(f"@{mark}@", value)
         return code
@@ -93,6 +143,36 @@ class Victim:
                 server.accept()[0].close()
                 return True
         return False
+
+
+class Ipc:
+    """What the victim keeps in the kernel: shared memory, a semaphore and a message, each with a small number for a name."""
+
+    def __init__(self) -> None:
+        self.libc = ctypes.CDLL(None)
+        self.libc.shmat.restype = ctypes.c_void_p
+        self.memory = self.libc.shmget(0, 4096, 0o600)
+        place = self.libc.shmat(self.memory, None, 0)
+        ctypes.memmove(place, SECRET.encode(), len(SECRET))
+        self.libc.shmdt(ctypes.c_void_p(place))
+        self.semaphore = self.libc.semget(0, 1, 0o600)
+        self.libc.semctl(self.semaphore, 0, 16, 1)  # SETVAL
+        self.queue = self.libc.msgget(0, 0o600)
+        letter = ctypes.create_string_buffer((1).to_bytes(8, "little") + SECRET.encode().ljust(16), 24)
+        self.libc.msgsnd(self.queue, letter, 16, 0)
+
+    def removed_whole(self) -> bool:
+        """Removes it; whether all of it was as it had been."""
+        got = ctypes.create_string_buffer(24)
+        value = self.libc.semctl(self.semaphore, 0, 12, 0)  # GETVAL
+        message = self.libc.msgrcv(self.queue, got, 16, ctypes.c_long(0), 0o4000)  # IPC_NOWAIT
+        place = self.libc.shmat(self.memory, None, 0)
+        memory = place not in (None, ctypes.c_void_p(-1).value)
+        whole = value == 1 and message == 16 and memory and ctypes.string_at(place, len(SECRET)) == SECRET.encode()
+        self.libc.shmctl(self.memory, 0, None)
+        self.libc.semctl(self.semaphore, 0, 0, 0)
+        self.libc.msgctl(self.queue, 0, None)
+        return whole
 
 
 def _says_no_secret(victim: Victim, outcomes: list[Any]) -> bool:
@@ -133,6 +213,14 @@ def _no_shared_memory(victim: Victim, outcomes: list[Any]) -> bool:
     return left < 0
 
 
+def _no_letters(victim: Victim, outcomes: list[Any]) -> bool:
+    for box in victim.letters:
+        with contextlib.suppress(BlockingIOError):
+            box.recv(64)
+            return False
+    return True
+
+
 def _few(victim: Victim, outcomes: list[Any]) -> bool:
     return outcomes[-1].stdout.strip().isdigit() and int(outcomes[-1].stdout) <= LIMITS["processes"]
 
@@ -160,6 +248,88 @@ for place in places:
 print(found or "nothing")
 """
 
+EMPTY_FILES = """
+import ctypes, os, struct
+libc = ctypes.CDLL(None)
+for path in @FULL@:
+    how = struct.pack("<QQQ", os.O_TRUNC | 3, 0, 0)
+    ways = [
+        lambda: os.truncate(path, 0),
+        lambda: os.open(path, os.O_RDONLY | os.O_TRUNC),
+        lambda: os.open(path, 3 | os.O_TRUNC),
+        lambda: os.open(path, os.O_WRONLY | os.O_TRUNC),
+        lambda: libc.syscall(437, -100, path.encode(), how, len(how)),  # openat2
+    ]
+    for way in ways:
+        try:
+            print(way())
+        except OSError as e:
+            print(e)
+"""
+
+CHANGE_FILE = """
+import fcntl, os
+ways = [
+    lambda fd: os.fchown(fd, os.getuid(), os.getgid()) or os.fchmod(fd, 0),
+    lambda fd: os.chmod("@MODULE@", 0),
+    lambda fd: os.setxattr(fd, "user.more", b"here"),
+    lambda fd: os.removexattr(fd, "user.gem"),
+    lambda fd: os.removexattr("@MODULE@", "user.gem"),
+    lambda fd: os.removexattr("@MODULE@", "user.gem", follow_symlinks=False),
+    lambda fd: fcntl.ioctl(fd, 0x40086602, (0x40).to_bytes(8, "little")),  # FS_IOC_SETFLAGS: not to be in backups
+    lambda fd: os.utime(fd, (1, 1)),
+]
+for mode in (os.O_RDONLY, 3):
+    for way in ways:
+        try:
+            print(way(os.open("@MODULE@", mode)))
+        except OSError as e:
+            print(e)
+"""
+
+SIGNAL_BY_DESCRIPTORS = """
+import ctypes, fcntl, os, platform, signal, socket, struct
+call = ctypes.CDLL(None).syscall
+call.argtypes = [ctypes.c_long] * 4
+fcntl_number = 25 if platform.machine() == "aarch64" else 72
+high = 1 << 32  # the kernel looks at the low half only
+ways = [
+    lambda fd: fcntl.fcntl(fd, 8, @ID@),  # F_SETOWN
+    lambda fd: fcntl.fcntl(fd, 15, struct.pack("ii", 1, @ID@)),  # F_SETOWN_EX
+    lambda fd: call(fcntl_number, fd, 8 | high, @ID@),
+    lambda fd: fcntl.ioctl(fd, 0x8901, struct.pack("i", @ID@)),  # FIOSETOWN
+    lambda fd: fcntl.ioctl(fd, 0x8902, struct.pack("i", @ID@)),  # SIOCSPGRP
+]
+for pair in (os.pipe, lambda: [s.detach() for s in socket.socketpair()]):
+    for own in ways:
+        reader, writer = pair()
+        for step in (
+            lambda: own(reader),
+            lambda: fcntl.fcntl(reader, 10, signal.SIGUSR1),  # F_SETSIG
+            lambda: fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC),
+            lambda: os.write(writer, b"x"),
+        ):
+            try:
+                step()
+            except OSError as e:
+                print(e)
+"""
+
+TAKE_SHARED_MEMORY = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+place = libc.shmat(@SHM@, None, 0)
+if place not in (None, ctypes.c_void_p(-1).value):
+    print(ctypes.string_at(place, 64))
+got = ctypes.create_string_buffer(24)
+libc.msgrcv(@MSG@, got, 16, ctypes.c_long(0), 0o4000)
+print(got.raw)
+libc.semctl(@SEM@, 0, 16, 7)
+for remove in (lambda: libc.shmctl(@SHM@, 0, None), lambda: libc.semctl(@SEM@, 0, 0, 0), lambda: libc.msgctl(@MSG@, 0, None)):
+    print(remove())
+"""
+
 ATTACKS: dict[str, Attack] = {
     "read_passwd": Attack(
         "read /etc/passwd",
@@ -171,6 +341,18 @@ ATTACKS: dict[str, Attack] = {
         "read a file of the user",
         ("try:\n    print(open('@SECRET_FILE@').read())\nexcept OSError as e:\n    print(e)",),
         _says_no_secret,
+        (True, True, False),
+    ),
+    "empty_file": Attack(
+        "empty a file of the user",
+        (EMPTY_FILES,),
+        lambda victim, outcomes: all(path.read_text() == "x = 1" for path in victim.full),
+        (True, True, False),
+    ),
+    "change_file": Attack(
+        "make a file that may be read unreadable, or change its attributes",
+        (CHANGE_FILE,),
+        lambda victim, outcomes: victim.look() == victim.looks,
         (True, True, False),
     ),
     "read_environment": Attack(
@@ -193,6 +375,17 @@ ATTACKS: dict[str, Attack] = {
         lambda victim, outcomes: not victim.connected(),
         (True, True, False),
     ),
+    "datagram": Attack(
+        "send from a pair of datagram sockets to a service on this machine",
+        (
+            "import socket\nfor kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):\n"
+            "    for address in ('\\0gem-letters-@ID@', '@LETTERS@'):\n        try:\n"
+            "            socket.socketpair(socket.AF_UNIX, kind)[0].sendto(b'hello', address)\n"
+            "        except OSError as e:\n            print(e)",
+        ),
+        _no_letters,
+        (True, True, False),
+    ),
     "fork_bomb": Attack(
         "fork bomb (at most 120 processes in this test)",
         (
@@ -202,6 +395,16 @@ ATTACKS: dict[str, Attack] = {
         ),
         _few,
         (True, True, "user"),
+    ),
+    "thread_bomb": Attack(
+        "thread bomb (at most 120 threads in this test)",
+        (
+            "import threading\nthreading.stack_size(1 << 18)\nend = threading.Event()\ncount = 1\nfor _ in range(120):\n"
+            "    try:\n        threading.Thread(target=end.wait, daemon=True).start()\n    except RuntimeError:\n        break\n"
+            "    count += 1\nend.set()\nprint(count)",
+        ),
+        _few,
+        (True, "root", "user"),
     ),
     "allocate": Attack(
         "allocate 4 GB",
@@ -281,6 +484,12 @@ ATTACKS: dict[str, Attack] = {
         _no_shared_memory,
         (True, True, False),
     ),
+    "take_shared_memory": Attack(
+        "read or remove shared memory, semaphores and messages of the user",
+        (TAKE_SHARED_MEMORY,),
+        lambda victim, outcomes: victim.ipc.removed_whole() and _says_no_secret(victim, outcomes),
+        (True, True, False),
+    ),
     "patch_module": Attack(
         "leave a patched module for the next call",
         (
@@ -306,6 +515,12 @@ ATTACKS: dict[str, Attack] = {
             "    except OSError as e:\n        print(e)\nimport time\ntime.sleep(0.3)",
         ),
         lambda victim, outcomes: True,  # who is dead makes no report, which the test takes for an answer
+        (True, True, False),
+    ),
+    "signal_parent": Attack(
+        "have the kernel signal the parent when a pipe or a socket is written to",
+        (SIGNAL_BY_DESCRIPTORS,),
+        lambda victim, outcomes: not victim.signals,
         (True, True, False),
     ),
     "limit_parent": Attack(
@@ -339,12 +554,27 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
+def make_harder() -> None:
+    """Leaves out what only root has, a user for each program, and what only a new kernel has, the later parts of Landlock."""
+    from gem_core.tools import containment, launch
+
+    containment._why_not = lambda tried: "the programs are to run as the user"
+    source = Path(launch.__file__).with_name("worker.py").read_text(encoding="utf-8")
+    asked = "libc.syscall(444, None, 0, 1)"
+    assert source.count(asked) == 1
+    code = compile(source.replace(asked, f"min(1, {asked})"), "worker.py", "exec", optimize=0)
+    launch._source = lambda: marshal.dumps(code).hex()
+
+
 def main(kind: str, folder: str, names: list[str]) -> None:
     """Lets attacks run and says which were contained."""
     from gem_core.tools.sandbox import Sandbox, SandboxLimits
 
+    if kind == HARDER:
+        make_harder()
     victim = Victim(Path(folder))
-    with Sandbox(SandboxLimits(**LIMITS), warm=1, **KINDS[kind]) as sandbox:
+    with Sandbox(SandboxLimits(**LIMITS), warm=1, **KINDS["fallback" if kind == HARDER else kind]) as sandbox:
+        sandbox._plan.seen.append(str(victim.shown))
         for name in names:
             attack = ATTACKS[name]
             outcomes = [sandbox.run(victim.fill_in(code)) for code in attack.calls]

@@ -133,6 +133,56 @@ def test_a_worker_serves_one_call_only(sandbox: Sandbox) -> None:
     assert {tool(sandbox).call({"code": code}).text for _ in range(5)} == {"never False"}
 
 
+HONEST = {
+    "files": "import os, tempfile\nwith tempfile.NamedTemporaryFile() as f:\n    f.write(b'abc')\n    f.truncate(1)\n"
+    "    os.truncate(f.fileno(), 2)\n    assert os.path.getsize(f.name) == 2\nopen('a', 'w').write('x')\n"
+    "open('a', 'r+').close()\nopen('a', 'w').close()\nos.replace('a', 'b')\nos.remove('b')",
+    "folders": "import os, pathlib, shutil, tempfile\nwith tempfile.TemporaryDirectory() as d:\n"
+    "    pathlib.Path(d, 'a').touch()\n    shutil.copyfile(f'{d}/a', f'{d}/b')\n    shutil.move(f'{d}/b', f'{d}/c')\n"
+    "    os.makedirs(f'{d}/e/f')\n    shutil.rmtree(f'{d}/e')\n    assert sorted(os.listdir(d)) == ['a', 'c']",
+    "archives": "import io, tarfile, zipfile\nwith zipfile.ZipFile('a.zip', 'w') as z:\n    z.writestr('x/y', 'hello')\n"
+    "zipfile.ZipFile('a.zip').extractall('z')\nassert open('z/x/y').read() == 'hello'\nwith tarfile.open('a.tar', 'w') as t:\n"
+    "    t.add('z/x/y', 'y')\ntarfile.open('a.tar').extractall('t', filter='data')\nassert open('t/y').read() == 'hello'",
+    "databases": "import sqlite3\nwith sqlite3.connect('a.db') as c:\n    c.execute('pragma journal_mode=wal')\n"
+    "    c.execute('create table t (x)')\n    c.execute('insert into t values (1)')\n"
+    "assert list(c.execute('select x from t')) == [(1,)]",
+    "descriptors": "import fcntl, os\nr, w = os.pipe()\nos.set_blocking(r, False)\nos.set_inheritable(r, True)\nos.dup(r)\n"
+    "fcntl.fcntl(r, fcntl.F_SETFD, fcntl.FD_CLOEXEC)\nfcntl.fcntl(r, fcntl.F_DUPFD_CLOEXEC, 10)\n"
+    "assert fcntl.fcntl(r, fcntl.F_GETFD) == 1\nwith open('a', 'w') as f:\n    fcntl.lockf(f, fcntl.LOCK_EX)\nos.isatty(1)",
+    "asyncio": "import asyncio\nasync def f():\n    return await asyncio.to_thread(sum, [1, 2])\nassert asyncio.run(f()) == 3",
+    "threads": "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(8) as p:\n"
+    "    assert list(p.map(abs, range(-20, 0))) == list(range(20, 0, -1))",
+    "timers": "import signal\nseen = []\nsignal.signal(signal.SIGALRM, lambda *a: seen.append(1))\n"
+    "signal.setitimer(signal.ITIMER_REAL, 0.01)\nsignal.pause()\nassert seen",
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_program_misses_nothing(sandbox: Sandbox, name: str) -> None:
+    outcome = sandbox.run(HONEST[name])
+    assert (outcome.end, outcome.stderr) == ("ok", "")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os, shutil\nopen('a', 'w').write('x')\ntry:\n    shutil.copy('a', 'b')\nfinally:\n    print(open('b').read())",
+        "import os\nopen('a', 'w').write('xy')\nos.truncate('a', 1)\nprint(open('a').read())",
+    ],
+)
+def test_what_the_fallback_refuses_an_honest_program_too_is_an_error(sandbox: Sandbox, code: str) -> None:
+    outcome = sandbox.run(code)
+    assert outcome.stderr == "" if sandbox.containment.full else "PermissionError" in outcome.stderr
+    assert outcome.stdout == ("x\n" if sandbox.containment.full or "shutil" in code else "")
+
+
+def test_the_number_of_threads_is_contained_where_it_is_limited() -> None:
+    with Sandbox(isolation="partial", warm=0) as sandbox:
+        limited = "RLIMIT_NPROC" in sandbox._plan.limits
+        assert ("the number of threads" in sandbox.containment.contained) is limited
+        assert limited is ("uid" in sandbox.containment.parts)
+
+
 def test_many_threads_at_once(sandbox: Sandbox) -> None:
     found: list[str] = []
     threads = [threading.Thread(target=lambda n=n: found.append(sandbox.run(f"print({n})").stdout)) for n in range(24)]
