@@ -69,7 +69,7 @@ def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error
 
 def test_what_no_file_can_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="plain data"):
-        GemSpec(ECHO, options={"table": object()}).label(0)
+        GemSpec(ECHO, template_kwargs={"table": object()}).label(0)
     with pytest.raises(ConfigError, match=r"end in \.jsonl"):
         GemSpec(ECHO).write(tmp_path / "starts.txt")
     with pytest.raises(ConfigError, match="eval_seeds"):
