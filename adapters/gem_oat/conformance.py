@@ -15,7 +15,7 @@ from deepspeed.utils import safe_get_full_grad
 from oat.algorithms.ppo import PPOArgs
 from oat.args import default_args_validation
 
-from gem_core.conformance.golden import Case, gradient_case
+from gem_core.conformance.golden import Case
 from gem_core.conformance.kit import TrainedRow
 from gem_core.errors import GemError
 from gem_core.policies.tiny import tiny_model_path
@@ -38,16 +38,15 @@ class OatHarness:
     """A real learner without actors on the tiny model, in float32; one more, with a critic, where a case asks for values."""
 
     adapter = ADAPTER
+    carries = frozenset({"logprobs", "total"})
     row_per_turn = True
+    settled_placeholders = True  # by `settle_fillers`
 
     def __init__(self, **settings: Any) -> None:
         self.version = version("oat-llm")
         self.settings = settings
         self._learners: dict[bool, Any] = {}
         self._ranks: list[_Rank] = []
-        trained = sum(len(t.action_ids) for e in gradient_case().episodes for t in e.turns)
-        self.gradient_factor = trained / (_BATCH * _TOKENS)
-        """oat divides by the transitions of a batch and a constant, not by the trained tokens: a known scale."""
 
     def train(self, case: Case) -> list[TrainedRow]:
         return self._rows(self._update(case, case.episodes))
@@ -67,6 +66,11 @@ class OatHarness:
         finally:
             learner.strategy.get_gradient_norm = inner
         return found
+
+    def gradient_factor(self, case: Case) -> float:
+        """oat divides by the transitions of a batch and a constant, not by the trained tokens: a known scale."""
+        trained = sum(len(turn.action_ids) for e in case.episodes for t, turn in enumerate(e.turns) if e.trained(t))
+        return trained / (_BATCH * _TOKENS)
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
         """Processes, each with a learner of its own and its part of the batch; they are kept for the next case."""

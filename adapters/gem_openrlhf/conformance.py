@@ -51,8 +51,7 @@ class OpenRLHFHarness:
     """The tiny model on the CPU, in float32; ranks are Ray actors."""
 
     adapter = ADAPTER
-    gradient_factor = 1.0
-    """`token-mean`, OpenRLHF's default, divides by the trained tokens of the whole update: the canonical weighting."""
+    carries = frozenset({"logprobs", "total"})
 
     def __init__(self) -> None:
         self.version = version("openrlhf")
@@ -65,6 +64,10 @@ class OpenRLHFHarness:
         self._deal(case, case.episodes, ranks=1)
         (found,) = ray.get(self._groups[1].async_run_method("gradient"))
         return dict(found)
+
+    def gradient_factor(self, case: Case) -> float:
+        """`token-mean`, OpenRLHF's default, divides by the trained tokens of the whole update: the canonical weighting."""
+        return 1.0
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
         """Processes of their own, to which OpenRLHF deals a batch out in equal chunks, in order."""

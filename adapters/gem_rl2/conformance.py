@@ -93,8 +93,7 @@ class RL2Harness:
     """RL2's code on the tiny model, in float32, without a server; on the CPU where there is no GPU."""
 
     adapter = ADAPTER
-    gradient_factor = 1.0
-    """`avg_level=token` divides by the trained tokens of the whole batch: the canonical weighting."""
+    carries = frozenset({"logprobs", "rewards"})
 
     def __init__(self) -> None:
         try:
@@ -112,6 +111,10 @@ class RL2Harness:
             update = actor.ppo_update if MAIN else actor.update
             update(ready.batch(), 1)
             return actor.gradient
+
+    def gradient_factor(self, case: Case) -> float:
+        """`avg_level=token` divides by the trained tokens of the whole batch: the canonical weighting."""
+        return 1.0
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
         """Two processes under gloo. RL2 plays and credits on one rank and deals the rows out by length with its own scatter, so

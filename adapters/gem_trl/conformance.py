@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import socket
@@ -40,8 +39,7 @@ class TRLHarness:
     """One real trainer on the tiny model, on the CPU, in float32."""
 
     adapter = ADAPTER
-    gradient_factor = 1.0
-    """`dapo` divides by the trained tokens of the whole batch: the canonical weighting."""
+    carries = frozenset({"logprobs", "total"})
 
     def __init__(self, **config: Any) -> None:
         self.version = version("trl")
@@ -59,6 +57,10 @@ class TRLHarness:
         trainer.current_gradient_accumulation_steps = 1
         trainer._compute_loss(trainer.model, out).backward()
         return {name: p.grad.detach().clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
+
+    def gradient_factor(self, case: Case) -> float:
+        """`dapo` divides by the trained tokens of the whole batch: the canonical weighting."""
+        return 1.0
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
         """Two processes under accelerate and gloo, each with a trainer of its own and its part of the batch."""
@@ -110,7 +112,7 @@ class TRLHarness:
                     mask=nothing + out["tool_mask"][i][here].tolist(),
                     advantages=[0.0] * len(prompt) + out["advantages"][i][here].tolist(),
                     logprobs=[0.0] * len(prompt) + logprobs[i][here].tolist() if logprobs is not None else None,
-                    total=None if math.isnan(rewards[i]) else rewards[i],
+                    total=rewards[i],
                 )
             )
         return found

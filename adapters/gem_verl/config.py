@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = [
     "one_row_only",
     "spec_fields",
     "spec_of",
+    "warn_of_void",
 ]
 
 AGENT = "gem"
@@ -37,6 +39,8 @@ PREFIX = "gem_"
 """What stands before the names of gem's estimators and trainers in verl's registries."""
 _ELSEWHERE = {"advantage": "algorithm.adv_estimator", "gamma": "algorithm.gamma", "estimator_kwargs": "algorithm.gem"}
 _ONE_NUMBER_PER_ROW = ("geo_mean",)
+_IN_PLACE_OF = {"grpo": "gem_grpo", "rloo": "gem_rloo", "reinforce_plus_plus": "gem_reinforce++"}
+"""gem's estimator in the place of one of verl's own; that of any other is gem_rebn."""
 
 
 class NotRegisteredError(GemError, RuntimeError):
@@ -203,7 +207,19 @@ def check_config(config: Any, given: GemSpec | None = None) -> GemSpec:
     if wrapper is not None and why_one_row:
         raise ConfigError(f"the wrapper {wrapper!r} rewrites the context, so that an episode is several rows; {why_one_row}")
     warn_if_cut(Sampling(top_p=rollout.top_p, top_k=max(int(rollout.top_k), 0)))
+    if not own:
+        warn_of_void(name)
     return given
+
+
+def warn_of_void(name: str) -> None:
+    """Warns that an estimator of verl's own takes an unknown reward for 0; verl offers it no way to leave a row out."""
+    warnings.warn(
+        f"verl's own estimator {name!r} counts a void episode (its environment broke, or ran out of time) as one with reward 0: "
+        "with two episodes that earned 1, grpo gives those 0.577 each in place of 0. Set "
+        f"algorithm.adv_estimator={_IN_PLACE_OF.get(name, 'gem_rebn')}, which leaves it out, unless nothing can break.",
+        stacklevel=1,  # this line, whoever checks: Python then shows it once in a process
+    )
 
 
 def one_row_only(config: Any) -> str:

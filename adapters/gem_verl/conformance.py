@@ -49,8 +49,7 @@ class VerlHarness:
     """verl's default trainer, without its workers for training."""
 
     adapter = ADAPTER
-    gradient_factor = 1.0
-    """`token-mean` divides by the trained tokens of the whole update: the canonical weighting."""
+    carries = frozenset({"logprobs", "rewards"})
     legacy = False
 
     def __init__(self, spec: GemSpec | None = None, client: Any = None, settings: Sequence[str] = ()) -> None:
@@ -70,8 +69,8 @@ class VerlHarness:
         from verl.utils.torch_functional import logprobs_from_logits
         from verl.workers.utils.losses import ppo_loss
 
-        rows = [row for row in self.train(case) if any(row.mask)]
-        starts = [next(i for i, m in enumerate(row.mask) if m) for row in rows]
+        rows = self.train(case)
+        starts = [next((i for i, m in enumerate(row.mask) if m), len(row.ids) - 1) for row in rows]  # a placeholder's: one token
         model = load_tiny()[0].float().train()
         found = []
         for row in rows:
@@ -104,6 +103,10 @@ class VerlHarness:
         loss, _ = ppo_loss(omega_conf_to_dataclass(self.config.actor_rollout_ref.actor), {"log_probs": log_probs}, data)
         loss.backward()
         return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    def gradient_factor(self, case: Case) -> float:
+        """`token-mean` divides by the trained tokens of the whole update: the canonical weighting."""
+        return 1.0
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
         """Two worker processes, as verl's manager starts them. A prompt is one worker's, and credit is computed in one place."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from gem_core.types import Episode, Failure, Finish, Message, Sampling, Status, Stop, Turn
 
-__all__ = ["CASES", "END", "ONE_RANK_VOID", "VOCABULARY", "Case", "gradient_case", "void_episode"]
+__all__ = ["CASES", "END", "GRADIENT_CASES", "ONE_RANK_VOID", "VOCABULARY", "Case", "void_episode"]
 
 VOCABULARY = 256
 END = 2
@@ -132,12 +132,29 @@ def _cases() -> tuple[Case, ...]:
     )
 
 
-def gradient_case() -> Case:
-    """The batch whose gradient is held against the committed one."""
+def _gradient_cases() -> tuple[Case, ...]:
     long = tuple(_plain(s, [0.1 * (s % 4), 0.0, 1.0 if s % 2 else -0.1][: 1 + s % 3]) for s in range(30, 38))
-    return Case("gradient", long)
+    between = _episode(41, [_turn(410, 0.0), _turn(411, 0.3, sampled=6, status=Status.MASKED), _turn(412, 1.0)])
+    around = _episode(
+        42,
+        [
+            _turn(420, 0.4, sampled=5, status=Status.MASKED),
+            _turn(421, 0.2, sampled=4),
+            _turn(422, -0.3, sampled=5, status=Status.MASKED),
+        ],
+    )
+    empty = _episode(43, [_turn(430, 0.1), _turn(431, -0.2, sampled=0, status=Status.MASKED), _turn(432, 0.5)])
+    only_masked = _episode(44, [_turn(440, 0.9, sampled=6, status=Status.MASKED)])
+    gaps = (_plain(40, [0.3, 1.0]), between, void_episode(95), around, empty, only_masked, _plain(45, [-0.1]), void_episode(96))
+    return (
+        Case("gradient", long),
+        Case("gradient with masked turns and void episodes", gaps, needs=frozenset({"masked_turns", "void_episodes"})),
+    )
 
 
 CASES = _cases()
+GRADIENT_CASES = _gradient_cases()
+"""The batches whose gradients are held against the committed ones. In the second, whoever divides by the tokens of masked turns
+or by the rows of void episodes is off by a factor."""
 ONE_RANK_VOID = Case("a rank with nothing but void episodes", (RAGGED[0], void_episode(93), RAGGED[3], void_episode(94)))
 """Dealt out to two ranks in turn, all of the second one's episodes are void."""

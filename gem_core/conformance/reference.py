@@ -1,7 +1,7 @@
-"""Reference: the canonical loss in plain torch, and its gradient on the tiny model, committed beside this file.
+"""Reference: the canonical loss in plain torch, and its gradients on the tiny model, committed beside this file.
 
 L = −(1/Z) Σ_rows Σ_tokens A_token · log π(token | what stands before it), Z the number of trained tokens of the update.
-`python -m gem_core.conformance.reference` writes the gradient anew.
+`python -m gem_core.conformance.reference` writes them anew.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from gem_core.advantage import advantages
-from gem_core.conformance.golden import Case, gradient_case
+from gem_core.conformance.golden import GRADIENT_CASES, Case
 from gem_core.errors import MissingDependencyError
 from gem_core.tokens import token_views
 
-__all__ = ["REFERENCE", "compute_reference", "distance", "load_reference", "tiny_model"]
+__all__ = ["compute_reference", "distance", "load_reference", "reference_path", "tiny_model"]
 
-REFERENCE = Path(__file__).with_name("reference_gradient.safetensors")
+
+def reference_path(case: Case) -> Path:
+    """Where the gradient of a case is committed."""
+    return Path(__file__).with_name(f"reference_{case.name.replace(' ', '_')}.safetensors")
 
 
 def tiny_model() -> Any:
@@ -48,11 +51,11 @@ def compute_reference(case: Case, model: Any = None) -> dict[str, Any]:
     return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def load_reference() -> dict[str, Any]:
-    """The committed gradient."""
+def load_reference(case: Case) -> dict[str, Any]:
+    """The committed gradient of one of `GRADIENT_CASES`."""
     from safetensors.torch import load_file
 
-    return dict(load_file(str(REFERENCE)))
+    return dict(load_file(str(reference_path(case))))
 
 
 def distance(found: Mapping[str, Any], reference: Mapping[str, Any], factor: float = 1.0) -> tuple[float, float]:
@@ -69,10 +72,11 @@ def distance(found: Mapping[str, Any], reference: Mapping[str, Any], factor: flo
 
 
 def main() -> None:
-    """Writes the gradient."""
+    """Writes the gradients."""
     from safetensors.torch import save_file
 
-    save_file(compute_reference(gradient_case()), str(REFERENCE))
+    for case in GRADIENT_CASES:
+        save_file(compute_reference(case), str(reference_path(case)))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class Sound:
     version = "1"
     carries = frozenset({"logprobs", "rewards", "total"})
     row_per_turn = False
+    settled_placeholders = False
 
     def train(self, case: Case) -> list[TrainedRow]:
         return self._rows(case, case.episodes)
@@ -123,7 +124,7 @@ FLAWS: list[tuple[str, Callable[[list[TrainedRow]], list[TrainedRow]], Case, str
     ("no logprobs", each(logprobs=None), RAGGED, "row 0 has no `logprobs`"),
     ("no logprobs in one row", lambda rows: [*rows[:-1], replace(rows[-1], logprobs=None)], RAGGED, "row 3 has no `logprobs`"),
     ("logprobs where nobody sampled", each(logprobs=minus_seven), RAGGED, "nobody sampled has the logprob -7.0"),
-    ("logprobs on a placeholder", first(logprobs=minus_seven), CRASH, "trains nothing: a token that nobody sampled"),
+    ("logprobs on a placeholder", first(logprobs=minus_seven), CRASH, "a placeholder, of which nobody sampled anything"),
     ("logprobs shifted", each(logprobs=lambda r: [*r.logprobs[1:], 0.0]), RAGGED, "nobody sampled|not aligned"),
     ("a logprob is NaN", each(logprobs=lambda r: [p and math.nan for p in r.logprobs]), RAGGED, "not aligned"),
     ("another logprob on a masked turn", each(logprobs=lambda r: [p and p - 1.0 * (not m) for p, m in zip(r.logprobs, r.mask)]),
@@ -189,6 +190,14 @@ def test_a_harness_says_what_it_carries(carries: set[str], says: str) -> None:
     assert all(says in r.why for r in run(silent) if "reference" not in r.case)
     with pytest.raises(AssertionError, match=says):
         check_rows(silent, RAGGED, silent.train(RAGGED))
+
+
+def test_a_harness_may_say_that_placeholders_have_the_trainers_logprobs() -> None:
+    settled = Flawed(first(logprobs=minus_seven))
+    settled.settled_placeholders = True
+    check_rows(settled, CRASH, settled.train(CRASH))
+    with pytest.raises(AssertionError, match="nobody sampled has the logprob"):
+        check_rows(settled, RAGGED, settled.train(RAGGED))
 
 
 def test_each_gradient_is_committed() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gem_core.conformance import CASES, report, run
+from gem_core.conformance import CASES, GRADIENT_CASES, report, run
 from gem_core.conformance.kit import check_gradient, check_rows
 from gem_oat.conformance import OatHarness
 
@@ -29,7 +29,8 @@ def test_the_table_holds(harness: OatHarness, say: Callable[[str], None]) -> Non
     say(report(harness, results))
     assert [r for r in results if r.outcome != "ok"] == []
     ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
-    assert {c.name for c in CASES} | ranks | {"gradient against the reference"} == {r.case for r in results}
+    gradients = {f"{c.name} against the reference" for c in GRADIENT_CASES}
+    assert {c.name for c in CASES} | ranks | gradients == {r.case for r in results}
 
 
 class Forgetful(OatHarness):
@@ -51,13 +52,17 @@ class Forgetful(OatHarness):
             data["advantages"] = [float("nan") if a else a for a in data["advantages"]]
         if self.flaw == "weights":
             data["loss_masks"] = [2.0 * m for m in data["loss_masks"]]
+        if self.flaw == "logprobs":
+            data["action_logprobs"] = [[p - 1.0 for p in turn] for turn in data["action_logprobs"]]
+        if self.flaw == "totals":
+            data["rewards"] = [float("nan"), *[9.0] * (len(data["rewards"]) - 1)]
         return data
 
 
-@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "weights"])
+@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "weights", "logprobs", "totals"])
 def test_the_kit_sees_a_flaw(flaw: str, harness: OatHarness) -> None:
     wrong = Forgetful()
     wrong.flaw, wrong._learners = flaw, harness._learners
     case = next(c for c in CASES if c.name == "a masked middle turn")
     with pytest.raises(AssertionError, match="gradient" if flaw == "weights" else "row"):
-        check_gradient(wrong) if flaw == "weights" else check_rows(case, wrong.train(case), row_per_turn=True)
+        check_gradient(wrong) if flaw == "weights" else check_rows(wrong, case, wrong.train(case))

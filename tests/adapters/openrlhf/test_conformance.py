@@ -10,7 +10,7 @@ import pytest
 import torch
 from openrlhf.models import aggregate_loss
 
-from gem_core.conformance import CASES, Case, Result, report, run
+from gem_core.conformance import CASES, GRADIENT_CASES, Case, Result, report, run
 from gem_openrlhf.conformance import OpenRLHFHarness
 
 pytestmark = pytest.mark.usefixtures("ray_here")
@@ -28,7 +28,7 @@ def test_the_table_holds(harness: OpenRLHFHarness, say: Callable[[str], None]) -
     beyond = {c.name for c in CASES if c.needs & {"several_rows", "critic_values"}}
     assert {r.case for r in results if r.outcome == "refused"} == beyond
     ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
-    assert ranks | {"gradient against the reference"} <= {r.case for r in results}
+    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
 
 
 def case(name: str) -> Case:
@@ -74,12 +74,14 @@ class Forgetful(OpenRLHFHarness):
                 experience.advantages = torch.where(experience.advantages != 0, torch.nan, experience.advantages)
             if self.flaw == "logprobs":
                 experience.rollout_log_probs = experience.rollout_log_probs.roll(1, dims=1)
+            if self.flaw == "logprobs of nobody":
+                experience.rollout_log_probs = experience.rollout_log_probs.masked_fill(~experience.action_mask.bool(), -7.0)
             if self.flaw == "reward":
                 experience.rewards = experience.rewards * 2
         return found
 
 
-@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "logprobs", "reward"])
+@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "logprobs", "logprobs of nobody", "reward"])
 def test_the_kit_sees_a_flaw(flaw: str, harness: OpenRLHFHarness) -> None:
     results: Mapping[str, Result] = {r.case: r for r in run(Forgetful(flaw, harness), ranks=False)}
     assert results["ragged turns"].outcome == "FAILED", f"a wrong {flaw} went unnoticed"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gem_core.conformance import CASES, Case, gradient_case, report, run
+from gem_core.conformance import CASES, GRADIENT_CASES, Case, report, run
 from gem_core.conformance.kit import check_gradient, check_rows
 from gem_core.conformance.reference import compute_reference, distance, load_reference
 from gem_rl2.conformance import RL2Harness, _Ready
@@ -27,11 +27,12 @@ def test_the_table_holds(harness: RL2Harness, say: Callable[[str], None]) -> Non
     assert [r for r in results if r.outcome == "FAILED"] == []
     assert {r.case for r in results if r.outcome == "refused"} == {c.name for c in CASES if "critic_values" in c.needs}
     ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
-    assert ranks | {"gradient against the reference"} <= {r.case for r in results}
+    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
 
 
-def test_the_committed_gradient_is_the_reference_gradient() -> None:
-    apart, norm = distance(compute_reference(gradient_case()), load_reference())
+@pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
+def test_the_committed_gradient_is_the_reference_gradient(case: Case) -> None:
+    apart, norm = distance(compute_reference(case), load_reference(case))
     assert norm > 1e-3
     assert apart <= 1e-5 * norm
 
@@ -55,6 +56,8 @@ class Flawed(_Ready):
             tensors["rewards"] = tensors["rewards"] * tensors["eos_mask"]  # the last turn's only, as RL2's own log has them
         if self.flaw == "weights":
             tensors["advantages"] = tensors["advantages"] / tensors["action_mask"].sum(-1, keepdim=True)
+        if self.flaw == "logprobs":
+            tensors["llm_logps"] = torch.where(tensors["action_mask"] == 0, -7.0, tensors["llm_logps"])
         return tensors
 
 
@@ -71,11 +74,11 @@ class Forgetful(RL2Harness):
         return made
 
 
-@pytest.mark.parametrize("flaw", ["", "discount", "mask", "ids", "advantage", "nan", "rewards", "weights"])
+@pytest.mark.parametrize("flaw", ["", "discount", "mask", "ids", "advantage", "nan", "rewards", "weights", "logprobs"])
 def test_the_kit_sees_a_flaw(flaw: str) -> None:
     harness, case = Forgetful(flaw), CASES[0]
     with pytest.raises(AssertionError) if flaw else nullcontext():
         if flaw == "weights":
             check_gradient(harness)
         else:
-            check_rows(case, harness.train(case))
+            check_rows(harness, case, harness.train(case))

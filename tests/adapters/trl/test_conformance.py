@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from gem_core.conformance import CASES, Result, gradient_case, report, run
+from gem_core.conformance import CASES, GRADIENT_CASES, Case, Result, TrainedRow, report, run
+from gem_core.conformance.kit import check_gradient, check_rows
 from gem_core.conformance.reference import compute_reference, distance, load_reference
 from gem_trl.conformance import TRLHarness
 
@@ -26,11 +28,12 @@ def test_the_table_holds(harness: TRLHarness, say: Callable[[str], None]) -> Non
     beyond = {c.name for c in CASES if c.needs & {"several_rows", "critic_values"}}
     assert {r.case for r in results if r.outcome == "refused"} == beyond
     ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
-    assert ranks | {"gradient against the reference"} <= {r.case for r in results}
+    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
 
 
-def test_the_committed_gradient_is_the_reference_gradient() -> None:
-    apart, norm = distance(compute_reference(gradient_case()), load_reference())
+@pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
+def test_the_committed_gradient_is_the_reference_gradient(case: Case) -> None:
+    apart, norm = distance(compute_reference(case), load_reference(case))
     assert norm > 1e-3
     assert apart <= 1e-5 * norm
 
@@ -56,11 +59,35 @@ class Forgetful(TRLHarness):
             out["advantages"] = torch.where(out["advantages"] != 0, torch.nan, out["advantages"])
         if self.flaw == "weights":
             out["num_items_in_batch"] = out["num_items_in_batch"] * 2
+        if self.flaw == "masked turns counted":
+            out["num_items_in_batch"] = torch.tensor(sum(len(t.action_ids) for e in episodes for t in e.turns if not e.void))
+        if self.flaw == "placeholders counted":
+            trained = (out["completion_mask"] * out["tool_mask"]).sum(1)
+            out["num_items_in_batch"] = trained.clamp(min=1).sum()
+        if self.flaw == "no logprobs":
+            del out["sampling_per_token_logps"]
+        if self.flaw == "logprobs":
+            out["sampling_per_token_logps"][out["tool_mask"] == 0] = -7.0
         return out, count
 
+    def _rows(self, out: Mapping[str, Any], count: int) -> list[TrainedRow]:
+        found = super()._rows(out, count)
+        if self.flaw == "totals":  # a reward function that gives None for the first episode, and something else for the others
+            return [replace(row, total=math.nan if i == 0 else -9.0) for i, row in enumerate(found)]
+        return found
 
-@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "weights"])
+
+@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "weights", "no logprobs", "logprobs", "totals"])
 def test_the_kit_sees_a_flaw(flaw: str) -> None:
     results: Mapping[str, Result] = {r.case: r for r in run(Forgetful(flaw), ranks=False)}
     seen = "gradient against the reference" if flaw == "weights" else "ragged turns"
     assert results[seen].outcome == "FAILED", f"a wrong {flaw} went unnoticed"
+
+
+@pytest.mark.parametrize("flaw", ["masked turns counted", "placeholders counted"])
+def test_the_kit_sees_who_divides_by_what_is_not_trained(flaw: str) -> None:
+    wrong, (plain, gaps) = Forgetful(flaw), GRADIENT_CASES
+    check_gradient(wrong, plain)
+    check_rows(wrong, gaps, wrong.train(gaps))
+    with pytest.raises(AssertionError, match="away from the reference"):
+        check_gradient(wrong, gaps)

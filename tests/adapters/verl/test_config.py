@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
+from gem_core.conformance import CASES
+from gem_core.conformance.golden import END, void_episode
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.policies import tiny_model_path
 from gem_verl import GemDataset, GemSpec
-from gem_verl.config import check_config, spec_of
+from gem_verl.config import channel, check_config, spec_of
+from gem_verl.convert import to_rows
 
 ECHO = "test:Echo-v0"
 
@@ -79,6 +83,57 @@ REFUSED: list[tuple[Sequence[str], str]] = [
 def test_a_setting_that_cannot_be_honoured_is_refused(settings: Sequence[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         check_config(config_of(GemSpec(ECHO, seeds=8, max_turn_tokens=6), *settings))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "instead"),
+    [("grpo", "gem_grpo"), ("rloo", "gem_rloo"), ("reinforce_plus_plus", "gem_reinforce++"), ("opo", "gem_rebn")],
+)
+def test_an_estimator_of_verls_own_is_warned_about_once(estimator: str, instead: str) -> None:
+    config = config_of(GemSpec(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        check_config(config)
+        check_config(config)
+    (warning,) = said
+    assert f"{estimator!r} counts a void episode" in str(warning.message)
+    assert f"algorithm.adv_estimator={instead}," in str(warning.message)
+
+
+@pytest.mark.parametrize("estimator", ["rebn", "grpo", "reinforce++"])
+def test_an_estimator_of_gem_is_not_warned_about(estimator: str) -> None:
+    config = config_of(GemSpec(ECHO, seeds=8, advantage=estimator))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_config(config)
+
+
+@pytest.mark.parametrize(("estimator", "given"), [("grpo", 0.577), ("gem_grpo", 0.0)])
+def test_the_warning_is_true(estimator: str, given: float) -> None:
+    """Two episodes that earned 1, and a void one, as rows in one group of verl."""
+    import torch
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    import gem_verl.plugin  # noqa: F401
+
+    config = config_of(GemSpec(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}").algorithm
+    one = next(case for case in CASES if case.name == "multi-byte text").episodes[0]
+    assert one.total_reward == 1.0
+    rows = [to_rows(episode, END, **channel(config))[0] for episode in (one, one, void_episode())]
+    found, _ = get_adv_estimator_fn(estimator)(
+        token_level_rewards=padded([row.rewards for row in rows]),
+        response_mask=padded([row.mask for row in rows]),
+        index=["one group"] * 3,
+        config=config,
+    )
+    assert found[:, 0].tolist() == pytest.approx([given, given, 0.0], abs=1e-3)
+    assert torch.isfinite(found).all()
+
+
+def padded(rows: Sequence[Sequence[float]]) -> Any:
+    import torch
+
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True)
 
 
 def test_gems_trainer_refuses_before_anything_is_loaded() -> None:

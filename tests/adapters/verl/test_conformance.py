@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gem_core.conformance import CASES, Case, TrainedRow, report, run
+from gem_core.conformance import CASES, GRADIENT_CASES, Case, TrainedRow, report, run
 from gem_core.conformance.kit import check_rows
 from gem_core.types import Status
 from gem_verl.conformance import LegacyHarness, VerlHarness
@@ -32,7 +32,7 @@ def test_the_table_holds(harness: VerlHarness, say: Callable[[str], None]) -> No
     assert [r for r in results if r.outcome == "FAILED"] == []
     assert {r.case for r in results if r.outcome == "refused"} == {"gae"}
     ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
-    assert ranks | {"gradient against the reference"} <= {r.case for r in results}
+    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
 
 
 def test_the_table_of_the_legacy_trainer_holds(legacy: LegacyHarness, say: Callable[[str], None]) -> None:
@@ -49,7 +49,7 @@ def test_groups_compare_whole_episodes_whatever_their_rows(harness: VerlHarness,
     several = BY_NAME["rewritten history"].episodes[0]
     single = replace(BY_NAME["one turn"].episodes[0], seed=several.seed)
     case = Case("a group with several rows", (several, single), estimator, 1.0)
-    check_rows(case, harness.train(case))
+    check_rows(harness, case, harness.train(case))
 
 
 @pytest.mark.parametrize("path", ["harness", "legacy"])
@@ -57,7 +57,8 @@ def test_a_group_counts_what_masked_first_turns_earned(path: str, request: pytes
     plain = BY_NAME["ragged turns"].episodes[0]
     masked = replace(plain, turns=(replace(plain.turns[0], status=Status.MASKED, reward=-0.5), *plain.turns[1:]))
     case = Case("a masked first turn", (masked, replace(BY_NAME["one turn"].episodes[0], seed=plain.seed)), "grpo", 0.9)
-    check_rows(case, request.getfixturevalue(path).train(case))
+    played = request.getfixturevalue(path)
+    check_rows(played, case, played.train(case))
 
 
 class Forgetful(VerlHarness):
@@ -80,11 +81,15 @@ class Forgetful(VerlHarness):
             return replace(row, ids=[*row.ids[1:], row.ids[0]])
         if self.flaw == "advantage":
             return replace(row, advantages=[a * (1 + 1e-4) for a in row.advantages])
+        if self.flaw == "logprobs":
+            return replace(row, logprobs=[p if m else -7.0 for p, m in zip(row.logprobs or (), row.mask)])
+        if self.flaw == "rewards":
+            return replace(row, rewards=[sum(row.rewards or ()), *[0.0] * (len(row.ids) - 1)])
         return row
 
 
-@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage"])
+@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "logprobs", "rewards"])
 def test_the_kit_sees_a_flaw(harness: VerlHarness, flaw: str) -> None:
-    ragged = BY_NAME["ragged turns"]
+    ragged, wrong = BY_NAME["ragged turns"], Forgetful(harness, flaw)
     with pytest.raises(AssertionError):
-        check_rows(ragged, Forgetful(harness, flaw).train(ragged))
+        check_rows(wrong, ragged, wrong.train(ragged))
