@@ -58,17 +58,25 @@ class Moody(Echo):
         return super().on_step(action)
 
 
+class Unmakable(Echo):
+    """Cannot be made here."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("the disk is full")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def environments_for_tests() -> Iterator[None]:
     """Registered for this session only."""
     import torch
 
     torch.set_num_threads(1)
-    register(ECHO, Echo)
-    register("test:Moody-v0", Moody)
+    made = {ECHO: Echo, "test:Moody-v0": Moody, "test:Unmakable-v0": Unmakable}
+    for id, kind in made.items():
+        register(id, kind)
     yield
-    environments.remove(ECHO)
-    environments.remove("test:Moody-v0")
+    for id in made:
+        environments.remove(id)
 
 
 @pytest.fixture(scope="session", autouse=True)

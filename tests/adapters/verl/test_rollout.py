@@ -116,7 +116,7 @@ def test_a_void_episode_costs_neither_its_group_nor_the_batch(play: Callable[...
 
 
 def test_an_environment_that_cannot_be_made_is_a_row_that_trains_nothing(play: Callable[..., Any]) -> None:
-    harness, rows, episodes = play([0, 1], env_kwargs={"no_such": 1})
+    harness, rows, episodes = play([0, 1], "test:Unmakable-v0")
     assert [e.stop for e in episodes] == [Stop.ENV_ERROR] * 2 and trained(rows) == []
     assert all(isinstance(harness.tags[key]["min_global_steps"], int) for key in rows)
     assert harness.trainer._update_actor("the batch", {}) == "the batch", "nothing to train is no update"
