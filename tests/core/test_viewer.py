@@ -145,7 +145,10 @@ def test_the_server_answers_to_this_machine_only_and_sends_its_policy(followed: 
 
 
 def test_a_server_that_never_served_can_be_closed(tmp_path: Path) -> None:
-    ViewerServer(tmp_path / "run.jsonl").close()
+    closing = threading.Thread(target=ViewerServer(tmp_path / "run.jsonl").close, daemon=True)
+    closing.start()
+    closing.join(10.0)
+    assert not closing.is_alive()
 
 
 def test_a_port_that_is_taken_says_so(followed: tuple[ViewerServer, Path]) -> None:
