@@ -86,6 +86,8 @@ class Setting:
 
 
 GUESS = Setting("game:GuessTheNumber-v0-easy")
+SLACK = replace(GUESS, kwargs={"max_turns": 10})
+"""Turns enough to find the number by counting: only a discount makes haste."""
 MINES = Setting("game:Minesweeper-v0-easy", turns=6)
 OTHERS = {"seed": 43}
 """Tasks of a generator that are not trained on."""
@@ -131,13 +133,14 @@ TRIALS = (GUESS, MINES)
 """Every algorithm of the main table is tried with these rates on these environments, one seed each; the best is taken."""
 TUNED_AS = {"reinforce": "reinforce", "rebn": "rebn", "grpo": "grpo", "ppo": "ppo", "rloo": "grpo", "reinforce++": "rebn"}
 """By whose trial the rate is chosen: those with one seed only take that of their kin."""
-MAIN = (
-    "game:GuessTheNumber-v0-easy",
-    "game:Hangman-v0-easy",
-    "game:TowerofHanoi-v0-easy",
-    "rg:chain_sum",
-    "rg:letter_counting",
-)
+MAIN = {
+    "game:GuessTheNumber-v0-easy": 128,
+    "game:Hangman-v0-easy": 64,
+    "game:TowerofHanoi-v0-easy": 64,
+    "rg:chain_sum": 128,
+    "rg:letter_counting": 128,
+}
+"""Episodes an update, by environment: games of ten turns have fewer."""
 LONG = Setting("game:Hangman-v0", tokens=16)
 SCHEDULES = {"fixed-6": "6", "fixed-20": "20", "scaling": "6,12,20@10"}
 GROUPED = ("grpo", "rloo")
@@ -181,6 +184,12 @@ def plan() -> list[Run]:
     def untrained(name: str, setting: Setting) -> Run:
         return Run(name, setting, "none", updates=0)
 
+    def discounts(name: str, setting: Setting, seed: int) -> list[Run]:
+        return [
+            trained(f"{name}/{gamma:g}-{seed}", setting, "rebn", seed=seed, gamma=gamma, updates=45)
+            for gamma in (1.0, 0.95, 0.9, 0.8)
+        ]
+
     def horizons(seed: int) -> list[Run]:
         return [
             trained(f"horizon/{schedule}-{seed}", LONG, "rebn", seed=seed, horizon=horizon, gamma=1.0, episodes=64)
@@ -200,18 +209,19 @@ def plan() -> list[Run]:
             runs.append(untrained(f"tools/{what}-before", with_tools))
             runs.append(trained(f"tools/{what}-after", with_tools, "rebn", gamma=1.0))
     for seed in range(3):
-        for env in MAIN:
+        for env, episodes in MAIN.items():
             for algorithm in TUNED_AS:
                 if seed == 0 or algorithm not in ("rloo", "reinforce++"):
-                    runs.append(trained(f"main/{_slug(known[env])}-{algorithm}-{seed}", known[env], algorithm, seed=seed))
-    for seed in range(3):
-        for gamma in (1.0, 0.95, 0.9, 0.8):
-            runs.append(trained(f"gamma/{gamma:g}-{seed}", GUESS, "rebn", seed=seed, gamma=gamma, updates=45))
-    runs += horizons(0)
+                    name = f"main/{_slug(known[env])}-{algorithm}-{seed}"
+                    runs.append(trained(name, known[env], algorithm, seed=seed, episodes=episodes))
+    runs += discounts("gamma", GUESS, 0) + horizons(0)
     for algorithm in ("rebn", "reinforce"):
         for s in SETTINGS:
             runs.append(trained(f"breadth/{_slug(s)}-{algorithm}", s, algorithm, updates=20, episodes=64, evaluated=128))
-    runs += horizons(1) + horizons(2)
+    for seed in (1, 2):
+        runs += discounts("gamma", GUESS, seed) + horizons(seed)
+    for seed in range(3):
+        runs += discounts("slack", SLACK, seed)
     runs.append(trained("speed/alone", GUESS, "rebn", episodes=256, updates=20, rate=RATES[1]))
     return runs
 

@@ -1,6 +1,7 @@
-"""Algorithms report: the tables and figures of docs/baselines.md, from the result files of algorithms.py and nothing else.
+"""Algorithms report: the tables and figures of docs/baselines.md, from the result files of algorithms.py and nothing else; and
+those of the TRL adapter's page, from the metrics of its recipe.
 
-The page's own words stay; what stands between `<!-- table NAME -->` and `<!-- end -->` is replaced.
+A page's own words stay; what stands between `<!-- table NAME -->` and `<!-- end -->` is replaced.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gem_core.curves import pyplot_module, save_figure
+from gem_core.curves import draw_curves, pyplot_module, read_metrics, save_figure
 from gem_core.errors import ConfigError
 
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
+TRL_PAGE = Path(__file__).parents[1] / "adapters" / "gem_trl" / "README.md"
 FIGURES = PAGE.parent / "images"
+TRL_RUNS = Path(__file__).parent / "results" / "trl"
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Student's t for a 95% interval of a mean, by the number of seeds."""
 SHOWN = {
@@ -42,14 +46,17 @@ def read(results: Path) -> dict[str, Result]:
     return found
 
 
-def report(results: Path, page: Path = PAGE, figures: Path = FIGURES) -> None:
-    """Writes the tables into the page, and draws the figures."""
+def report(results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE), figures: Path = FIGURES) -> None:
+    """Writes the tables into the pages, and draws the figures."""
     known = read(results)
     if not known:
         raise ConfigError(f"there are no results in {results}; `run` makes them")
-    page.write_text(filled(page.read_text(encoding="utf-8"), known), encoding="utf-8")
+    for page in pages:
+        page.write_text(filled(page.read_text(encoding="utf-8"), known), encoding="utf-8")
     draw_main(known, figures / "baselines_main.svg")
-    print(f"{len(known)} results; written: {page.name}, baselines_main.svg")
+    shown = {SHOWN[name][0]: [TRL_RUNS / name] for name in ("rebn", "grpo")}
+    draw_curves(shown, figures / "trl_smollm2.svg", title="SmolLM2-135M in TRL, game:GuessTheNumber-v0-easy")
+    print(f"{len(known)} results; written: {', '.join(page.name for page in pages)}, baselines_main.svg, trl_smollm2.svg")
 
 
 def filled(text: str, known: dict[str, Result]) -> str:
@@ -156,18 +163,24 @@ def _apart(one: Result, other: Result) -> int:
     return 0 if abs(gain) <= 2 * error else 1 if gain > 0 else -1
 
 
-def gamma(known: dict[str, Result]) -> str:
-    """How many turns a solved game took, by the discount it was trained with."""
+def gamma(known: dict[str, Result], prefix: str = "gamma/") -> str:
+    """How many turns a solved game took, by the discount it was trained with, and when each seed had learnt it."""
     found: dict[float, list[Result]] = {}
-    for result in _group(known, "gamma/").values():
+    for result in _group(known, prefix).values():
         found.setdefault(result["run"]["gamma"], []).append(result)
     rows = []
     for number, results in sorted(found.items(), reverse=True):
         evaluations = [r["evaluation"] for r in results]
         solved = [e["turns_to_solve"] for e in evaluations if e["turns_to_solve"] is not None]
         success = interval([e["success"] for e in evaluations], percent=True)
-        rows.append([f"{number:g}", success, interval(solved) if solved else "", str(len(results))])
-    return _markdown(["γ", "success", "turns to solve", "seeds"], rows)
+        reached = [_reached(r["curve"]["success"], 0.9) for r in results]
+        rows.append([f"{number:g}", success, interval(solved) if solved else "", ", ".join(reached), str(len(results))])
+    return _markdown(["γ", "success", "turns to solve", "over 90% at update", "seeds"], rows)
+
+
+def _reached(curve: Sequence[float], level: float) -> str:
+    """The first update at which the smoothed curve is as high as that."""
+    return next((str(i) for i, value in enumerate(_smooth(curve)) if value >= level), "never")
 
 
 def tools(known: dict[str, Result]) -> str:
@@ -206,7 +219,7 @@ def speed(known: dict[str, Result]) -> str:
     rows = []
     alone = [r for r in known.values() if r["run"]["name"].startswith("speed/")]
     packed = [r for r in known.values() if r["run"]["name"].startswith("main/")]
-    for title, results in (("alone, 256 episodes an update", alone), ("packed, 128 episodes an update", packed)):
+    for title, results in (("alone, 256 episodes an update", alone), ("packed, the runs of the main table", packed)):
         if not results:
             continue
         clock = {k: sum(r["clock"][k] for r in results) for k in ("generation", "environment", "update", "tokens")}
@@ -234,6 +247,20 @@ def speed(known: dict[str, Result]) -> str:
     return _markdown(head, rows)
 
 
+def trl(known: dict[str, Result]) -> str:
+    """Success in the two runs of the TRL recipe, at the beginning and the end, and how soon it was high."""
+    del known  # theirs is another file
+    rows = []
+    for algorithm in ("rebn", "grpo"):
+        lines = read_metrics(TRL_RUNS / algorithm)
+        success = [line["success"] for line in lines]
+        high = next((i for i, value in enumerate(success) if value > 0.9), None)
+        took = "never" if high is None else f"{high}, {sum(line['seconds'] for line in lines[: high + 1]):.0f} s"
+        total = sum(line["seconds"] for line in lines)
+        rows.append([SHOWN[algorithm][0], f"{fmean(success[:3]):.1%}", f"{fmean(success[-10:]):.1%}", took, f"{total:.0f} s"])
+    return _markdown(["", "first 3 updates", "last 10 updates", "over 90% at update", "training in all"], rows)
+
+
 def origin(known: dict[str, Result]) -> str:
     """What the results were made on, and whether all runs began from the same weights."""
     facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch", "model")}
@@ -247,9 +274,11 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "main": main_table,
     "breadth": breadth,
     "gamma": gamma,
+    "slack": partial(gamma, prefix="slack/"),
     "tools": tools,
     "horizon": horizon,
     "speed": speed,
+    "trl": trl,
 }
 
 
@@ -257,23 +286,28 @@ def draw_main(known: dict[str, Result], out: Path) -> None:
     """Return over updates, a panel for each environment: the mean over seeds, and from the lowest to the highest of them."""
     pyplot = pyplot_module()
     kinds = _kinds(known, "main/")
-    figure, panels = pyplot.subplots(
-        1, max(len(kinds), 1), figsize=(4 * max(len(kinds), 1), 3.6), layout="constrained", squeeze=False
-    )
-    for axes, (env, algorithms) in zip(panels[0], kinds.items()):
+    columns = min(max(len(kinds), 1), 3)
+    rows = max(1, -(-len(kinds) // columns))
+    size = (4 * columns, 3.4 * rows)
+    figure, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    panels = list(grid.flat)
+    for axes, (env, algorithms) in zip(panels, kinds.items()):
         for algorithm, results in algorithms.items():
             name, colour = SHOWN[algorithm]
             curves = [_smooth(r["curve"]["return"]) for r in results]
             steps = range(min(map(len, curves)))
-            columns = [[curve[i] for curve in curves] for i in steps]
-            axes.plot(steps, [fmean(c) for c in columns], color=colour, label=name)
+            seeds = [[curve[i] for curve in curves] for i in steps]
+            axes.plot(steps, [fmean(values) for values in seeds], color=colour, label=name)
             if len(curves) > 1:
-                low, high = [min(c) for c in columns], [max(c) for c in columns]
+                low, high = list(map(min, seeds)), list(map(max, seeds))
                 axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.set(title=env, xlabel="update")
         axes.grid(alpha=0.3)
-    panels[0][0].set_ylabel("return (mean of 5 updates)")
-    panels[0][0].legend(fontsize="small")
+    for axes in panels[len(kinds) :]:
+        axes.axis("off")
+    for row in grid:
+        row[0].set_ylabel("return (mean of 5 updates)")
+    panels[0].legend(fontsize="small")
     save_figure(figure, out)
 
 
