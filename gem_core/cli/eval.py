@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plays, writes, prints, judges."""
     from gem_core.evaluation import score, table_rows
-    from gem_core.record import without_secrets
+    from gem_core.plain import without_secrets
     from gem_core.rollout import Interrupted
 
     plans = _plans(args)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gem_core.errors import ConfigError, UnknownNameError
-from gem_core.record import without_secrets
+from gem_core.plain import without_secrets
 from gem_core.redact import REDACTED
 from gem_core.registry import environments, is_mixture, list_envs, parse_wrappers, spec
 from gem_core.types import Sampling, Task

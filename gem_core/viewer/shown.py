@@ -15,7 +15,7 @@ from typing import Any
 from gem_core.advantage import advantages, check_estimator
 from gem_core.errors import ConfigError
 from gem_core.evaluation.score import sampled_tokens
-from gem_core.record import Shown
+from gem_core.plain import Shown
 from gem_core.tokens import discounted_returns
 from gem_core.types import Episode, Turn
 

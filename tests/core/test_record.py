@@ -30,18 +30,9 @@ from gem_core import (
     token_views,
 )
 from gem_core.errors import RecordError
+from gem_core.plain import Shown, episode_from_json, episode_to_json, without_secrets
 from gem_core.play import wrappers_of
-from gem_core.record import (
-    RecordWriter,
-    Shown,
-    episode_from_json,
-    episode_to_json,
-    read_episodes,
-    read_header,
-    recorded,
-    remaining,
-    without_secrets,
-)
+from gem_core.record import RecordWriter, read_episodes, read_header, recorded, remaining
 from gem_core.redact import REDACTED, Redactor
 
 SUFFIXES = ["record.jsonl", "record.jsonl.gz"]
