@@ -195,9 +195,7 @@ class Play:
     async def _reset(self) -> ResetResult:
         while True:
             try:
-                self._env = await self._within(
-                    "make", self.limits.make_deadline, self.pool.take, self.task, fresh=self.attempts > 1
-                )
+                self._env = await self._within("make", self.limits.make_deadline, self._take)
                 observation, info = await self._within(
                     "reset", self.limits.step_deadline, self._env.reset, seed=self.seed, options=dict(self.task.options)
                 )
@@ -249,6 +247,15 @@ class Play:
         if self.attempts > self.limits.retries or broken.stop is Stop.EPISODE_DEADLINE:
             raise broken
         self.attempts += 1
+
+    def _take(self) -> Env | Awaitable[Env]:
+        made = self.pool.take(self.task, fresh=self.attempts > 1)
+        return self._keep(made) if isawaitable(made) else made
+
+    async def _keep(self, made: Awaitable[Env]) -> Env:
+        """At once, so that an episode whose time is up in the very moment its environment is there does not lose it."""
+        self._env = await made
+        return self._env
 
     def _take_env(self) -> Env:
         env, self._env = self._env, None

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,10 @@ from gem_core import (
     token_views,
 )
 from gem_core.errors import ConfigError, PluginError, PolicyError
+from gem_core.play import Play
 from gem_core.plugins import unregister_plugin
+from gem_core.pool import EnvPool
+from gem_core.threads import StepThreads
 from gem_core.wrappers.history import Concat, ConcatChat, ConcatChatOnReset
 
 ROOT = Path(__file__).parents[2]
@@ -797,6 +800,31 @@ def test_an_environment_that_is_made_too_late_is_closed(kind: type[ScriptedEnv])
         assert (log.count("make"), log.count("close")) == (5, 5)
     finally:
         environments.remove("test:Late-v0")
+
+
+def test_an_environment_is_closed_where_the_run_is_stopped_in_the_very_moment_it_was_made() -> None:
+    log: list[str] = []
+
+    class Pool(EnvPool):
+        def take(self, task: Task, *, fresh: bool = False) -> Awaitable[Env]:
+            return self.stopped_by_then()
+
+        async def stopped_by_then(self) -> Env:
+            playing.cancel()
+            return ScriptedEnv(log=log)
+
+    async def stopped() -> None:
+        nonlocal playing
+        pool = Pool(StepThreads(1))
+        player, limits = ScriptedPlayer(lambda env, observation: "go"), Limits(make_deadline=5.0)
+        playing = asyncio.ensure_future(Play(Task(GAME, 0), player, None, Sampling(), limits, pool).run())
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        await pool.rest()
+
+    playing: asyncio.Future[Episode]
+    asyncio.run(stopped())
+    assert log == ["make", "close"]
 
 
 # What an episode says of itself.
