@@ -29,6 +29,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -231,6 +232,11 @@ def train(args: Args) -> bool:
             "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
             f"actor_rollout_ref.rollout.gpu_memory_utilization={args.vllm_memory}",
         ]
+        if find_spec("flash_attn") is None:  # verl's default, which has to be compiled
+            settings += [
+                "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+                "actor_rollout_ref.model.use_remove_padding=False",
+            ]
     else:
         sys.path.insert(0, str(STAND_INS))
         import verl_on_cpu
