@@ -139,19 +139,20 @@ def main_table(known: dict[str, Result]) -> str:
 
 
 def breadth(known: dict[str, Result]) -> str:
-    """ReBN against REINFORCE on one id of each kind; a difference within two standard errors is none."""
+    """ReBN against REINFORCE on one id of each kind; a difference within two standard errors of the evaluation is none."""
     before = {r["run"]["setting"]["env"]: r for r in _group(known, "before/").values()}
     rows = []
     for env, kinds in _kinds(known, "breadth/").items():
-        if env not in before or not {"rebn", "reinforce"} <= set(kinds):
-            continue
-        (rebn,), (plain,) = kinds["rebn"], kinds["reinforce"]
-        if not _apart(before[env], rebn) and not _apart(before[env], plain):
+        compared = [before.get(env), *(kinds.get(algorithm, [None])[0] for algorithm in ("reinforce", "rebn"))]
+        numbers = ["" if r is None else f"{r['evaluation']['return']:.3f}" for r in compared]
+        first, plain, rebn = compared
+        if first is None or plain is None or rebn is None:
+            verdict = "not run"
+        elif not _apart(first, rebn) and not _apart(first, plain):
             verdict = "no signal at 135M"
         else:
             verdict = {1: "ReBN", -1: "REINFORCE", 0: "alike"}[_apart(plain, rebn)]
-        numbers = [r["evaluation"]["return"] for r in (before[env], plain, rebn)]
-        rows.append([f"`{env}`", *(f"{n:.3f}" for n in numbers), verdict])
+        rows.append([f"`{env}`", *numbers, verdict])
     return _markdown(["", "before", "REINFORCE", "ReBN", "further"], rows)
 
 
@@ -164,23 +165,24 @@ def _apart(one: Result, other: Result) -> int:
 
 
 def gamma(known: dict[str, Result], prefix: str = "gamma/") -> str:
-    """How many turns a solved game took, by the discount it was trained with, and when each seed had learnt it."""
+    """How many turns a game took, solved or not, by the discount it was trained with, and when each seed had learnt it."""
     found: dict[float, list[Result]] = {}
     for result in _group(known, prefix).values():
         found.setdefault(result["run"]["gamma"], []).append(result)
     rows = []
     for number, results in sorted(found.items(), reverse=True):
         evaluations = [r["evaluation"] for r in results]
-        solved = [e["turns_to_solve"] for e in evaluations if e["turns_to_solve"] is not None]
         success = interval([e["success"] for e in evaluations], percent=True)
+        turns = interval([e["turns"] for e in evaluations])
         reached = [_reached(r["curve"]["success"], 0.9) for r in results]
-        rows.append([f"{number:g}", success, interval(solved) if solved else "", ", ".join(reached), str(len(results))])
-    return _markdown(["γ", "success", "turns to solve", "over 90% at update", "seeds"], rows)
+        updates = ", ".join("never" if at is None else str(at) for at in reached)
+        rows.append([f"{number:g}", success, turns, updates, str(len(results))])
+    return _markdown(["γ", "success", "turns", "over 90% at update", "seeds"], rows)
 
 
-def _reached(curve: Sequence[float], level: float) -> str:
-    """The first update at which the smoothed curve is as high as that."""
-    return next((str(i) for i, value in enumerate(_smooth(curve)) if value >= level), "never")
+def _reached(curve: Sequence[float], level: float) -> int | None:
+    """The first update at which the smoothed curve is above that."""
+    return next((i for i, value in enumerate(_smooth(curve)) if value > level), None)
 
 
 def tools(known: dict[str, Result]) -> str:
@@ -225,12 +227,14 @@ def speed(known: dict[str, Result]) -> str:
         clock = {k: sum(r["clock"][k] for r in results) for k in ("generation", "environment", "update", "tokens")}
         total = clock["generation"] + clock["environment"] + clock["update"]
         updates = sum(r["run"]["updates"] for r in results)
+        episodes = sum(r["run"]["updates"] * r["run"]["episodes"] for r in results)
         workers = results[0]["workers"]
         rows.append(
             [
                 title,
                 str(workers),
                 f"{60 * workers * updates / sum(r['seconds'] for r in results):.0f}",
+                f"{60 * workers * episodes / sum(r['seconds'] for r in results):.0f}",
                 f"{workers * clock['tokens'] / sum(r['seconds'] for r in results):.0f}",
                 *(f"{clock[k] / total:.0%}" for k in ("generation", "environment", "update")),
             ]
@@ -239,7 +243,8 @@ def speed(known: dict[str, Result]) -> str:
         "",
         "runs at a time",
         "updates a minute, all runs",
-        "tokens a second, all runs",
+        "episodes a minute",
+        "tokens a second",
         "generation",
         "environment",
         "update",
@@ -254,7 +259,7 @@ def trl(known: dict[str, Result]) -> str:
     for algorithm in ("rebn", "grpo"):
         lines = read_metrics(TRL_RUNS / algorithm)
         success = [line["success"] for line in lines]
-        high = next((i for i, value in enumerate(success) if value > 0.9), None)
+        high = _reached(success, 0.9)
         took = "never" if high is None else f"{high}, {sum(line['seconds'] for line in lines[: high + 1]):.0f} s"
         total = sum(line["seconds"] for line in lines)
         rows.append([SHOWN[algorithm][0], f"{fmean(success[:3]):.1%}", f"{fmean(success[-10:]):.1%}", took, f"{total:.0f} s"])

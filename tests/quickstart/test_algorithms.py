@@ -298,11 +298,13 @@ def test_the_tables_are_made_of_the_results():
     assert "| `rg:syllogism` | 0.000 | 0.000 | 0.000 | no signal at 135M |" in breadth
     assert "| `game:Wordle-v0-easy` | 0.000 | 0.100 | 0.300 | ReBN |" in breadth
     assert breadth.count("\n") == 25
+    del known["breadth/Wordle-v0-easy-reinforce"]
+    assert "| `game:Wordle-v0-easy` | 0.000 |  | 0.300 | not run |" in algorithms_report.breadth(known)
     for table in ("gamma", "slack"):
-        assert "| 0.8 | 31.0 ± 2.5% | 2.800 ± 0.000 | 24, 24, 24 | 3 |" in algorithms_report.TABLES[table](known)
+        assert "| 0.8 | 31.0 ± 2.5% | 3.000 ± 0.000 | 24, 24, 24 | 3 |" in algorithms_report.TABLES[table](known)
     assert "without | 0.0% | 1.00 | 30.0% | 1.00 |" in algorithms_report.tools(known)
     assert "| `6,12,20@10` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k | 3 |" in algorithms_report.horizon(known)
-    assert "| alone, 256 episodes an update | 4 | 480 | 2000 | 50% | 10% | 40% |" in algorithms_report.speed(known)
+    assert "| alone, 256 episodes an update | 4 | 480 | 122880 | 2000 | 50% | 10% | 40% |" in algorithms_report.speed(known)
 
 
 def test_a_page_keeps_its_words_and_gets_new_tables(tmp_path):
