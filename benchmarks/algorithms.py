@@ -32,6 +32,7 @@ import re
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -406,7 +407,7 @@ class Trainer:
                 credit, more["value_loss"] = self.criticise(batch, critic, critic_optimizer, run.gamma)
             else:
                 credit = advantages(batch, run.algorithm, gamma=run.gamma)
-            more["grad_norm"] = self.update(batch, credit, optimizer)
+            more["grad_norm"], more["apart"] = self.update(batch, credit, optimizer)
             self.policy.refresh()
             clock.update += time.time() - since
             curve.append({**summary(batch), **more})
@@ -439,24 +440,28 @@ class Trainer:
         clock.tokens += self.policy.tokens - tokens
         return episodes
 
-    def update(self, episodes: Sequence[Episode], credit: Sequence[Sequence[float]], optimizer: Optimizer) -> float:
-        """One step along the gradient of the loss above; returns the gradient's norm before it was cut."""
+    def update(self, episodes: Sequence[Episode], credit: Sequence[Sequence[float]], optimizer: Optimizer) -> tuple[float, float]:
+        """One step along the gradient of the loss above; returns the gradient's norm before it was cut, and how far apart the
+        logprobs of sampler and trainer are on average: by so much PPO's ratio is not 1."""
         rows = [(view, view.spread(turns)) for e, turns in zip(episodes, credit) for view in token_views(e)]
-        count = sum(sum(view.mask) for view, _ in rows)
+        count = max(sum(sum(view.mask) for view, _ in rows), 1)
+        apart = 0.0
         for part in _parts(rows, [len(view.ids) for view, _ in rows]):
             ids_B_T = _padded([view.ids for view, _ in part], self.model.device)
             mask_B_T = _padded([view.mask for view, _ in part], self.model.device).bool()
             advantage_B_T = _padded([spread for _, spread in part], self.model.device)
+            sampled_B_T = _padded([view.logprobs or () for view, _ in part], self.model.device)
             logp = _logprobs(self.model, ids_B_T, mask_B_T)
-            (-(logp * advantage_B_T[mask_B_T]).sum() / max(count, 1)).backward()
-        return optimizer.step()
+            (-(logp * advantage_B_T[mask_B_T]).sum() / count).backward()
+            apart += (logp.detach() - sampled_B_T[mask_B_T]).abs().sum().item()
+        return optimizer.step(), apart / count
 
     def criticise(
         self, episodes: Sequence[Episode], critic: Critic, optimizer: Optimizer, gamma: float
     ) -> tuple[list[list[float]], float]:
         """GAE of every turn by the critic's values, whitened; and the critic's own step towards the returns they imply.
 
-        The turn limit is part of the rules here, and stands in the prompt: nothing comes after it, as nothing does after an end.
+        A turn limit is part of the rules here: nothing comes after it, as nothing does after an end.
         """
         values: dict[int, list[float]] = {}
         rows = [(view, e) for e in episodes for view in token_views(e)]
@@ -523,6 +528,7 @@ def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
         "turns_to_solve": fmean(solved) if solved else None,
         "tool_uses": fmean(e.final_info.get("tool_uses", 0) for e in known),
         "tokens": sum(len(t.action_ids) for e in known for t in e.turns),
+        "commonest": max(Counter(e.turns[0].action for e in known if e.turns).values(), default=0) / len(known),
         "void": len(episodes) - len(known),
     }
 

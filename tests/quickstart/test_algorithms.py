@@ -8,6 +8,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, pstdev
 
 import pytest
 import torch
@@ -146,7 +147,9 @@ def test_every_algorithm_trains(trainer, algorithm):
     assert len(result["curve"]["success"]) == 2
     assert ("value_loss" in result["curve"]) == (algorithm == "ppo")
     assert min(result["curve"]["grad_norm"]) > 0
+    assert max(result["curve"]["apart"]) < 1e-3
     assert result["evaluation"]["void"] == 0
+    assert 1 / 16 <= result["evaluation"]["commonest"] <= 1
     json.dumps(result)
 
 
@@ -180,7 +183,12 @@ def test_the_update_follows_the_gradient_of_the_stated_loss(trainer):
             return torch.cat([p.grad.flatten() for p in model.parameters()])
 
     model.zero_grad()
-    torch.testing.assert_close(trainer.update(episodes, credit, Look()), wanted, rtol=1e-3, atol=1e-5)
+    found, apart = trainer.update(episodes, credit, Look())
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+    assert apart < 1e-4, "sampler and trainer are one model"
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1.5)
+    assert trainer.update(episodes, credit, Look())[1] > 1e-2
 
 
 def test_steps_that_bfloat16_cannot_hold_are_not_lost(tiny):
@@ -218,6 +226,31 @@ def test_a_critic_that_knows_nothing_gives_whitened_returns(trainer):
     assert credit == [pytest.approx(row, abs=1e-6) for row in advantages(episodes, "rebn", gamma=0.9 * algorithms.LAMBDA)]
     returns = [g for e in episodes for g in advantages([e], "reinforce", gamma=0.9 * algorithms.LAMBDA)[0]]
     assert loss == pytest.approx(sum(g * g for g in returns) / len(returns), rel=1e-5)
+
+
+def test_a_critic_values_each_turn_at_its_beginning(trainer):
+    """Against one episode at a time, and GAE written out."""
+    trainer.model.load_state_dict(trainer.base)
+    trainer.policy.refresh()
+    episodes = trainer.play(algorithms.GUESS, range(16), 1, None, algorithms.Clock())
+    critic = algorithms.Critic(trainer.model)
+    torch.nn.init.normal_(critic.head.weight, std=0.3, generator=torch.Generator().manual_seed(0))
+    raw, errors = [], []
+    for episode in episodes:
+        (view,) = token_views(episode)
+        hidden = critic.trunk(input_ids=torch.tensor([view.ids])).last_hidden_state[0]
+        values = [critic.head(hidden[begin - 1]).item() for _, begin, _ in view.spans] + [0.0]
+        carried, row = 0.0, []
+        for turn in reversed(range(len(episode.turns))):
+            carried = episode.rewards[turn] + 0.9 * values[turn + 1] - values[turn] + 0.9 * algorithms.LAMBDA * carried
+            row.insert(0, carried)
+        raw.append(row)
+        errors += row  # target less value: the advantage itself
+    mean, std = fmean(errors), pstdev(errors)
+    assert std > 0.05 and len({round(a, 3) for a in errors}) > 8
+    credit, loss = trainer.criticise(episodes, critic, algorithms.Optimizer(critic, 0.0), 0.9)
+    assert credit == [pytest.approx([(a - mean) / std for a in row], abs=1e-3) for row in raw]
+    assert loss == pytest.approx(fmean(a * a for a in errors), rel=1e-3)
 
 
 def test_a_lesson_teaches_the_frame_of_an_answer_and_not_its_content(tiny):
