@@ -198,6 +198,18 @@ def test_bad_arguments_are_refused_with_a_reason() -> None:
         env.reset(seed=1, options={"index": 5})
 
 
+def test_tasks_are_held_out_by_a_seed_that_is_a_whole_data_set_away() -> None:
+    """As the docs say: task i is made of seed + i."""
+
+    def asked(seed: int) -> list[str]:
+        env: Any = make("rg:letter_counting", seed=seed)
+        return [env.reset(seed=0, options={"index": i})[0] for i in range(500)]
+
+    own = asked(42)
+    assert asked(43)[:-1] == own[1:]
+    assert not set(asked(10_000)) & set(own)
+
+
 @pytest.mark.parametrize("name", ["codeio", "pool_matrix"])
 def test_the_global_random_state_is_left_as_it_was(name: str) -> None:
     env: Any = make(f"rg:{name}")
