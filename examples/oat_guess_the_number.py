@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10,<3.11"
-# dependencies = ["gem[oat-llm,plot]"]
+# dependencies = ["gem[oat-llm,plot]>=0.2"]
 # ///
 """GuessTheNumber in oat: its multi-turn actor and learner, with per-turn advantages by any of gem's estimators.
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10,<3.13"
-# dependencies = ["gem[openrlhf,plot,transformers]"]
+# dependencies = ["gem[openrlhf,plot,transformers]>=0.2"]
 # ///
 """GuessTheNumber in OpenRLHF: its train_ppo_ray, with per-turn advantages by any of gem's estimators.
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10,<3.14"
-# dependencies = ["gem[rl2,transformers]"]
+# dependencies = ["gem[rl2,transformers]>=0.2"]
 # ///
 """RL2 on an environment whose steps take uneven time: no episode waits for another, and with RL2's main branch no update does.
 

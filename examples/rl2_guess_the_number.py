@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10,<3.14"
-# dependencies = ["gem[plot,rl2,transformers]"]
+# dependencies = ["gem[plot,rl2,transformers]>=0.2"]
 # ///
 """GuessTheNumber in RL2: its PPOTrainer, with per-turn advantages by any of gem's estimators.
 

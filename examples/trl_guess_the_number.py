@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["gem[plot,transformers,trl]"]
+# dependencies = ["gem[plot,transformers,trl]>=0.2"]
 # ///
 """GuessTheNumber in TRL: its GRPOTrainer, with per-turn advantages by any of gem's estimators.
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["gem[math,plot,transformers,trl]"]
+# dependencies = ["gem[math,plot,transformers,trl]>=0.2"]
 # ///
 """Maths with Python in TRL: a model learns to ask a Python sandbox instead of guessing.
 

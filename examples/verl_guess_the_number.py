@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10,<3.13"
-# dependencies = ["gem[plot,transformers,verl]"]
+# dependencies = ["gem[plot,transformers,verl]>=0.2"]
 # ///
 """GuessTheNumber in verl: its default PPO trainer, with per-turn advantages by any of gem's estimators.
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10,<3.13"
-# dependencies = ["gem[plot,transformers,verl]"]
+# dependencies = ["gem[plot,transformers,verl]>=0.2"]
 # ///
 """ScalingInter-RL in verl: a horizon that grows with training, 4, 7, then 10 turns, on a game that takes up to 10.
 
@@ -10,7 +10,7 @@ function of the update alone, so that a resumed run goes on where it would have 
     python examples/verl_scaling_inter.py                                  # the tiny model, CPU, minutes
     python examples/verl_scaling_inter.py --schedule 10                    # a fixed horizon, to compare with
     python examples/verl_scaling_inter.py --advantage grpo --samples 8
-    python examples/verl_scaling_inter.py --model smollm2 --env game:Hangman-v0-easy --schedule 4,7,10@20     # vLLM, one GPU
+    python examples/verl_scaling_inter.py --model smollm2 --env game:Hangman-v0-easy     # vLLM, one GPU
 
 Writes to --out: metrics.jsonl (a line per update), curve.png, verl.jsonl (all that verl logs), episodes-*.jsonl (every episode;
 `gem_core.record` reads it). A folder that holds metrics already is refused, unless --overwrite is given: then these files are

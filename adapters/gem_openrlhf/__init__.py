@@ -41,7 +41,7 @@ ADAPTER = Adapter(
         ("flash-attn", "==2.8.3"),  # imported whatever the attention; has to be built before OpenRLHF is installed
     ),
     install=(
-        "pip install torch ninja packaging wheel",
+        "pip install torch==2.13.0 ninja packaging wheel",
         "pip install flash-attn==2.8.3 --no-build-isolation",
         "pip install '.[openrlhf]' -c constraints/openrlhf.txt",
     ),

@@ -153,3 +153,16 @@ def check_args(args: Any, given: GemSpec | None) -> None:
     for refused, why in refusals:
         if refused:
             raise ConfigError(why)
+
+
+def check_gpus(args: Any, there: int) -> None:
+    """Refuses what OpenRLHF would wait for without end: GPUs for actor and engines that Ray does not have."""
+    actor = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    shared = args.train.colocate_all and not args.train.async_enable
+    if there < (actor if shared else actor + engines):
+        raise ConfigError(
+            f"Ray knows of {there} GPUs here; the actor asks for {actor}, vLLM for {engines}{' of the same' if shared else ''}, "
+            "and OpenRLHF would wait for them for ever. Ask for fewer (--actor.num_gpus_per_node, --vllm.num_engines), or have "
+            "the two share theirs (--train.colocate_all, not with --train.async_enable)"
+        )

@@ -27,10 +27,10 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils.loss_utils import get_loss_batch_info
 
 from gem_core.adapter import require
-from gem_core.errors import ConfigError, GemError, UnknownNameError
+from gem_core.errors import GemError, UnknownNameError
 from gem_openrlhf import ADAPTER
 from gem_openrlhf.advantage import GemExperienceMaker
-from gem_openrlhf.config import GemSpec, check_args, read_label
+from gem_openrlhf.config import GemSpec, check_args, check_gpus, read_label
 
 __all__ = ["GemActorTrainer", "GemPPOTrainer", "GemPolicyActor", "GemRolloutActor", "GemTraining", "GemTrainingActor", "install"]
 
@@ -162,8 +162,7 @@ def install() -> None:
 def _checked_strategy(args: Any) -> Any:
     """The first thing `train` asks for, once OpenRLHF has read its flags and before any model is loaded."""
     check_args(args, _spec_of(args.data.prompt_dataset, args.data.label_key))
-    if not ray.cluster_resources().get("GPU"):
-        raise ConfigError("Ray knows of no GPU here, and OpenRLHF would wait for one for ever; run it where there is one")
+    check_gpus(args, int(ray.cluster_resources().get("GPU", 0)))
     return _get_strategy(args)
 
 

@@ -84,7 +84,7 @@ _GAMES = (
         "FifteenPuzzle",
         "fifteen_puzzle:FifteenPuzzle",
         "slide the tiles of a square board into order",
-        "terminal: 1 when solved, at the last turn the part of the places that are right",
+        "terminal: 1 when solved, at the last turn the part of the wrong places that were put right",
         "synthetic",
         {
             "": {"num_rows": 2, "max_turns": 20},

@@ -26,7 +26,7 @@ from gem_core.types import Finish, Generation, Message, Sampling
 
 __all__ = ["OpenAIChatPolicy", "OpenAIPolicy"]
 
-_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_RETRIED = frozenset({408, 425, 429, *range(500, 600)})
 _LONGEST_WAIT = 30.0
 
 

@@ -43,19 +43,19 @@ class McpTools(Toolset):
         env: Mapping[str, str] | None = None,
         url: str = "",
         headers: Mapping[str, str] | None = None,
-        deadline: float = 30.0,
+        seconds: float = 30.0,
         start_deadline: float = 30.0,
         only: Sequence[str] = (),
         share: bool = True,
     ) -> None:
         """`servers`: {name: {command, args, env, cwd} or {url, headers}}, or a JSON file with that under `mcpServers`; a single
-        server may be given by `command` or `url` instead. `deadline`: seconds for one call. `only`: the tools to show. `share`:
+        server may be given by `command` or `url` instead. `seconds`: for one call. `only`: the tools to show. `share`:
         one connection for all environments; without it each environment has its own, started anew at every reset."""
-        if not (deadline > 0 and start_deadline > 0):
-            raise ConfigError(f"deadline and start_deadline must be above 0; given: {deadline!r}, {start_deadline!r}")
+        if not (seconds > 0 and start_deadline > 0):
+            raise ConfigError(f"seconds and start_deadline must be above 0; given: {seconds!r}, {start_deadline!r}")
         self._arguments: dict[str, Any] = {
             "servers": servers, "command": command, "args": args, "env": env, "url": url, "headers": headers,
-            "deadline": deadline, "start_deadline": start_deadline, "only": only, "share": share,
+            "seconds": seconds, "start_deadline": start_deadline, "only": only, "share": share,
         }  # fmt: skip
         given = _read(servers)
         if command or url:
@@ -73,7 +73,7 @@ class McpTools(Toolset):
             if not isinstance(about, Mapping) or bool(about.get("command")) == bool(about.get("url")):
                 raise ConfigError(f"the MCP server {name!r} is given as {about!r}; it needs either a command or a url")
         _library()
-        self.deadline, self.share, self.only = deadline, share, tuple(only)
+        self.seconds, self.share, self.only = seconds, share, tuple(only)
         self.servers = [_server(name, about, start_deadline, share) for name, about in given.items()]
 
     def begin(self) -> None:
@@ -94,7 +94,7 @@ class McpTools(Toolset):
             for tool in tools:
                 name = tool.name if often[tool.name] == 1 else f"{server.name}_{tool.name}"
                 if not self.only or name in self.only:
-                    found.append(McpTool(server, tool, name, self.deadline))
+                    found.append(McpTool(server, tool, name, self.seconds))
         unknown = set(self.only) - {tool.name for tool in found}
         if unknown:
             raise ConfigError(f"the MCP servers have no tool {', '.join(sorted(unknown))}; they have: {', '.join(sorted(often))}")
@@ -125,14 +125,14 @@ class McpTool(Tool):
 
     deterministic = False
 
-    def __init__(self, server: _Server, offered: Any, name: str, deadline: float) -> None:
-        self.server, self.deadline, self.name, self.offered_as = server, deadline, name, str(offered.name)
+    def __init__(self, server: _Server, offered: Any, name: str, seconds: float) -> None:
+        self.server, self.seconds, self.name, self.offered_as = server, seconds, name, str(offered.name)
         self.description = str(offered.description or "")
         self.parameters = dict(_either(offered, "input_schema", "inputSchema") or {"type": "object", "properties": {}})
 
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
-        """Calls the server and waits, within the deadline."""
-        return _loop().run(self.server.call(self.offered_as, dict(arguments), self.deadline))
+        """Calls the server and waits, for so many seconds."""
+        return _loop().run(self.server.call(self.offered_as, dict(arguments), self.seconds))
 
 
 class _Server:
@@ -157,7 +157,7 @@ class _Server:
             raise ToolError(f"the MCP server {self.name!r} cannot be reached: {_said(error)}") from error
         return self._tools
 
-    async def call(self, tool: str, arguments: dict[str, Any], deadline: float) -> ToolResult:
+    async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> ToolResult:
         """One call; everything that can go wrong is a result."""
         sent = False
 
@@ -168,10 +168,10 @@ class _Server:
             return await session.call_tool(tool, arguments)
 
         try:
-            answer = await asyncio.wait_for(ask(), deadline)
+            answer = await asyncio.wait_for(ask(), seconds)
         except (TimeoutError, asyncio.TimeoutError):
             info = {"server": self.name, "problem": "deadline"}
-            return ToolResult(f"{tool} was given up: it took over {deadline:g} s.", error=True, outage=not sent, info=info)
+            return ToolResult(f"{tool} was given up: it took over {seconds:g} s.", error=True, outage=not sent, info=info)
         except Exception as error:  # noqa: BLE001 - the SDK raises many kinds, and each of them is an answer to the call
             info = {"server": self.name, "problem": _said(error)}
             if not sent:

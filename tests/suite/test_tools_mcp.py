@@ -35,7 +35,7 @@ def database(tmp_path: Path) -> str:
 
 @pytest.fixture
 def shop(database: str) -> Iterator[McpTools]:
-    made = McpTools(command=sys.executable, args=[SERVER, database], deadline=10, share=False)
+    made = McpTools(command=sys.executable, args=[SERVER, database], seconds=10, share=False)
     yield made
     made.close()
 
@@ -63,7 +63,7 @@ def test_errors_are_results(shop: McpTools) -> None:
 
 
 def test_a_call_has_a_deadline_and_the_server_goes_on(database: str) -> None:
-    shop = McpTools(command=sys.executable, args=[SERVER, database], deadline=0.5, share=False)
+    shop = McpTools(command=sys.executable, args=[SERVER, database], seconds=0.5, share=False)
     tools = by_name(shop)
     began = time.monotonic()
     late: Any = tools["sleep"].call({"seconds": 2})
@@ -154,7 +154,7 @@ def http(database: str) -> Iterator[tuple[str, Any]]:
 def test_streamable_http_and_a_server_that_was_restarted(http: tuple[str, Any]) -> None:
     url, start = http
     process = start()
-    shop = McpTools(url=url, deadline=10, start_deadline=5, share=False)
+    shop = McpTools(url=url, seconds=10, start_deadline=5, share=False)
     tools = by_name(shop)
     assert tools["query"].call({"sql": "select 1"}).text == "[(1,)]"  # type: ignore[union-attr]
     process.kill()
@@ -233,7 +233,7 @@ def test_a_published_server_from_the_package_index() -> None:
         ({"servers": {"a": {}}}, "either a command or a url"),
         ({"servers": {"a": {"command": "x", "url": "y"}}}, "either a command or a url"),
         ({"servers": "nowhere.json"}, "no JSON file"),
-        ({"command": "x", "deadline": 0}, "deadline"),
+        ({"command": "x", "seconds": 0}, "seconds"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], problem: str) -> None:

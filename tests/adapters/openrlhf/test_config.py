@@ -12,7 +12,7 @@ from conftest import ECHO
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.schedule import HorizonSchedule
 from gem_openrlhf import GemSpec
-from gem_openrlhf.config import check_args, read_label
+from gem_openrlhf.config import check_args, check_gpus, read_label
 from gem_openrlhf.conformance import read_args
 from gem_openrlhf.launcher import launch, parse_flags
 
@@ -127,7 +127,7 @@ class TestOpenRLHFsFlags:
 
     def test_training_without_a_gpu_is_refused_not_waited_for(self, tmp_path: Path) -> None:
         flags = [*FLAGS, "--algo.kl.init_coef", "0", "--actor.model_name_or_path", str(tmp_path)]
-        with pytest.raises(ConfigError, match="no GPU"):
+        with pytest.raises(ConfigError, match="Ray knows of 0 GPUs"):
             launch(flags, GemSpec(ECHO, seeds=2), tmp_path / "starts.jsonl")
 
     def test_a_data_set_that_is_refused_is_refused_before_any_model_is_loaded(self, tmp_path: Path) -> None:
@@ -171,3 +171,21 @@ def test_gem_flags_that_say_nothing_are_refused(flags: list[str], says: str) -> 
 def test_two_data_sets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave one of them out"):
         launch(["--data.prompt_dataset", "mine.jsonl"], GemSpec(ECHO), tmp_path / "starts.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ({}, 2),
+        ({"train.colocate_all": True}, 1),
+        ({"train.colocate_all": True, "train.async_enable": True}, 2),  # who plays while it trains shares with nobody
+        ({"vllm.tensor_parallel_size": 4}, 5),
+        ({"actor.num_nodes": 2}, 3),
+    ],
+)
+@pytest.mark.usefixtures("ray_here")
+def test_gpus_that_are_not_there_are_not_waited_for(flags: dict[str, Any], wanted: int) -> None:
+    given = read(**flags)
+    check_gpus(given, wanted)
+    with pytest.raises(ConfigError, match=rf"Ray knows of {wanted - 1} GPUs.*--vllm\.num_engines"):
+        check_gpus(given, wanted - 1)
