@@ -272,6 +272,8 @@ def _rank() -> None:
     try:
         with _Ready(case) as ready:
             Path(sys.argv[2]).write_bytes(pickle.dumps(_rows(ready.dealt())))
+        dist.barrier()  # whoever leaves while another still talks, or without taking leave, may be aborted
+        dist.destroy_process_group()
     except GemError as refused:
         raise SystemExit(f"refused: {refused}") from refused
 

@@ -155,10 +155,14 @@ def _free_port() -> int:
 
 def _rank() -> None:
     """One of the processes of `ranks`."""
+    import torch.distributed
+
     case, part = pickle.loads(Path(sys.argv[1]).read_bytes())
     try:
         own = TRLHarness()
         Path(sys.argv[2]).write_bytes(pickle.dumps(own._rows(*own._batch(case, part))))
+        torch.distributed.barrier()  # whoever leaves while another still talks, or without taking leave, may be aborted
+        torch.distributed.destroy_process_group()
     except GemError as refused:
         raise SystemExit(f"refused: {refused}") from refused
 
