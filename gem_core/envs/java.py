@@ -86,11 +86,15 @@ class JavaProgram:
     def borrow(self) -> JavaMachine:
         """A machine nobody uses: an idle one, or a new one."""
         with _lock:
-            for machine in reversed(_idle):  # the last one used is the warmest
-                if machine.program is self and machine.usable:
-                    _idle.remove(machine)
-                    return machine
-        return JavaMachine(self)
+            ours = [machine for machine in _idle if machine.program is self]
+            _idle[:] = [machine for machine in _idle if machine.program is not self]
+            alive = [machine for machine in ours if machine.usable]
+            found = alive.pop() if alive else None  # the last one used is the warmest
+            _idle.extend(alive)
+        for machine in ours:
+            if not machine.usable:  # it died while nobody used it
+                machine.end()
+        return found or JavaMachine(self)
 
 
 class JavaMachine:
@@ -164,10 +168,10 @@ class JavaMachine:
         return joined.split("\n") if joined else []
 
     def give_back(self) -> None:
-        """Lends it to others; one that is still at work for an episode nobody waits for any more is ended."""
-        if self._busy:
+        """Lends it to others; one that died, or is still at work for an episode nobody waits for any more, is ended."""
+        if self._busy or not self.usable:
             self.end()
-        elif self.usable:
+        else:
             with _lock:
                 if self not in _idle:
                     _idle.append(self)
@@ -207,6 +211,7 @@ class JavaGame(Game):
     def borrow(self) -> JavaMachine:
         """For `reset`: a machine for this episode, which others get when it ends, or when nobody has the environment any more."""
         if self._machine is None or not self._machine.usable:
+            self.give_back()
             self._machine = self.program.borrow()
             self._loan = weakref.finalize(self, self._machine.give_back)
         return self._machine

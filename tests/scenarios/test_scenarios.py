@@ -347,6 +347,24 @@ def test_a_machine_that_dies_costs_its_episode_only() -> None:
     assert env.reset(seed=1) == start
 
 
+@pytest.mark.parametrize("when", ["in an episode", "idle"])
+def test_a_machine_that_died_leaves_nothing_open(when: str) -> None:
+    env = TextWorld("coin")
+    env.reset(seed=1)
+    machine = env.machine
+    if when == "idle":
+        env.close()
+        env = TextWorld("coin")
+    process = machine._process
+    process.kill()
+    process.wait()
+    env.reset(seed=1)
+    assert env.machine is not machine and machine not in java._idle
+    assert process.stdin is not None and process.stdin.closed
+    assert process.stdout is not None and process.stdout.closed
+    env.close()
+
+
 def test_a_machine_at_work_for_nobody_is_ended() -> None:
     env = TextWorld("coin")
     env.reset(seed=1)
