@@ -91,7 +91,7 @@ SLACK = replace(GUESS, kwargs={"max_turns": 10})
 """Turns enough to find the number by counting: only a discount makes haste."""
 MINES = Setting("game:Minesweeper-v0-easy", turns=6)
 OTHERS = {"seed": 43}
-"""Tasks of a generator that are not trained on."""
+"""Tasks of a generator for evaluation. It makes task i of seed + i, so that these are those of seed 42, shifted by one."""
 SUM = Setting(
     "rg:chain_sum",
     {"config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}},
