@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from itertools import combinations
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -31,6 +31,7 @@ TRL_SHOWN = {
 }
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Student's t for a 95% interval of a mean, by the number of seeds."""
+UNDISCOUNTED = "rebn-undiscounted"
 SHOWN = {
     "rebn": ("REINFORCE + ReBN", "#08519c"),
     "reinforce": ("REINFORCE", "#d94801"),
@@ -38,6 +39,7 @@ SHOWN = {
     "ppo": ("PPO", "#6a51a3"),
     "rloo": ("RLOO", "#636363"),
     "reinforce++": ("REINFORCE++", "#c51b8a"),
+    UNDISCOUNTED: ("REINFORCE + ReBN, γ = 1", "#6baed6"),
 }
 """Name and colour of each algorithm, in the order of the tables."""
 
@@ -105,7 +107,8 @@ def _kinds(known: dict[str, Result], prefix: str) -> dict[str, dict[str, list[Re
     found: dict[str, dict[str, list[Result]]] = {}
     for result in _group(known, prefix).values():
         run = result["run"]
-        found.setdefault(run["setting"]["env"], {}).setdefault(run["algorithm"], []).append(result)
+        kind = UNDISCOUNTED if run["algorithm"] == "rebn" and run["gamma"] == 1.0 else run["algorithm"]
+        found.setdefault(run["setting"]["env"], {}).setdefault(kind, []).append(result)
     return {env: {a: kinds[a] for a in SHOWN if a in kinds} for env, kinds in found.items()}
 
 
@@ -123,26 +126,34 @@ def tuning(known: dict[str, Result]) -> str:
 
 
 def main_table(known: dict[str, Result]) -> str:
-    """Held-out return and success after training, mean and interval over seeds; before training beside it."""
+    """Return and success after training, mean and interval over seeds; before training beside it, and what differs from ReBN."""
     before = {r["run"]["setting"]["env"]: r["evaluation"] for r in _group(known, "before/").values()}
     rows = []
     for env, kinds in _kinds(known, "main/").items():
         first = before.get(env)
-        rows.append(
-            [f"`{env}`", "before", f"{first['return']:.3f}" if first else "", f"{first['success']:.1%}" if first else "", ""]
-        )
-        for algorithm, results in kinds.items():
-            evaluations = [r["evaluation"] for r in results]
-            rows.append(
-                [
-                    "",
-                    SHOWN[algorithm][0],
-                    interval([e["return"] for e in evaluations]),
-                    interval([e["success"] for e in evaluations], percent=True),
-                    str(len(results)),
-                ]
-            )
-    return _markdown(["", "", "return", "success", "seeds"], rows)
+        start = [f"{first['return']:.3f}", f"{first['success']:.1%}"] if first else ["", ""]
+        rows.append([f"`{env}`", "before", *start, "", ""])
+        returns = {kind: [r["evaluation"]["return"] for r in results] for kind, results in kinds.items()}
+        for kind, results in kinds.items():
+            success = interval([r["evaluation"]["success"] for r in results], percent=True)
+            told = "" if kind == "rebn" else _told_apart(returns[kind], returns.get("rebn", []))
+            rows.append(["", SHOWN[kind][0], interval(returns[kind]), success, told, str(len(results))])
+    return _markdown(["", "", "return", "success", "than ReBN", "seeds"], rows)
+
+
+def _told_apart(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Whether a mean is higher or lower than another by more than chance: by an exact permutation test, at 5%, which takes four
+    seeds of each at least."""
+    if min(len(ours), len(theirs)) < 4:
+        return ""
+    values = [*ours, *theirs]
+    gap = fmean(ours) - fmean(theirs)
+    gaps = []
+    for chosen in combinations(range(len(values)), len(ours)):
+        inside = [values[i] for i in chosen]
+        outside = [value for i, value in enumerate(values) if i not in chosen]
+        gaps.append(abs(fmean(inside) - fmean(outside)) >= abs(gap) - 1e-12)
+    return "not told apart" if fmean(gaps) > 0.05 else "higher" if gap > 0 else "lower"
 
 
 def breadth(known: dict[str, Result]) -> str:
@@ -159,8 +170,10 @@ def breadth(known: dict[str, Result]) -> str:
             verdict = "no signal at 135M"
         else:
             verdict = {1: "ReBN", -1: "REINFORCE", 0: "alike"}[_apart(plain, rebn)]
-        rows.append([f"`{env}`", *numbers, verdict])
-    return _markdown(["", "before", "REINFORCE", "ReBN", "further"], rows)
+        single = rebn is not None and rebn["evaluation"]["turns"] == 1.0
+        same = f"{rebn['evaluation']['commonest']:.0%}" if single else ""
+        rows.append([f"`{env}`", *numbers, verdict, same])
+    return _markdown(["", "before", "REINFORCE", "ReBN", "further", "one answer"], rows)
 
 
 def _apart(one: Result, other: Result) -> int:
@@ -171,10 +184,10 @@ def _apart(one: Result, other: Result) -> int:
     return 0 if abs(gain) <= 2 * error else 1 if gain > 0 else -1
 
 
-def gamma(known: dict[str, Result], prefix: str = "gamma/") -> str:
+def gamma(known: dict[str, Result]) -> str:
     """How many turns a game took, solved or not, by the discount it was trained with, and when each seed had learnt it."""
     found: dict[float, list[Result]] = {}
-    for result in _group(known, prefix).values():
+    for result in _group(known, "gamma/").values():
         found.setdefault(result["run"]["gamma"], []).append(result)
     rows = []
     for number, results in sorted(found.items(), reverse=True):
@@ -209,17 +222,17 @@ def tools(known: dict[str, Result]) -> str:
 
 
 def horizon(known: dict[str, Result]) -> str:
-    """A long game trained with fixed and with growing horizons, evaluated with the longest."""
+    """A long game trained with fixed and with growing horizons, evaluated with the longest; untrained beside it."""
     found: dict[str, list[Result]] = {}
     for result in _group(known, "horizon/").values():
         found.setdefault(result["run"]["horizon"], []).append(result)
     rows = []
-    for turns, results in found.items():
+    for turns, results in sorted(found.items()):
         evaluations = [r["evaluation"] for r in results]
-        tokens = fmean(sum(r["curve"]["tokens"]) for r in results)
+        tokens = fmean(sum(r["curve"].get("tokens", [])) for r in results)
         returns = interval([e["return"] for e in evaluations])
         success = interval([e["success"] for e in evaluations], percent=True)
-        rows.append([f"`{turns}`", returns, success, f"{tokens / 1e3:.0f}k", str(len(results))])
+        rows.append([f"`{turns}`" if turns else "before", returns, success, f"{tokens / 1e3:.0f}k", str(len(results))])
     return _markdown(["turns", "return", "success", "tokens sampled in training", "seeds"], rows)
 
 
@@ -277,7 +290,9 @@ def origin(known: dict[str, Result]) -> str:
     """What the results were made on, and whether all runs began from the same weights."""
     facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch", "model")}
     models = "the same weights" if len(facts["model"]) == 1 else f"{len(facts['model'])} sets of weights, one for each machine"
-    return f"{len(known)} runs on {', '.join(facts['device'])}, torch {', '.join(facts['torch'])}; all began from {models}."
+    apart = [x for r in known.values() for x in r["curve"].get("apart", [])]
+    made = f"{len(known)} runs on {', '.join(facts['device'])}, torch {', '.join(facts['torch'])}; all began from {models}."
+    return f"{made} The logprobs of sampler and trainer are {fmean(apart):.3f} apart on average." if apart else made
 
 
 TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
@@ -286,7 +301,6 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "main": main_table,
     "breadth": breadth,
     "gamma": gamma,
-    "slack": partial(gamma, prefix="slack/"),
     "tools": tools,
     "horizon": horizon,
     "speed": speed,
