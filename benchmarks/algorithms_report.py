@@ -1,5 +1,5 @@
 """Algorithms report: the tables and figures of docs/baselines.md, from the result files of algorithms.py and nothing else; and
-those of the TRL adapter's page, from the metrics of its recipe.
+those of the pages of TRL's and verl's adapter, from the metrics of their recipes.
 
 A page's own words stay; what stands between `<!-- table NAME -->` and `<!-- end -->` is replaced.
 """
@@ -9,19 +9,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from itertools import accumulate, combinations
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from gem_core import HorizonSchedule
 from gem_core.curves import draw_curves, pyplot_module, read_metrics, save_figure
 from gem_core.errors import ConfigError
 
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
-TRL_PAGE = Path(__file__).parents[1] / "adapters" / "gem_trl" / "README.md"
+TRL_PAGE, VERL_PAGE = (Path(__file__).parents[1] / "adapters" / name / "README.md" for name in ("gem_trl", "gem_verl"))
 FIGURES = PAGE.parent / "images"
-TRL_RUNS = Path(__file__).parent / "results" / "trl"
+TRL_RUNS, VERL_RUN = (Path(__file__).parent / "results" / name for name in ("trl", "verl"))
 TRL_SHOWN = {
     "rebn": "ReBN",
     "grpo": "GRPO",
@@ -31,6 +32,7 @@ TRL_SHOWN = {
 }
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Student's t for a 95% interval of a mean, by the number of seeds."""
+UNDISCOUNTED = "rebn-undiscounted"
 SHOWN = {
     "rebn": ("REINFORCE + ReBN", "#08519c"),
     "reinforce": ("REINFORCE", "#d94801"),
@@ -38,6 +40,7 @@ SHOWN = {
     "ppo": ("PPO", "#6a51a3"),
     "rloo": ("RLOO", "#636363"),
     "reinforce++": ("REINFORCE++", "#c51b8a"),
+    UNDISCOUNTED: ("REINFORCE + ReBN, γ = 1", "#6baed6"),
 }
 """Name and colour of each algorithm, in the order of the tables."""
 
@@ -53,7 +56,7 @@ def read(results: Path) -> dict[str, Result]:
     return found
 
 
-def report(results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE), figures: Path = FIGURES) -> None:
+def report(results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE, VERL_PAGE), figures: Path = FIGURES) -> None:
     """Writes the tables into the pages, and draws the figures."""
     known = read(results)
     if not known:
@@ -63,7 +66,7 @@ def report(results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE), figures: Pat
     draw_main(known, figures / "baselines_main.svg")
     shown = {TRL_SHOWN[name]: [TRL_RUNS / name] for name in ("rebn", "grpo")}
     draw_curves(shown, figures / "trl_smollm2.svg", title="SmolLM2-135M in TRL, game:GuessTheNumber-v0-easy")
-    print(f"{len(known)} results; written: {', '.join(page.name for page in pages)}, baselines_main.svg, trl_smollm2.svg")
+    print(f"{len(known)} results; written: {', '.join(map(str, pages))}, baselines_main.svg, trl_smollm2.svg")
 
 
 def filled(text: str, known: dict[str, Result]) -> str:
@@ -105,7 +108,8 @@ def _kinds(known: dict[str, Result], prefix: str) -> dict[str, dict[str, list[Re
     found: dict[str, dict[str, list[Result]]] = {}
     for result in _group(known, prefix).values():
         run = result["run"]
-        found.setdefault(run["setting"]["env"], {}).setdefault(run["algorithm"], []).append(result)
+        kind = UNDISCOUNTED if run["algorithm"] == "rebn" and run["gamma"] == 1.0 else run["algorithm"]
+        found.setdefault(run["setting"]["env"], {}).setdefault(kind, []).append(result)
     return {env: {a: kinds[a] for a in SHOWN if a in kinds} for env, kinds in found.items()}
 
 
@@ -123,26 +127,34 @@ def tuning(known: dict[str, Result]) -> str:
 
 
 def main_table(known: dict[str, Result]) -> str:
-    """Held-out return and success after training, mean and interval over seeds; before training beside it."""
+    """Return and success after training, mean and interval over seeds; before training beside it, and what differs from ReBN."""
     before = {r["run"]["setting"]["env"]: r["evaluation"] for r in _group(known, "before/").values()}
     rows = []
     for env, kinds in _kinds(known, "main/").items():
         first = before.get(env)
-        rows.append(
-            [f"`{env}`", "before", f"{first['return']:.3f}" if first else "", f"{first['success']:.1%}" if first else "", ""]
-        )
-        for algorithm, results in kinds.items():
-            evaluations = [r["evaluation"] for r in results]
-            rows.append(
-                [
-                    "",
-                    SHOWN[algorithm][0],
-                    interval([e["return"] for e in evaluations]),
-                    interval([e["success"] for e in evaluations], percent=True),
-                    str(len(results)),
-                ]
-            )
-    return _markdown(["", "", "return", "success", "seeds"], rows)
+        start = [f"{first['return']:.3f}", f"{first['success']:.1%}"] if first else ["", ""]
+        rows.append([f"`{env}`", "before", *start, "", ""])
+        returns = {kind: [r["evaluation"]["return"] for r in results] for kind, results in kinds.items()}
+        for kind, results in kinds.items():
+            success = interval([r["evaluation"]["success"] for r in results], percent=True)
+            told = "" if kind == "rebn" else _told_apart(returns[kind], returns.get("rebn", []))
+            rows.append(["", SHOWN[kind][0], interval(returns[kind]), success, told, str(len(results))])
+    return _markdown(["", "", "return", "success", "than ReBN", "seeds"], rows)
+
+
+def _told_apart(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Whether a mean is higher or lower than another by more than chance: by an exact permutation test, at 5%, which takes four
+    seeds of each at least."""
+    if min(len(ours), len(theirs)) < 4:
+        return ""
+    values = [*ours, *theirs]
+    gap = fmean(ours) - fmean(theirs)
+    gaps = []
+    for chosen in combinations(range(len(values)), len(ours)):
+        inside = [values[i] for i in chosen]
+        outside = [value for i, value in enumerate(values) if i not in chosen]
+        gaps.append(abs(fmean(inside) - fmean(outside)) >= abs(gap) - 1e-12)
+    return "not told apart" if fmean(gaps) > 0.05 else "higher" if gap > 0 else "lower"
 
 
 def breadth(known: dict[str, Result]) -> str:
@@ -159,8 +171,10 @@ def breadth(known: dict[str, Result]) -> str:
             verdict = "no signal at 135M"
         else:
             verdict = {1: "ReBN", -1: "REINFORCE", 0: "alike"}[_apart(plain, rebn)]
-        rows.append([f"`{env}`", *numbers, verdict])
-    return _markdown(["", "before", "REINFORCE", "ReBN", "further"], rows)
+        single = rebn is not None and rebn["evaluation"]["turns"] == 1.0
+        same = f"{rebn['evaluation']['commonest']:.0%}" if single else ""
+        rows.append([f"`{env}`", *numbers, verdict, same])
+    return _markdown(["", "before", "REINFORCE", "ReBN", "further", "one answer"], rows)
 
 
 def _apart(one: Result, other: Result) -> int:
@@ -171,20 +185,21 @@ def _apart(one: Result, other: Result) -> int:
     return 0 if abs(gain) <= 2 * error else 1 if gain > 0 else -1
 
 
-def gamma(known: dict[str, Result], prefix: str = "gamma/") -> str:
+def gamma(known: dict[str, Result]) -> str:
     """How many turns a game took, solved or not, by the discount it was trained with, and when each seed had learnt it."""
     found: dict[float, list[Result]] = {}
-    for result in _group(known, prefix).values():
+    for result in _group(known, "gamma/").values():
         found.setdefault(result["run"]["gamma"], []).append(result)
     rows = []
     for number, results in sorted(found.items(), reverse=True):
         evaluations = [r["evaluation"] for r in results]
         success = interval([e["success"] for e in evaluations], percent=True)
-        turns = interval([e["turns"] for e in evaluations])
+        turns = [e["turns"] for e in evaluations]
+        each = ", ".join(f"{mean:.2f}" for mean in turns)
         reached = [_reached(r["curve"]["success"], 0.9) for r in results]
         updates = ", ".join("never" if at is None else str(at) for at in reached)
-        rows.append([f"{number:g}", success, turns, updates, str(len(results))])
-    return _markdown(["γ", "success", "turns", "over 90% at update", "seeds"], rows)
+        rows.append([f"{number:g}", success, interval(turns), each, updates])
+    return _markdown(["γ", "success", "turns", "turns of each seed", "over 90% at update"], rows)
 
 
 def _reached(curve: Sequence[float], level: float) -> int | None:
@@ -209,18 +224,31 @@ def tools(known: dict[str, Result]) -> str:
 
 
 def horizon(known: dict[str, Result]) -> str:
-    """A long game trained with fixed and with growing horizons, evaluated with the longest."""
+    """A long game trained with fixed and with growing horizons, evaluated with the longest; untrained beside it. The growing one
+    samples fewer tokens, so that the fixed one is shown where it had sampled as many, too."""
     found: dict[str, list[Result]] = {}
     for result in _group(known, "horizon/").values():
         found.setdefault(result["run"]["horizon"], []).append(result)
+    schedules = {turns: HorizonSchedule.parse(turns) for turns in found if turns}
+    ends = {turns: schedule.rounds[-1] for turns, schedule in schedules.items() if schedule}
+    longest = [turns for turns, end in ends.items() if end == max(ends.values())]
+    budget = min((sum(r["curve"]["tokens"]) for turns in longest for r in found[turns]), default=0)
     rows = []
-    for turns, results in found.items():
+    for turns, results in sorted(found.items()):
         evaluations = [r["evaluation"] for r in results]
-        tokens = fmean(sum(r["curve"]["tokens"]) for r in results)
+        tokens = fmean(sum(r["curve"].get("tokens", [])) for r in results)
         returns = interval([e["return"] for e in evaluations])
         success = interval([e["success"] for e in evaluations], percent=True)
-        rows.append([f"`{turns}`", returns, success, f"{tokens / 1e3:.0f}k", str(len(results))])
-    return _markdown(["turns", "return", "success", "tokens sampled in training", "seeds"], rows)
+        at = interval([_after(r["curve"], budget) for r in results]) if turns in longest else ""
+        rows.append([f"`{turns}`" if turns else "before", returns, success, f"{tokens / 1e3:.0f}k", at, str(len(results))])
+    head = ["turns", "return", "success", "tokens sampled in training", f"return in training after {budget / 1e3:.0f}k", "seeds"]
+    return _markdown(head, rows)
+
+
+def _after(curve: dict[str, list[float]], tokens: float) -> float:
+    """The smoothed return of the last update before more tokens than that were sampled."""
+    spent = list(accumulate(curve["tokens"]))
+    return _smooth(curve["return"])[max(i for i, so_far in enumerate(spent) if i == 0 or so_far <= tokens)]
 
 
 def speed(known: dict[str, Result]) -> str:
@@ -273,11 +301,21 @@ def trl(known: dict[str, Result]) -> str:
     return _markdown(["", "first 3 updates", "last 10 updates", "over 90% at update", "training in all"], rows)
 
 
+def verl(known: dict[str, Result]) -> str:
+    """How the run of the verl recipe went, update by update."""
+    del known
+    shown = (("success", ".1%"), ("turns_mean", ".2f"), ("seconds", ".1f"))
+    rows = [[str(line["step"]), *(f"{line[key]:{form}}" for key, form in shown)] for line in read_metrics(VERL_RUN)]
+    return _markdown(["update", "success", "turns", "seconds"], rows)
+
+
 def origin(known: dict[str, Result]) -> str:
     """What the results were made on, and whether all runs began from the same weights."""
     facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch", "model")}
     models = "the same weights" if len(facts["model"]) == 1 else f"{len(facts['model'])} sets of weights, one for each machine"
-    return f"{len(known)} runs on {', '.join(facts['device'])}, torch {', '.join(facts['torch'])}; all began from {models}."
+    apart = [x for r in known.values() for x in r["curve"].get("apart", [])]
+    made = f"{len(known)} runs on {', '.join(facts['device'])}, torch {', '.join(facts['torch'])}; all began from {models}."
+    return f"{made} The logprobs of sampler and trainer are {fmean(apart):.3f} apart on average." if apart else made
 
 
 TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
@@ -286,11 +324,11 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "main": main_table,
     "breadth": breadth,
     "gamma": gamma,
-    "slack": partial(gamma, prefix="slack/"),
     "tools": tools,
     "horizon": horizon,
     "speed": speed,
     "trl": trl,
+    "verl": verl,
 }
 
 
@@ -298,9 +336,9 @@ def draw_main(known: dict[str, Result], out: Path) -> None:
     """Return over updates, a panel for each environment: the mean over seeds, and from the lowest to the highest of them."""
     pyplot = pyplot_module()
     kinds = _kinds(known, "main/")
-    columns = min(max(len(kinds), 1), 3)
+    columns = min(max(len(kinds), 1), 2)
     rows = max(1, -(-len(kinds) // columns))
-    size = (4 * columns, 3.4 * rows)
+    size = (5 * columns, 3.4 * rows + 0.8)
     figure, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     panels = list(grid.flat)
     for axes, (env, algorithms) in zip(panels, kinds.items()):
@@ -319,7 +357,8 @@ def draw_main(known: dict[str, Result], out: Path) -> None:
         axes.axis("off")
     for row in grid:
         row[0].set_ylabel("return (mean of 5 updates)")
-    panels[0].legend(fontsize="small")
+    if kinds:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize="small")
     save_figure(figure, out)
 
 

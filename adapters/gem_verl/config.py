@@ -7,6 +7,8 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from gem_core.adapter import require
@@ -26,6 +28,7 @@ __all__ = [
     "channel",
     "check_algorithm",
     "check_config",
+    "check_neighbours",
     "check_registered",
     "one_row_only",
     "spec_fields",
@@ -38,6 +41,7 @@ AGENT = "gem"
 PREFIX = "gem_"
 """What stands before the names of gem's estimators and trainers in verl's registries."""
 _ELSEWHERE = {"advantage": "algorithm.adv_estimator", "gamma": "algorithm.gamma", "estimator_kwargs": "algorithm.gem"}
+_PATCHED = "AutoModelForCausalLMWithValueHead"
 _ONE_NUMBER_PER_ROW = ("geo_mean",)
 _IN_PLACE_OF = {"grpo": "gem_grpo", "rloo": "gem_rloo", "reinforce_plus_plus": "gem_reinforce++"}
 """gem's estimator in the place of one of verl's own; that of any other is gem_rebn."""
@@ -177,6 +181,7 @@ def check_algorithm(algorithm: Any, name: str) -> dict[str, Any]:
 def check_config(config: Any, given: GemSpec | None = None) -> GemSpec:
     """Refuses settings that would break what gem promises, with the remedy; returns the spec that is in them."""
     require(ADAPTER)
+    check_neighbours()
     given = spec_of(config) if given is None else given
     name = str(config.algorithm.adv_estimator)
     own = name.startswith(PREFIX)
@@ -235,6 +240,24 @@ def one_row_only(config: Any) -> str:
             "trainer.v1.trainer_mode=gem_sync"
         )
     return ""
+
+
+def check_neighbours() -> None:
+    """That verl can load a model beside the TRL that is installed, if any: it patches a class of TRL's, which newer ones lack."""
+    found = find_spec("trl")
+    if found is None:
+        return
+    for module in ("trl.experimental.ppo", "trl"):  # where verl looks for it
+        try:
+            if hasattr(import_module(module), _PATCHED):
+                return
+        except ImportError:
+            continue
+    where = ", ".join(found.submodule_search_locations or ())
+    raise ConfigError(
+        f"verl patches TRL's {_PATCHED} as it loads a model, and the TRL in {where} has none; use an environment of "
+        "its own for verl, or take TRL out of this one: pip uninstall trl"
+    )
 
 
 def check_registered() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from gem_core import Limits, Message, Renderer, Rollout, Sampling, advantages, tasks_for, token_views
+from gem_core.envs.reasoning import Reasoning
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.policies import TransformersPolicy, load_tiny
 
@@ -269,7 +271,12 @@ def test_the_plan_has_what_is_compared():
     main = {(run.setting.env, run.algorithm, run.seed) for run in plan if run.name.startswith("main/")}
     assert {a for _, a, _ in main} == {"reinforce", "rebn", "grpo", "ppo", "rloo", "reinforce++"}
     assert len({env for env, _, _ in main}) >= 4
+    for algorithm in ("reinforce", "rebn", "grpo", "ppo"):
+        for env in algorithms.MAIN:
+            assert sum((env, algorithm) == found[:2] for found in main) == algorithms.SEEDS
     assert len({run.setting.env for run in plan if run.name.startswith("breadth/")}) == 24
+    own = {name: given.default for name, given in signature(Reasoning).parameters.items()}
+    assert algorithms.OTHERS["seed"] >= own["seed"] + own["size"], "task i is made of seed + i"
     for run in plan:
         assert run.episodes % run.samples == 0
         assert (run.gamma == 1.0) or run.algorithm not in algorithms.GROUPED
@@ -303,10 +310,10 @@ def invented():
         better = {"none": 0.0, "reinforce": 0.1, "rebn": 0.3}.get(run.algorithm, 0.2) + 0.01 * run.seed
         moved = 0.0 if "syllogism" in run.name else better
         evaluation = {"success": moved, "return": moved, "return_std": 0.1, "turns": 3.0, "turns_to_solve": 2.0 + run.gamma}
-        evaluation |= {"tool_uses": 1.0, "tokens": 100, "void": 0}
+        evaluation |= {"tool_uses": 1.0, "tokens": 100, "commonest": 0.5, "void": 0}
         rate = run.rate or 3e-5
         curve = {"return": [better * (2 if rate == 3e-5 else 1)] * run.updates, "tokens": [1000] * run.updates}
-        curve["success"] = [float(update >= 20) for update in range(run.updates)]
+        curve |= {"success": [float(update >= 20) for update in range(run.updates)], "apart": [0.01] * run.updates}
         clock = {"generation": 5.0, "environment": 1.0, "update": 4.0, "tokens": 5000}
         found[run.name] = {
             "run": {**algorithms.asdict(replace(run, rate=rate))},
@@ -325,19 +332,43 @@ def invented():
 def test_the_tables_are_made_of_the_results():
     known = invented()
     main = algorithms_report.main_table(known)
-    assert "| REINFORCE + ReBN | 0.310 ± 0.025 | 31.0 ± 2.5% | 3 |" in main  # 4.303 * 0.01 / sqrt(3) = 0.0248
-    assert "| RLOO | 0.200 | 20.0% | 1 |" in main
+    assert "| REINFORCE + ReBN | 0.320 ± 0.020 | 32.0 ± 2.0% |  | 5 |" in main  # 2.776 * 0.0158 / sqrt(5) = 0.0196
+    assert "| REINFORCE | 0.120 ± 0.020 | 12.0 ± 2.0% | lower | 5 |" in main
+    assert "| REINFORCE + ReBN, γ = 1 | 0.320 ± 0.020 | 32.0 ± 2.0% | not told apart | 5 |" in main
+    assert "| RLOO | 0.200 | 20.0% |  | 1 |" in main
     breadth = algorithms_report.breadth(known)
     assert "| `rg:syllogism` | 0.000 | 0.000 | 0.000 | no signal at 135M |" in breadth
     assert "| `game:Wordle-v0-easy` | 0.000 | 0.100 | 0.300 | ReBN |" in breadth
     assert breadth.count("\n") == 25
     del known["breadth/Wordle-v0-easy-reinforce"]
     assert "| `game:Wordle-v0-easy` | 0.000 |  | 0.300 | not run |" in algorithms_report.breadth(known)
-    for table in ("gamma", "slack"):
-        assert "| 0.8 | 31.0 ± 2.5% | 3.000 ± 0.000 | 24, 24, 24 | 3 |" in algorithms_report.TABLES[table](known)
+    assert "| 0.8 | 31.0 ± 2.5% | 3.000 ± 0.000 | 3.00, 3.00, 3.00 | 24, 24, 24 |" in algorithms_report.gamma(known)
     assert "without | 0.0% | 1.00 | 30.0% | 1.00 |" in algorithms_report.tools(known)
-    assert "| `6,12,20@10` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k | 3 |" in algorithms_report.horizon(known)
+    horizon = algorithms_report.horizon(known)
+    assert "| before | 0.000 | 0.0% | 0k |  | 1 |" in horizon
+    assert "after 30k" in horizon and "| `6` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k |  | 3 |" in horizon
+    assert "| `6,12,20@10` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k | 0.620 ± 0.050 | 3 |" in horizon
     assert "| alone, 256 episodes an update | 4 | 480 | 122880 | 2000 | 50% | 10% | 40% |" in algorithms_report.speed(known)
+    assert "0.010 apart on average" in algorithms_report.origin(known)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [
+        ([1, 2, 3, 4], [5, 6, 7, 8], "lower"),  # 2 of 70 ways to deal them out are as far apart
+        ([5, 6, 7, 9], [1, 2, 3, 8], "not told apart"),  # 4 of 70
+        ([5, 6, 7, 8, 9], [1, 2, 3, 4, 4.5], "higher"),
+        ([1, 2, 3], [5, 6, 7], ""),
+        ([1, 1, 1, 1], [1, 1, 1, 1], "not told apart"),
+    ],
+)
+def test_means_are_told_apart_by_all_ways_to_deal_out_the_seeds(ours, theirs, told):
+    assert algorithms_report._told_apart(ours, theirs) == told
+
+
+@pytest.mark.parametrize(("tokens", "found"), [(5, 1.0), (10, 1.0), (29, 1.5), (30, 2.0), (99, 2.5)])
+def test_a_return_is_read_where_so_many_tokens_were_sampled(tokens, found):
+    assert algorithms_report._after({"tokens": [10] * 4, "return": [1.0, 2.0, 3.0, 4.0]}, tokens) == found
 
 
 def test_a_page_keeps_its_words_and_gets_new_tables(tmp_path):
@@ -372,6 +403,7 @@ def test_the_rate_is_that_of_the_best_tuning_run(tmp_path):
 def test_the_committed_results_are_of_runs_as_they_are_planned():
     planned = {run.name: run for run in algorithms.plan()}
     known = algorithms_report.read(algorithms.RESULTS)
+    assert set(known) == set(planned)
     rates = algorithms.tuned(algorithms.RESULTS)
     for name, result in known.items():
         run = planned[name]
@@ -379,7 +411,9 @@ def test_the_committed_results_are_of_runs_as_they_are_planned():
         assert result["run"] == json.loads(json.dumps(algorithms.asdict(chosen)))
 
 
-@pytest.mark.parametrize("page", [algorithms_report.PAGE, algorithms_report.TRL_PAGE], ids=["baselines", "trl"])
+@pytest.mark.parametrize(
+    "page", [algorithms_report.PAGE, algorithms_report.TRL_PAGE, algorithms_report.VERL_PAGE], ids=["baselines", "trl", "verl"]
+)
 def test_a_page_holds_what_the_committed_results_say(page):
     text = page.read_text(encoding="utf-8")
     assert text.count("<!-- table ") >= 1

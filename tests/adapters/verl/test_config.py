@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -163,6 +165,28 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gem_core.adapter._installed", lambda *names: "0.8.0")
     with pytest.raises(ConfigError, match=r"fits verl >=0.9,<0.10; installed is 0.8.0"):
         check_config(config)
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_a_trl_that_verl_cannot_patch_is_refused(has_it: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As TRL was in 1.10, with a model with a value head in its experiments, and is in 1.16, with none."""
+    (tmp_path / "trl" / "experimental").mkdir(parents=True)
+    (tmp_path / "trl" / "__init__.py").touch()
+    if has_it:
+        (tmp_path / "trl" / "experimental" / "ppo.py").write_text("class AutoModelForCausalLMWithValueHead: ...\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trl"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = config_of(GemSpec(ECHO, seeds=8))
+    try:
+        if has_it:
+            check_config(config)
+        else:
+            with pytest.raises(ConfigError, match=re.escape(f"the TRL in {tmp_path}/trl has none")):
+                check_config(config)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "trl"]:
+            del sys.modules[name]
 
 
 def test_an_environment_may_stand_in_an_agent_loop_file(tmp_path: Path) -> None:
