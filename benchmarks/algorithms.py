@@ -3,14 +3,14 @@
     python benchmarks/algorithms.py list                       # the runs there are, and which are done
     python benchmarks/algorithms.py lesson --model smollm2     # the model all runs begin from, made once
     python benchmarks/algorithms.py run tuning/ --workers 9    # the learning rates, nine runs at a time on one GPU
-    python benchmarks/algorithms.py run --workers 9            # all that are not done
+    python benchmarks/algorithms.py run --workers 8            # all that are not done
     python benchmarks/algorithms.py run main/ --seconds 500    # only some; none is begun after 500 s
     python benchmarks/algorithms.py run speed/ --slots 256     # alone on the GPU: how fast it is
     python benchmarks/algorithms.py report                     # the tables and figures of docs/baselines.md
 
 A finished run is one small JSON file under benchmarks/results/algorithms, and a run whose file is there is not run again: kill
-the program when you like, go on later or on another machine. What is compared differs in one thing at a time; everything else
-is equal and stands in `Run`: model, starts, episodes, tokens a turn, optimizer, loss. One gradient step a batch, on policy:
+the program when you like, go on later or on another machine. What differs between runs stands in `Run`; model, tokens a turn,
+optimizer and loss are the same for all. One gradient step a batch, on policy:
 
     loss = -1/Z * sum over sampled tokens of A * log pi,    Z the sampled tokens of the batch
 
@@ -696,7 +696,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         loss = lesson(model, tokenizer, placed, args.updates, args.count)
         model.save_pretrained(args.work / "model")
         tokenizer.save_pretrained(args.work / "model")
-        print(f"loss {loss:.3f}, {time.time() - began:.0f} s; the model is in {args.work / 'model'}")
+        print(f"loss {loss:.3f}, {time.time() - began:.0f} s; the model ({fingerprint(model)}) is in {args.work / 'model'}")
         return 0
     todo = left(args.only, args.out)
     if not (args.work / "model" / "config.json").is_file():

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, combinations
-from math import sqrt
+from math import comb, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -43,6 +43,8 @@ SHOWN = {
     UNDISCOUNTED: ("REINFORCE + ReBN, γ = 1", "#6baed6"),
 }
 """Name and colour of each algorithm, in the order of the tables."""
+GAMMAS = {1.0: "#d94801", 0.95: "#08519c", 0.9: "#4292c6", 0.8: "#9ecae1"}
+HORIZONS = {"6": "#636363", "20": "#238b45", "6,12,20@10": "#6a51a3"}
 
 Result = dict[str, Any]
 
@@ -64,9 +66,10 @@ def report(results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE, VERL_PAGE), f
     for page in pages:
         page.write_text(filled(page.read_text(encoding="utf-8"), known), encoding="utf-8")
     draw_main(known, figures / "baselines_main.svg")
+    draw_sweeps(known, figures / "baselines_sweeps.svg")
     shown = {TRL_SHOWN[name]: [TRL_RUNS / name] for name in ("rebn", "grpo")}
     draw_curves(shown, figures / "trl_smollm2.svg", title="SmolLM2-135M in TRL, game:GuessTheNumber-v0-easy")
-    print(f"{len(known)} results; written: {', '.join(map(str, pages))}, baselines_main.svg, trl_smollm2.svg")
+    print(f"{len(known)} results; written: {', '.join(map(str, pages))}; figures: {figures}")
 
 
 def filled(text: str, known: dict[str, Result]) -> str:
@@ -133,28 +136,67 @@ def main_table(known: dict[str, Result]) -> str:
     for env, kinds in _kinds(known, "main/").items():
         first = before.get(env)
         start = [f"{first['return']:.3f}", f"{first['success']:.1%}"] if first else ["", ""]
-        rows.append([f"`{env}`", "before", *start, "", ""])
-        returns = {kind: [r["evaluation"]["return"] for r in results] for kind, results in kinds.items()}
+        rows.append([f"`{env}`", "before", *start, "", "", ""])
         for kind, results in kinds.items():
             success = interval([r["evaluation"]["success"] for r in results], percent=True)
-            told = "" if kind == "rebn" else _told_apart(returns[kind], returns.get("rebn", []))
-            rows.append(["", SHOWN[kind][0], interval(returns[kind]), success, told, str(len(results))])
-    return _markdown(["", "", "return", "success", "than ReBN", "seeds"], rows)
+            told = "" if kind == "rebn" else _told_apart(_returns(results), _returns(kinds.get("rebn", [])))
+            rows.append(["", SHOWN[kind][0], interval(_returns(results)), success, told, _idle(results), str(len(results))])
+    return _markdown(["", "", "return", "success", "than ReBN", "updates without gradient", "seeds"], rows)
+
+
+def tests(known: dict[str, Result]) -> str:
+    """How many tests stand in the main table, what they are worth together, and one that the table does not have."""
+    kinds = _kinds(known, "main/")
+    found = []
+    for env in kinds.values():
+        others = [_returns(results) for kind, results in env.items() if kind != "rebn"]
+        found += [p for p in (chance(ours, _returns(env.get("rebn", []))) for ours in others) if p is not None]
+    below = sum(p < 0.05 for p in found)
+    held = {
+        rate: max((i for i, p in enumerate(sorted(found), 1) if p <= rate * i / len(found)), default=0) for rate in (0.05, 0.1)
+    }
+    fair = {
+        env.partition(":")[2].partition("-")[0]: chance(_returns(of[UNDISCOUNTED]), _returns(of["grpo"]))
+        for env, of in kinds.items()
+        if UNDISCOUNTED in of and "grpo" in of
+    }
+    shown = ", ".join(f"{p:.2f} on {name}" for name, p in fair.items() if p is not None)
+    return (
+        f"Of {len(found)} tests, {below} have p < 0.05; {held[0.1]} hold at a false discovery rate of 10%, {held[0.05]} at 5% "
+        f"(Benjamini and Hochberg). ReBN without discount against GRPO: p = {shown}."
+    )
+
+
+def _idle(results: Sequence[Result]) -> str:
+    """The share of updates that had nothing to learn from, as all episodes that were compared had one return."""
+    return f"{fmean(norm == 0 for r in results for norm in r['curve']['grad_norm']):.0%}"
+
+
+def _returns(results: Sequence[Result]) -> list[float]:
+    return [r["evaluation"]["return"] for r in results]
 
 
 def _told_apart(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Whether a mean is higher or lower than another by more than chance: by an exact permutation test, at 5%, which takes four
-    seeds of each at least."""
-    if min(len(ours), len(theirs)) < 4:
+    p = chance(ours, theirs)
+    if p is None:
         return ""
+    return f"{'not told apart' if p >= 0.05 else 'higher' if fmean(ours) > fmean(theirs) else 'lower'} (p = {p:.3f})"
+
+
+def chance(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """How often means are as far apart as these when seeds are dealt out at random: an exact permutation test, two-sided. None
+    where there are so few seeds that it could not come out below 5%."""
+    least = (2 if len(ours) == len(theirs) else 1) / comb(len(ours) + len(theirs), len(ours))
+    if least >= 0.05:
+        return None
     values = [*ours, *theirs]
-    gap = fmean(ours) - fmean(theirs)
-    gaps = []
+    gap = abs(fmean(ours) - fmean(theirs))
+    as_far = []
     for chosen in combinations(range(len(values)), len(ours)):
         inside = [values[i] for i in chosen]
         outside = [value for i, value in enumerate(values) if i not in chosen]
-        gaps.append(abs(fmean(inside) - fmean(outside)) >= abs(gap) - 1e-12)
-    return "not told apart" if fmean(gaps) > 0.05 else "higher" if gap > 0 else "lower"
+        as_far.append(abs(fmean(inside) - fmean(outside)) >= gap - 1e-12)
+    return fmean(as_far)
 
 
 def breadth(known: dict[str, Result]) -> str:
@@ -170,7 +212,7 @@ def breadth(known: dict[str, Result]) -> str:
         elif not _apart(first, rebn) and not _apart(first, plain):
             verdict = "no signal at 135M"
         else:
-            verdict = {1: "ReBN", -1: "REINFORCE", 0: "alike"}[_apart(plain, rebn)]
+            verdict = {1: "ReBN", -1: "REINFORCE", 0: "not told apart"}[_apart(plain, rebn)]
         single = rebn is not None and rebn["evaluation"]["turns"] == 1.0
         same = f"{rebn['evaluation']['commonest']:.0%}" if single else ""
         rows.append([f"`{env}`", *numbers, verdict, same])
@@ -190,16 +232,20 @@ def gamma(known: dict[str, Result]) -> str:
     found: dict[float, list[Result]] = {}
     for result in _group(known, "gamma/").values():
         found.setdefault(result["run"]["gamma"], []).append(result)
-    rows = []
+    rows: list[list[str]] = []
+    turns: dict[float, list[float]] = {}
     for number, results in sorted(found.items(), reverse=True):
         evaluations = [r["evaluation"] for r in results]
         success = interval([e["success"] for e in evaluations], percent=True)
-        turns = [e["turns"] for e in evaluations]
-        each = ", ".join(f"{mean:.2f}" for mean in turns)
+        turns[number] = [e["turns"] for e in evaluations]
+        each = ", ".join(f"{mean:.2f}" for mean in turns[number])
         reached = [_reached(r["curve"]["success"], 0.9) for r in results]
         updates = ", ".join("never" if at is None else str(at) for at in reached)
-        rows.append([f"{number:g}", success, interval(turns), each, updates])
-    return _markdown(["γ", "success", "turns", "turns of each seed", "over 90% at update"], rows)
+        rows.append([f"{number:g}", success, interval(turns[number]), each, updates, _idle(results)])
+    head = ["γ", "success", "turns", "turns of each seed", "over 90% at update", "updates without gradient"]
+    table = _markdown(head, rows)
+    p = chance(turns.get(1.0, []), [mean for number, means in turns.items() if number < 1 for mean in means])
+    return table if p is None else f"{table}\n\nTurns with γ = 1 against all with less: p = {p:.3f}."
 
 
 def _reached(curve: Sequence[float], level: float) -> int | None:
@@ -314,14 +360,21 @@ def origin(known: dict[str, Result]) -> str:
     facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch", "model")}
     models = "the same weights" if len(facts["model"]) == 1 else f"{len(facts['model'])} sets of weights, one for each machine"
     apart = [x for r in known.values() for x in r["curve"].get("apart", [])]
-    made = f"{len(known)} runs on {', '.join(facts['device'])}, torch {', '.join(facts['torch'])}; all began from {models}."
-    return f"{made} The logprobs of sampler and trainer are {fmean(apart):.3f} apart on average." if apart else made
+    trained = sum(r["run"]["updates"] > 0 for r in known.values())
+    minutes = sum(r["seconds"] / r["workers"] for r in known.values()) / 60
+    where = f"{', '.join(facts['device'])} with torch {', '.join(facts['torch'])}"
+    made = (
+        f"{trained} trainings, {minutes:.0f} minutes of them, and {len(known) - trained} evaluations of the untrained model, on "
+        f"{where}. All began from {models} ({', '.join(facts['model'])})."
+    )
+    return f"{made} Logprobs of sampler and trainer differ by {fmean(apart):.3f} a token on average." if apart else made
 
 
 TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "origin": origin,
     "tuning": tuning,
     "main": main_table,
+    "tests": tests,
     "breadth": breadth,
     "gamma": gamma,
     "tools": tools,
@@ -333,32 +386,49 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
 
 
 def draw_main(known: dict[str, Result], out: Path) -> None:
-    """Return over updates, a panel for each environment: the mean over seeds, and from the lowest to the highest of them."""
+    """Return over updates, a panel for each environment of the main table."""
+    panels = {
+        env: {SHOWN[kind]: [r["curve"]["return"] for r in results] for kind, results in kinds.items()}
+        for env, kinds in _kinds(known, "main/").items()
+    }
+    _draw(panels, ["return"] * len(panels), out)
+
+
+def draw_sweeps(known: dict[str, Result], out: Path) -> None:
+    """Turns over updates for each discount, return over updates for each horizon."""
+    discounts: dict[tuple[str, str], list[list[float]]] = {}
+    for result in _group(known, "gamma/").values():
+        number = result["run"]["gamma"]
+        discounts.setdefault((f"γ = {number:g}", GAMMAS[number]), []).append(result["curve"]["turns"])
+    horizons: dict[tuple[str, str], list[list[float]]] = {}
+    for result in _group(known, "horizon/").values():
+        if result["run"]["updates"]:
+            turns = result["run"]["horizon"]
+            horizons.setdefault((f"horizon {turns}", HORIZONS[turns]), []).append(result["curve"]["return"])
+    panels = {"game:GuessTheNumber-v0-easy, ten turns": discounts, "game:Hangman-v0": horizons}
+    _draw(panels, ["turns", "return"], out)
+
+
+def _draw(panels: dict[str, dict[tuple[str, str], list[list[float]]]], labels: Sequence[str], out: Path) -> None:
+    """Curves by name and colour, those of all seeds together: their mean, and a band from the lowest to the highest."""
     pyplot = pyplot_module()
-    kinds = _kinds(known, "main/")
-    columns = min(max(len(kinds), 1), 2)
-    rows = max(1, -(-len(kinds) // columns))
-    size = (5 * columns, 3.4 * rows + 0.8)
-    figure, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    panels = list(grid.flat)
-    for axes, (env, algorithms) in zip(panels, kinds.items()):
-        for algorithm, results in algorithms.items():
-            name, colour = SHOWN[algorithm]
-            curves = [_smooth(r["curve"]["return"]) for r in results]
+    rows = max(1, -(-len(panels) // 2))
+    figure, grid = pyplot.subplots(rows, 2, figsize=(10, 3.4 * rows + 0.8), layout="constrained", squeeze=False)
+    entries: dict[str, Any] = {}
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.axis("off")
+    for axes, (title, lines), label in zip(grid.flat, panels.items(), labels):
+        for (name, colour), raw in lines.items():
+            curves = [_smooth(curve) for curve in raw]
             steps = range(min(map(len, curves)))
             seeds = [[curve[i] for curve in curves] for i in steps]
-            axes.plot(steps, [fmean(values) for values in seeds], color=colour, label=name)
+            (entries[name],) = axes.plot(steps, [fmean(values) for values in seeds], color=colour)
             if len(curves) > 1:
-                low, high = list(map(min, seeds)), list(map(max, seeds))
-                axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.set(title=env, xlabel="update")
+                axes.fill_between(steps, list(map(min, seeds)), list(map(max, seeds)), color=colour, alpha=0.15, linewidth=0)
+        axes.set(title=title, xlabel="update", ylabel=f"{label} (mean of 5 updates)")
         axes.grid(alpha=0.3)
-    for axes in panels[len(kinds) :]:
-        axes.axis("off")
-    for row in grid:
-        row[0].set_ylabel("return (mean of 5 updates)")
-    if kinds:
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize="small")
+    if entries:
+        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=4, fontsize="small")
     save_figure(figure, out)
 
 

@@ -314,6 +314,7 @@ def invented():
         rate = run.rate or 3e-5
         curve = {"return": [better * (2 if rate == 3e-5 else 1)] * run.updates, "tokens": [1000] * run.updates}
         curve |= {"success": [float(update >= 20) for update in range(run.updates)], "apart": [0.01] * run.updates}
+        curve |= {"turns": [3.0] * run.updates, "grad_norm": [float(update >= 3) for update in range(run.updates)]}
         clock = {"generation": 5.0, "environment": 1.0, "update": 4.0, "tokens": 5000}
         found[run.name] = {
             "run": {**algorithms.asdict(replace(run, rate=rate))},
@@ -332,34 +333,43 @@ def invented():
 def test_the_tables_are_made_of_the_results():
     known = invented()
     main = algorithms_report.main_table(known)
-    assert "| REINFORCE + ReBN | 0.320 ± 0.020 | 32.0 ± 2.0% |  | 5 |" in main  # 2.776 * 0.0158 / sqrt(5) = 0.0196
-    assert "| REINFORCE | 0.120 ± 0.020 | 12.0 ± 2.0% | lower | 5 |" in main
-    assert "| REINFORCE + ReBN, γ = 1 | 0.320 ± 0.020 | 32.0 ± 2.0% | not told apart | 5 |" in main
-    assert "| RLOO | 0.200 | 20.0% |  | 1 |" in main
+    assert "| REINFORCE + ReBN | 0.320 ± 0.020 | 32.0 ± 2.0% |  | 10% | 5 |" in main  # 2.776 * 0.0158 / sqrt(5) = 0.0196
+    assert "| REINFORCE | 0.120 ± 0.020 | 12.0 ± 2.0% | lower (p = 0.008) | 10% | 5 |" in main
+    assert "| REINFORCE + ReBN, γ = 1 | 0.320 ± 0.020 | 32.0 ± 2.0% | not told apart (p = 1.000) | 10% | 5 |" in main
+    assert "| RLOO | 0.200 | 20.0% |  | 10% | 1 |" in main
+    assert algorithms_report.tests(known) == (
+        "Of 14 tests, 12 have p < 0.05; 12 hold at a false discovery rate of 10%, 12 at 5% (Benjamini and Hochberg). "
+        "ReBN without discount against GRPO: p = 0.01 on GuessTheNumber, 0.01 on Hangman."
+    )
     breadth = algorithms_report.breadth(known)
     assert "| `rg:syllogism` | 0.000 | 0.000 | 0.000 | no signal at 135M |" in breadth
     assert "| `game:Wordle-v0-easy` | 0.000 | 0.100 | 0.300 | ReBN |" in breadth
     assert breadth.count("\n") == 25
     del known["breadth/Wordle-v0-easy-reinforce"]
     assert "| `game:Wordle-v0-easy` | 0.000 |  | 0.300 | not run |" in algorithms_report.breadth(known)
-    assert "| 0.8 | 31.0 ± 2.5% | 3.000 ± 0.000 | 3.00, 3.00, 3.00 | 24, 24, 24 |" in algorithms_report.gamma(known)
+    gamma = algorithms_report.gamma(known)
+    assert "| 0.8 | 31.0 ± 2.5% | 3.000 ± 0.000 | 3.00, 3.00, 3.00 | 24, 24, 24 | 7% |" in gamma and "p = 1.000" in gamma
     assert "without | 0.0% | 1.00 | 30.0% | 1.00 |" in algorithms_report.tools(known)
     horizon = algorithms_report.horizon(known)
     assert "| before | 0.000 | 0.0% | 0k |  | 1 |" in horizon
     assert "after 30k" in horizon and "| `6` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k |  | 3 |" in horizon
     assert "| `6,12,20@10` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k | 0.620 ± 0.050 | 3 |" in horizon
     assert "| alone, 256 episodes an update | 4 | 480 | 122880 | 2000 | 50% | 10% | 40% |" in algorithms_report.speed(known)
-    assert "0.010 apart on average" in algorithms_report.origin(known)
+    origin = algorithms_report.origin(known)
+    assert origin.startswith("195 trainings, 9 minutes of them, and 29 evaluations") and "differ by 0.010 a token" in origin
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "told"),
     [
-        ([1, 2, 3, 4], [5, 6, 7, 8], "lower"),  # 2 of 70 ways to deal them out are as far apart
-        ([5, 6, 7, 9], [1, 2, 3, 8], "not told apart"),  # 4 of 70
-        ([5, 6, 7, 8, 9], [1, 2, 3, 4, 4.5], "higher"),
-        ([1, 2, 3], [5, 6, 7], ""),
-        ([1, 1, 1, 1], [1, 1, 1, 1], "not told apart"),
+        ([1, 2, 3, 4], [5, 6, 7, 8], "lower (p = 0.029)"),  # 2 of 70 ways to deal them out are as far apart
+        ([5, 6, 7, 9], [1, 2, 3, 8], "not told apart (p = 0.143)"),  # 10 of 70
+        ([5, 6, 7, 8, 9], [1, 2, 3, 4, 4.5], "higher (p = 0.008)"),
+        ([5, 6, 9], [1, 2, 3, 4], "higher (p = 0.029)"),  # 1 of 35
+        ([1, 2, 3], [5, 6, 7], ""),  # 2 of 20 at best
+        ([1], [5, 6, 7, 8, 9], ""),
+        ([], [5], ""),
+        ([1, 1, 1, 1], [1, 1, 1, 1], "not told apart (p = 1.000)"),
     ],
 )
 def test_means_are_told_apart_by_all_ways_to_deal_out_the_seeds(ours, theirs, told):
@@ -386,7 +396,7 @@ def test_a_page_keeps_its_words_and_gets_new_tables(tmp_path):
         and text.endswith("<!-- end -->\nmore words\n")
         and "old" not in text
     )
-    assert (tmp_path / "baselines_main.svg").stat().st_size > 10_000
+    assert all((tmp_path / f"baselines_{name}.svg").stat().st_size > 10_000 for name in ("main", "sweeps"))
     page.write_text("<!-- table nothing -->\n<!-- end -->")
     with pytest.raises(ConfigError, match="'nothing'"):
         algorithms_report.report(out, [page], tmp_path)
@@ -409,6 +419,60 @@ def test_the_committed_results_are_of_runs_as_they_are_planned():
         run = planned[name]
         chosen = run if run.rate or not run.updates else replace(run, rate=rates[run.algorithm])
         assert result["run"] == json.loads(json.dumps(algorithms.asdict(chosen)))
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return algorithms_report.read(algorithms.RESULTS)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return " ".join(algorithms_report.PAGE.read_text(encoding="utf-8").split())
+
+
+def evaluated(known, beginning, what="return"):
+    """By seed."""
+    return [r["evaluation"][what] for name, r in sorted(known.items()) if name.rpartition("-")[0] == beginning]
+
+
+def test_the_verdict_on_rebn_is_what_was_measured(committed, words):
+    further = [row.split(" | ")[4] for row in algorithms_report.breadth(committed).splitlines()[2:]]
+    assert "told apart on 1 of 24 ids" in words
+    assert (len(further), further.count("REINFORCE") + further.count("ReBN")) == (24, 1)
+    hanoi = {kind: fmean(evaluated(committed, f"main/TowerofHanoi-v0-easy-{kind}")) for kind in ("rebn", "grpo")}
+    assert f"on TowerofHanoi GRPO is {hanoi['grpo'] - hanoi['rebn']:.2f} higher" in words
+    sums = {seed: committed[f"main/rg-chain-sum-grpo-{seed}"] for seed in range(algorithms.SEEDS)}
+    idle = {seed: r["curve"]["grad_norm"].count(0.0) / r["run"]["updates"] for seed, r in sums.items()}
+    assert "two of the five GRPO runs (seeds 2 and 4)" in words and "end below 0.14" in words
+    assert [seed for seed, share in idle.items() if share > 0.4] == [2, 4]
+    assert [seed for seed, r in sums.items() if r["evaluation"]["return"] < 0.14] == [2, 4]
+
+
+def test_the_verdict_on_discounts_is_what_was_measured(committed, words):
+    patient = evaluated(committed, "gamma/1", "turns")
+    hasty = [turns for gamma in ("0.95", "0.9", "0.8") for turns in evaluated(committed, f"gamma/{gamma}", "turns")]
+    assert (len(patient), len(hasty)) == (3, 9)
+    assert f"in {min(patient):.1f} to {max(patient):.1f} turns, with less in {min(hasty):.1f} to {max(hasty):.1f}" in words
+
+
+def test_the_verdict_on_tools_is_what_was_measured(committed, words):
+    success = {name: r["evaluation"]["success"] for name, r in committed.items() if name.startswith("tools/")}
+    with_tool = [f"{100 * success[f'tools/{task}-tools-after']:.0f}" for task in ("maths", "search")]
+    assert f"from 0 % without a tool to {' and '.join(with_tool)} % with it" in words
+    assert [share for name, share in success.items() if "-none-" in name] == [0.0] * 4
+
+
+def test_the_verdict_on_horizons_is_what_was_measured(committed, words):
+    short, grown, long = (evaluated(committed, f"horizon/{name}") for name in ("fixed-6", "scaling", "fixed-20"))
+    assert "above 6 and below 20 with each of three seeds" in words
+    assert all(a < b < c for a, b, c in zip(short, grown, long)) and len(grown) == 3
+    budget = min(sum(committed[f"horizon/scaling-{seed}"]["curve"]["tokens"]) for seed in range(3))
+    so_far = [
+        [algorithms_report._after(committed[f"horizon/{name}-{i}"]["curve"], budget) for i in range(3)]
+        for name in ("scaling", "fixed-20")
+    ]
+    assert all(a < b for a, b in zip(*so_far))
 
 
 @pytest.mark.parametrize(
