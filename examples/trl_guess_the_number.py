@@ -20,6 +20,7 @@ Ctrl-C ends the training, not the work: curve, metrics and episodes of what was 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import sys
@@ -72,7 +73,7 @@ class Args:
     max_grad_norm: float = 1.0
     """gradients are scaled down to this norm"""
     rows: int = 64
-    """rows of tokens in one forward pass of the loss, on a GPU; fewer need less memory, the gradient is the same"""
+    """rows of tokens in one forward pass of the loss, at most, on a GPU; fewer need less memory, the gradient is the same"""
     temperature: float = 1.0
     """of sampling, and of the logprobs that are trained"""
     max_tokens: int = 24
@@ -192,7 +193,7 @@ def train(args: Args) -> bool:
 
     # the trainer: TRL's own settings, and nothing of gem in them
     gpu = torch.cuda.is_available()
-    rows = min(args.rows, args.episodes) if gpu else args.episodes
+    rows = math.gcd(args.rows, args.episodes) if gpu else args.episodes  # TRL wants whole micro-batches
     config = GRPOConfig(
         output_dir=str(out / "trainer"),
         max_steps=args.updates,

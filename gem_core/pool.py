@@ -74,14 +74,14 @@ class EnvPool:
         self.threads.close()
 
     def close(self) -> None:
-        """Closes what is kept; none of it needs an event loop. One that hangs is left behind."""
+        """Closes what is kept, without an event loop. One that hangs is left behind."""
         idle, self._idle = self._idle, {}
         for env in (env for envs in idle.values() for env in envs):
             env.run_on(None)
-            if env.execution == "inline":
+            if env.execution == "inline" and not env.is_async:
                 env.close()
             else:
-                closing = threading.Thread(target=env.close, name="gem-close", daemon=True)
+                closing = threading.Thread(target=close_unused, args=(env,), name="gem-close", daemon=True)
                 closing.start()
                 closing.join(_SECONDS_TO_CLOSE)
 
@@ -100,7 +100,7 @@ class EnvPool:
 
 
 def close_unused(env: Env) -> None:
-    """Closes an environment that came when nobody waited for it any more, on a thread without an event loop."""
+    """Closes an environment that nobody waits for any more, on a thread without an event loop."""
 
     async def closed(closing: Any) -> None:
         await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import threading
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -76,6 +77,7 @@ class RecordWriter:
         self._lock = threading.Lock()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        self._let_go = weakref.finalize(self, os.close, self._file)  # with the last reference: the file is locked till then
         try:
             self._take_over(overwrite)
             if os.fstat(self._file).st_size == 0:
@@ -97,9 +99,8 @@ class RecordWriter:
     def close(self) -> None:
         """Closes the file. Calling it twice is harmless."""
         with self._lock:
-            file, self._file = self._file, None
-            if file is not None:
-                os.close(file)
+            self._file = None
+            self._let_go()
 
     def __enter__(self) -> RecordWriter:
         return self
@@ -114,7 +115,8 @@ class RecordWriter:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RecordTakenError(
-                    f"{self.path} is being written by somebody else; give each writer a file of its own"
+                    f"{self.path} is being written by somebody else, or an earlier writer in this process was not closed; "
+                    "give each writer a file of its own"
                 ) from None
         if overwrite:
             os.ftruncate(self._file, 0)
@@ -183,8 +185,9 @@ def record_of(path: str, mark: str) -> RecordWriter:
         stem, dot, suffixes = Path(path).name.partition(".")
         marked = Path(path).with_name(f"{stem}-{{rank}}{dot}{suffixes}")
         raise RecordTakenError(
-            f"the record {path} is being written by another worker, and each needs a file of its own: put {{rank}}, which stands "
-            f"for the worker, into the path, as in {marked}"
+            f"the record {path} is being written: by an earlier run of this process, which needs another path, or by another "
+            "worker. Each worker needs a file of its own: put {rank}, which stands for the worker, into the path, as in "
+            f"{marked}"
         ) from error
 
 

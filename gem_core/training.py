@@ -59,9 +59,9 @@ class TrainingSpec:
     max_turn_tokens: int | None = None
     """The cap on one turn; None is the trainer's own cap on a response."""
     max_context: int | None = None
-    """Tokens of a prompt and its generation; None is what the model can take."""
+    """Tokens of a prompt and its generation, where that is less than the model can take."""
     horizon: HorizonSchedule | int | str | Sequence[int] | Mapping[str, Any] | None = None
-    """Turns of an episode, fixed or growing with the trainer's step."""
+    """Turns of an episode, fixed or growing with the updates, each of which is one batch of episodes."""
     on_cut: Literal["step", "mask", "end"] = "step"
     """What becomes of a turn that hits its token cap; see `Limits`."""
     make_deadline: float | None = None
@@ -111,10 +111,11 @@ class TrainingSpec:
         return Task(self.env_id, seed, dict(self.options), self.all_wrappers, {**self.env_kwargs, **more}, index)
 
     def limits(self, step: int, *, max_context: int | None = None, max_response: int | None = None) -> Limits:
-        """What an episode may cost after `step` finished updates; the trainer's own limits where the spec has none."""
+        """What an episode may cost after `step` finished updates; where spec and trainer both cap a context, the smaller cap."""
+        caps = [cap for cap in (self.max_context, max_context) if cap is not None]
         return Limits(
             max_turns=self.horizon(step) if isinstance(self.horizon, HorizonSchedule) else None,
-            max_context=self.max_context or max_context,
+            max_context=min(caps, default=None),
             max_response=max_response,
             make_deadline=self.make_deadline,
             step_deadline=self.step_deadline,

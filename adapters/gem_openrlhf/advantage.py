@@ -13,7 +13,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from gem_core.errors import ConfigError, GemError
-from gem_core.metrics import BatchMetrics
+from gem_core.metrics import BatchMetrics, sizes
 from gem_core.tokens import discounted_returns
 from gem_core.types import Episode
 from gem_openrlhf.config import GemSpec
@@ -47,7 +47,8 @@ class GemExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
         spec = spec_of(played)
         for experience in experiences:
             check_rows(experience)
-        per_turn = iter(spec.credit([found.episode for found in played]))
+        credit = spec.credit([found.episode for found in played])
+        per_turn = iter(credit)
         for experience in experiences:
             rows = [found.row for found in experience.labels]
             episodes = [found.episode for found in experience.labels]
@@ -56,7 +57,7 @@ class GemExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
             experience.info["return"] = torch.tensor([float(e.total_reward or 0.0) for e in episodes])
             experience.labels = [found.label for found in experience.labels]
             experience.kl = None  # as OpenRLHF's own does: it was for the reward
-        self.metrics = _metrics(experiences, [found.episode for found in played])
+        self.metrics = _metrics(experiences, [found.episode for found in played], credit)
         return experiences
 
 
@@ -98,10 +99,9 @@ def _returns(episode: Episode, gamma: float) -> list[float]:
     return [0.0] * len(episode.turns) if episode.void else discounted_returns(episode.rewards, gamma)
 
 
-def _metrics(experiences: Sequence[Any], episodes: Sequence[Episode]) -> dict[str, float]:
+def _metrics(experiences: Sequence[Any], episodes: Sequence[Episode], credit: Sequence[Sequence[float]]) -> dict[str, float]:
     found = {f"gem/{name}": value for name, value in BatchMetrics.of(episodes).means().items()}
-    trained = [e.advantages[e.action_mask.bool()].abs() for e in experiences]
-    tokens = sum(len(t) for t in trained)
-    found["gem/tokens"] = float(tokens)
-    found["gem/advantage_abs"] = float(sum(t.sum() for t in trained)) / tokens if tokens else 0.0
+    found["gem/tokens"] = float(sum(e.action_mask.sum() for e in experiences))
+    trained = sizes(episodes, credit)
+    found["gem/advantage_abs"] = sum(trained) / len(trained) if trained else 0.0
     return found

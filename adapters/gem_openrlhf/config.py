@@ -21,7 +21,7 @@ from gem_openrlhf import ADAPTER
 
 __all__ = ["GemSpec", "check_args", "read_label"]
 
-_NOT_IN_LABELS = ("seeds", "eval_seeds")
+_NOT_IN_LABELS = ("seeds", "eval_seeds", "eval_kwargs")
 _CLIP_RANGE = (-10, 10)
 
 
@@ -42,7 +42,8 @@ class GemSpec(TrainingSpec):
         seeds = self.held_out_seeds if evaluation else self.train_seeds
         if not seeds:
             raise ConfigError(f"there are no starts to write to {path}; give {'eval_seeds' if evaluation else 'seeds'}")
-        rows = [{"input": f"{self.env_id} #{seed}", "label": label} for seed, label in zip(seeds, self._labels(seeds))]
+        labels = self._labels(seeds, evaluation)
+        rows = [{"input": f"{self.env_id} #{seed}", "label": label} for seed, label in zip(seeds, labels)]
         found = Path(path)
         if found.suffix != ".jsonl":
             raise ConfigError(f"OpenRLHF tells a data set's kind by its name, which must end in .jsonl; given: {found.name!r}")
@@ -52,12 +53,14 @@ class GemSpec(TrainingSpec):
 
     def label(self, seed: int) -> str:
         """What an executor is given to play one start."""
-        return self._labels([seed])[0]
+        return self._labels([seed], seed in self.held_out_seeds)[0]
 
-    def _labels(self, seeds: Sequence[int]) -> list[str]:
+    def _labels(self, seeds: Sequence[int], evaluation: bool) -> list[str]:
         said = {}
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "env_kwargs" and evaluation:
+                value = {**value, **self.eval_kwargs}
             if field.name == "horizon":
                 value = None if value is None else asdict(value)
             if field.name in ("record", "metrics") and value is not None:

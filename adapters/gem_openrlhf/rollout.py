@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from openrlhf.utils.agent import AgentExecutorBase
@@ -63,7 +62,6 @@ class GemAgentExecutor(AgentExecutorBase):  # type: ignore[misc]
 
     async def _play(self, spec: GemSpec, seed: int, engine: _Engine, renderer: Renderer, max_length: int) -> Episode:
         limits = spec.limits(engine.step, max_context=max_length)
-        limits = replace(limits, max_context=min(limits.max_context or max_length, max_length))  # OpenRLHF cuts what is longer
         sampling = engine.sampling(spec.max_turn_tokens, max_length)
         return await self._stage.play(spec.task(seed), engine, renderer, sampling, limits)
 

@@ -14,6 +14,7 @@ from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
 from gem_core.errors import ConfigError, GemError
+from gem_core.metrics import sizes
 from gem_trl.convert import completion, spread
 from gem_trl.rollout import GemRollout
 
@@ -102,8 +103,7 @@ def check_batch(out: dict[str, Any], rows: Sequence[Any]) -> None:
 
 def _log(trainer: Any, per_turn: Sequence[Sequence[float]], episodes: Sequence[Any]) -> None:
     mode = "train" if trainer.model.training else "eval"
-    mine = [abs(a) for numbers, e in zip(per_turn, episodes) for t, a in enumerate(numbers) if e.trained(t)]
-    everybody = [a for part in gather_object([mine]) for a in part]
+    everybody = [a for part in gather_object([sizes(episodes, per_turn)]) for a in part]
     trainer._metrics[mode]["gem/advantage_abs"].append(sum(everybody) / len(everybody) if everybody else 0.0)
     first = [numbers[0] if numbers else 0.0 for numbers in per_turn]
     shown = [a for part in gather_object([first]) for a in part]

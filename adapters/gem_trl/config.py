@@ -102,6 +102,8 @@ def check_trainer(trainer: Any, given: GemSpec, per_turn: bool) -> None:
     """Refuses settings that would break what gem promises, with the remedy. `per_turn`: whether gem's advantages are used."""
     require(ADAPTER)
     args = trainer.args
+    weighed = zip(trainer.reward_funcs, trainer.reward_weights.tolist())
+    others = [getattr(f, "__name__", type(f).__name__) for f, weight in weighed if f is not episode_return and weight]
     refusals = [
         (
             args.mask_truncated_completions,
@@ -120,6 +122,16 @@ def check_trainer(trainer: Any, given: GemSpec, per_turn: bool) -> None:
         (
             per_turn and any(base.__name__ in _ASSUMES_ONE_NUMBER_PER_ROW for base in type(trainer).__mro__),
             f"{type(trainer).__name__} assumes one advantage per row; use GRPOTrainer for per-turn advantages",
+        ),
+        (
+            per_turn and args.scale_rewards != "group",
+            f"scale_rewards={args.scale_rewards!r} is for TRL's own advantages, which gem's replace; leave it out, and "
+            "GemSpec(advantage='grpo', estimator_kwargs={'scale': False}) divides by no deviation",
+        ),
+        (
+            per_turn and bool(others),
+            f"the rewards of {', '.join(others)} would not be trained on: per-turn advantages are made of the environment's "
+            "rewards. Put them into a wrapper around the environment, or set their reward_weights to 0 to have them logged only",
         ),
         (
             not _loss_reads_mask(type(trainer)),

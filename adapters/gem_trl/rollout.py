@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from transformers import TrainerCallback
+
 from gem_core.caller import CallersThread
 from gem_core.errors import ConfigError
 from gem_core.policy import BatchPolicy, cut_generation
@@ -26,7 +28,7 @@ from gem_trl.convert import to_rows
 if TYPE_CHECKING:
     from gem_trl.config import GemSpec
 
-__all__ = ["GemRollout", "needs_lockstep"]
+__all__ = ["GemRollout", "needs_lockstep", "updates_of"]
 
 
 class GemRollout:
@@ -51,7 +53,7 @@ class GemRollout:
     def play(self, prompts: list[Any], trainer: Any, renderer: Renderer) -> list[Episode]:
         """The episodes of one generation batch."""
         spec, args = self.spec, trainer.args
-        limits = spec.limits(trainer.state.global_step, max_context=_context_of(trainer), max_response=args.max_completion_length)
+        limits = spec.limits(updates_of(trainer), max_context=_context_of(trainer), max_response=args.max_completion_length)
         sampling = Sampling(
             temperature=args.temperature,
             top_p=args.top_p,
@@ -75,10 +77,12 @@ class GemRollout:
         return episodes
 
     def prepare(self, trainer: Any) -> Renderer:
-        """Checks trainer and template, once; called at construction where gem's advantages are used."""
+        """Checks trainer and template; called at construction, too, where gem's advantages are used."""
+        check_trainer(trainer, self.spec, per_turn=hasattr(trainer, "gem_spec"))
+        if not any(isinstance(c, _AtTheEnd) and c.rollout is self for c in trainer.callback_handler.callbacks):
+            trainer.add_callback(_AtTheEnd(self))
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         if self._renderer is None or self._renderer.tokenizer is not tokenizer:
-            check_trainer(trainer, self.spec, per_turn=hasattr(trainer, "gem_spec"))
             renderer = Renderer(tokenizer, template_kwargs=self.spec.template_kwargs)
             stops = _stop_ids(trainer)
             if renderer.turn_end is None or renderer.turn_end not in stops:
@@ -89,12 +93,38 @@ class GemRollout:
             self._renderer = renderer
         return self._renderer
 
+    def close(self) -> None:
+        """Closes environments and record. A trainer that goes on has them opened again."""
+        if self._rollout is not None:
+            self._rollout.close()
+        if self._writer is not None:
+            self._writer.close()
+        self._rollout = self._writer = None
+
     def _record(self, episodes: Sequence[Episode], trainer: Any) -> None:
         if self._writer is None:
             assert self.spec.record is not None
             self._writer = record_of(self.spec.record, str(trainer.accelerator.process_index))
         for episode in episodes:
             self._writer.write(episode)
+
+
+class _AtTheEnd(TrainerCallback):  # type: ignore[misc]
+    """Closes what a rollout function keeps open from batch to batch."""
+
+    def __init__(self, rollout: GemRollout) -> None:
+        self.rollout = rollout
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self.rollout.close()
+
+
+def updates_of(trainer: Any) -> int:
+    """How many batches of episodes were trained on, which is what a horizon grows by. TRL counts optimizer steps, and takes
+    several for a batch where `steps_per_generation` or `num_iterations` say so."""
+    args = trainer.args
+    steps, accumulated = args.steps_per_generation * args.num_iterations, args.gradient_accumulation_steps
+    return int(trainer.state.global_step * accumulated // max(steps, accumulated))
 
 
 class _Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import os
@@ -259,6 +260,14 @@ def test_two_writers_on_one_file_are_refused(tmp_path: Path) -> None:
         record.write(full_episode())
     with pytest.raises(RecordError, match="closed"):
         record.write(full_episode())
+
+
+def test_a_writer_that_nobody_holds_lets_its_file_go(tmp_path: Path) -> None:
+    RecordWriter(tmp_path / "r.jsonl").write(full_episode())
+    gc.collect()
+    with RecordWriter(tmp_path / "r.jsonl") as record:
+        record.write(full_episode())
+    assert len(list(read_episodes(tmp_path / "r.jsonl"))) == 2
 
 
 def test_a_batch_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:

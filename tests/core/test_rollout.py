@@ -386,6 +386,16 @@ def test_a_step_that_hangs_costs_only_its_own_episode(hang: Hang) -> None:
     assert rollout.threads.abandoned == 1
 
 
+def test_a_pool_that_ends_without_its_loop_closes_async_environments_too() -> None:
+    log: list[str] = []
+    pool, task = EnvPool(StepThreads(1), lambda task: AsyncEnv(log=log)), Task("any")
+    env = pool.take(task)
+    assert isinstance(env, AsyncEnv)
+    pool.give(task, env)
+    pool.close()
+    assert log == ["make", "close"]
+
+
 @pytest.mark.parametrize("where", ["reset", "step"])
 def test_an_async_environment_that_hangs_is_cancelled(where: str) -> None:
     cancelled: list[str] = []

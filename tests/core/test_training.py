@@ -9,7 +9,7 @@ import pytest
 
 from gem_core import RandomPlayer, Stop, run_batch, tasks_for
 from gem_core.errors import ConfigError, OptionError, UnknownNameError
-from gem_core.metrics import BatchMetrics
+from gem_core.metrics import BatchMetrics, sizes
 from gem_core.play import Limits
 from gem_core.training import TrainingSpec
 from gem_trl import ADAPTER
@@ -71,6 +71,10 @@ def test_seeds_tasks_and_limits() -> None:
     assert spec.limits(0, max_response=64) == Limits(max_turns=2, max_response=64, retries=1)
     assert spec.limits(10, max_context=512) == Limits(max_turns=4, max_context=512, retries=1)
     assert Spec(GAME, max_context=100).limits(0, max_context=512).max_context == 100
+    assert Spec(GAME, max_context=1024).limits(0, max_context=512).max_context == 512, (
+        "more than the engine takes would fail there"
+    )
+    assert Spec(GAME, max_context=100).limits(0).max_context == 100
 
 
 def test_a_trainer_that_takes_several_rows_refuses_unknown_names_too() -> None:
@@ -107,6 +111,13 @@ def test_metrics_are_the_same_for_any_split_over_ranks() -> None:
     assert means["success"] == pytest.approx(solved / 19), "an episode that a limit cut short is no success, and counts"
     assert means["void"] == pytest.approx(1 / 20)
     assert means["turns"] == pytest.approx(sum(len(e.turns) for e in episodes[1:]) / 19)
+
+
+def test_the_size_of_an_advantage_counts_by_trained_turns() -> None:
+    episodes = run_batch(tasks_for(GAME, range(4)), RandomPlayer(), limits=Limits(max_turns=2))
+    episodes[0] = replace(episodes[0], stop=Stop.ENV_ERROR)
+    turns = [[float(-n - t) for t in range(len(e.turns))] for n, e in enumerate(episodes)]
+    assert sizes(episodes, turns) == [abs(a) for numbers in turns[1:] for a in numbers]
 
 
 def test_metrics_of_nothing_but_void_episodes_name_only_those() -> None:

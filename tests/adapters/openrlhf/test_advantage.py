@@ -36,9 +36,13 @@ def batch(responses: list[dict[str, Any]]) -> Any:
 def test_every_token_gets_what_its_turn_earned(play: Play, estimator: str) -> None:
     responses = play(GemSpec(ECHO, max_turn_tokens=6, advantage=estimator, gamma=0.9), seeds=[0, 1, 2], samples=2)
     episodes = [r["label"].episode for r in responses]
-    first, second = maker().compute_advantages_and_returns([batch(responses[:4]), batch(responses[4:])])
+    ours = maker()
+    first, second = ours.compute_advantages_and_returns([batch(responses[:4]), batch(responses[4:])])
+    credit = advantages(episodes, estimator, gamma=0.9)
+    of_turns = [abs(number) for numbers in credit for number in numbers]
+    assert ours.metrics is not None and ours.metrics["gem/advantage_abs"] == pytest.approx(sum(of_turns) / len(of_turns))
     rows = [*first.advantages, *second.advantages]
-    for response, row, numbers in zip(responses, rows, advantages(episodes, estimator, gamma=0.9)):
+    for response, row, numbers in zip(responses, rows, credit):
         for (start, end), number in zip(response["action_ranges"], numbers):
             assert row[start - 1 : end - 1].tolist() == pytest.approx([number] * (end - start), abs=1e-6)
     for experience in (first, second):

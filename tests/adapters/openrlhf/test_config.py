@@ -51,6 +51,16 @@ def test_the_data_set_has_a_row_per_start(tmp_path: Path) -> None:
     assert len({row["input"] for row in rows + held_out}) == 5, "OpenRLHF tells starts apart by their prompts"
 
 
+def test_what_is_evaluated_on_is_played_as_the_spec_plays_it(tmp_path: Path) -> None:
+    spec = GemSpec("qa:Sample-v0", seeds=3, eval_seeds=2, env_kwargs={"max_turns": 2}, eval_kwargs={"split": "test"})
+    for evaluation, wanted in ((False, {"max_turns": 2}), (True, {"max_turns": 2, "split": "test"})):
+        for line in spec.write(tmp_path / "d.jsonl", evaluation=evaluation).read_text().splitlines():
+            label = json.loads(line)["label"]
+            read, seed = read_label(label)
+            assert read.task(seed) == spec.task(seed) and read.task(seed).env_kwargs == wanted
+            assert label == spec.label(seed)
+
+
 @pytest.mark.parametrize(
     ("fields", "error", "says"),
     [

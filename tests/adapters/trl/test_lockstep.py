@@ -55,7 +55,9 @@ trainer = SimpleNamespace(
     vllm_mode="server", vllm_generation=SimpleNamespace(max_completion_length=256),
     eos_token_ids=[tokenizer.eos_token_id], _generate_single_turn=engine.generate,
     args=SimpleNamespace(vllm_tensor_parallel_size=1, vllm_max_model_length=1024, max_completion_length=256,
-                         temperature=1.0, top_p=1.0, top_k=0),
+                         temperature=1.0, top_p=1.0, top_k=0,
+                         steps_per_generation=1, num_iterations=1, gradient_accumulation_steps=1),
+    callback_handler=SimpleNamespace(callbacks=[]), add_callback=lambda callback: None,
 )
 accelerator.unwrap_model = lambda m: m
 spec = GemSpec("test:Echo-v0", max_turn_tokens=8)

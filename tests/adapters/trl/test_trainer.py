@@ -19,6 +19,7 @@ from gem_core.record import read_episodes
 from gem_core.tokens import token_views
 from gem_trl import GemAdvantages, GemGRPOTrainer, GemSpec, install_gem_advantages
 from gem_trl.advantage import MaskLostError
+from gem_trl.rollout import updates_of
 
 ECHO = "test:Echo-v0"
 MATRIX: dict[str, dict[str, Any]] = {
@@ -146,6 +147,29 @@ def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_p
     assert [max(len(e.turns) for e in episodes[i : i + 4]) for i in (0, 4, 8)] == [1, 2, 3]
 
 
+def test_the_horizon_grows_with_batches_of_episodes_not_with_optimizer_steps(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    spec = GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(spec, max_steps=8, steps_per_generation=2, num_iterations=2)
+    trainer.train()
+    episodes = list(read_episodes(tmp_path / "e.jsonl"))
+    assert [max(len(e.turns) for e in episodes[i : i + 8]) for i in (0, 8)] == [1, 2] and len(episodes) == 16
+    assert updates_of(trainer) == 2
+    trainer.args.gradient_accumulation_steps = 8
+    assert updates_of(trainer) == 8, "several batches for one step are one update"
+
+
+def test_a_record_is_free_again_when_the_training_ends(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    """As in a notebook, whose cell is run twice while the first trainer is still there."""
+    trainers = []
+    for _ in range(2):
+        trainers.append(make_trainer(GemSpec(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))))
+        trainers[-1].train()
+    trainers[0].train()
+    assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 12
+
+
 def test_the_row_never_outgrows_max_completion_length(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=16), max_completion_length=40)
     seen = spy(trainer)
@@ -173,6 +197,7 @@ def test_continuous_batching_uses_the_same_rollout_function(make_trainer: Callab
     [
         ({}, {"mask_truncated_completions": True}, "on_cut='mask'"),
         ({"max_turn_tokens": 500}, {}, "max_completion_length"),
+        ({}, {"scale_rewards": "none"}, "estimator_kwargs={'scale': False}"),
     ],
 )
 def test_settings_that_break_a_promise_are_refused_at_construction(
@@ -208,6 +233,28 @@ def test_a_trainer_that_assumes_one_advantage_per_row_is_refused(make_trainer: C
 
     with pytest.raises(ConfigError, match="one advantage per row"):
         make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6), Both)
+
+
+def test_a_spec_does_not_vouch_for_its_second_trainer(make_trainer: Callable[..., Any]) -> None:
+    spec = GemSpec(ECHO, seeds=8, max_turn_tokens=6)
+    make_trainer(spec, GRPOTrainer).train()
+    trainer = make_trainer(spec, GRPOTrainer, mask_truncated_completions=True)
+    with pytest.raises(ConfigError, match="on_cut='mask'"):
+        trainer.train()
+
+
+def test_rewards_that_would_not_be_trained_on_are_refused(make_trainer: Callable[..., Any]) -> None:
+    def brevity(completions: Any, **_: Any) -> list[float]:
+        return [-float(len(c)) for c in completions]
+
+    spec = GemSpec(ECHO, seeds=8, max_turn_tokens=6)
+    trainer = make_trainer(spec, GRPOTrainer)
+    trainer.reward_funcs = [*trainer.reward_funcs, brevity]
+    trainer.reward_weights = torch.tensor([1.0, 0.5])
+    with pytest.raises(ConfigError, match="the rewards of brevity would not be trained on"):
+        install_gem_advantages(trainer)
+    trainer.reward_weights = torch.tensor([1.0, 0.0])
+    install_gem_advantages(trainer)
 
 
 def test_a_loss_that_ignores_the_mask_is_refused(make_trainer: Callable[..., Any]) -> None:
