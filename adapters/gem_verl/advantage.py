@@ -3,6 +3,8 @@
 verl calls an estimator once per global batch, with token rewards, a mask, the prompt (`uid`) of each row and
 `config.algorithm`. What the reward channel carries is enough to rebuild the turns: a stretch of ones in the mask is a turn,
 and the recursion over the turns of a row gives back G_t. They go to the core's estimators as episodes of numbers.
+
+verl is imported in the functions that need it: as it is imported, it loads gem's plugin, which needs the whole of this module.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
 from gem_core.advantage import advantages, estimators
 from gem_core.errors import ConfigError
@@ -22,7 +23,7 @@ from gem_core.tokens import discounted_returns
 from gem_core.types import Episode, Stop, Turn
 from gem_verl.config import PREFIX, check_algorithm
 
-__all__ = ["Origin", "estimate", "origins", "register_estimators"]
+__all__ = ["Origin", "estimate", "origins", "register_estimators", "turns_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ def origins(rows: Sequence[Origin]) -> Iterator[None]:
 
 def register_estimators() -> None:
     """Every estimator of gem, those of plugins included, under `gem_` and its name."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
+
     for name in estimators.all():
         if PREFIX + name not in ADV_ESTIMATOR_REGISTRY:
             register_adv_est(PREFIX + name)(partial(estimate, name))
@@ -60,7 +63,7 @@ def estimate(
     """(advantages, returns), one number per token, 0 where nothing is trained; rows that train nothing are not counted."""
     arguments = check_algorithm(config, name)
     gamma = float(config.gamma)
-    turns = _turns(response_mask)
+    turns = turns_of(response_mask)
     rewards = token_level_rewards.double()
     rows = [i for i, spans in enumerate(turns) if spans]
     returns = {i: discounted_returns([float(rewards[i, a:b].sum()) for a, b in turns[i]], gamma) for i in rows}
@@ -90,7 +93,7 @@ def estimate(
     return found, seen
 
 
-def _turns(response_mask: Any) -> list[list[tuple[int, int]]]:
+def turns_of(response_mask: Any) -> list[list[tuple[int, int]]]:
     """The stretches of ones in each row: the reward channel keeps a zero between two turns."""
     mask = response_mask.bool().to(torch.int8).cpu()
     edges = torch.nn.functional.pad(mask, (1, 1)).diff(dim=1)

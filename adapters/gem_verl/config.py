@@ -157,6 +157,8 @@ def check_algorithm(algorithm: Any, name: str) -> dict[str, Any]:
             f"the estimator {name!r} needs a critic's values, which verl hands to its own 'gae' only; use gem_rebn, or verl's "
             "gae with gamma=1 and its critic, which knows nothing of turns"
         )
+    arguments: dict[str, Any] = _plain(algorithm.get("gem") or {})
+    check_estimator(name, {"gamma", *arguments})
     correction = algorithm.get("rollout_correction") or {}
     refusals = [
         (
@@ -169,12 +171,19 @@ def check_algorithm(algorithm: Any, name: str) -> dict[str, Any]:
             f"algorithm.rollout_correction.rollout_rs={correction.get('rollout_rs')!r} changes the mask before the estimator "
             "sees it, so that turns fall apart; leave it null (rollout_is, importance weights, can stay)",
         ),
+        (
+            name == "grpo" and not algorithm.get("norm_adv_by_std_in_grpo", True) and arguments.get("scale", True),
+            "algorithm.norm_adv_by_std_in_grpo=False is for verl's own grpo; +algorithm.gem.scale=False, which is "
+            "GemSpec(advantage='grpo', estimator_kwargs={'scale': False}), leaves the division out",
+        ),
+        (
+            algorithm.get("use_pf_ppo"),
+            "algorithm.use_pf_ppo=True draws rows anew behind verl's own gae only, and would do nothing here; set it to False",
+        ),
     ]
     for refused, why in refusals:
         if refused:
             raise ConfigError(why)
-    arguments: dict[str, Any] = _plain(algorithm.get("gem") or {})
-    check_estimator(name, {"gamma", *arguments})
     return arguments
 
 
@@ -189,7 +198,22 @@ def check_config(config: Any, given: GemSpec | None = None) -> GemSpec:
         check_algorithm(config.algorithm, name.removeprefix(PREFIX))
     rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
     loss_mode = actor.policy_loss.get("loss_mode", "vanilla")
+    filtered = config.algorithm.get("filter_groups") or {}
     refusals = [
+        (
+            "groups" in estimators.get(given.advantage).needs and rollout.n < 2,
+            f"the estimator {given.advantage!r} compares episodes from one start, and actor_rollout_ref.rollout.n is "
+            f"{rollout.n}; set it to 2 or more, as in actor_rollout_ref.rollout.n=8",
+        ),
+        (
+            own and bool(config.critic.enable),
+            "critic.enable=True trains a critic whose values verl hands to its own 'gae' only; leave it null",
+        ),
+        (
+            filtered.get("enable") and filtered.get("metric") != "reward",
+            f"algorithm.filter_groups.metric={filtered.get('metric')} is unknown of a void episode, at which verl would end the "
+            "training; set it to reward",
+        ),
         (
             own and loss_mode in _ONE_NUMBER_PER_ROW,
             f"actor.policy_loss.loss_mode={loss_mode} takes one advantage per row; use another, such as vanilla",
@@ -270,9 +294,9 @@ def check_registered() -> None:
     missing = [name for name, registry in wanted.items() if name not in registry]
     if missing:
         raise NotRegisteredError(
-            f"verl does not know {', '.join(missing)}: its plugin entry point `gem` was not loaded. `python -c 'import "
-            "gem_verl.plugin'` shows why; VERL_USE_EXTERNAL_PLUGINS=none leaves plugins out, and then, as where gem is on the "
-            "path without being installed, VERL_USE_EXTERNAL_MODULES=gem_verl.plugin brings it in"
+            f"verl does not know {', '.join(missing)}: its plugin entry point `gem` was not loaded. If it broke, `python -c "
+            "'import verl'` shows why. If that shows nothing, it was left out, by VERL_USE_EXTERNAL_PLUGINS or since gem is on "
+            "the path without being installed; VERL_USE_EXTERNAL_MODULES=gem_verl.plugin then brings it in"
         )
 
 

@@ -171,6 +171,7 @@ class VerlHarness:
             f"actor_rollout_ref.model.path={tiny_model_path()}",
             "actor_rollout_ref.rollout.agent.num_workers=2",
             "actor_rollout_ref.rollout.name=vllm",
+            "actor_rollout_ref.rollout.n=2",  # for estimators that compare; a prompt of golden episodes says how many it has
             "actor_rollout_ref.rollout.calculate_log_probs=True",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
             "data.max_prompt_length=64",

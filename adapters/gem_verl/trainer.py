@@ -1,5 +1,8 @@
 """Trainer: verl's default trainers (V1), which also check their settings, log how episodes went, and know which rows belong
-to one episode. `trainer.v1.trainer_mode` chooses them: gem_sync, gem_colocate_async, gem_separate_async."""
+to one episode. `trainer.v1.trainer_mode` chooses them: gem_sync, gem_colocate_async, gem_separate_async.
+
+verl is imported in the function that needs it: as it is imported, it loads gem's plugin, which needs the whole of this module.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,9 @@ from typing import Any
 
 import transfer_queue as tq
 from omegaconf import open_dict
-from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, PPOTrainerSync
-from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, register_trainer
 
 from gem_core.metrics import BatchMetrics
-from gem_verl.advantage import Origin, origins
+from gem_verl.advantage import Origin, origins, turns_of
 from gem_verl.config import PREFIX, check_config, check_registered
 
 __all__ = ["GemTrainer", "register_trainers", "total_of"]
@@ -43,10 +44,13 @@ class GemTrainer:
         self._trained.append(total.turns > total.masked_turns)
         metrics.update({f"gem/{name}": value for name, value in total.means().items()})
         if not self._trained[-1]:
+            metrics["gem/advantage_abs"] = 0.0
             return _credit_nothing(batch)
         rows = [_origin(key, told[key]["played_id"] if key in told else "") for key in batch.keys]
         with origins(rows):
-            return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
+            credited = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
+        metrics["gem/advantage_abs"] = _advantage_abs(batch)
+        return credited
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """A batch without anything to train, all of it void or masked, is no update: verl would divide by no tokens."""
@@ -68,6 +72,15 @@ def total_of(told: dict[str, dict[str, Any]]) -> BatchMetrics:
     return total
 
 
+def _advantage_abs(batch: Any) -> float:
+    """The mean of |A| over the trained turns of a batch; within a turn, A differs by token with estimators of verl's own only."""
+    fields = ["advantages", "response_mask"]
+    stored = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields).to_padded_tensor()
+    rows = zip(stored["advantages"].abs(), turns_of(stored["response_mask"]))
+    sizes = [float(row[start:end].mean()) for row, turns in rows for start, end in turns]
+    return sum(sizes) / len(sizes) if sizes else 0.0
+
+
 def _credit_nothing(batch: Any) -> Any:
     """verl refuses to credit a batch without a token to train: all void, or masked."""
     stored = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask"])
@@ -77,6 +90,9 @@ def _credit_nothing(batch: Any) -> Any:
 
 def register_trainers() -> None:
     """The three trainers of verl, each with the mixin."""
+    from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, PPOTrainerSync
+    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, register_trainer
+
     for name, trainer in (
         ("sync", PPOTrainerSync),
         ("colocate_async", PPOTrainerColocateAsync),

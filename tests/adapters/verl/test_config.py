@@ -65,6 +65,7 @@ def test_a_data_set_is_its_starts() -> None:
         GemDataset("train.parquet", config=config.data)
 
 
+N = "actor_rollout_ref.rollout.n=2"
 REFUSED: list[tuple[Sequence[str], str]] = [
     (["algorithm.use_kl_in_reward=True"], "KL in the loss"),
     (["algorithm.rollout_correction.rollout_rs=token_k1"], "changes the mask"),
@@ -76,7 +77,13 @@ REFUSED: list[tuple[Sequence[str], str]] = [
     (["+data.gem.horison=4"], "did you mean 'horizon'"),
     (["+data.gem.wrappers=concat", "trainer.use_v1=False"], "legacy trainer takes one row"),
     (["+data.gem.wrappers=concat", "algorithm.adv_estimator=grpo"], "gem_rebn"),
-    (["+data.gem.wrappers=concat", "algorithm.adv_estimator=gem_grpo"], "trainer_mode=gem_sync"),
+    (["+data.gem.wrappers=concat", N, "algorithm.adv_estimator=gem_grpo"], "trainer_mode=gem_sync"),
+    (["algorithm.adv_estimator=gem_grpo"], "'grpo' compares episodes .*rollout.n is 1; .*actor_rollout_ref.rollout.n=8"),
+    (["algorithm.adv_estimator=gem_rloo"], "'rloo' compares episodes from one start"),
+    ([N, "algorithm.adv_estimator=gem_grpo", "algorithm.norm_adv_by_std_in_grpo=False"], r"\+algorithm.gem.scale=False"),
+    (["algorithm.use_pf_ppo=True"], "verl's own gae only"),
+    (["critic.enable=True"], "a critic whose values"),
+    (["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=success"], "set it to reward"),
     (["+algorithm.gem.no_such=1"], "does not take"),
 ]
 
@@ -85,6 +92,32 @@ REFUSED: list[tuple[Sequence[str], str]] = [
 def test_a_setting_that_cannot_be_honoured_is_refused(settings: Sequence[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         check_config(config_of(GemSpec(ECHO, seeds=8, max_turn_tokens=6), *settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["algorithm.adv_estimator=gem_grpo", N],
+        ["algorithm.adv_estimator=gem_grpo", N, "algorithm.norm_adv_by_std_in_grpo=False", "+algorithm.gem.scale=False"],
+        ["algorithm.norm_adv_by_std_in_grpo=False"],
+        ["algorithm.filter_groups.enable=True"],
+    ],
+    ids=lambda settings: settings[-1],
+)
+def test_a_setting_with_its_remedy_is_taken(settings: Sequence[str]) -> None:
+    check_config(config_of(GemSpec(ECHO, seeds=8), *settings))
+
+
+def test_without_scale_nothing_is_divided_by_the_spread() -> None:
+    """What the refusal of norm_adv_by_std_in_grpo promises of its remedy, in numbers: Dr. GRPO's."""
+    import torch
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    settings = ["algorithm.norm_adv_by_std_in_grpo=False", N]
+    config = config_of(GemSpec(ECHO, seeds=8, advantage="grpo", estimator_kwargs={"scale": False}), *settings)
+    given = {"response_mask": torch.ones(3, 1), "token_level_rewards": torch.tensor([[1.0], [4.0], [4.0]])}
+    found, _ = get_adv_estimator_fn("gem_grpo")(**given, index=["one"] * 3, config=config.algorithm)
+    assert found[:, 0].tolist() == [-2.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +137,7 @@ def test_an_estimator_of_verls_own_is_warned_about_once(estimator: str, instead:
 
 @pytest.mark.parametrize("estimator", ["rebn", "grpo", "reinforce++"])
 def test_an_estimator_of_gem_is_not_warned_about(estimator: str) -> None:
-    config = config_of(GemSpec(ECHO, seeds=8, advantage=estimator))
+    config = config_of(GemSpec(ECHO, seeds=8, advantage=estimator), N)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_config(config)

@@ -30,6 +30,23 @@ def test_verl_has_loaded_gem_by_its_entry_point() -> None:
     check_registered()
 
 
+@pytest.mark.parametrize("first", ["import gem_verl.advantage", "import gem_verl.rollout", "from gem_verl import GemTrainer"])
+def test_gem_may_be_imported_before_verl(first: str) -> None:
+    """As it is imported, verl loads the plugin, while that module of gem's is only half there."""
+    code = f"{first}; import verl; from gem_verl.config import check_registered; check_registered()"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "gem could not register" not in done.stderr, done.stderr[-2000:]
+
+
+def test_importing_verl_shows_why_the_plugin_broke() -> None:
+    """As the error of `check_registered` says."""
+    command = [sys.executable, "-W", "ignore", "-c", "import sys; sys.modules['gem_core.metrics'] = None; import verl"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "gem could not register itself with verl" in done.stderr
+    assert "import of gem_core.metrics halted" in done.stderr
+
+
 def test_a_plugin_that_was_left_out_is_missed_before_training() -> None:
     code = "import verl; from gem_verl.config import check_registered; check_registered()"
     env = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "none"}

@@ -85,6 +85,12 @@ def check_same(rows: dict[str, Any], episodes: Sequence[Episode], estimator: str
         assert a == pytest.approx(b, abs=2e-6)
 
 
+def advantage_abs(episodes: Sequence[Episode], estimator: str = "rebn", gamma: float = 0.9) -> float:
+    credit = zip(episodes, advantages(episodes, estimator, gamma=gamma))
+    sizes = [abs(a) for episode, numbers in credit for t, a in enumerate(numbers) if episode.trained(t)]
+    return sum(sizes) / len(sizes)
+
+
 def test_what_is_trained_is_what_was_played(play: Callable[..., Any]) -> None:
     client = Client()
     harness, rows, episodes = play(range(8), client=client)
@@ -97,6 +103,7 @@ def test_what_is_trained_is_what_was_played(play: Callable[..., Any]) -> None:
     assert len({request for request, _ in client.asked}) == len(episodes), "an episode keeps one request id: one server"
     assert harness.metrics["gem/turns"] == sum(len(e.turns) for e in episodes) / 8
     assert harness.metrics["gem/return"] == pytest.approx(sum(e.total_reward for e in episodes) / 8)
+    assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes), abs=1e-6)
 
 
 def test_the_weight_versions_of_an_episode_reach_verl(play: Callable[..., Any]) -> None:
@@ -108,6 +115,7 @@ def test_the_weight_versions_of_an_episode_reach_verl(play: Callable[..., Any]) 
 
 def test_a_void_episode_costs_neither_its_group_nor_the_batch(play: Callable[..., Any]) -> None:
     harness, rows, episodes = play([0, 1], "test:Moody-v0", samples=2, advantage="grpo")
+    assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes, "grpo"), abs=1e-6)
     assert [e.stop for e in sorted(episodes, key=lambda e: e.seed)][2:] == [Stop.ENV_ERROR] * 2
     assert len(rows) == 4 and len(trained(rows)) == 2
     check_same(rows, episodes, "grpo")
@@ -119,15 +127,17 @@ def test_an_environment_that_cannot_be_made_is_a_row_that_trains_nothing(play: C
     harness, rows, episodes = play([0, 1], "test:Unmakable-v0")
     assert [e.stop for e in episodes] == [Stop.ENV_ERROR] * 2 and trained(rows) == []
     assert all(isinstance(harness.tags[key]["min_global_steps"], int) for key in rows)
+    assert harness.metrics["gem/advantage_abs"] == 0.0
     assert harness.trainer._update_actor("the batch", {}) == "the batch", "nothing to train is no update"
 
 
 @pytest.mark.parametrize("estimator", ["rebn", "grpo"])
 def test_a_rewritten_history_is_several_rows(play: Callable[..., Any], estimator: str) -> None:
-    _, rows, episodes = play([1, 2, 4, 5], "test:Moody-v0", wrappers="concat", advantage=estimator, samples=2, retries=0)
+    harness, rows, episodes = play([1, 2, 4, 5], "test:Moody-v0", wrappers="concat", advantage=estimator, samples=2, retries=0)
     played = [e for e in episodes if not e.void]
     assert len(trained(rows)) == 2 * len(played) > 0
     check_same(rows, episodes, estimator)
+    assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes, estimator), abs=1e-6)
 
 
 def test_the_horizon_follows_the_step(play: Callable[..., Any]) -> None:
