@@ -23,12 +23,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isawaitable
+from types import FrameType
 from typing import Any
 
 from gem_core.env import Env
-from gem_core.errors import ActionTypeError, CheckError, ConfigError, MissingDependencyError, ResetNeededError, StateError
+from gem_core.errors import (
+    ActionTypeError,
+    CheckError,
+    ConfigError,
+    GemError,
+    MissingDependencyError,
+    NonsenseError,
+    ResetNeededError,
+    StateError,
+)
 from gem_core.registry import EnvSpec, environments, is_mixture, make, register, spec
 from gem_core.wrapper import Wrapper
+from gem_core.wrappers.formats import format_of
 
 __all__ = ["Problem", "check_env", "find_problems", "transcripts", "transcripts_elsewhere"]
 
@@ -40,15 +51,14 @@ ODD_TEXTS = (
     "",
     " ",
     "hello",
-    "\\boxed{}",
-    "\\boxed{hello}",
-    "\\boxed{-1}",
+    "-1",
     "{" * 50,
     "é🙂\n\x00",
     "9" * 5000,
-    "\\boxed{" + "9" * 5000 + "}",
+    "\\boxed{}",
+    "\\boxed{hello}",
 )
-"""What a model may write, whatever it was asked for."""
+"""What a model may write, whatever it was asked for: as it stands, and in the environment's action format."""
 
 Transcript = list[Any]
 Maker = Callable[[], Env]
@@ -59,10 +69,11 @@ class Problem:
     """One thing an environment does not keep to."""
 
     check: str
+    """The check that found it; where several say the same, all of them, as in `types, state`."""
     said: str
 
     def __str__(self) -> str:
-        return f"{self.said} [{self.check}]"
+        return f"[{self.check}] {self.said}"
 
 
 def check_env(env: str | Env, *, processes: bool = True) -> None:
@@ -78,20 +89,26 @@ def find_problems(env: str | Env, *, processes: bool = True) -> list[Problem]:
     Raises `MissingDependencyError` where it needs packages that are not installed.
     """
     subject = _Subject(env)
-    problems: list[Problem] = []
+    try:
+        with _closing(subject):
+            subject.make()
+    except MissingDependencyError:
+        raise  # nothing can be said of it here
+    except Exception as error:  # noqa: BLE001 - an environment may raise anything; that is the finding
+        return [Problem("making", f"{subject.name} cannot be made: {_told_of(error)}.")]  # each check would say the same
     for check in CHECKS:
         if check is check_other_processes and not processes:
             continue
+        name = check.__name__.removeprefix("check_")
         try:
             with _closing(subject):
-                problems += [Problem(check.__name__.removeprefix("check_"), said) for said in check(subject)]
+                for said in check(subject):
+                    subject.note(said, name)
         except MissingDependencyError:
-            raise  # nothing can be said of it here
-        except Exception as error:  # noqa: BLE001 - an environment may raise anything; that is the finding
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            said = f"{subject.name} raised {type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})."
-            problems.append(Problem(check.__name__.removeprefix("check_"), said))
-    return problems
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            subject.note(f"{subject.name} raised {_told_of(error)}.", name)
+    return [Problem(", ".join(names), said) for said, names in subject.found.items()]
 
 
 class _Subject:
@@ -103,8 +120,15 @@ class _Subject:
         self.given = env
         self.name = _name(env)
         self.spec: EnvSpec | None = spec(env) if isinstance(env, str) else env.spec
+        self.found: dict[str, list[str]] = {}
+        """What was said of it so far, and by which checks."""
         self._made: list[Env] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def note(self, said: str, check: str) -> None:
+        checks = self.found.setdefault(said, [])
+        if check not in checks:
+            checks.append(check)
 
     def make(self) -> Env:
         made = make(self.given) if isinstance(self.given, str) else self.now(self.given.spawn())
@@ -144,11 +168,12 @@ class _Subject:
         return [observation, reward, terminated, truncated, _told(info)]
 
     def action(self, env: Env) -> str:
-        """A random action; where the environment has none, what it says an action looks like."""
+        """A random action; where the environment has none, what it says an action looks like, in its action format."""
         try:
             return env.sample_action()
         except NotImplementedError:
-            return env.action_example
+            form, example = format_of(env), env.action_example
+            return example if form is None or form.parse(example) is not None else form.write(example)
 
     @property
     def deterministic(self) -> bool:
@@ -194,15 +219,29 @@ def check_order_of_calls(subject: _Subject) -> Iterator[str]:
     subject.now(env.reset(seed=SEEDS[0]))
     if not _raises(ActionTypeError, lambda: subject.now(env.step(None))):  # type: ignore[arg-type]
         yield f"step(None) of {subject.name} did not raise ActionTypeError."
-    limit = (subject.spec.turns if subject.spec is not None else None) or LONGEST
-    for _ in range(limit):
+    turns = subject.spec.turns if subject.spec is not None else None
+    for _ in range(turns or LONGEST):
         if env.ended:
             break
         subject.step(env, subject.action(env))
     if env.ended and not _raises(ResetNeededError, lambda: subject.now(env.step("x"))):
         yield f"step() of {subject.name} after the end of its episode did not raise ResetNeededError."
-    if not env.ended and subject.spec is not None and subject.spec.turns is not None:
-        yield f"{subject.name} is registered with turns={subject.spec.turns}, but an episode of random actions went on."
+    if not env.ended:
+        played = (
+            "random actions"
+            if env.unwrapped.plays_at_random
+            else f"nothing but {subject.action(env)!r} (it has no sample_action())"
+        )
+        if turns:
+            yield (
+                f"{subject.name} is registered with turns={turns}, but an episode of {played} went on; "
+                "return terminated or truncated by then, or register another number."
+            )
+        elif subject.spec is None or subject.spec.offline:  # where episodes end on a server, it is not for this side to mend
+            yield (
+                f"{subject.name} went on after {LONGEST} turns of {played}; return terminated or truncated at some turn, "
+                "or put turn_limit around it."
+            )
     subject.now(env.close())
     subject.now(env.close())
 
@@ -210,14 +249,22 @@ def check_order_of_calls(subject: _Subject) -> Iterator[str]:
 def check_seeding(subject: _Subject) -> Iterator[str]:
     if not subject.deterministic:
         return
+    apart, later = [], []
     for seed in SEEDS:
         first, second = subject.make(), subject.make()
         expected = subject.play(first, seed)
         if subject.play(second, seed) != expected:
-            yield f"two instances of {subject.name} played different episodes from seed {seed} with the same actions."
+            apart.append(str(seed))
         subject.play(second, seed + 100)
         if subject.play(second, seed) != expected:
-            yield f"an instance of {subject.name} that had played before played another episode from seed {seed} than a new one."
+            later.append(str(seed))
+    if apart:
+        yield f"two instances of {subject.name} played different episodes with the same actions, from seed {', '.join(apart)}."
+    elif later:
+        yield (
+            f"an instance of {subject.name} that had played before played another episode than a new one, "
+            f"from seed {', '.join(later)}."
+        )
 
 
 def check_global_random_state(subject: _Subject) -> Iterator[str]:
@@ -250,23 +297,32 @@ def check_random_actions(subject: _Subject) -> Iterator[str]:
     if not subject.deterministic:
         return
     actions = [turn[0] for turn in subject.play(env, SEEDS[0])[1:]]
-    if subject.play(env, SEEDS[0], actions) != subject.play(env, SEEDS[0], actions, extra=2):
+    first, second = subject.play(env, SEEDS[0], actions), subject.play(env, SEEDS[0], actions)
+    if first == second != subject.play(env, SEEDS[0], actions, extra=2):
         yield f"asking {subject.name} for sample_action() changes its episode; draw from self.action_rng there."
 
 
 def check_odd_actions(subject: _Subject) -> Iterator[str]:
     env = subject.make()
     subject.now(env.reset(seed=SEEDS[0]))
-    for text in ODD_TEXTS:
+    form = format_of(env)
+    failed: dict[Any, tuple[str, list[str]]] = {}  # by kind and place: a message may quote the text
+    for text in dict.fromkeys([*ODD_TEXTS, *(form.write(text) for text in ODD_TEXTS if form is not None)]):
         if env.ended:
             subject.now(env.reset(seed=SEEDS[0]))
         try:
             subject.step(env, text)
         except Exception as error:  # noqa: BLE001 - that is the finding
-            shown = repr(text if len(text) < 40 else text[:37] + "...")
-            yield f"step({shown}) of {subject.name} raised {type(error).__name__}: {error}; a model may write anything."
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            _, texts = failed.setdefault((type(error), where.filename, where.lineno), (_told_of(error), []))
+            texts.append(repr(text if len(text) < 40 else text[:37] + "..."))
             env = subject.make()
             subject.now(env.reset(seed=SEEDS[0]))
+    for told, texts in failed.values():
+        always = f"{subject.name} raised {told}."
+        more = f", and {len(texts) - 1} more such texts," if len(texts) > 1 else ""
+        clause = "" if told.startswith(NonsenseError.__name__) else "; a model may write anything"
+        yield always if always in subject.found else f"step({texts[0]}){more} of {subject.name} raised {told}{clause}."
 
 
 def check_state(subject: _Subject) -> Iterator[str]:
@@ -327,14 +383,15 @@ def check_other_processes(subject: _Subject) -> Iterator[str]:
         if found != expected:
             seed = next(s for s, a, b in zip(SEEDS, found, expected, strict=True) if a != b)
             yield f"{subject.name} played another episode from seed {seed} in a process with PYTHONHASHSEED={hash_seed}."
+            return
 
 
 CHECKS: tuple[Callable[[_Subject], Iterator[str]], ...] = (
     check_declarations,
     check_types,
     check_order_of_calls,
+    check_global_random_state,  # before what it leads to
     check_seeding,
-    check_global_random_state,
     check_random_actions,
     check_odd_actions,
     check_state,
@@ -418,6 +475,26 @@ def _name(env: str | Env) -> str:
     if isinstance(env, str):
         return env
     return str(env.spec.id) if env.spec is not None else type(env.unwrapped).__name__
+
+
+def _told_of(error: Exception) -> str:
+    """An error and the author's place to look at, where one is known."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    last = frames[-1]
+    place = ""
+    if isinstance(error, NonsenseError) and _is_ours(last):  # of what a method returned, which therefore is no frame
+        owner: Any = last.f_locals.get("self")
+        owner = owner if isinstance(owner, Env) else getattr(owner, "env", None)
+        method = getattr(owner, "on_reset" if last.f_code.co_name == "_began" else "on_step", None)
+        place = getattr(method, "__qualname__", "")
+    else:
+        shown = [frame for frame in frames if not _is_ours(frame)] if isinstance(error, GemError) else frames
+        place = f"{os.path.basename(shown[-1].f_code.co_filename)}:{shown[-1].f_lineno}" if shown else ""
+    return f"{type(error).__name__}: {str(error).rstrip('.')}" + (f" ({place})" if place else "")
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "gem_core"
 
 
 def _told(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from misbehaving import Counter
 
-from gem_core import Env, list_envs, register, registry
+from gem_core import Env, list_envs, register, registry, run_episode
 from gem_core.__main__ import main
 from gem_core.checker import CHECKS, SEEDS, check_env, find_problems, transcripts, transcripts_elsewhere
 from gem_core.errors import CheckError, ConfigError, MissingDependencyError, UnknownNameError
+from gem_core.policies.players import player_named
 from gem_core.wrapper import Wrapper
+from gem_core.wrappers.formats import ActionFormat
 
 ELSEWHERE = ("agentgym:", "openenv:", "terminal:", "web:")
 """Servers, the sandbox and the browser: what is slow, or needs more than this environment has, is checked in tests/suite."""
@@ -208,6 +216,147 @@ def test_an_environment_registered_by_hand_is_played_elsewhere_too() -> None:
         assert {p.check for p in find_problems("test_checker:Hand-v0")} == {"other_processes"}
     finally:
         registry.environments.remove("test_checker:Hand-v0")
+
+
+class WithoutSample(Plain):
+    """Well behaved, but cannot say what is legal."""
+
+    sample_action = Env.sample_action
+
+
+class Endless(WithoutSample):
+    def on_step(self, action: str) -> Any:
+        return f"{action} {self.turn}", 0.0, False, False, {}
+
+
+class TextReward(WithoutSample):
+    def on_step(self, action: str) -> Any:
+        return "paid", "-0.05", True, False, {}
+
+
+class ForgotInfo(Plain):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        return "no info"
+
+
+class OddReward(Plain):
+    def on_step(self, action: str) -> Any:
+        observation, reward, *rest = super().on_step(action)
+        return (observation, reward if action.isdigit() and len(action) < 9 else "nothing", *rest)
+
+
+@contextmanager
+def registered(entry_point: Any, **facts: Any) -> Iterator[str]:
+    register("test_checker:One-v0", entry_point, **facts)
+    try:
+        yield "test_checker:One-v0"
+    finally:
+        registry.environments.remove("test_checker:One-v0")
+
+
+@pytest.mark.parametrize("form", ["boxed", "react", "tool_call", "code"])
+def test_an_environment_without_random_actions_is_played_in_its_format(form: str) -> None:
+    with registered(Endless, wrappers=[form], turns=5) as id:
+        (problem,) = find_problems(id, processes=False)
+        assert problem.check == "order_of_calls"
+        assert "turns=5, but an episode of nothing but" in problem.said
+        assert "it has no sample_action()" in problem.said
+        assert "return terminated or truncated by then, or register another number." in problem.said
+    with registered(WithoutSample, wrappers=[form], turns=5) as id:
+        check_env(id, processes=False)
+
+
+def test_an_episode_without_end_is_found_where_no_turns_are_registered() -> None:
+    with registered(Endless) as id:
+        (problem,) = find_problems(id, processes=False)
+    assert "went on after 2000 turns" in problem.said
+    assert "return terminated or truncated at some turn, or put turn_limit around it." in problem.said
+    assert [p.check for p in find_problems(Endless(), processes=False)] == ["order_of_calls"]
+    with registered(Endless, offline=False) as id:  # a server's, for one
+        check_env(id, processes=False)
+    with registered(Endless, wrappers=["turn_limit(max_turns=6)"]) as id:
+        check_env(id, processes=False)
+
+
+def test_odd_texts_reach_an_environment_behind_a_format() -> None:
+    with registered(Fragile, wrappers=["react"]) as id:
+        (problem,) = find_problems(id, processes=False)
+    assert problem.check == "odd_actions"
+    assert "step('Thought: I try this.\\nAction: hello'), and " in problem.said
+    assert problem.said.endswith("a model may write anything.")
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "wrapper", "said"),
+    [
+        ("misbehaving:Nonsuch", "boxed", "has no attribute 'Nonsuch'."),
+        ("misbehaving:Counter", "boxd", "did you mean 'boxed'"),
+    ],
+)
+def test_what_cannot_be_made_is_said_once(entry_point: str, wrapper: str, said: str) -> None:
+    with registered(entry_point, wrappers=[wrapper]) as id:
+        (problem,) = find_problems(id)
+    assert said in problem.said
+    assert str(problem).startswith("[making] test_checker:One-v0 cannot be made: ")
+
+
+@pytest.mark.parametrize(
+    ("env", "wrappers", "said"),
+    [
+        (ForgotInfo, [], "returned 'no info'; it must return (str, dict) (ForgotInfo.on_reset)."),
+        (TextReward, [], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
+        (TextReward, ["boxed"], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
+        (TextReward, [Wrapper], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
+    ],
+)
+def test_what_every_check_meets_is_said_once_with_the_method_to_mend(env: type[Env], wrappers: list[Any], said: str) -> None:
+    with registered(env, wrappers=wrappers) as id:
+        (problem,) = find_problems(id)
+    assert problem.said.endswith(said)
+    assert set(problem.check.split(", ")) >= {"types", "seeding", "odd_actions", "state", "other_processes"}
+    assert str(problem).startswith("[types, order_of_calls, ")
+
+
+def test_a_reward_that_only_odd_texts_meet_names_one_but_does_not_blame_it() -> None:
+    (problem,) = find_problems(OddReward(), processes=False)
+    assert problem.said.startswith("step(''), and ")
+    assert problem.said.endswith("returned the reward 'nothing'; it must be a number (OddReward.on_step).")
+
+
+def test_the_cause_of_chance_comes_before_its_effects() -> None:
+    problems = find_problems(GlobalDraw())
+    assert "draw from self.rng instead" in problems[0].said
+    checks = [problem.check for problem in problems]
+    assert checks == ["global_random_state", "global_random_state", "seeding", "other_processes"]
+    assert problems[2].said.endswith("from seed 0, 1, 2.")
+
+
+def test_the_environment_that_the_docs_show_keeps_the_contract_and_can_be_solved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, registering = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "write_an_environment.md").read_text(), re.DOTALL)
+    (tmp_path / "shown_lock.py").write_text(shown)
+    monkeypatch.syspath_prepend(tmp_path)
+    lock = importlib.import_module("shown_lock").Lock
+    exec(registering, {"Lock": lock})
+    try:
+        check_env("mine:Lock-v0")
+        check_env(lock())
+        env = registry.make("mine:Lock-v0")
+        episode = run_episode("mine:Lock-v0", player_named("expert"), seed=1)
+    finally:
+        registry.environments.remove("mine:Lock-v0")
+    assert episode.success
+    assert episode.rewards == (1 / 3, 1 / 3, 1 / 3)
+    assert "has 2 dials" in env.reset(seed=1, options={"dials": 2})[0]
+
+
+def test_the_docs_name_every_check() -> None:
+    told = re.findall(r"^\| (`[^|]*`) \|", (ROOT / "docs" / "write_an_environment.md").read_text(), re.MULTILINE)
+    named = {name for row in told for name in re.findall(r"`(\w+)`", row)}
+    assert {check.__name__.removeprefix("check_") for check in CHECKS} <= named
+    assert {"execution", "snapshots", "deterministic", "option_names", "action_example"} <= named
+    assert set(inspect.signature(ActionFormat.__init__).parameters) - {"self", "env"} <= named
 
 
 def test_the_global_random_state_is_left_as_it_was() -> None:

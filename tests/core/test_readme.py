@@ -54,7 +54,7 @@ def test_the_commands_that_evaluate_and_look(
     assert len(lines) == 4
     for line in lines:
         assert main(shlex.split(line)[1:]) == 0, line
-    assert (tmp_path / "runs" / "eval" / "random" / "episodes.html").is_file()
+    assert (tmp_path / "runs" / "random" / "episodes.html").is_file()
 
 
 def test_the_test_command_is_what_ci_runs() -> None:
