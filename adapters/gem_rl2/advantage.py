@@ -19,6 +19,7 @@ import RL2.trainer.ppo as rl2_ppo
 import torch
 import wandb
 
+from gem_core.metrics import sizes
 from gem_rl2.config import longest_row, prepare_config
 from gem_rl2.convert import rows_of, spread
 from gem_rl2.interface import replaced, which_rl2
@@ -65,9 +66,11 @@ class GemPPOTrainer(rl2_ppo.PPOTrainer):  # type: ignore[misc]
 
     async def _train_async(self) -> None:
         try:
-            with gem_advantages(self.rollout.plays):
-                await super().train()
-            await self.rollout.plays.rest()
+            try:
+                with gem_advantages(self.rollout.plays):
+                    await super().train()
+            finally:  # on the event loop that awaited environments are bound to
+                await self.rollout.plays.rest()
         finally:
             self._end()
 
@@ -102,8 +105,8 @@ def put_advantages(plays: Plays, tensor_dict: dict[str, Any], cu_seqs: Any, step
             tokens = torch.tensor(spread(view, numbers), dtype=torch.float32)
             found[row, : len(tokens)] = tokens
     tensor_dict["advantages"] = found
-    sizes = [abs(a) for e, numbers in zip(episodes, per_turn) for t, a in enumerate(numbers) if e.trained(t)]
-    wandb.log({"gem/advantage_abs": sum(sizes) / len(sizes) if sizes else 0.0}, step=step)
+    trained = sizes(episodes, per_turn)
+    wandb.log({"gem/advantage_abs": sum(trained) / len(trained) if trained else 0.0}, step=step)
 
 
 def _at_least_one(count_total: Callable[..., Any]) -> Callable[..., Any]:

@@ -45,7 +45,7 @@ class _Replay(Plays):
 
     episodes: Sequence[Episode] = ()
 
-    async def episode(self, seed: int, *args: Any, **kwargs: Any) -> Episode:
+    async def episode(self, number: int, seed: int, *args: Any, **kwargs: Any) -> Episode:
         return self.episodes[seed]
 
 

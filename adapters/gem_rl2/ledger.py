@@ -1,22 +1,27 @@
-"""Ledger: episodes that were played and wait for their credit, found again by their rows.
+"""Ledger: episodes that were played and wait for their credit, found again by a number that travels with their rows.
 
 RL2 hands tensors from its rollout to its advantages, drops groups in between (`dynamic_filtering`) and, in its main branch,
-keeps unfinished groups for later steps (`partial_rollout`). Nothing that names an episode survives that, but its tokens do. Two
-episodes with equal rows may be mistaken for each other, which changes nothing: their gradients are equal too.
+keeps unfinished groups for later steps (`partial_rollout`). Any tensor of a row with an entry per token is packed, dealt out and
+gathered with it, so each row is given one that says whose it is. Its tokens do not say that: they end with the last action, and
+episodes from other starts, paid otherwise, may have the same.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import pairwise
 from typing import Any
+
+import torch
 
 from gem_core.errors import GemError
 from gem_core.types import Episode
 from gem_rl2.convert import StateDict
 
-__all__ = ["Ledger", "RowsLostError"]
+__all__ = ["Ledger", "RowsLostError", "numbered"]
+
+_NUMBER = "gem_number"
 
 Key = tuple[tuple[int, ...], ...]
 
@@ -29,34 +34,34 @@ class Ledger:
     """What was played and is not credited yet."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Key, list[tuple[Episode, weakref.ref[Any] | None]]] = {}
+        self._waiting: dict[int, tuple[Episode, Key, weakref.ref[Any] | None]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return len(self._waiting)
 
-    def add(self, episode: Episode, rows: Sequence[StateDict], owner: Any = None) -> None:
+    def add(self, number: int, episode: Episode, rows: Sequence[StateDict], owner: Any = None) -> None:
         """Enters an episode. It is forgotten with the next `take` that does not ask for it, but not while its owner lives."""
-        held = None if owner is None else weakref.ref(owner)
-        self._waiting.setdefault(_key_of_rows(rows), []).append((episode, held))
+        self._waiting[number] = (episode, _key_of_rows(rows), None if owner is None else weakref.ref(owner))
 
-    def take(self, tensors: Mapping[str, Any], cu_seqs: Any) -> list[Episode]:
-        """The episode of each trajectory of RL2's batch, in its order."""
-        bounds = [int(x) for x in cu_seqs]
+    def take(self, tensors: MutableMapping[str, Any], cu_seqs: Any) -> list[Episode]:
+        """The episode of each trajectory of RL2's batch, in its order. Their numbers leave the batch: the loss needs none."""
+        numbers = tensors.pop(_NUMBER)[:, 0].tolist()
         found = []
-        for number, (start, end) in enumerate(pairwise(bounds)):
-            waiting = self._waiting.get(_key_of_tensors(tensors, start, end))
-            if not waiting:
+        for trajectory, (start, end) in enumerate(pairwise(cu_seqs.tolist())):
+            played = self._waiting.pop(numbers[start], None)
+            if played is None or len(set(numbers[start:end])) > 1 or played[1] != _key_of_tensors(tensors, start, end):
                 raise RowsLostError(
-                    f"trajectory {number} of RL2's batch, rows {start} to {end - 1}, is none that was played: its ids or its "
+                    f"trajectory {trajectory} of RL2's batch, rows {start} to {end - 1}, is none that was played: its ids or its "
                     "mask were changed on the way to the loss, which would train on tokens nobody sampled"
                 )
-            found.append(waiting.pop(0)[0])
-        self._forget()
+            found.append(played[0])
+        self._waiting = {n: kept for n, kept in self._waiting.items() if kept[2] is not None and kept[2]() is not None}
         return found
 
-    def _forget(self) -> None:
-        kept = {key: [(e, o) for e, o in entries if o is not None and o() is not None] for key, entries in self._waiting.items()}
-        self._waiting = {key: entries for key, entries in kept.items() if entries}
+
+def numbered(number: int, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """RL2's tensors of an episode's rows, with the number it has in the ledger."""
+    return [{**row, _NUMBER: torch.full_like(row["states"], number)} for row in rows]
 
 
 def _key_of_rows(rows: Sequence[StateDict]) -> Key:

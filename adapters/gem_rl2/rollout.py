@@ -15,9 +15,7 @@ import json
 import multiprocessing
 import socket
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
@@ -36,7 +34,7 @@ from gem_core.rollout import Rollout
 from gem_core.types import Episode, Finish, Generation, Sampling, Stop
 from gem_rl2.convert import state_dicts
 from gem_rl2.interface import replaced, which_rl2
-from gem_rl2.ledger import Ledger
+from gem_rl2.ledger import Ledger, numbered
 
 if TYPE_CHECKING:
     from gem_rl2.config import GemSpec
@@ -129,6 +127,8 @@ class Plays:
         self.spec, self.max_context, self.credited = spec, max_context, credited
         self.step = 0
         """Finished updates."""
+        self.numbers = itertools.count()
+        """One for each episode."""
         self.ledger = Ledger()
         self.finished: list[Episode] = []
         """Since somebody last looked."""
@@ -138,18 +138,19 @@ class Plays:
         self._settings = ""
         self._writer = record_of(spec.record, "0") if spec.record is not None else None
         self._going: dict[int, asyncio.Task[Episode]] = {}
-        self._numbers = itertools.count()
 
     @property
     def end_id(self) -> int:
         """What a placeholder row ends with."""
         return (self.renderer.turn_end if self.renderer is not None else None) or 0
 
-    async def episode(self, seed: int, tokenizer: Any, ask: Ask, params: dict[str, Any], *, pausable: bool = False) -> Episode:
+    async def episode(
+        self, number: int, seed: int, tokenizer: Any, ask: Ask, params: dict[str, Any], *, pausable: bool = False
+    ) -> Episode:
         """Plays one start to its end. An error of RL2's servers ends the run; one of the environment, the episode."""
         engine = self._ready(tokenizer, ask, params, pausable)
         policy = engine.policy
-        episode = await engine.episode(self.spec.task(seed, next(self._numbers)))
+        episode = await engine.episode(self.spec.task(seed, number))
         assert isinstance(policy, RouterPolicy)
         if episode.stop is Stop.POLICY_ERROR:  # in all its attempts
             raise policy.failure or PolicyError(str(episode.failure))
@@ -172,13 +173,13 @@ class Plays:
             return answer
 
         self.gate.open()  # being asked means that RL2 generates
-        number = sample.sample.setdefault("gem", next(self._numbers))  # a sample is written out as JSON: no task in it
+        number = sample.sample.setdefault("gem", next(self.numbers))  # a sample is written out as JSON: no task in it
         playing = self._going.get(number)
         if playing is None:
             params = dict(OmegaConf.to_container(config.sampling_params))
             pausable = bool(config.get("partial_rollout", False))
             seed = self.spec.seed_of(sample.sample)
-            playing = asyncio.ensure_future(self.episode(seed, tokenizer, ask, params, pausable=pausable))
+            playing = asyncio.ensure_future(self.episode(number, seed, tokenizer, ask, params, pausable=pausable))
             self._going[number] = playing
         sample.status = running
         paused = asyncio.ensure_future(self.gate.closed())
@@ -192,8 +193,8 @@ class Plays:
         if not playing.done():
             sample.status = aborted
             return
-        del self._going[number]
-        self._fill(sample, playing.result(), tokenizer)
+        self._going.pop(number, None)  # `rest` may have been here
+        self._fill(sample, number, playing.result(), tokenizer)
         sample.status = done
 
     async def rest(self) -> None:
@@ -232,8 +233,6 @@ class Plays:
             max_tokens=self.spec.max_turn_tokens or params["max_new_tokens"],
         )
         limits = self.spec.limits(self.step, max_context=self.max_context)
-        if self.max_context is not None and limits.max_context is not None:
-            limits = replace(limits, max_context=min(limits.max_context, self.max_context))
         policy = RouterPolicy(ask, params, self.gate if pausable else None, lambda: self.step)
         if self._engine is None:
             self._engine = Rollout(policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.spec.concurrency)
@@ -242,11 +241,11 @@ class Plays:
         self._settings = settings
         return self._engine
 
-    def _fill(self, sample: Any, episode: Episode, tokenizer: Any) -> None:
+    def _fill(self, sample: Any, number: int, episode: Episode, tokenizer: Any) -> None:
         """An episode as RL2's sample. Its `rewards` is the whole return; RL2's own sums the last turns of rows only."""
         rows = state_dicts(episode, self.end_id)
         if self.credited:
-            self.ledger.add(episode, rows, sample)
+            self.ledger.add(number, episode, rows, sample)
         sample.state_dicts, sample.turn = rows, len(episode.turns)
         sample.state_text = tokenizer.decode(rows[-1]["states"], skip_special_tokens=False)
         for name, values in _metrics(episode).items():
@@ -277,24 +276,29 @@ class _Release(rl2_rollout.Rollout):  # type: ignore[misc]
     def __call__(self, data_list: Any, train: bool, step: int) -> Any:
         self.plays.step = step - 1 if train else step
         asyncio.set_event_loop(self._loop)  # RL2 takes the thread's own, which need not be there
-        found = super().__call__(data_list, train, step)
+
+        def log(metrics: dict[str, list[Any]], step: int) -> None:
+            gather_and_log({name: values for name, values in metrics.items() if values}, step)  # RL2 divides by their number
+
+        with replaced(rl2_rollout, "gather_and_log", log):
+            found = super().__call__(data_list, train, step)
         if self.plays.finished:  # on the rank that plays
             self.plays.report(step, "train" if train else "test")
         return found
 
     async def rollout(self, data: Any, train: bool) -> tuple[list[Any], dict[str, list[Any]]]:
-        """One episode: its tensors, a row each, and RL2's own metrics of it."""
+        """One episode: its tensors, a row each, and RL2's own metrics of it, all of them: RL2 logs those the first one has."""
         from RL2.datasets import state_dict_to_tensor_dict
 
         params = self.train_sampling_params if train else self.test_sampling_params
-        episode = await self.plays.episode(self.plays.spec.seed_of(data), self.tokenizer, self._ask, params)
+        number, seed = next(self.plays.numbers), self.plays.spec.seed_of(data)
+        episode = await self.plays.episode(number, seed, self.tokenizer, self._ask, params)
         rows = state_dicts(episode, self.plays.end_id)
         if train:
-            self.plays.ledger.add(episode, rows)
-        metric: dict[str, list[Any]] = defaultdict(list, _metrics(episode))
-        if not episode.void:
-            metric["n_turns"], metric["scores"] = [len(episode.turns)], [episode.total_reward]
-        return [state_dict_to_tensor_dict(row) for row in rows], metric
+            self.plays.ledger.add(number, episode, rows)
+        played = [] if episode.void else [episode]
+        of_episode = {"n_turns": [len(e.turns) for e in played], "scores": [e.total_reward for e in played]}
+        return numbered(number, [state_dict_to_tensor_dict(row) for row in rows]), {**_metrics(episode), **of_episode}
 
     async def _ask(self, ids: list[int], params: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = await rl2_rollout.async_generate(self.router_url, ids, params)
@@ -336,7 +340,16 @@ class _Main(rl2_rollout.Rollout):  # type: ignore[misc]
                 self.plays.gate.close()  # whoever is in a step now must not ask a paused server, which would not answer
             return request(url, endpoint, *args, **kwargs)
 
-        with replaced(rl2_rollout, "async_request", noticing):
+        to_tensors = rl2_rollout.SampleGroup.to_all_tensor_dicts_and_metrics
+
+        def with_numbers(group: Any) -> Any:
+            of_samples, metrics = to_tensors(group)
+            return [numbered(s.sample["gem"], rows) for s, rows in zip(group.samples, of_samples)], metrics
+
+        with (
+            replaced(rl2_rollout, "async_request", noticing),
+            replaced(rl2_rollout.SampleGroup, to_tensors.__name__, with_numbers, "self"),
+        ):
             found = await super().__call__(train, step)
         if self.plays.finished:
             self.plays.report(step, "train" if train else "test")

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -68,7 +68,21 @@ class Slow(Echo):
         return super().on_step(action)
 
 
-MADE = {ECHO: Echo, "test:Moody-v0": Moody, "test:Slow-v0": Slow}
+class Fickle(Echo):
+    """Says the same whatever the seed; pays 1 to whoever is the first to play an even one, and 0 to everybody else."""
+
+    paid: ClassVar[set[int]] = set()
+
+    def on_reset(self, options: Any) -> Any:
+        return "Say anything.", {}
+
+    def on_step(self, action: str) -> Any:
+        first = self.seed % 2 == 0 and self.seed not in self.paid
+        self.paid.add(self.seed)
+        return "", float(first), True, False, {}
+
+
+MADE = {ECHO: Echo, "test:Moody-v0": Moody, "test:Slow-v0": Slow, "test:Fickle-v0": Fickle}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,6 +12,7 @@ import pytest
 import RL2.trainer.ppo as rl2_ppo
 import RL2.workers.rollout as rl2_rollout
 import torch
+from conftest import Fickle
 
 from gem_core.advantage import advantages
 from gem_core.errors import ConfigError, PolicyError
@@ -25,6 +26,7 @@ from gem_rl2.plain import PlainActor
 from gem_rl2.rollout import Gate, RouterPolicy
 
 ECHO = "test:Echo-v0"
+RL2_S_OWN = ("states", "eos_mask", "position_ids", "actions", "action_mask", "llm_logps", "rewards")
 
 Play = Callable[..., Any]
 
@@ -150,12 +152,47 @@ def test_groups_that_rl2_filters_out_are_no_hindrance(play: Play, running: tuple
         assert trained.tolist() == pytest.approx([expected[tuple(ids)]] * len(trained), abs=1e-6)
 
 
+@pytest.mark.parametrize("estimator", ["grpo", "rebn"])
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after RL2's own logprobs"])
+def test_equal_rows_of_other_groups_are_not_mistaken(play: Play, running: tuple[Any, Any], estimator: str, again: bool) -> None:
+    """Everybody is asked the same and says the same, and is paid by what no row shows: the start. RL2 drops the odd ones, where
+    nobody is paid, and packs, deals out and gathers the others."""
+    Fickle.paid.clear()
+    config = running[1].config
+    config.responses_per_prompt, config.dynamic_filtering = 2, True
+
+    async def same(*args: Any) -> Any:
+        return {"meta_info": {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 5, None]]}}
+
+    try:
+        with replaced(rl2_rollout, "async_generate", same):
+            (tensors, cu_seqs), episodes, plays = play("test:Fickle-v0", [1, 1, 2, 2, 3, 3, 4, 4], advantage=estimator)
+    finally:
+        config.responses_per_prompt = 1
+    assert len({view.ids for e in episodes for view in token_views(e)}) == 1
+    if again:
+        tensors = PlainActor(running[0].actor, True).compute_logps(tensors, 1)
+    with gem_advantages(plays):
+        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+    paid = tensors["rewards"].sum(-1).tolist()
+    assert sorted(paid[:2]) == sorted(paid[2:]) == [0.0, 1.0]
+    assert tensors["advantages"].sum(-1).tolist() == pytest.approx([1.0 if p else -1.0 for p in paid], abs=1e-4)
+    assert set(tensors) <= {*RL2_S_OWN, "advantages", "old_logps"}, "the loss is given what it knows"
+    assert len(plays.ledger) == 0
+
+
 @pytest.mark.parametrize("name", ["states", "action_mask"])
 def test_a_batch_changed_on_the_way_stops_training(play: Play, name: str) -> None:
     (tensors, cu_seqs), _, plays = play(ECHO, [0, 1, 2])
     tensors[name] = tensors[name].roll(1, dims=1)
     with gem_advantages(plays), pytest.raises(RowsLostError, match="none that was played"):
         rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+
+
+def test_rows_of_two_episodes_are_no_trajectory(play: Play) -> None:
+    (tensors, cu_seqs), _, plays = play(ECHO, [0, 1, 2])
+    with gem_advantages(plays), pytest.raises(RowsLostError, match="none that was played"):
+        rl2_ppo.compute_advantages(None, tensors, cu_seqs[[0, 2, 3]], 1)
 
 
 def test_a_slow_environment_holds_up_its_own_episode_only(play: Play) -> None:
@@ -242,6 +279,19 @@ def test_metrics_show_the_true_return(play: Play, monkeypatch: pytest.MonkeyPatc
     assert logged["scores/train"] == pytest.approx(logged["gem/return/train"])
     assert {"gem/success/train", "gem/turns/train", "gem/void/train"} <= set(logged)
     assert all(math.isfinite(value) for value in logged.values())
+
+
+def test_rl2_s_own_metrics_do_not_depend_on_which_episode_came_first(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: dict[str, float] = {}
+    monkeypatch.setattr("wandb.log", lambda values, step: logged.update(values))
+    _, episodes, _ = play("test:Moody-v0", [1, 0, 2])
+    assert [e.void for e in episodes] == [True, False, False]
+    assert logged["scores/train"] == pytest.approx(sum(e.total_reward or 0.0 for e in episodes) / 2)
+    assert logged["n_turns/train"] == 2
+    logged.clear()
+    play("test:Moody-v0", [1, 3])
+    assert logged["gem/void/train"] == 1.0
+    assert {"response_length/train"} <= set(logged) and not {"scores/train", "n_turns/train"} & set(logged)
 
 
 def test_a_paused_turn_goes_on_with_the_tokens_it_has() -> None:
