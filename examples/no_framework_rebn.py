@@ -146,7 +146,8 @@ def check(args: Args) -> None:
         raise ConfigError(f"--episodes must be a multiple of --samples; given: {args.episodes} and {args.samples}")
     HorizonSchedule.parse(args.horizon or None)
     make(args.env, wrappers=wrappers_and_tools(args)).close()
-    if not args.overwrite and (Path(args.out) / "metrics.jsonl").exists():
+    earlier = Path(args.out) / "metrics.jsonl"
+    if not args.overwrite and earlier.exists() and earlier.stat().st_size:
         raise ConfigError(f"{args.out} holds the metrics of an earlier run; give another --out, or --overwrite to replace them")
 
 
@@ -232,12 +233,17 @@ def train(args: Args) -> bool:
     final: float | None = None
     metrics: list[dict[str, Any]] = []
     episodes: list[Episode] = []
+    before_training = ""
     began = time.time()
     finished = False
-    advance, close_bar = progress(args.updates)
+    close_bar: Callable[[], None] | None = None
     try:
         if held_out:
             base = success_rate(play(held_out, 1, args.updates))
+            before_training = f"before training: success {base:.1%} on {len(held_out)} held-out seeds"
+            print(before_training, flush=True)
+        training_began = time.time()
+        advance, close_bar = progress(args.updates)
         for step in range(args.updates):
             # 1. play: token-exact episodes, a reward for each turn
             seeds = [starts.randrange(2**30) for _ in range(args.episodes // args.samples)]
@@ -288,7 +294,7 @@ def train(args: Args) -> bool:
                 "loss": loss,
                 "grad_norm": grad_norm,
                 "void": len(batch) - len(known),
-                "seconds": round(time.time() - began, 3),
+                "seconds": round(time.time() - training_began, 3),
             }
             metrics.append(line)
             written.write(**line)
@@ -299,7 +305,9 @@ def train(args: Args) -> bool:
     except KeyboardInterrupt:
         print(f"\ninterrupted after {len(metrics)} updates; writing what was done", file=sys.stderr)
     finally:
-        close_bar()
+        if close_bar is not None:
+            close_bar()
+        policy.close()
 
     # what is left of it
     if metrics:
@@ -319,7 +327,9 @@ def train(args: Args) -> bool:
         tokenizer.save_pretrained(out / "model")
     if final is not None:
         print(f"success on {len(held_out)} held-out seeds: {base:.1%} before, {final:.1%} after")
-    print(f"{time.time() - began:.0f} s; written to {out}: {', '.join(sorted(p.name for p in out.iterdir()))}")
+    elif before_training:
+        print(before_training)
+    print(f"{time.time() - began:.0f} s; written to {out}: {', '.join(sorted(p.name for p in out.iterdir())) or 'nothing'}")
     return finished
 
 
@@ -330,4 +340,6 @@ if __name__ == "__main__":
             done = train(given)
     except (GemError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:  # before there was anything to keep
+        sys.exit(130)
     sys.exit(0 if done else 130)

@@ -24,6 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; an error of gem's own is one line, never a traceback."""
     parser = _parser()
     args = parser.parse_args(argv)
+    if "run" not in args:
+        parser.print_help(sys.stderr)
+        return 2
     try:
         code = int(args.run(args))
         sys.stdout.flush()
@@ -45,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="gem-rl", description="Multi-turn text environments for the RL trainers you already use."
     )
     parser.add_argument("--version", action="version", version=f"gem-rl {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f"gem_core.cli.{name}")
         command = commands.add_parser(name, help=module.SUMMARY, description=f"{module.SUMMARY.capitalize()}.")

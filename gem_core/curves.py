@@ -43,6 +43,8 @@ class MetricsFile:
             kept = self.path.read_bytes().rfind(b"\n") + 1
         with self.path.open("ab") as file:
             file.truncate(kept)
+        if not kept:  # until there is an update: a run that was broken off before its first one has left nothing
+            self.path.unlink()
 
     def write(self, step: int, **numbers: float | None) -> None:
         """Appends one update; a number that is none (NaN, infinite) is written as null."""

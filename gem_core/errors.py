@@ -67,13 +67,21 @@ class UnknownNameError(GemError, LookupError):
         self.kind, self.name, self.known, self.hint = self.args
 
     def __str__(self) -> str:
-        near = difflib.get_close_matches(self.name, self.known, n=3, cutoff=0.5)
+        near = self._near()
         text = f"no {self.kind} is registered as {self.name!r}"
         if near:
             text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
         else:
             text += f"; there are: {', '.join(sorted(self.known))}." if 0 < len(self.known) <= 12 else "."
         return f"{text} {self.hint}".rstrip()
+
+    def _near(self) -> list[str]:
+        """Three names at most: those the text is part of, then those spelt like it, of its namespace where there is one."""
+        text, namespace = self.name.strip().lower(), self.name.partition(":")[0] + ":"
+        holding = sorted(n for n in self.known if text in n.lower()) if len(text) > 1 else []
+        own = [n for n in self.known if n.startswith(namespace)] or self.known
+        close = difflib.get_close_matches(self.name, own, n=3, cutoff=0.5)
+        return list(dict.fromkeys([*holding, *close]))[:3]
 
 
 class ConfigError(GemError, ValueError):

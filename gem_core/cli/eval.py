@@ -7,10 +7,11 @@ Exit code: 0 where every episode has an outcome and the score is as asked for; 1
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "evaluate a model on environments"
+_LONGEST = 80
+"""Characters of ids in the name of a folder; of a longer list, the rest is a hash."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--retries", type=int, default=0, metavar="N", help="times an episode goes on after an error (default 0)")
     how.add_argument("--episode-deadline", type=float, metavar="SEC", help="for a whole episode")
     after = parser.add_argument_group("what for")
-    after.add_argument("--out", type=Path, metavar="FOLDER", help="where it is written (default runs/eval/MODEL)")
+    after.add_argument("--out", type=Path, metavar="FOLDER", help="where it is written (default runs/eval/MODEL/ENVS)")
     after.add_argument("--overwrite", action="store_true", help="begin anew instead of going on with what is there")
     after.add_argument("--min-success", type=float, metavar="X", help="exit code 1 where an environment's success is below")
     after.add_argument("--min-return", type=float, metavar="X", help="exit code 1 where an environment's mean return is below")
@@ -79,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
     plans = _plans(args)
     named = _named(args)
-    out = args.out or Path("runs/eval") / _slug(args.model)
+    out = args.out or Path("runs/eval") / _slug(Path(args.model).name, "model") / _envs_slug(plans[0].envs)
     scores: list[Score] = []
     failures: list[str] = []
     try:
@@ -114,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _plans(args: argparse.Namespace) -> list[Plan]:
     from gem_core.evaluation import Plan, chosen_envs
+    from gem_core.policies.players import unplayable
+    from gem_core.pool import close_unused
     from gem_core.registry import make
 
     try:
@@ -132,7 +137,11 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         print("note: at temperature 0 the samples of a start are the same answer over again", file=sys.stderr)
     for env in envs:
         made: Any = make(env, wrappers=wrappers, **kwargs)  # what cannot be made is refused before anything is played
-        made.close()
+        why = unplayable(args.model, made)
+        close_unused(made)
+        if why:
+            how = "at random" if args.model == "random" else "as an expert"
+            raise ConfigError(f"{env}: {why}, so nobody can play it {how}; leave it out, or choose another --model")
     sampling = Sampling(temperature=args.temperature, top_p=args.top_p, max_tokens=args.max_tokens)
     return [
         Plan(
@@ -173,6 +182,7 @@ def _bound(args: argparse.Namespace, plan: Plan, player: str) -> list[tuple[Plan
     """The floor or the ceiling of a plan, on the environments that have one. An expert plays a start the same way every time."""
     from gem_core.policies.named import policy_named
     from gem_core.policies.players import unplayable
+    from gem_core.pool import close_unused
     from gem_core.registry import make
 
     if args.no_bounds or player == args.model:
@@ -182,7 +192,7 @@ def _bound(args: argparse.Namespace, plan: Plan, player: str) -> list[tuple[Plan
         made: Any = make(env, wrappers=plan.wrappers, **plan.env_kwargs)
         if not unplayable(player, made):
             envs.append(env)
-        made.close()
+        close_unused(made)
     if not envs:
         return []
     samples = plan.samples if player == "random" else 1
@@ -267,5 +277,13 @@ def _write(path: Path, text: str) -> None:
         raise RecordError(f"{path} cannot be written: {error}") from error
 
 
-def _slug(model: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name).strip("-.") or "model"
+def _slug(text: str, otherwise: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or otherwise
+
+
+def _envs_slug(envs: Sequence[str]) -> str:
+    """A folder's name for these environments: another list has another one, so that two evaluations of a model do not meet."""
+    name = "+".join(_slug(env, "env") for env in envs)
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[:_LONGEST].rstrip('-.+')}-{hashlib.sha256(' '.join(envs).encode()).hexdigest()[:8]}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -12,6 +14,9 @@ from gem_core.policy import BatchPolicy
 from gem_core.types import Finish, Generation, Sampling
 
 __all__ = ["TransformersPolicy", "stop_ids_of"]
+
+_SECONDS_TO_END = 60.0
+"""How long to wait, at most, for the one token that is being computed when a policy is closed."""
 
 
 class TransformersPolicy:
@@ -49,6 +54,9 @@ class TransformersPolicy:
         self._takes_positions = "position_ids" in takes
         self._takes_last_only = "logits_to_keep" in takes  # without it, a long prompt pays for a vocabulary per token
         self._requests = BatchPolicy(self.generate_batch, max_batch=max_batch, max_wait=max_wait, where=where, seeded=True)
+        self._generating = _Generating()
+        # A thread that is inside torch when Python shuts down aborts the whole program, whoever left it behind.
+        weakref.finalize(self, self._generating.end)
 
     @property
     def batches(self) -> int:
@@ -63,6 +71,11 @@ class TransformersPolicy:
         """Waits for the batch this prompt goes into."""
         return await self._requests.generate(prompt_ids, sampling)
 
+    def close(self) -> None:
+        """Ends what is being generated for a run that was cut short, after the token it is at; a closed policy generates no more.
+        Done by itself when the program ends."""
+        self._generating.end()
+
     def generate_batch(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int | None] | None = None
     ) -> list[Generation]:
@@ -72,6 +85,7 @@ class TransformersPolicy:
         _check(prompts, sampling)
         if not prompts:
             return []
+        self._generating.begin()
         was_training = self.model.training
         self.model.eval()  # dropout would sample from another distribution than the trainer computes
         try:
@@ -95,6 +109,7 @@ class TransformersPolicy:
         stopped = [False] * len(prompts)
         cache = None
         for _ in range(sampling.max_tokens):
+            self._generating.check()
             logits, cache = self._forward(inputs, mask, positions, cache)
             chosen, chosen_logprobs = _choose(logits, sampling, self._generator, [own[r] for r in rows] if own else None)
             ended = torch.isin(chosen, stops).tolist()
@@ -137,6 +152,30 @@ class TransformersPolicy:
             return False
         text = self.tokenizer.decode(ids, skip_special_tokens=False)
         return any(s in text for s in stop)
+
+
+class _Generating:
+    """The threads that generate, and the word that they are to end."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._threads: set[threading.Thread] = set()
+
+    def begin(self) -> None:
+        """Called on a thread that is about to generate."""
+        self._threads = {t for t in self._threads if t.is_alive()} | {threading.current_thread()}
+        self.check()
+
+    def check(self) -> None:
+        """Raises once it was said to end."""
+        if self._ended.is_set():
+            raise PolicyError("the policy was closed; make a new one to generate with")
+
+    def end(self) -> None:
+        """Waits for every thread but the one that asks and the main one, which does not end before the program does."""
+        self._ended.set()
+        for thread in self._threads - {threading.current_thread(), threading.main_thread()}:
+            thread.join(_SECONDS_TO_END)
 
 
 def stop_ids_of(model: Any, tokenizer: Any) -> frozenset[int]:

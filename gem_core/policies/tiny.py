@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,22 @@ def load_folder(path: str | Path, what: str, device: Any = "cpu") -> tuple[Any, 
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise MissingDependencyError(what, "transformers", str(error)) from error
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with _without_bar():
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(path)
     tokenizer.padding_side = "left"
     return model.to(device).eval(), tokenizer
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Keeps transformers from showing a bar for a folder that is read in a moment; that of a download stays."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    # not disable_progress_bar(), which also overwrites what the user has set in huggingface_hub
+    logging._tqdm_active = False
+    try:
+        yield
+    finally:
+        logging._tqdm_active = shown

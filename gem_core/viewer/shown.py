@@ -101,11 +101,27 @@ def _detail(episode: Episode, gamma: float) -> dict[str, Any]:
         "z": episode.final_observation,
         "q": _plain(episode.final_info),
         "p": _plain(episode.options),
-        "w": episode.wrappers,
+        "w": _wrappers(episode.wrappers),
         "h": episode.attempts,
         "y": round(episode.seconds, 3),
         "f": None if episode.failure is None else asdict(episode.failure),
     }
+
+
+def _wrappers(stack: str) -> str:
+    """A stack, `canonical_wrappers` of it, as one would write it on a command line."""
+    try:
+        items = json.loads(stack or "[]")
+    except (ValueError, RecursionError):  # any text may stand in a record
+        return stack
+    return ", ".join(map(_call, items)) if isinstance(items, list) else stack
+
+
+def _call(item: Any) -> str:
+    match item:
+        case [str(name), dict(arguments)]:
+            return f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})" if arguments else name
+    return str(item)
 
 
 def _turn(turn: Turn, discounted: float | None) -> dict[str, Any]:

@@ -173,7 +173,7 @@ function fill(row, e, place) {
     make("span", "name", e.c || e.e),
     make("span", "", e.x ? "" : number(e.r)),
   );
-  const facts = [`#${e.n}`, `seed ${e.i}`, `${e.t} turns`];
+  const facts = [`#${e.n}`, `seed ${e.i}`, `${e.t} turn${e.t === 1 ? "" : "s"}`];
   if (e.k !== null) facts.push(`${e.k} tokens`);
   if (e.u) facts.push(`${e.u} tool`);
   row.lastChild.replaceChildren(make("span", "", facts.join(" · ")), make("span", e.x ? "bad" : "", e.s));
@@ -249,7 +249,7 @@ function facts(e, detail) {
   if (e.w) add("errors", String(e.w), "warn");
   add("seconds", number(detail.y, 2));
   if (Object.keys(detail.p).length) add("options", JSON.stringify(detail.p));
-  if (detail.w && detail.w !== "[]") add("wrappers", detail.w);
+  if (detail.w) add("wrappers", detail.w);
   add("advantage", `${settings.estimator}, gamma ${settings.gamma}`);
   return line;
 }

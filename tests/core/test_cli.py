@@ -166,6 +166,7 @@ def test_the_end_of_input_leaves_in_peace(echo: str, capsys: pytest.CaptureFixtu
     ("arguments", "said"),
     [
         (["play", "game:GuessTheNumbr-v0-easy"], "did you mean 'game:GuessTheNumber-v0-easy'"),
+        (["play", "Guess"], "did you mean 'game:GuessTheNumber-v0' or 'game:GuessTheNumber-v0-easy'"),
         (["play", EASY, "--wrappers", "boxd"], "did you mean 'boxed'"),
         (["play", EASY, "--wrappers", "turn_limit(3)"], "write it as name(key=value"),
         (["play", EASY, "--wrappers", "turn_limit"], "needs 'max_turns'"),
@@ -241,8 +242,8 @@ def test_python_m_gem_core_is_the_same_command() -> None:
     assert (done.returncode, done.stdout) == (0, "gem-rl 0.2.0\n")
 
 
-def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([])
-    assert stopped.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
+def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "play an environment in the terminal" in said.err

@@ -38,7 +38,15 @@ def test_a_killed_run_is_gone_on_from_and_its_half_line_is_cut_off(tmp_path: Pat
     MetricsFile(path).write(step=2, success=0.3)
     assert [m["success"] for m in read_metrics(path)] == [0.1, 0.2, 0.3]
     MetricsFile(path, overwrite=True)
-    assert read_metrics(path) == []
+    assert not path.exists()
+
+
+def test_a_run_without_an_update_leaves_no_metrics(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []
+    (tmp_path / "metrics.jsonl").touch()  # as earlier versions left it
+    MetricsFile(tmp_path).write(step=0, success=0.5)
+    assert len(read_metrics(tmp_path)) == 1
 
 
 def test_what_is_no_number_and_what_is_no_metrics_file_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,20 @@ from typing import Any
 import pytest
 from conftest import ROOT, clean_env
 
-from gem_core import Episode, Limits, Message, RandomPlayer, ScriptedPlayer, Stop, Turn, list_envs, register, run_batch, tasks_for
+from gem_core import (
+    Env,
+    Episode,
+    Limits,
+    Message,
+    RandomPlayer,
+    ScriptedPlayer,
+    Stop,
+    Turn,
+    list_envs,
+    register,
+    run_batch,
+    tasks_for,
+)
 from gem_core.__main__ import main
 from gem_core.envs.guess_the_number import GuessTheNumber
 from gem_core.errors import ConfigError, PolicyError
@@ -420,6 +433,47 @@ def test_the_exit_code_says_whether_the_score_is_as_asked_for(tmp_path: Path, ca
     assert "below 1.0" in capsys.readouterr().err
     assert main([*base, "--min-return", "2"]) == 1
     assert main([*base, "--max-turns", "x"]) == 2
+
+
+def test_each_list_of_environments_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for envs in ([EASY], ["game:Hangman-v0-easy"], [EASY, "game:Hangman-v0-easy"], ["game:*-easy"], ["game:*-v0"]):
+        command = ["eval", *envs, "--model", "random", "--seeds", "1", "--no-bounds", "--quiet"]
+        assert main(command) == main(command) == 0  # the second one goes on in the same place
+    names = sorted(path.parent.name for path in (tmp_path / "runs" / "eval" / "random").glob("*/episodes.jsonl"))
+    easy, hangman = "game-GuessTheNumber-v0-easy", "game-Hangman-v0-easy"
+    assert {easy, hangman, f"{easy}+{hangman}"} < set(names)
+    assert len(names) == 5
+    assert max(map(len, names)) < 100
+
+
+class Silent(Env):
+    """Nobody but a model can play it."""
+
+    def on_reset(self, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return "Well?", {}
+
+    def on_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", 0.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("random", "Silent has no sample_action(), so nobody can play it at random"),
+        ("expert", "Silent has no expert(), so nobody can play it as an expert"),
+    ],
+)
+def test_a_player_that_cannot_play_is_refused_before_anything_is_played(
+    model: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register("test:Silent-v0", Silent)
+    try:
+        assert main(["eval", EASY, "test:Silent-v0", "--model", model, "--out", str(tmp_path / "out")]) == 2
+    finally:
+        environments.remove("test:Silent-v0")
+    assert f"test:Silent-v0: {said}; leave it out" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_several_turn_limits_are_several_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

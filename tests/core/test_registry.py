@@ -84,6 +84,15 @@ def test_an_unknown_id_suggests_the_nearest(id: str, meant: str) -> None:
     assert isinstance(unknown.value, LookupError)
 
 
+def test_a_part_of_a_name_comes_first_and_then_what_is_spelt_like_it_in_its_namespace() -> None:
+    known = ("game:Guess-v0", "game:Guess-v0-easy", "code:Guest-v0", "game:Guild-v0", "text:MyGuess-v0")
+    assert "mean 'game:Guess-v0' or 'game:Guess-v0-easy' or 'text:MyGuess-v0'?" in str(UnknownNameError("kind", "guess", known))
+    said = str(UnknownNameError("kind", "game:Guesst-v0", known))
+    assert "'game:Guess-v0'" in said
+    assert "code:" not in said
+    assert "mean 'game:Guild-v0'" in str(UnknownNameError("kind", "gam:Guild-v0", known))
+
+
 @pytest.mark.parametrize("id", [None, 5, ["game:X"]])
 def test_an_id_that_is_no_text_is_refused(id: Any) -> None:
     with pytest.raises(ConfigError, match="an environment id is a string"):

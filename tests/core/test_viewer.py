@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,24 @@ def test_a_page_holds_every_text_return_and_advantage() -> None:
     assert [s["r"] for kind, s in lines if kind == "e"] == [e.total_reward for e in episodes]
     for shown, true in zip(lines[-1][1], advantages(episodes, "rebn", gamma=0.9), strict=True):
         assert shown == pytest.approx(true, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("stack", "shown"),
+    [
+        ('[["boxed", {}]]', "boxed"),
+        ('[["boxed", {}], ["turn_limit", {"max_turns": 3}], "mine.Wrapper"]', "boxed, turn_limit(max_turns=3), mine.Wrapper"),
+        ("[]", ""),
+        ("", ""),
+        ("{", "{"),
+        ("5", "5"),
+        ("[[1], 2]", "[1], 2"),
+    ],
+)
+def test_wrappers_are_shown_as_one_would_write_them(stack: str, shown: str) -> None:
+    (episode,) = run_batch(tasks_for(EASY, [0]), RandomPlayer())
+    lines = lines_of(page_of([replace(episode, wrappers=stack)], "t"))
+    assert [content["w"] for kind, content in lines if kind == "d"] == [shown]
 
 
 def test_a_page_allows_its_own_script_and_nothing_else() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -158,6 +159,49 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
     assert "Traceback" not in said
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curve.png", "episodes.jsonl"}
     assert len(metrics(tmp_path)) >= 3
+
+
+def test_ctrl_c_before_the_first_update_leaves_nothing_that_blocks_the_next_run(tmp_path):
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        command(out, "--eval-episodes", "20000"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    waited = time.monotonic() + 120
+    while process.poll() is None and not out.exists() and time.monotonic() < waited:
+        time.sleep(0.05)
+    time.sleep(1.0)  # until the model generates
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "interrupted after 0 updates" in said
+    assert "terminate called" not in said
+    assert "Traceback" not in said
+    (out / "metrics.jsonl").touch()  # as earlier versions left it
+    again = run(out, *SMALL)
+    assert again.returncode == 0, again.stderr
+
+
+def test_the_score_before_training_is_told_at_once_and_is_not_on_the_clock(recipe, tmp_path, monkeypatch, capsys):
+    now, scored = [0.0], recipe.success_rate
+
+    def score_slowly(episodes):
+        now[0] += 1000.0
+        return scored(episodes)
+
+    def interrupted(total):
+        assert "before training: success" in capsys.readouterr().out
+
+        def advance(text):
+            raise KeyboardInterrupt
+
+        return advance, lambda: None
+
+    monkeypatch.setattr(recipe, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(recipe, "success_rate", score_slowly)
+    monkeypatch.setattr(recipe, "progress", interrupted)
+    assert not recipe.train(recipe.parse_args(["--out", str(tmp_path), *SMALL]))
+    assert metrics(tmp_path)[0]["seconds"] == 1000  # its own success, and not that of the held-out seeds
+    assert "before training: success" in capsys.readouterr().out
 
 
 def test_help_shows_every_setting():
