@@ -91,7 +91,8 @@ SLACK = replace(GUESS, kwargs={"max_turns": 10})
 """Turns enough to find the number by counting: only a discount makes haste."""
 HANGMAN = Setting("game:Hangman-v0-easy")
 OTHERS = {"seed": 10_000}
-"""Tasks of a generator that are not trained on: it makes task i of seed + i, and 500 of seed 42 are trained on."""
+"""Other tasks of a generator than training has: it makes task i of seed + i, and 500 of seed 42 are trained on. A small
+generator asks some of its questions again."""
 SUM = Setting(
     "rg:chain_sum",
     {"config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}},
