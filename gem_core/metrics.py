@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from gem_core.types import Episode
 
-__all__ = ["BatchMetrics", "sizes"]
+__all__ = ["BatchMetrics", "advantage_sizes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,6 @@ class BatchMetrics:
         return found
 
 
-def sizes(episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]]) -> list[float]:
+def advantage_sizes(episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]]) -> list[float]:
     """How large the advantage of each trained turn is; `gem/advantage_abs` is their mean over all ranks."""
     return [abs(a) for episode, numbers in zip(episodes, per_turn) for t, a in enumerate(numbers) if episode.trained(t)]

@@ -13,7 +13,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from gem_core.errors import ConfigError, GemError
-from gem_core.metrics import BatchMetrics, sizes
+from gem_core.metrics import BatchMetrics, advantage_sizes
 from gem_core.tokens import discounted_returns
 from gem_core.types import Episode
 from gem_openrlhf.config import GemSpec
@@ -102,6 +102,6 @@ def _returns(episode: Episode, gamma: float) -> list[float]:
 def _metrics(experiences: Sequence[Any], episodes: Sequence[Episode], credit: Sequence[Sequence[float]]) -> dict[str, float]:
     found = {f"gem/{name}": value for name, value in BatchMetrics.of(episodes).means().items()}
     found["gem/tokens"] = float(sum(e.action_mask.sum() for e in experiences))
-    trained = sizes(episodes, credit)
+    trained = advantage_sizes(episodes, credit)
     found["gem/advantage_abs"] = sum(trained) / len(trained) if trained else 0.0
     return found

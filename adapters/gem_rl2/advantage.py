@@ -19,7 +19,7 @@ import RL2.trainer.ppo as rl2_ppo
 import torch
 import wandb
 
-from gem_core.metrics import sizes
+from gem_core.metrics import advantage_sizes
 from gem_rl2.config import longest_row, prepare_config
 from gem_rl2.convert import rows_of, spread
 from gem_rl2.interface import replaced, which_rl2
@@ -105,7 +105,7 @@ def put_advantages(plays: Plays, tensor_dict: dict[str, Any], cu_seqs: Any, step
             tokens = torch.tensor(spread(view, numbers), dtype=torch.float32)
             found[row, : len(tokens)] = tokens
     tensor_dict["advantages"] = found
-    trained = sizes(episodes, per_turn)
+    trained = advantage_sizes(episodes, per_turn)
     wandb.log({"gem/advantage_abs": sum(trained) / len(trained) if trained else 0.0}, step=step)
 
 

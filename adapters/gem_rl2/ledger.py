@@ -45,6 +45,11 @@ class Ledger:
 
     def take(self, tensors: MutableMapping[str, Any], cu_seqs: Any) -> list[Episode]:
         """The episode of each trajectory of RL2's batch, in its order. Their numbers leave the batch: the loss needs none."""
+        if _NUMBER not in tensors:
+            raise RowsLostError(
+                f"RL2's batch has no {_NUMBER!r} (it has {sorted(tensors)}), so that nobody knows whose its rows are; this "
+                "version, or a patch of it, works differently from those gem_rl2 was tested with"
+            )
         numbers = tensors.pop(_NUMBER)[:, 0].tolist()
         found = []
         for trajectory, (start, end) in enumerate(pairwise(cu_seqs.tolist())):

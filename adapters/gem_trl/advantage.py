@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
 from gem_core.errors import ConfigError, GemError
-from gem_core.metrics import sizes
+from gem_core.metrics import advantage_sizes
 from gem_trl.convert import completion, spread
 from gem_trl.rollout import GemRollout
 
@@ -103,7 +103,7 @@ def check_batch(out: dict[str, Any], rows: Sequence[Any]) -> None:
 
 def _log(trainer: Any, per_turn: Sequence[Sequence[float]], episodes: Sequence[Any]) -> None:
     mode = "train" if trainer.model.training else "eval"
-    everybody = [a for part in gather_object([sizes(episodes, per_turn)]) for a in part]
+    everybody = [a for part in gather_object([advantage_sizes(episodes, per_turn)]) for a in part]
     trainer._metrics[mode]["gem/advantage_abs"].append(sum(everybody) / len(everybody) if everybody else 0.0)
     first = [numbers[0] if numbers else 0.0 for numbers in per_turn]
     shown = [a for part in gather_object([first]) for a in part]

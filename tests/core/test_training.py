@@ -9,7 +9,7 @@ import pytest
 
 from gem_core import RandomPlayer, Stop, run_batch, tasks_for
 from gem_core.errors import ConfigError, OptionError, UnknownNameError
-from gem_core.metrics import BatchMetrics, sizes
+from gem_core.metrics import BatchMetrics, advantage_sizes
 from gem_core.play import Limits
 from gem_core.training import TrainingSpec
 from gem_trl import ADAPTER
@@ -117,7 +117,7 @@ def test_the_size_of_an_advantage_counts_by_trained_turns() -> None:
     episodes = run_batch(tasks_for(GAME, range(4)), RandomPlayer(), limits=Limits(max_turns=2))
     episodes[0] = replace(episodes[0], stop=Stop.ENV_ERROR)
     turns = [[float(-n - t) for t in range(len(e.turns))] for n, e in enumerate(episodes)]
-    assert sizes(episodes, turns) == [abs(a) for numbers in turns[1:] for a in numbers]
+    assert advantage_sizes(episodes, turns) == [abs(a) for numbers in turns[1:] for a in numbers]
 
 
 def test_metrics_of_nothing_but_void_episodes_name_only_those() -> None:

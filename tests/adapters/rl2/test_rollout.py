@@ -189,6 +189,13 @@ def test_a_batch_changed_on_the_way_stops_training(play: Play, name: str) -> Non
         rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
 
 
+def test_a_batch_that_lost_its_numbers_stops_training(play: Play) -> None:
+    (tensors, cu_seqs), _, plays = play(ECHO, [0, 1, 2])
+    del tensors["gem_number"]
+    with gem_advantages(plays), pytest.raises(RowsLostError, match="no 'gem_number'"):
+        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+
+
 def test_rows_of_two_episodes_are_no_trajectory(play: Play) -> None:
     (tensors, cu_seqs), _, plays = play(ECHO, [0, 1, 2])
     with gem_advantages(plays), pytest.raises(RowsLostError, match="none that was played"):
