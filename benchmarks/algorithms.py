@@ -45,10 +45,11 @@ from torch.nn import functional
 
 from gem_core import Episode, GemError, HorizonSchedule, Limits, Renderer, Rollout, Sampling, advantages, tasks_for, token_views
 from gem_core.errors import ConfigError
-from gem_core.imitation import tokenised
 from gem_core.policies import load_smollm2, load_tiny
+from gem_core.policies.players import RandomPlayer
+from gem_core.policies.scripted import ScriptedPlayer
 from gem_core.policies.tiny import load_folder
-from gem_core.policy import RandomPlayer, ScriptedPlayer
+from gem_core.training.demonstrations import tokenised
 
 RESULTS = Path(__file__).parent / "results" / "algorithms"
 DATA = Path(__file__).parents[1] / "gem_core" / "envs" / "data"
@@ -287,7 +288,7 @@ def lesson_rows(settings: Sequence[Setting], tokenizer: Any, count: int) -> list
         tasks = tasks_for(setting.env, range(count), wrappers=setting.tools, env_kwargs=setting.kwargs)
         with Rollout(player, limits=Limits(max_turns=min(4, setting.turns or 4)), concurrency=8) as engine:
             episodes = engine.run_batch(tasks)
-        broken = next((e for e in episodes if e.void), None)
+        broken = next((e for e in episodes if e.failed), None)
         if broken is not None:
             raise ConfigError(f"{setting.env} with {setting.kwargs} cannot be played: {broken.failure}")
         framed = setting.env.startswith(("rg:", "math:", "logic:", "qa:", "code:")) and not setting.guesses
@@ -439,7 +440,7 @@ class Trainer:
         tasks = tasks_for(setting.env, seeds, samples=samples, wrappers=setting.tools, env_kwargs=setting.kwargs)
         self.engine.reuse(self.policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.slots)
         episodes = self.engine.run_batch(tasks)
-        if all(e.void for e in episodes):
+        if all(e.failed for e in episodes):
             raise ConfigError(f"every episode of {setting.env} failed, the first with: {episodes[0].failure}")
         generation = self.policy.seconds - busy
         clock.generation += generation
@@ -524,7 +525,7 @@ def _logprobs(model: Any, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torc
 
 def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
     """What a batch came to, over the episodes that were played to an end."""
-    known = [e for e in episodes if not e.void]
+    known = [e for e in episodes if not e.failed]
     solved = [len(e.turns) for e in known if e.success]
     returns = [sum(e.rewards) for e in known]
     return {
@@ -536,7 +537,7 @@ def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
         "tool_uses": fmean(e.final_info.get("tool_uses", 0) for e in known),
         "tokens": sum(len(t.action_ids) for e in known for t in e.turns),
         "commonest": max(Counter(e.turns[0].action for e in known if e.turns).values(), default=0) / len(known),
-        "void": len(episodes) - len(known),
+        "failed": len(episodes) - len(known),
     }
 
 
@@ -549,7 +550,7 @@ def _short(number: float | None) -> float | None:
 
 def prepare(work: Path) -> None:
     """The problems of the runs with tools: products of two numbers, and facts about an invented country with its corpus."""
-    from gem_core.tools.search import Index
+    from gem_tools.search import Index
 
     work.mkdir(parents=True, exist_ok=True)
     pairs = [(a, b) for a in range(11, 100) for b in range(11, a + 1)]

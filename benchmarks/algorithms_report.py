@@ -16,8 +16,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from gem_core import HorizonSchedule
-from gem_core.curves import draw_curves, pyplot_module, read_metrics, save_figure
 from gem_core.errors import ConfigError
+from gem_core.training.metrics_file import read_metrics
+from gem_eval.curves import draw_curves, pyplot_module, save_figure
 
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
 TRL_PAGE, VERL_PAGE = (Path(__file__).parents[1] / "adapters" / name / "README.md" for name in ("gem_trl", "gem_verl"))

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from gem_core import Env, register
+from gem_core.execution.vector.factory import make_vec
 from gem_core.policies.tiny import load_tiny, tiny_model_path
-from gem_core.render import Conversation, Renderer
-from gem_core.rollout import Rollout, tasks_for
-from gem_core.types import Finish, Generation, Message, Sampling
-from gem_core.vector import make_vec
+from gem_core.rollout.engine import Rollout, tasks_for
+from gem_core.rollout.renderer import Conversation, Renderer
+from gem_core.types import FinishReason, Generation, Message, Sampling
 
 SERVER = Path(__file__).parents[1] / "tests" / "adapters" / "rl2" / "sglang_server.py"
 ENV = "benchmark:Uneven-v0"
@@ -68,7 +68,7 @@ class SGLang:
             answer.raise_for_status()
             meta = (await answer.json())["meta_info"]
         tokens = meta["output_token_logprobs"]
-        finish = Finish.STOP if meta["finish_reason"]["type"] == "stop" else Finish.LENGTH
+        finish = FinishReason.STOP if meta["finish_reason"]["type"] == "stop" else FinishReason.LENGTH
         return Generation(tuple(t[1] for t in tokens), tuple(t[0] for t in tokens), finish)
 
 
@@ -104,7 +104,7 @@ async def asynchronous(
     engine = Rollout(policy, renderer, sampling=SAMPLING, concurrency=len(seeds))
     with engine:
         episodes = await engine.batch(tasks_for(ENV, seeds, env_kwargs=kwargs))
-    assert not any(e.void for e in episodes), [e for e in episodes if e.void]
+    assert not any(e.failed for e in episodes), [e for e in episodes if e.failed]
     return [[t.action_ids for t in e.turns] for e in episodes]
 
 

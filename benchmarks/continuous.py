@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gem_core import Finish, Generation, Sampling
+from gem_core import FinishReason, Generation, Sampling
 from gem_core.errors import ConfigError, PolicyError
-from gem_core.policies.local import stop_ids_of
+from gem_core.policies.transformers_policy import stop_ids_of
 
 __all__ = ["ContinuousPolicy"]
 
@@ -215,7 +215,7 @@ class ContinuousPolicy:
         full = len(request.ids) + len(request.sampled) >= self.context - 1
         if token in self.stop_ids or full or len(request.sampled) >= request.sampling.max_tokens:
             slot.request = None
-            finish = Finish.STOP if token in self.stop_ids else Finish.LENGTH
+            finish = FinishReason.STOP if token in self.stop_ids else FinishReason.LENGTH
             version = self.weight_version
             found = Generation(tuple(request.sampled), tuple(request.logprobs), finish, versions=(version, version))
             _settle(request, found)

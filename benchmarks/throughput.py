@@ -80,7 +80,7 @@ def vector_rate(vec: Any, n: int = 128, rounds: int = 100) -> dict[str, float]:
 
 
 def vector_ours(mode: Any) -> dict[str, float]:
-    from gem_core.vector import make_vec
+    from gem_core.execution.vector.factory import make_vec
 
     with make_vec(GAME, 128, mode=mode, autoreset="same_step") as vec:
         return vector_rate(vec)
@@ -130,8 +130,8 @@ def chatml(messages: list[dict[str, str]]) -> str:
 
 
 def history_ours() -> dict[str, dict[str, float]]:
-    from gem_core.env import Env
-    from gem_core.render import Conversation, Renderer
+    from gem_core.env.base import Env
+    from gem_core.rollout.renderer import Conversation, Renderer
     from gem_core.types import Message
     from gem_core.wrappers.history import Concat, ConcatChat, ConcatChatOnReset
 
@@ -197,8 +197,8 @@ SECONDS = 4.0
 
 
 def slow_ours() -> dict[str, float]:
-    from gem_core.env import Env
-    from gem_core.vector import AsyncVectorEnv
+    from gem_core.env.base import Env
+    from gem_core.execution.vector.env import AsyncVectorEnv
 
     class Sleeping(Env):
         def __init__(self, seconds: float) -> None:
@@ -257,7 +257,7 @@ def slow_reference() -> dict[str, float]:
 
 def crash_ours() -> dict[str, float]:
     from gem_core import RandomPlayer, Rollout, Task
-    from gem_core.env import Env
+    from gem_core.env.base import Env
 
     class Crashing(Env):
         execution = "inline"
@@ -275,8 +275,8 @@ def crash_ours() -> dict[str, float]:
 
     engine = Rollout(RandomPlayer(), concurrency=64, make_env=lambda task: Crashing())
     episodes = engine.run_batch([Task("x:Crashing", seed) for seed in range(64)])
-    assert all(e.total_reward == 5.0 for e in episodes if not e.void)
-    return {"lost": sum(e.void for e in episodes), "of": len(episodes)}
+    assert all(e.total_reward == 5.0 for e in episodes if not e.failed)
+    return {"lost": sum(e.failed for e in episodes), "of": len(episodes)}
 
 
 def crash_reference() -> dict[str, float]:
@@ -333,7 +333,7 @@ def many_ours() -> dict[str, float]:
     start, cpu = time.perf_counter(), time.process_time()
     episodes = engine.run_batch(tasks_for(GAME, range(10_000)))
     return {
-        "finished": sum(not e.void for e in episodes),
+        "finished": sum(not e.failed for e in episodes),
         "turns": sum(len(e.turns) for e in episodes),
         "at once": policy.most,
         "seconds": time.perf_counter() - start,
@@ -357,7 +357,7 @@ def tokenizer() -> Any:
 
 
 def tokens_ours() -> dict[str, Any]:
-    from gem_core.render import Conversation, Renderer
+    from gem_core.rollout.renderer import Conversation, Renderer
     from gem_core.types import Message
 
     turns = 50

@@ -21,13 +21,13 @@ from typing import Any
 
 from reference_venv import reference_python
 
-from gem_core.env import Env
-from gem_core.policy import ScriptedPlayer
-from gem_core.rollout import Rollout
-from gem_core.tools.python import PythonTool
-from gem_core.tools.sandbox import Sandbox, SandboxLimits
-from gem_core.tools.wrapper import ToolWrapper
+from gem_core.env.base import Env
+from gem_core.policies.scripted import ScriptedPlayer
+from gem_core.rollout.engine import Rollout
 from gem_core.types import Task
+from gem_tools.python import PythonTool
+from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
+from gem_tools.wrapper import ToolWrapper
 
 REFERENCE = """
 import json, sys, time
@@ -86,10 +86,10 @@ def gem(isolation: Any, calls: int, episodes: int) -> dict[str, Any]:
         began = time.perf_counter()
         played = engine.run_batch([Task("calls", seed) for seed in range(episodes)])
         seconds = time.perf_counter() - began
-        void = sum(episode.void for episode in played)
+        failed = sum(episode.failed for episode in played)
         open_to = ", ".join(sandbox.containment.not_contained) or "nothing known"
         name = "gem, bubblewrap" if sandbox.containment.full else "gem, fallback"
-    return {"name": name, "seconds": seconds, "right": right, "one": statistics.median(costs), "void": void, "open": open_to}
+    return {"name": name, "seconds": seconds, "right": right, "one": statistics.median(costs), "failed": failed, "open": open_to}
 
 
 def reference(python: str, calls: int, episodes: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def reference(python: str, calls: int, episodes: int) -> dict[str, Any]:
     )
     return {
         "name": "gem-llm 0.1.0",
-        "void": 0,
+        "failed": 0,
         "open": "files, network, memory, processes",
         **json.loads(done.stdout.splitlines()[-1]),
     }
@@ -119,11 +119,11 @@ def main() -> None:
     rows = [gem("auto", args.calls, args.episodes), gem("partial", args.calls, args.episodes)]
     rows.append(reference(python, args.calls, args.episodes))
     print(f"{args.calls} calls from {args.episodes} episodes, Python {sys.version.split()[0]}, {os.cpu_count()} cores\n")
-    print("| tool | calls/s | right answers | void episodes | one call, median | a program can still reach |")
+    print("| tool | calls/s | right answers | failed episodes | one call, median | a program can still reach |")
     print("|---|---|---|---|---|---|")
     for row in rows:
         rate = f"{args.calls / row['seconds']:.0f}"
-        cells = (row["name"], rate, f"{row['right']}/{args.calls}", row["void"], f"{1000 * row['one']:.1f} ms", row["open"])
+        cells = (row["name"], rate, f"{row['right']}/{args.calls}", row["failed"], f"{1000 * row['one']:.1f} ms", row["open"])
         print(f"| {' | '.join(map(str, cells))} |")
     if any(row["right"] != args.calls for row in rows if row["name"].startswith("gem,")):
         sys.exit("not every call gave its answer")

@@ -2,14 +2,14 @@
 # requires-python = ">=3.10"
 # dependencies = ["gem[transformers]>=0.2"]
 # ///
-"""Makes gem_core/tiny: a small Llama that imitates a weak player of GuessTheNumber, as a pretrained model would play it.
+"""Makes gem_core/policies/tiny_model: a small Llama that imitates a weak player of GuessTheNumber, as a pretrained model would play it.
 
 The player guesses inside the interval that the hints leave half of the time, and anywhere otherwise. Its transcripts are
 played by the real engine: the unmodified environments, the chat template, the renderer. The model is trained on the tokens
 of the player's actions alone, first on a player that always heeds the hints, from whom it learns sooner what they mean, and
 then on the weak one, until it is as weak. The same seed gives the same weights on the same machine.
 
-    python examples/make_tiny_model.py --out gem_core/tiny
+    python examples/make_tiny_model.py --out gem_core/policies/tiny_model
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gem_core.policies import TransformersPolicy
 
 @dataclass
 class Args:
-    out: str = "gem_core/tiny"
+    out: str = "gem_core/policies/tiny_model"
     """where the model folder goes"""
     seed: int = 0
     """of everything: transcripts, weights, batches"""

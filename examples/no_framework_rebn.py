@@ -9,7 +9,7 @@
     python examples/no_framework_rebn.py --advantage grpo --samples 8
     python examples/no_framework_rebn.py --model smollm2                    # SmolLM2-135M-Instruct, wants a GPU
 
-Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (the last batch; `gem_core.record` reads it).
+Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (the last batch; `gem_core.records.file` reads it).
 A folder that holds metrics already is refused, unless --overwrite is given: then those three files are replaced.
 Ctrl-C ends the training, not the work: curve, metrics and episodes of what was done are written.
 """
@@ -37,18 +37,19 @@ from gem_core import (
     Rollout,
     Sampling,
     advantages,
-    estimators,
     make,
     tasks_for,
     token_views,
 )
-from gem_core.curves import MetricsFile, draw_curves
+from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies import TransformersPolicy, load_smollm2, load_tiny
 from gem_core.policies.tiny import load_folder
-from gem_core.record import RecordWriter
-from gem_core.registry import parse_wrappers
-from gem_core.tracker import Tracker
+from gem_core.records.file import RecordWriter
+from gem_core.training.advantage import estimators
+from gem_core.training.metrics_file import MetricsFile
+from gem_core.training.tracker import Tracker
+from gem_eval.curves import draw_curves
 
 
 @dataclass
@@ -171,7 +172,7 @@ def load_model(args: Args) -> tuple[Any, Any]:
 
 def success_rate(episodes: Sequence[Episode]) -> float:
     """The share of episodes the environment calls a success, of those whose outcome is known."""
-    known = [e.success for e in episodes if not e.void]
+    known = [e.success for e in episodes if not e.failed]
     return sum(map(bool, known)) / max(len(known), 1)
 
 
@@ -248,7 +249,7 @@ def train(args: Args) -> bool:
             # 1. play: token-exact episodes, a reward for each turn
             seeds = [starts.randrange(2**30) for _ in range(args.episodes // args.samples)]
             batch = play(seeds, args.samples, step)
-            known = [e for e in batch if not e.void]
+            known = [e for e in batch if not e.failed]
             if not known:
                 raise ConfigError(f"every episode of update {step} failed, the first with: {batch[0].failure}")
 
@@ -293,7 +294,7 @@ def train(args: Args) -> bool:
                 "tokens": tokens,
                 "loss": loss,
                 "grad_norm": grad_norm,
-                "void": len(batch) - len(known),
+                "failed": len(batch) - len(known),
                 "seconds": round(time.time() - training_began, 3),
             }
             metrics.append(line)

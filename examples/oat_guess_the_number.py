@@ -11,7 +11,7 @@
 
 oat needs Linux on x86_64, Python 3.10 and a GPU. How it runs on a CPU, for tests, is said in adapters/gem_oat/README.md.
 
-Writes to --out: metrics.jsonl (a line per update), curve.png, episodes-N.jsonl (every episode of actor N; `gem_core.record`
+Writes to --out: metrics.jsonl (a line per update), curve.png, episodes-N.jsonl (every episode of actor N; `gem_core.records.file`
 reads it). A folder that holds metrics already is refused, unless --overwrite is given: then those files are replaced.
 Ctrl-C ends the training, not the work: curve, metrics and episodes of what was done are written.
 """
@@ -30,9 +30,10 @@ from typing import Any, get_args, get_type_hints
 import launchpad
 from oat.algorithms.ppo import PPOArgs
 
-from gem_core import GemError, estimators
+from gem_core import GemError
 from gem_core.errors import ConfigError
 from gem_core.policies import tiny_model_path
+from gem_core.training.advantage import estimators
 from gem_oat import GemSpec
 
 
@@ -212,7 +213,7 @@ def train(args: Args) -> bool:
             "loss": line["train/pg_loss"],
             "critic_loss": line.get("train/critic_loss"),
             "grad_norm": line["train/policy_grad_norm"],
-            "void": line["gem/void"],
+            "failed": line["gem/failed"],
             "older_weights": line["gem/older_weights"],
             "seconds": line["actor/total_time"] + line["train/total_time"],
         }

@@ -10,7 +10,7 @@
     python examples/openrlhf_guess_the_number.py --advantage grpo --samples 8
     python examples/openrlhf_guess_the_number.py --model smollm2
 
-Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (every episode; `gem_core.record` reads it),
+Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (every episode; `gem_core.records.file` reads it),
 openrlhf.jsonl (all of OpenRLHF's numbers), starts.jsonl (the data set) and model/, the trained model.
 A folder that holds metrics already is refused, unless --overwrite is given: then those files are replaced.
 Ctrl-C ends the training, not the work: curve, metrics and episodes of what was done are written.
@@ -27,10 +27,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from gem_core import GemError, estimators
+from gem_core import GemError
 from gem_core.errors import ConfigError
 from gem_core.policies import load_smollm2
 from gem_core.policies.tiny import tiny_model_path
+from gem_core.training.advantage import estimators
 from gem_openrlhf import GemSpec, launch
 
 
@@ -237,7 +238,7 @@ def train(args: Args) -> bool:
             "tokens": log["gem/tokens"],
             "loss": log["policy_loss"],
             "grad_norm": log["actor_grad_norm"],
-            "void": log["gem/void"] * args.episodes,
+            "failed": log["gem/failed"] * args.episodes,
             "seconds": log["timing/step_total"],
         }
         for log in map(json.loads, lines)

@@ -29,8 +29,8 @@ import torch.distributed as dist
 import wandb
 
 from gem_core import Env, GemError, Wrapper
+from gem_core.env.wrapper_stack import register_wrapper
 from gem_core.policies.tiny import tiny_model_path
-from gem_core.registry import register_wrapper
 from gem_rl2 import GemPPOTrainer, GemSpec, compose, start_process_group, which_rl2
 
 slept: list[float] = []

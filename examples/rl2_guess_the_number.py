@@ -10,7 +10,7 @@
     torchrun --nproc_per_node=1 examples/rl2_guess_the_number.py --set actor.kl.coef=0.01 --set actor.kl.type=loss
     python tests/adapters/rl2/on_cpu.py examples/rl2_guess_the_number.py              # no GPU: minutes, with stand-ins
 
-Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (every episode; `gem_core.record` reads it), and
+Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (every episode; `gem_core.records.file` reads it), and
 the trained model. A folder that holds metrics already is refused, unless --overwrite is given: then they are replaced.
 Ctrl-C ends the training, not the work: curve, metrics and episodes of what was done are written.
 """
@@ -29,10 +29,12 @@ from typing import Any, get_args, get_type_hints
 import torch.distributed as dist
 import wandb
 
-from gem_core import GemError, estimators
-from gem_core.curves import MetricsFile, draw_curves
+from gem_core import GemError
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies.tiny import tiny_model_path
+from gem_core.training.advantage import estimators
+from gem_core.training.metrics_file import MetricsFile
+from gem_eval.curves import draw_curves
 from gem_rl2 import GemPPOTrainer, GemSpec, compose, start_process_group, which_rl2
 
 
@@ -201,7 +203,7 @@ def train(args: Args) -> bool:
             "turns_mean": log["gem/turns/train"],
             "loss": log["actor/loss"],
             "grad_norm": log["actor/grad_norm"],
-            "void": log["gem/void/train"] * args.episodes,
+            "failed": log["gem/failed/train"] * args.episodes,
             "seconds": log["timing/rollout"] + log["timing/update_actor"] + log.get("timing/update_rollout", 0.0),
         }
         for step, log in sorted(logged.items())

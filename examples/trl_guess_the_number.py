@@ -12,7 +12,7 @@
 A model that hardly ever writes an action in the environment's format has nothing to learn from. --lessons first shows it the
 format: it imitates a player who makes legal moves at random.
 
-Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (every episode; `gem_core.record` reads it).
+Writes to --out: metrics.jsonl (a line per update), curve.png, episodes.jsonl (every episode; `gem_core.records.file` reads it).
 A folder that holds metrics already is refused, unless --overwrite is given: then those three files are replaced.
 Ctrl-C ends the training, not the work: curve, metrics and episodes of what was done are written.
 """
@@ -34,13 +34,15 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout functions are 
 import torch
 from trl import GRPOConfig
 
-from gem_core import GemError, RandomPlayer, Renderer, Rollout, estimators, tasks_for, token_views
-from gem_core.curves import MetricsFile, draw_curves
+from gem_core import GemError, RandomPlayer, Renderer, Rollout, tasks_for, token_views
+from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError, MissingDependencyError
-from gem_core.imitation import tokenised
 from gem_core.policies import load_smollm2, load_tiny
 from gem_core.policies.tiny import load_folder
-from gem_core.registry import parse_wrappers
+from gem_core.training.advantage import estimators
+from gem_core.training.demonstrations import tokenised
+from gem_core.training.metrics_file import MetricsFile
+from gem_eval.curves import draw_curves
 from gem_trl import GemGRPOTrainer, GemSpec
 
 
@@ -149,7 +151,7 @@ def teach(model: Any, tokenizer: Any, args: Args, rows: int = 32) -> None:
     wrappers = [*parse_wrappers(args.wrappers), *parse_wrappers(args.tools)]
     with Rollout(RandomPlayer()) as engine:
         played = engine.run_batch(tasks_for(args.env, range(2**30, 2**30 + rows * args.lessons), wrappers=wrappers))
-    broken = next((e for e in played if e.void), None)
+    broken = next((e for e in played if e.failed), None)
     if broken is not None:
         raise ConfigError(f"--lessons needs an environment that a random player can play; {broken!r}")
     views = [view for e in played for view in token_views(tokenised(e, Renderer(tokenizer)))]
@@ -242,7 +244,7 @@ def train(args: Args) -> bool:
             "tokens": log["completions/mean_length"] * args.episodes,
             "loss": log["loss"],
             "grad_norm": log["grad_norm"],
-            "void": log["gem/void"] * args.episodes,
+            "failed": log["gem/failed"] * args.episodes,
             "seconds": log["step_time"],
         }
         for log in trainer.state.log_history

@@ -37,11 +37,13 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout functions are 
 import torch
 from trl import GRPOConfig
 
-from gem_core import GemError, Generation, Limits, Renderer, Rollout, Sampling, estimators, token_views
-from gem_core.curves import MetricsFile, draw_curves
+from gem_core import GemError, Generation, Limits, Renderer, Rollout, Sampling, token_views
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies import load_smollm2, load_tiny
 from gem_core.policies.tiny import load_folder
+from gem_core.training.advantage import estimators
+from gem_core.training.metrics_file import MetricsFile
+from gem_eval.curves import draw_curves
 from gem_trl import GemGRPOTrainer, GemSpec
 
 

@@ -13,7 +13,7 @@ function of the update alone, so that a resumed run goes on where it would have 
     python examples/verl_scaling_inter.py --model smollm2 --env game:Hangman-v0-easy     # vLLM, one GPU
 
 Writes to --out: metrics.jsonl (a line per update), curve.png, verl.jsonl (all that verl logs), episodes-*.jsonl (every episode;
-`gem_core.record` reads it). A folder that holds metrics already is refused, unless --overwrite is given: then these files are
+`gem_core.records.file` reads it). A folder that holds metrics already is refused, unless --overwrite is given: then these files are
 replaced. Ctrl-C ends the training, not the work: curve and metrics of what was done are written.
 
 verl needs a GPU. Without one, the tiny model is trained by verl's own trainer with the stand-ins of tests/adapters/verl in
@@ -35,11 +35,13 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
-from gem_core import GemError, estimators
-from gem_core.curves import MetricsFile, draw_curves
+from gem_core import GemError
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies import load_smollm2, tiny_model_path
-from gem_core.schedule import HorizonSchedule
+from gem_core.training.advantage import estimators
+from gem_core.training.horizon import HorizonSchedule
+from gem_core.training.metrics_file import MetricsFile
+from gem_eval.curves import draw_curves
 from gem_verl import GemSpec
 
 STAND_INS = Path(__file__).resolve().parents[1] / "tests" / "adapters" / "verl"
@@ -163,7 +165,7 @@ def read_log(path: Path, episodes: int, schedule: HorizonSchedule) -> list[dict[
             "tokens": line["data"]["response_length/mean"] * episodes,
             "loss": line["data"]["actor/pg_loss"],
             "grad_norm": line["data"]["actor/grad_norm"],
-            "void": line["data"]["gem/void"] * episodes,
+            "failed": line["data"]["gem/failed"] * episodes,
             "seconds": line["data"]["timing_s/step"],
         }
         for line in lines

@@ -2,62 +2,124 @@
 
 from __future__ import annotations
 
-from gem_core.advantage import Moments, advantages, estimators, register_estimator
-from gem_core.env import Env, EnvState
-from gem_core.errors import GemError
-from gem_core.hookspecs import hookimpl
-from gem_core.plugins import register_plugin
-from gem_core.policy import BatchPolicy, ChatPolicy, Player, Policy, RandomPlayer, ScriptedPlayer, ScriptedPolicy
-from gem_core.registry import EnvSpec, list_envs, make, register, register_wrapper, spec
-from gem_core.render import Conversation, Renderer
-from gem_core.rollout import Interrupted, Limits, Rollout, run_batch, run_episode, tasks_for
-from gem_core.schedule import HorizonSchedule
-from gem_core.tokens import TokenView, channel_rewards, discounted_returns, placeholder, token_views
-from gem_core.types import Context, Episode, Failure, Finish, Generation, Message, Sampling, Status, Stop, Task, Turn
-from gem_core.version import __version__
-from gem_core.wrapper import Wrapper
+from typing import TYPE_CHECKING, Any
+
+from gem_core._version import __version__
+from gem_core.env.base import Env
+from gem_core.env.checker import check_env
+from gem_core.env.from_gymnasium import FromGymnasium
+from gem_core.env.registry import EnvSpec, list_envs, make, register, spec
+from gem_core.env.wrapper import Wrapper
+from gem_core.env.wrapper_stack import register_wrapper
+from gem_core.errors import (
+    ActionTypeError,
+    CheckError,
+    ConfigError,
+    ContractError,
+    DeadlineError,
+    EnvDiedError,
+    EnvError,
+    GemError,
+    MissingDependencyError,
+    NotTrainableError,
+    OptionError,
+    PluginError,
+    PolicyError,
+    RecordError,
+    RegistrationError,
+    RenderError,
+    ResetNeededError,
+    UnknownNameError,
+)
+from gem_core.execution.vector.factory import make_vec
+from gem_core.plugins.hookspecs import hookimpl
+from gem_core.plugins.manager import register_plugin
+from gem_core.policies.base import ChatPolicy, Player, Policy
+from gem_core.policies.batching import BatchPolicy
+from gem_core.policies.players import RandomPlayer
+from gem_core.policies.scripted import ScriptedPlayer, ScriptedPolicy
+from gem_core.records.file import RecordWriter, read_episodes
+from gem_core.rollout.engine import Rollout, run_batch, run_episode, tasks_for
+from gem_core.rollout.limits import Limits
+from gem_core.rollout.renderer import Renderer
+from gem_core.training.advantage import advantages, register_estimator
+from gem_core.training.horizon import HorizonSchedule
+from gem_core.training.metrics_file import MetricsFile
+from gem_core.training.sequences import TokenView, token_views
+from gem_core.types import (
+    Context,
+    Episode,
+    Failure,
+    FinishReason,
+    Generation,
+    Message,
+    Sampling,
+    StopReason,
+    Task,
+    Turn,
+    TurnStatus,
+)
+
+if TYPE_CHECKING:
+    from gem_core.env.to_gymnasium import ToGymnasium
 
 __all__ = [
+    "ActionTypeError",
     "BatchPolicy",
     "ChatPolicy",
+    "CheckError",
+    "ConfigError",
     "Context",
-    "Conversation",
+    "ContractError",
+    "DeadlineError",
     "Env",
+    "EnvDiedError",
+    "EnvError",
     "EnvSpec",
-    "EnvState",
     "Episode",
     "Failure",
-    "Finish",
+    "FinishReason",
+    "FromGymnasium",
     "GemError",
     "Generation",
     "HorizonSchedule",
-    "Interrupted",
     "Limits",
     "Message",
-    "Moments",
+    "MetricsFile",
+    "MissingDependencyError",
+    "NotTrainableError",
+    "OptionError",
     "Player",
+    "PluginError",
     "Policy",
+    "PolicyError",
     "RandomPlayer",
+    "RecordError",
+    "RecordWriter",
+    "RegistrationError",
+    "RenderError",
     "Renderer",
+    "ResetNeededError",
     "Rollout",
     "Sampling",
     "ScriptedPlayer",
     "ScriptedPolicy",
-    "Status",
-    "Stop",
+    "StopReason",
     "Task",
+    "ToGymnasium",
     "TokenView",
     "Turn",
+    "TurnStatus",
+    "UnknownNameError",
     "Wrapper",
     "__version__",
     "advantages",
-    "channel_rewards",
-    "discounted_returns",
-    "estimators",
+    "check_env",
     "hookimpl",
     "list_envs",
     "make",
-    "placeholder",
+    "make_vec",
+    "read_episodes",
     "register",
     "register_estimator",
     "register_plugin",
@@ -68,3 +130,11 @@ __all__ = [
     "tasks_for",
     "token_views",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ToGymnasium":  # imports gymnasium and numpy
+        from gem_core.env.to_gymnasium import ToGymnasium
+
+        return ToGymnasium
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

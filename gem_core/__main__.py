@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gem_core.cli import COMMANDS
+from gem_core._version import __version__
+from gem_core.cli import commands
 from gem_core.errors import GemError
-from gem_core.version import __version__
 
 __all__ = ["main"]
 
@@ -22,12 +22,12 @@ PIPE_CLOSED = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; an error of gem's own is one line, never a traceback."""
-    parser = _parser()
-    args = parser.parse_args(argv)
-    if "run" not in args:
-        parser.print_help(sys.stderr)
-        return 2
     try:
+        parser = _parser()
+        args = parser.parse_args(argv)
+        if "run" not in args:
+            parser.print_help(sys.stderr)
+            return 2
         code = int(args.run(args))
         sys.stdout.flush()
         return code
@@ -48,10 +48,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="gem-rl", description="Multi-turn text environments for the RL trainers you already use."
     )
     parser.add_argument("--version", action="version", version=f"gem-rl {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name in COMMANDS:
-        module = importlib.import_module(f"gem_core.cli.{name}")
-        command = commands.add_parser(name, help=module.SUMMARY, description=f"{module.SUMMARY.capitalize()}.")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, path in commands.all().items():
+        module = importlib.import_module(path)
+        command = subparsers.add_parser(name, help=module.SUMMARY, description=f"{module.SUMMARY.capitalize()}.")
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser

@@ -10,8 +10,7 @@ GemError
 │   ├── ActionTypeError (TypeError)      step() was given something that is not a string
 │   ├── ResetNeededError (RuntimeError)  step() before reset(), or after the end of the episode
 │   ├── OptionError (ValueError)         reset() was given an option, or a seed, it does not know
-│   ├── NonsenseError (ValueError)       an environment returned something outside its contract
-│   ├── StateError (ValueError)          set_state() cannot restore that state
+│   ├── ContractError (ValueError)       an environment returned something outside its contract
 │   ├── DeadlineError (TimeoutError)     a step, a generation or an episode took too long
 │   └── EnvDiedError (RuntimeError)      the process an environment lived in is gone
 ├── PolicyError (RuntimeError)           a policy failed, or returned something outside its contract
@@ -37,7 +36,7 @@ __all__ = [
     "EnvError",
     "GemError",
     "MissingDependencyError",
-    "NonsenseError",
+    "ContractError",
     "NotTrainableError",
     "OptionError",
     "PluginError",
@@ -46,7 +45,6 @@ __all__ = [
     "RegistrationError",
     "RenderError",
     "ResetNeededError",
-    "StateError",
     "UnknownNameError",
 ]
 
@@ -122,12 +120,8 @@ class OptionError(EnvError, ValueError):
     """Raised when reset() is given a seed or an option the environment does not take."""
 
 
-class NonsenseError(EnvError, ValueError):
+class ContractError(EnvError, ValueError):
     """Raised when an environment returns something outside its contract."""
-
-
-class StateError(EnvError, ValueError):
-    """Raised when a state cannot be restored."""
 
 
 class DeadlineError(EnvError, TimeoutError):

@@ -16,13 +16,13 @@ __all__ = [
     "Context",
     "Episode",
     "Failure",
-    "Finish",
+    "FinishReason",
     "Generation",
     "Message",
     "Role",
     "Sampling",
-    "Status",
-    "Stop",
+    "TurnStatus",
+    "StopReason",
     "Task",
     "Turn",
 ]
@@ -31,18 +31,18 @@ Role = Literal["system", "user", "assistant", "tool", "continuation"]
 """Who speaks. `continuation` is text put behind the model's own words without any template around it."""
 
 
-class Status(str, Enum):
+class TurnStatus(str, Enum):
     """What a turn is worth to a trainer."""
 
     VALID = "valid"
     """Trained, and counted in every statistic."""
     MASKED = "masked"
     """Its reward is known and flows to earlier turns; its own tokens are neither trained nor counted."""
-    VOID = "void"
+    FAILED = "failed"
     """Its reward is unknown, so every earlier return is unknown too. Ends its episode."""
 
 
-class Finish(str, Enum):
+class FinishReason(str, Enum):
     """Why a generation ended."""
 
     STOP = "stop"
@@ -53,8 +53,8 @@ class Finish(str, Enum):
     """Nothing was sampled."""
 
 
-class Stop(str, Enum):
-    """Why an episode ended. Those for which `void` is true leave its rewards unknown."""
+class StopReason(str, Enum):
+    """Why an episode ended. Those for which `failed` is true leave its rewards unknown."""
 
     TERMINATED = "terminated"
     """The environment reached an end of its own."""
@@ -72,7 +72,7 @@ class Stop(str, Enum):
     """The environment raised."""
     ENV_DEADLINE = "env_deadline"
     """A reset or step took too long."""
-    ENV_NONSENSE = "env_nonsense"
+    ENV_INVALID = "env_invalid"
     """The environment returned something outside its contract."""
     POLICY_ERROR = "policy_error"
     """The policy raised, or returned something outside its contract."""
@@ -84,20 +84,20 @@ class Stop(str, Enum):
     """The run was stopped, for example by Ctrl-C."""
 
     @property
-    def void(self) -> bool:
+    def failed(self) -> bool:
         """Whether an episode that ended this way has unknown rewards."""
-        return self in _VOID
+        return self in _FAILED
 
 
-_VOID = frozenset(
+_FAILED = frozenset(
     {
-        Stop.ENV_ERROR,
-        Stop.ENV_DEADLINE,
-        Stop.ENV_NONSENSE,
-        Stop.POLICY_ERROR,
-        Stop.POLICY_DEADLINE,
-        Stop.EPISODE_DEADLINE,
-        Stop.CANCELLED,
+        StopReason.ENV_ERROR,
+        StopReason.ENV_DEADLINE,
+        StopReason.ENV_INVALID,
+        StopReason.POLICY_ERROR,
+        StopReason.POLICY_DEADLINE,
+        StopReason.EPISODE_DEADLINE,
+        StopReason.CANCELLED,
     }
 )
 
@@ -146,7 +146,7 @@ class Generation:
     """The sampled ids, the sampled stop token included."""
     logprobs: tuple[float, ...] | None = None
     """Of the distribution sampled from, one per id; None where the engine does not give them."""
-    finish: Finish = Finish.STOP
+    finish: FinishReason = FinishReason.STOP
     text: str | None = None
     """Only for policies without ids; otherwise the text is decoded from the ids."""
     versions: tuple[int, int] | None = None
@@ -164,15 +164,15 @@ class Turn:
     action: str
     """The text of the sampled ids, as given to the environment."""
     reward: float | None
-    """None only where the turn is void."""
+    """None only where the turn is failed."""
     added_ids: tuple[int, ...] = ()
     """Prompt ids since the end of the last action; the whole prompt where `restarted`."""
     restarted: bool = False
     """Whether the prompt is not the last prompt and action with something behind it."""
     action_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] | None = None
-    status: Status = Status.VALID
-    finish: Finish = Finish.STOP
+    status: TurnStatus = TurnStatus.VALID
+    finish: FinishReason = FinishReason.STOP
     sampling: Sampling | None = None
     versions: tuple[int, int] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -219,7 +219,7 @@ class Episode:
     env_id: str
     seed: int
     turns: tuple[Turn, ...]
-    stop: Stop
+    stop: StopReason
     options: Mapping[str, Any] = field(default_factory=dict)
     wrappers: str = ""
     """The wrappers and arguments the environment was made with, in one canonical string."""
@@ -239,19 +239,19 @@ class Episode:
 
     def __repr__(self) -> str:
         """Short: trainers print whole batches of these when something is wrong."""
-        paid = "" if self.void else f", return {self.total_reward:g}"
+        paid = "" if self.failed else f", return {self.total_reward:g}"
         why = f", {self.failure}" if self.failure is not None else ""
         return f"<Episode {self.env_id} seed {self.seed}: {len(self.turns)} turns, {self.stop.value}{paid}{why}>"
 
     @property
-    def void(self) -> bool:
+    def failed(self) -> bool:
         """Whether the rewards are unknown, so that nothing of it may be trained or counted."""
-        return self.stop.void
+        return self.stop.failed
 
     @property
     def terminated(self) -> bool:
         """Whether the environment came to an end of its own (a critic's bootstrap value is then 0)."""
-        return self.stop is Stop.TERMINATED
+        return self.stop is StopReason.TERMINATED
 
     @property
     def group(self) -> tuple[str, str, int, str]:
@@ -271,18 +271,18 @@ class Episode:
 
     @property
     def total_reward(self) -> float | None:
-        """The undiscounted sum, None where the episode is void."""
-        return None if self.void else float(sum(self.rewards))
+        """The undiscounted sum, None where the episode is failed."""
+        return None if self.failed else float(sum(self.rewards))
 
     @property
     def success(self) -> bool | None:
-        """What the environment itself says in `info["success"]`; None where it does not say, or is void."""
-        said = None if self.void else self.final_info.get("success")
+        """What the environment itself says in `info["success"]`; None where it does not say, or is failed."""
+        said = None if self.failed else self.final_info.get("success")
         return None if said is None else bool(said)
 
     def trained(self, turn: int) -> bool:
         """Whether the tokens of this turn are trained and its return is counted."""
-        return not self.void and self.turns[turn].status is Status.VALID
+        return not self.failed and self.turns[turn].status is TurnStatus.VALID
 
     def prompt_ids(self, turn: int) -> tuple[int, ...]:
         """The whole prompt of a turn, rebuilt from what each turn added."""
@@ -298,13 +298,13 @@ class Episode:
         ids += self.turns[turn].added_ids
         return tuple(ids)
 
-    def truncated_before_void(self) -> Episode:
-        """The turns before the void one, as an episode that was truncated there: an explicit choice, never a default.
+    def truncated_before_failed(self) -> Episode:
+        """The turns before the failed one, as an episode that was truncated there: an explicit choice, never a default.
 
-        The rewards of a void episode are unknown, so training on its prefix as if it had been cut there biases credit
+        The rewards of a failed episode are unknown, so training on its prefix as if it had been cut there biases credit
         towards plays that break environments late.
         """
-        if not self.void:
+        if not self.failed:
             return self
-        turns = tuple(t for t in self.turns if t.status is not Status.VOID)
-        return replace(self, turns=turns, stop=Stop.TRUNCATED)
+        turns = tuple(t for t in self.turns if t.status is not TurnStatus.FAILED)
+        return replace(self, turns=turns, stop=StopReason.TRUNCATED)

@@ -3,7 +3,7 @@
     python scripts/make_search_sample.py [FOLDER]
 
 The country is invented so that no model knows the answers: they have to be looked up. The result is shipped in
-gem_core/envs/data, and a test compares it with what this prints.
+plugins/gem_envs/data, and a test compares it with what this prints.
 """
 
 from __future__ import annotations

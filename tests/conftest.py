@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
+from project import ROOT, Installation, install, run
 
 ALLOWED_SKIPS = (
     "needs a GPU",
@@ -78,47 +75,6 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
     return show
 
 
-@dataclass(frozen=True)
-class Installation:
-    """A virtual environment of its own."""
-
-    folder: Path
-
-    @property
-    def python(self) -> Path:
-        """Its interpreter."""
-        return self.folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-
-    def pip(self, *args: str | Path) -> None:
-        """Installs into it, with the pip outside: a pip of its own would take longer to make than all the rest."""
-        run(sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-compile", *args)
-
-    def command(self, *args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-        """What `gem-rl` does in it; the exit code is the caller's business."""
-        return self._run([self.python.with_name("gem-rl"), *args], env)
-
-    def run_python(self, code: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """What a program does in it; the exit code is the caller's business."""
-        return self._run([self.python, "-c", code], env)
-
-    def _run(self, command: list[str | Path], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        # Another folder than the checkout, whose packages would be found first.
-        return subprocess.run(command, cwd=self.folder, env=clean_env(**env), capture_output=True, text=True, timeout=120)
-
-
-def clean_env(**more: str) -> dict[str, str]:
-    """The environment variables there are, without what would change which packages and plugins are found."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHONPATH", "GEM_", "VIRTUAL_ENV"))}
-    return {**kept, **more}
-
-
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Runs a command that has to succeed; what it printed is shown where it does not."""
-    done = subprocess.run(command, cwd=cwd, env=clean_env(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the sdist, and the wheel that was built from that sdist."""
@@ -140,7 +96,7 @@ def wheel(dist: Path) -> Path:
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installation:
     """gem and pluggy, and nothing else."""
-    return _install(tmp_path_factory.mktemp("installed"), wheel)
+    return install(tmp_path_factory.mktemp("installed"), wheel)
 
 
 @pytest.fixture(scope="session")
@@ -149,11 +105,4 @@ def with_plugin(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Instal
     project = tmp_path_factory.mktemp("plugin") / "plugin_project"
     shutil.copytree(ROOT / "examples" / "plugin_project", project)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", cwd=project)
-    return _install(tmp_path_factory.mktemp("with_plugin"), wheel, *(project / "dist").glob("*.whl"), "pytest")
-
-
-def _install(folder: Path, *what: str | Path) -> Installation:
-    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
-    made = Installation(folder / "venv")
-    made.pip(*what)
-    return made
+    return install(tmp_path_factory.mktemp("with_plugin"), wheel, *(project / "dist").glob("*.whl"), "pytest")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gem_core.adapter import Adapter, Capabilities
+from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.errors import MissingDependencyError
-from gem_core.hookspecs import hookimpl
+from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_oat.advantage import GemLearner
@@ -43,7 +43,7 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_rows=True,  # every turn is a transition of its own
         masked_turns=True,  # by `Transition.loss_mask`
-        void_episodes=True,  # one untrained transition in their place: a batch has an exact size
+        failed_episodes=True,  # one untrained transition in their place: a batch has an exact size
         groups=True,  # an actor starts its episodes itself
         critic_values=True,  # oat's critic gives one value per transition
     ),

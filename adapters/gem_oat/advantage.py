@@ -15,15 +15,16 @@ from typing import Any
 import torch
 from oat.algorithms.ppo_multiturn import PPOMultiTurnLearner
 
-from gem_core.advantage import Gather, advantages
 from gem_core.errors import GemError
-from gem_core.metrics import BatchMetrics
+from gem_core.training.advantage import advantages
+from gem_core.training.metrics import BatchMetrics
+from gem_core.training.moments import Gather
 from gem_oat.convert import GemTransition
 from gem_oat.rollout import SUMS
 
 __all__ = ["BatchSizeError", "GemLearner", "gather_over", "put_advantages"]
 
-_HELD_OUT = ("success", "return", "turns", "void")
+_HELD_OUT = ("success", "return", "turns", "failed")
 
 
 class BatchSizeError(GemError, RuntimeError):

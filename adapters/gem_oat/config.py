@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gem_core.adapter import require
-from gem_core.advantage import Gather, advantages, estimators
+from gem_core.adapter_kit.declaration import require
 from gem_core.errors import ConfigError
-from gem_core.schedule import HorizonSchedule
-from gem_core.training import TrainingSpec
+from gem_core.training.advantage import advantages, estimators
+from gem_core.training.config import TrainingSpec
+from gem_core.training.horizon import HorizonSchedule
+from gem_core.training.moments import Gather
 from gem_core.types import Episode
 from gem_oat import ADAPTER
 

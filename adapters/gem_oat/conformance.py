@@ -15,11 +15,11 @@ from deepspeed.utils import safe_get_full_grad
 from oat.algorithms.ppo import PPOArgs
 from oat.args import default_args_validation
 
-from gem_core.conformance.golden import Case
-from gem_core.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.golden import Case
+from gem_core.adapter_kit.conformance.kit import TrainedRow
 from gem_core.errors import GemError
 from gem_core.policies.tiny import tiny_model_path
-from gem_core.render import Renderer
+from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode
 from gem_oat import ADAPTER
 from gem_oat.advantage import GemLearner

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from oat.types import Transition
 
 from gem_core.errors import ConfigError, NotTrainableError
-from gem_core.types import Episode, Finish
+from gem_core.types import Episode, FinishReason
 
 __all__ = ["FinishedGroups", "GemTransition", "filler", "size_of", "to_transitions"]
 
@@ -26,11 +26,11 @@ class GemTransition(Transition):
 
 
 def to_transitions(episode: Episode, end_id: int, cut_state: Sequence[int] = ()) -> list[GemTransition]:
-    """One per turn, whether it is trained or not, since rewards flow through all of them; a filler for a void episode.
+    """One per turn, whether it is trained or not, since rewards flow through all of them; a filler for a failed episode.
 
     A turn in which nothing was sampled gets one end token, untrained: oat cannot take an empty response.
     """
-    if episode.void or not episode.turns:
+    if episode.failed or not episode.turns:
         return [filler(end_id)]
     found = []
     for number, turn in enumerate(episode.turns):
@@ -52,7 +52,7 @@ def to_transitions(episode: Episode, end_id: int, cut_state: Sequence[int] = ())
                 response=turn.action,
                 response_ids=list(turn.action_ids) or [end_id],
                 response_logprobs=list(turn.logprobs or ()) or [0.0],
-                response_is_truncated=turn.finish is Finish.LENGTH,
+                response_is_truncated=turn.finish is FinishReason.LENGTH,
                 action_is_formatted=True,  # what an action must look like is the environment's business
                 loss_mask=episode.trained(number),
                 info={},
@@ -84,8 +84,8 @@ def filler(end_id: int) -> GemTransition:
 
 
 def size_of(episode: Episode) -> int:
-    """How many transitions an episode becomes; one at least, so that a batch of nothing but void episodes is full some time."""
-    return 1 if episode.void else max(1, len(episode.turns))
+    """How many transitions an episode becomes; one at least, so that a batch of nothing but failed episodes is full some time."""
+    return 1 if episode.failed else max(1, len(episode.turns))
 
 
 class FinishedGroups:

@@ -22,13 +22,13 @@ import vllm
 from oat.algorithms.ppo_multiturn import PPOMultiTurnActor
 from transformers import AutoConfig
 
-from gem_core.caller import CallersThread
-from gem_core.metrics import BatchMetrics
-from gem_core.policy import BatchPolicy
-from gem_core.record import record_of
-from gem_core.render import Renderer
-from gem_core.rollout import Rollout
-from gem_core.types import Episode, Finish, Generation, Message, Sampling, Task
+from gem_core.policies.batching import BatchPolicy
+from gem_core.records.file import record_of
+from gem_core.rollout.caller_thread import CallersThread
+from gem_core.rollout.engine import Rollout
+from gem_core.rollout.renderer import Renderer
+from gem_core.training.metrics import BatchMetrics
+from gem_core.types import Episode, FinishReason, Generation, Message, Sampling, Task
 from gem_oat.config import GemSpec, learners
 from gem_oat.convert import FinishedGroups, GemTransition, filler, to_transitions
 
@@ -113,9 +113,9 @@ class GemActor(PPOMultiTurnActor):
         for request in self.generate(prompts, params):
             (answer,) = request.outputs
             ids = tuple(answer.token_ids)
-            cut = Finish.LENGTH if answer.finish_reason == "length" else Finish.STOP
+            cut = FinishReason.LENGTH if answer.finish_reason == "length" else FinishReason.STOP
             logprobs = tuple(float(position[id].logprob) for id, position in zip(ids, answer.logprobs))
-            found.append(Generation(ids, logprobs, cut if ids else Finish.EMPTY, versions=(self.updates, self.updates)))
+            found.append(Generation(ids, logprobs, cut if ids else FinishReason.EMPTY, versions=(self.updates, self.updates)))
         return found
 
     def finished(self, episode: Episode) -> None:
@@ -203,7 +203,7 @@ def collect(episodes: Sequence[Episode], size: int, renderer: Renderer, *, with_
 
 def _cut_state(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
     """The prompt that would have come next. A wrapper's rewriting of the history is not repeated for it."""
-    if episode.void or episode.terminated or not episode.turns:
+    if episode.failed or episode.terminated or not episode.turns:
         return ()
     action = episode.turns[-1].action_ids
     observation = [Message("user", episode.final_observation)]

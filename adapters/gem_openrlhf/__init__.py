@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gem_core.adapter import Adapter, Capabilities
+from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.errors import MissingDependencyError
-from gem_core.hookspecs import hookimpl
+from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_openrlhf.advantage import GemExperienceMaker
@@ -48,7 +48,7 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_rows=False,  # an agent executor returns exactly one sequence per call
         masked_turns=True,  # by `action_ranges`
-        void_episodes=True,  # a placeholder row; our trainer keeps OpenRLHF from dividing by its zero tokens
+        failed_episodes=True,  # a placeholder row; our trainer keeps OpenRLHF from dividing by its zero tokens
         groups=True,  # `n_samples_per_prompt` calls share a label
         critic_values=False,  # its critic's values are per token, and its trainer has no place for turns
     ),

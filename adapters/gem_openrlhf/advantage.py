@@ -13,8 +13,8 @@ import torch
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from gem_core.errors import ConfigError, GemError
-from gem_core.metrics import BatchMetrics, advantage_sizes
-from gem_core.tokens import discounted_returns
+from gem_core.training.metrics import BatchMetrics, advantage_sizes
+from gem_core.training.sequences import discounted_returns
 from gem_core.types import Episode
 from gem_openrlhf.config import GemSpec
 from gem_openrlhf.convert import Played, spread
@@ -96,7 +96,7 @@ def _tensor(experience: Any, rows: Sequence[Sequence[float]]) -> Any:
 
 
 def _returns(episode: Episode, gamma: float) -> list[float]:
-    return [0.0] * len(episode.turns) if episode.void else discounted_returns(episode.rewards, gamma)
+    return [0.0] * len(episode.turns) if episode.failed else discounted_returns(episode.rewards, gamma)
 
 
 def _metrics(experiences: Sequence[Any], episodes: Sequence[Episode], credit: Sequence[Sequence[float]]) -> dict[str, float]:

@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gem_core.advantage import estimators
 from gem_core.errors import ConfigError
-from gem_core.training import TrainingSpec
+from gem_core.training.advantage import estimators
+from gem_core.training.config import TrainingSpec
 from gem_openrlhf import ADAPTER
 
 __all__ = ["GemSpec", "check_args", "read_label"]

@@ -27,8 +27,8 @@ from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 from ray.util.placement_group import placement_group
 from transformers import AutoTokenizer
 
-from gem_core.conformance.golden import END, Case
-from gem_core.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.golden import END, Case
+from gem_core.adapter_kit.conformance.kit import TrainedRow
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.types import Episode
 from gem_openrlhf import ADAPTER

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gem_core.errors import ConfigError
-from gem_core.tokens import TokenView, placeholder, token_views
-from gem_core.types import Episode, Finish, Stop
+from gem_core.training.sequences import TokenView, placeholder, token_views
+from gem_core.types import Episode, FinishReason, StopReason
 
 if TYPE_CHECKING:
     from gem_openrlhf.config import GemSpec
 
 __all__ = ["Played", "row_of", "spread", "to_response", "truncated"]
 
-_NO_ROOM = frozenset({Stop.CONTEXT_FULL, Stop.TOKEN_LIMIT, Stop.GENERATION_CUT})
+_NO_ROOM = frozenset({StopReason.CONTEXT_FULL, StopReason.TOKEN_LIMIT, StopReason.GENERATION_CUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def to_response(prompt: str, label: str, spec: GemSpec, episode: Episode, end_id
 
 def truncated(episode: Episode) -> bool:
     """Whether tokens ran out: the last generation hit its cap, or there was no room for another."""
-    cut = bool(episode.turns) and episode.turns[-1].finish is Finish.LENGTH
+    cut = bool(episode.turns) and episode.turns[-1].finish is FinishReason.LENGTH
     return cut or episode.stop in _NO_ROOM
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from gem_core.errors import ConfigError, PolicyError
-from gem_core.policy import warn_if_cut
-from gem_core.render import Renderer
-from gem_core.stage import Stage
-from gem_core.types import Episode, Finish, Generation, Sampling
+from gem_core.policies.base import warn_if_cut
+from gem_core.rollout.renderer import Renderer
+from gem_core.rollout.stage import Stage
+from gem_core.types import Episode, FinishReason, Generation, Sampling
 from gem_openrlhf.config import read_label
 from gem_openrlhf.convert import to_response
 
@@ -114,7 +114,7 @@ class _Engine:
         ids = tuple(found.token_ids)
         logprobs = self._logprobs(ids, found.logprobs)
         self.failure = None  # an attempt that failed was made good
-        finish = Finish.EMPTY if not ids else Finish.LENGTH if found.finish_reason == "length" else Finish.STOP
+        finish = FinishReason.EMPTY if not ids else FinishReason.LENGTH if found.finish_reason == "length" else FinishReason.STOP
         return Generation(ids, logprobs, finish, versions=(began, self.step))
 
     def _logprobs(self, ids: tuple[int, ...], found: Any) -> tuple[float, ...] | None:

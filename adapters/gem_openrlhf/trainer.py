@@ -26,7 +26,7 @@ from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils.loss_utils import get_loss_batch_info
 
-from gem_core.adapter import require
+from gem_core.adapter_kit.declaration import require
 from gem_core.errors import GemError, UnknownNameError
 from gem_openrlhf import ADAPTER
 from gem_openrlhf.advantage import GemExperienceMaker

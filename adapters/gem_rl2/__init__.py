@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gem_core.adapter import Adapter, Capabilities
+from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.errors import MissingDependencyError
-from gem_core.hookspecs import hookimpl
+from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_rl2.advantage import GemPPOTrainer
@@ -43,7 +43,7 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_rows=True,  # `cu_seqs` says which rows are one trajectory
         masked_turns=True,  # by `action_mask`
-        void_episodes=True,  # a placeholder row: without a trained token it weighs nothing at `avg_level=token`
+        failed_episodes=True,  # a placeholder row: without a trained token it weighs nothing at `avg_level=token`
         groups=True,  # `responses_per_prompt` rollouts of one dataset row
         critic_values=False,  # RL2's critic has a value per token, and its own `gae` uses them so
     ),

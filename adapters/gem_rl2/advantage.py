@@ -1,7 +1,7 @@
 """Advantage: gem's estimators in place of RL2's compute_advantages, one number per token, and the trainer that puts them there.
 
 RL2's trainer calls `compute_advantages` by the name it imported, on the rank that has the whole batch, and offers no hook; so
-that name is replaced while it trains. So is `count_total`, by whose result the loss is divided: a batch of nothing but void
+that name is replaced while it trains. So is `count_total`, by whose result the loss is divided: a batch of nothing but failed
 episodes would make every weight NaN.
 """
 
@@ -19,7 +19,7 @@ import RL2.trainer.ppo as rl2_ppo
 import torch
 import wandb
 
-from gem_core.metrics import advantage_sizes
+from gem_core.training.metrics import advantage_sizes
 from gem_rl2.config import longest_row, prepare_config
 from gem_rl2.convert import rows_of, spread
 from gem_rl2.interface import replaced, which_rl2

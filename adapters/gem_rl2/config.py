@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gem_core.advantage import estimators
 from gem_core.errors import ConfigError
-from gem_core.schedule import HorizonSchedule
-from gem_core.training import TrainingSpec
+from gem_core.training.advantage import estimators
+from gem_core.training.config import TrainingSpec
+from gem_core.training.horizon import HorizonSchedule
 from gem_rl2 import ADAPTER
 from gem_rl2.interface import which_rl2
 

@@ -22,8 +22,8 @@ import wandb
 from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
 
-from gem_core.conformance.golden import Case
-from gem_core.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.golden import Case
+from gem_core.adapter_kit.conformance.kit import TrainedRow
 from gem_core.errors import GemError
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode

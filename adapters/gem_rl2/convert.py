@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gem_core.tokens import TokenView, placeholder, token_views
+from gem_core.training.sequences import TokenView, placeholder, token_views
 from gem_core.types import Episode
 
 __all__ = ["rows_of", "spread", "state_dicts"]

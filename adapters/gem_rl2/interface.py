@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Literal
 
-from gem_core.adapter import require
+from gem_core.adapter_kit.declaration import require
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_rl2 import ADAPTER
 

@@ -26,12 +26,12 @@ from omegaconf import OmegaConf
 from RL2.utils.logging import gather_and_log
 
 from gem_core.errors import PolicyError
-from gem_core.metrics import BatchMetrics
-from gem_core.play import send_event
-from gem_core.record import record_of
-from gem_core.render import Renderer
-from gem_core.rollout import Rollout
-from gem_core.types import Episode, Finish, Generation, Sampling, Stop
+from gem_core.plugins.events import send_event
+from gem_core.records.file import record_of
+from gem_core.rollout.engine import Rollout
+from gem_core.rollout.renderer import Renderer
+from gem_core.training.metrics import BatchMetrics
+from gem_core.types import Episode, FinishReason, Generation, Sampling, StopReason
 from gem_rl2.convert import state_dicts
 from gem_rl2.interface import replaced, which_rl2
 from gem_rl2.ledger import Ledger, numbered
@@ -101,7 +101,7 @@ class RouterPolicy:
             if why == "abort" and self._gate is not None and len(ids) < sampling.max_tokens:
                 self._gate.close()
                 continue
-            finish = Finish.STOP if why == "stop" else Finish.LENGTH if ids else Finish.EMPTY
+            finish = FinishReason.STOP if why == "stop" else FinishReason.LENGTH if ids else FinishReason.EMPTY
             return Generation(tuple(ids), tuple(logprobs), finish, versions=(first, self._step()))
 
 
@@ -152,7 +152,7 @@ class Plays:
         policy = engine.policy
         episode = await engine.episode(self.spec.task(seed, number))
         assert isinstance(policy, RouterPolicy)
-        if episode.stop is Stop.POLICY_ERROR:  # in all its attempts
+        if episode.stop is StopReason.POLICY_ERROR:  # in all its attempts
             raise policy.failure or PolicyError(str(episode.failure))
         if self.credited:
             self.finished.append(episode)
@@ -251,7 +251,7 @@ class Plays:
         for name, values in _metrics(episode).items():
             sample.metrics[name].extend(values)
         sample.metrics["turns"].append(len(episode.turns))
-        sample.metrics["rewards"].append(episode.total_reward or 0.0)  # RL2 wants one for a void episode too
+        sample.metrics["rewards"].append(episode.total_reward or 0.0)  # RL2 wants one for a failed episode too
 
 
 class _Release(rl2_rollout.Rollout):  # type: ignore[misc]
@@ -296,7 +296,7 @@ class _Release(rl2_rollout.Rollout):  # type: ignore[misc]
         rows = state_dicts(episode, self.plays.end_id)
         if train:
             self.plays.ledger.add(number, episode, rows)
-        played = [] if episode.void else [episode]
+        played = [] if episode.failed else [episode]
         of_episode = {"n_turns": [len(e.turns) for e in played], "scores": [e.total_reward for e in played]}
         return numbered(number, [state_dict_to_tensor_dict(row) for row in rows]), {**_metrics(episode), **of_episode}
 
@@ -370,7 +370,7 @@ def _metrics(episode: Episode) -> dict[str, list[Any]]:
     turns = episode.turns
     return {
         "response_length": [len(t.action_ids) for t in turns] or [0],
-        "length_clip_ratio": [t.finish is Finish.LENGTH for t in turns] or [False],
+        "length_clip_ratio": [t.finish is FinishReason.LENGTH for t in turns] or [False],
     }
 
 

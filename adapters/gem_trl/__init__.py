@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gem_core.adapter import Adapter, Capabilities
+from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.errors import MissingDependencyError
-from gem_core.hookspecs import hookimpl
+from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_trl.advantage import GemAdvantages, GemGRPOTrainer, install_gem_advantages
@@ -39,7 +39,7 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_rows=False,  # a rollout function returns exactly one row per prompt
         masked_turns=True,  # by `env_mask`
-        void_episodes=True,  # a placeholder row: the loss divides by at least one token
+        failed_episodes=True,  # a placeholder row: the loss divides by at least one token
         groups=True,  # prompts arrive `num_generations` times
         critic_values=False,  # GRPOTrainer has no critic
     ),

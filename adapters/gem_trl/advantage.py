@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
 from gem_core.errors import ConfigError, GemError
-from gem_core.metrics import advantage_sizes
+from gem_core.training.metrics import advantage_sizes
 from gem_trl.convert import completion, spread
 from gem_trl.rollout import GemRollout
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gem_core.adapter import require
+from gem_core.adapter_kit.declaration import require
 from gem_core.errors import ConfigError, MissingDependencyError
-from gem_core.metrics import BatchMetrics
-from gem_core.training import TrainingSpec
+from gem_core.training.config import TrainingSpec
+from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode
 from gem_trl import ADAPTER
 
@@ -56,7 +56,7 @@ class GemSpec(TrainingSpec):
 
     @property
     def reward_funcs(self) -> list[Any]:
-        """The return of each episode, None where it is void: TRL leaves those out of its groups."""
+        """The return of each episode, None where it is failed: TRL leaves those out of its groups."""
         return [episode_return]
 
     def arguments(self) -> dict[str, Any]:

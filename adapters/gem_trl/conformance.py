@@ -14,8 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gem_core.conformance.golden import Case, void_episode
-from gem_core.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.golden import Case, failed_episode
+from gem_core.adapter_kit.conformance.kit import TrainedRow
 from gem_core.errors import GemError
 from gem_core.policies.tiny import load_tiny
 from gem_core.types import Episode
@@ -89,7 +89,7 @@ class TRLHarness:
         """What TRL's own code makes of the episodes, up to the input of its loss."""
         trainer = self._ready()
         trainer.gem_spec = replace(trainer.gem_spec, advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments)
-        played = [*episodes, void_episode(99)] if len(episodes) % 2 else list(episodes)  # TRL wants whole groups of two
+        played = [*episodes, failed_episode(99)] if len(episodes) % 2 else list(episodes)  # TRL wants whole groups of two
         trainer.rollout_func.episodes = played
         inputs = [dict(trainer.train_dataset[i]) for i in range(len(played))]
         trainer.model.train()

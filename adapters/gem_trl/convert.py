@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gem_core.errors import ConfigError
-from gem_core.tokens import TokenView, placeholder, token_views
+from gem_core.training.sequences import TokenView, placeholder, token_views
 from gem_core.types import Episode
 
 __all__ = ["completion", "row_of", "spread", "to_rows"]

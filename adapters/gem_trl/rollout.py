@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from gem_core.caller import CallersThread
 from gem_core.errors import ConfigError
-from gem_core.policy import BatchPolicy, cut_generation
-from gem_core.record import RecordWriter, record_of
-from gem_core.render import Renderer
-from gem_core.rollout import Rollout
-from gem_core.types import Episode, Finish, Generation, Sampling
+from gem_core.policies.batching import BatchPolicy, cut_generation
+from gem_core.records.file import RecordWriter, record_of
+from gem_core.rollout.caller_thread import CallersThread
+from gem_core.rollout.engine import Rollout
+from gem_core.rollout.renderer import Renderer
+from gem_core.types import Episode, FinishReason, Generation, Sampling
 from gem_trl.config import check_trainer
 from gem_trl.convert import to_rows
 
@@ -157,7 +157,7 @@ class _Engine:
             Generation(
                 tuple(ids),
                 None if logprobs is None or any(p is None for p in logprobs[i]) else tuple(logprobs[i]),
-                Finish.STOP if ids and ids[-1] in self.stops else Finish.LENGTH if ids else Finish.EMPTY,
+                FinishReason.STOP if ids and ids[-1] in self.stops else FinishReason.LENGTH if ids else FinishReason.EMPTY,
                 versions=(step, step),
             )
             for i, ids in enumerate(found)

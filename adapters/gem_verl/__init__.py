@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gem_core.adapter import Adapter, Capabilities
+from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.errors import MissingDependencyError
-from gem_core.hookspecs import hookimpl
+from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_verl.config import GemSpec
@@ -42,7 +42,7 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_rows=True,  # an agent loop may return a list of outputs (the default trainer, V1)
         masked_turns=True,  # by `response_mask`
-        void_episodes=True,  # rows without a single trained token are padding to verl already
+        failed_episodes=True,  # rows without a single trained token are padding to verl already
         groups=True,  # by `uid`, and by session where an episode has several rows
         critic_values=False,  # a registered estimator is not handed the critic's values
     ),

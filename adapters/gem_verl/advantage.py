@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from gem_core.advantage import advantages, estimators
 from gem_core.errors import ConfigError
-from gem_core.tokens import discounted_returns
-from gem_core.types import Episode, Stop, Turn
+from gem_core.training.advantage import advantages, estimators
+from gem_core.training.sequences import discounted_returns
+from gem_core.types import Episode, StopReason, Turn
 from gem_verl.config import PREFIX, check_algorithm
 
 __all__ = ["Origin", "estimate", "origins", "register_estimators", "turns_of"]
@@ -109,4 +109,4 @@ def _episode(group: str, played_id: str, returns: Sequence[float], lengths: Sequ
     turns = tuple(
         Turn((), "", g - gamma * after, action_ids=(0,) * length) for g, after, length in zip(returns, following, lengths)
     )
-    return Episode("verl", 0, turns, Stop.TERMINATED, options={"uid": group}, component=played_id)
+    return Episode("verl", 0, turns, StopReason.TERMINATED, options={"uid": group}, component=played_id)

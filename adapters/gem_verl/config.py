@@ -11,12 +11,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from gem_core.adapter import require
-from gem_core.advantage import check_estimator, estimators
+from gem_core.adapter_kit.declaration import require
+from gem_core.env.registry import spec as env_spec
 from gem_core.errors import ConfigError, GemError
-from gem_core.policy import warn_if_cut
-from gem_core.registry import spec as env_spec
-from gem_core.training import TrainingSpec
+from gem_core.policies.base import warn_if_cut
+from gem_core.training.advantage import check_estimator, estimators
+from gem_core.training.config import TrainingSpec
 from gem_core.types import Sampling, Task
 from gem_verl import ADAPTER
 
@@ -33,7 +33,7 @@ __all__ = [
     "one_row_only",
     "spec_fields",
     "spec_of",
-    "warn_of_void",
+    "warn_of_failed",
 ]
 
 AGENT = "gem"
@@ -211,7 +211,7 @@ def check_config(config: Any, given: GemSpec | None = None) -> GemSpec:
         ),
         (
             filtered.get("enable") and filtered.get("metric") != "reward",
-            f"algorithm.filter_groups.metric={filtered.get('metric')} is unknown of a void episode, at which verl would end the "
+            f"algorithm.filter_groups.metric={filtered.get('metric')} is unknown of a failed episode, at which verl would end the "
             "training; set it to reward",
         ),
         (
@@ -237,14 +237,14 @@ def check_config(config: Any, given: GemSpec | None = None) -> GemSpec:
         raise ConfigError(f"the wrapper {wrapper!r} rewrites the context, so that an episode is several rows; {why_one_row}")
     warn_if_cut(Sampling(top_p=rollout.top_p, top_k=max(int(rollout.top_k), 0)))
     if not own:
-        warn_of_void(name)
+        warn_of_failed(name)
     return given
 
 
-def warn_of_void(name: str) -> None:
+def warn_of_failed(name: str) -> None:
     """Warns that an estimator of verl's own takes an unknown reward for 0; verl offers it no way to leave a row out."""
     warnings.warn(
-        f"verl's own estimator {name!r} counts a void episode (its environment broke, or ran out of time) as one with reward 0: "
+        f"verl's own estimator {name!r} counts a failed episode (its environment broke, or ran out of time) as one with reward 0: "
         "with two episodes that earned 1, grpo gives those 0.577 each in place of 0. Set "
         f"algorithm.adv_estimator={_IN_PLACE_OF.get(name, 'gem_rebn')}, which leaves it out, unless nothing can break.",
         stacklevel=1,  # this line, whoever checks: Python then shows it once in a process
@@ -312,7 +312,7 @@ def _plain(given: Any) -> dict[str, Any]:
 
 def _hydra(value: Any) -> str:
     """A value in the grammar of hydra's overrides."""
-    from gem_core.schedule import HorizonSchedule
+    from gem_core.training.horizon import HorizonSchedule
 
     if isinstance(value, HorizonSchedule):
         value = {"rounds": list(value.rounds), "every": value.every}

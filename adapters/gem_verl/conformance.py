@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gem_core.conformance.golden import Case
-from gem_core.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.golden import Case
+from gem_core.adapter_kit.conformance.kit import TrainedRow
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.types import Episode
 from gem_verl import ADAPTER

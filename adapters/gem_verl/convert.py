@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gem_core.tokens import TokenView, channel_rewards, discounted_returns, placeholder, token_views
+from gem_core.training.sequences import TokenView, channel_rewards, discounted_returns, placeholder, token_views
 from gem_core.types import Episode
 
 __all__ = ["Row", "to_rows"]

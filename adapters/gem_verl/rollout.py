@@ -16,10 +16,10 @@ from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
 from gem_core.errors import ConfigError, PolicyError
-from gem_core.metrics import BatchMetrics
-from gem_core.render import Renderer
-from gem_core.stage import Stage
-from gem_core.types import Episode, Finish, Generation, Sampling, Stop
+from gem_core.rollout.renderer import Renderer
+from gem_core.rollout.stage import Stage
+from gem_core.training.metrics import BatchMetrics
+from gem_core.types import Episode, FinishReason, Generation, Sampling, StopReason
 from gem_verl.config import AGENT, GemSpec, channel, check_config, one_row_only, spec_of
 from gem_verl.convert import Row, to_rows
 
@@ -125,8 +125,8 @@ class GemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 "reward_extra_info": {
                     "success": _success(episode),
                     "return": episode.total_reward,
-                    "turns": None if episode.void else float(len(episode.turns)),
-                    "void": float(episode.void),
+                    "turns": None if episode.failed else float(len(episode.turns)),
+                    "failed": float(episode.failed),
                 },
                 "gem": {
                     "metrics": asdict(told),
@@ -147,7 +147,7 @@ def _success(episode: Episode) -> float | None:
     """What the environment said; an episode that a limit cut short before it could is no success."""
     if episode.success is not None:
         return float(episode.success)
-    return None if episode.void or episode.stop in (Stop.TERMINATED, Stop.TRUNCATED) else 0.0
+    return None if episode.failed or episode.stop in (StopReason.TERMINATED, StopReason.TRUNCATED) else 0.0
 
 
 class _Server:
@@ -190,6 +190,6 @@ class _Server:
         return Generation(
             ids,
             None if found.log_probs is None else tuple(found.log_probs),
-            (Finish.LENGTH if cut else Finish.STOP) if ids else Finish.EMPTY,
+            (FinishReason.LENGTH if cut else FinishReason.STOP) if ids else FinishReason.EMPTY,
             versions=None if first is None or last is None else (int(first), int(last)),
         )

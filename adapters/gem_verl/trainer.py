@@ -12,7 +12,7 @@ from typing import Any
 import transfer_queue as tq
 from omegaconf import open_dict
 
-from gem_core.metrics import BatchMetrics
+from gem_core.training.metrics import BatchMetrics
 from gem_verl.advantage import Origin, origins, turns_of
 from gem_verl.config import PREFIX, check_config, check_registered
 
@@ -53,7 +53,7 @@ class GemTrainer:
         return credited
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """A batch without anything to train, all of it void or masked, is no update: verl would divide by no tokens."""
+        """A batch without anything to train, all of it failed or masked, is no update: verl would divide by no tokens."""
         return super()._update_actor(batch, metrics) if self._trained[-1] else batch  # type: ignore[misc]
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
@@ -66,9 +66,9 @@ def total_of(told: dict[str, dict[str, Any]]) -> BatchMetrics:
     """How a batch went, of what the loops told with each row; an episode of several rows counts once. Failures are logged."""
     episodes = {_origin(key).session: known for key, known in told.items()}
     total = BatchMetrics.total(BatchMetrics(**known["metrics"]) for known in episodes.values())
-    if total.void:
+    if total.failed:
         failures = sorted({known["failure"] for known in episodes.values() if known["failure"]})
-        _log.warning("%d of %d episodes are void and left out: %s", total.void, total.episodes, "; ".join(failures[:3]))
+        _log.warning("%d of %d episodes are failed and left out: %s", total.failed, total.episodes, "; ".join(failures[:3]))
     return total
 
 
@@ -82,7 +82,7 @@ def _advantage_abs(batch: Any) -> float:
 
 
 def _credit_nothing(batch: Any) -> Any:
-    """verl refuses to credit a batch without a token to train: all void, or masked."""
+    """verl refuses to credit a batch without a token to train: all failed, or masked."""
     stored = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask"])
     stored["advantages"] = stored["returns"] = stored.pop("response_mask").float()  # which is 0 throughout
     return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=stored)

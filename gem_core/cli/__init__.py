@@ -1,27 +1,34 @@
 """Command line: `gem-rl`, one module per command.
 
 A command module has `SUMMARY` (one line for the help), `add_arguments(parser)` and `run(args)`, which returns the exit code.
-A new command is a module here and its name in `COMMANDS`. What a command needs beyond the core is imported inside `run`.
+A plugin adds a command with the hook `register_commands`. What a command needs beyond the core is imported inside `run`.
 """
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS"]
+from collections.abc import Callable
+from typing import Any
 
-COMMANDS = (
-    "envs",
-    "wrappers",
-    "tools",
-    "index",
-    "play",
-    "serve",
-    "eval",
-    "compare",
-    "view",
-    "plot",
-    "check",
-    "plugins",
-    "adapters",
-    "conformance",
-)
-"""The module of each command, in the order of the help."""
+from gem_core.plugins.catalog import Catalog
+from gem_core.plugins.hookspecs import hookimpl
+from gem_core.plugins.manager import on_registration
+
+__all__ = ["commands", "register_command"]
+
+commands: Catalog[str] = Catalog("command", "gem-rl --help")
+"""The module of each command, by name."""
+
+
+def register_command(name: str, module: str, *, replace: bool = False) -> None:
+    """Register the command `gem-rl NAME`, found in a module; plugins call it through `register_commands(register)`."""
+    commands.add(name, module, replace=replace)
+
+
+@hookimpl
+def register_commands(register: Callable[..., Any]) -> None:
+    """The commands of the core."""
+    for name in ("envs", "wrappers", "play", "check", "plugins", "adapters", "conformance"):
+        register(name, f"gem_core.cli.{name}")
+
+
+on_registration("register_commands", register_command)

@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from gem_core.adapter import AdapterStatus, adapters, probe
+from gem_core.adapter_kit.declaration import AdapterStatus, adapters, probe
 from gem_core.cli.terminal import say, table, width
 
 __all__ = ["SUMMARY", "add_arguments", "run"]

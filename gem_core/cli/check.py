@@ -10,10 +10,11 @@ import json
 import sys
 from dataclasses import asdict
 
-from gem_core.checker import find_problems
 from gem_core.cli.terminal import say
+from gem_core.env.checker import find_problems
+from gem_core.env.ids import is_mixture
+from gem_core.env.registry import environments, list_envs, spec
 from gem_core.errors import MissingDependencyError, UnknownNameError
-from gem_core.registry import environments, is_mixture, list_envs, spec
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from gem_core.cli.terminal import say, table, width
+from gem_core.env.registry import EnvSpec, environments, list_envs
 from gem_core.errors import UnknownNameError
-from gem_core.registry import EnvSpec, environments, list_envs
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 

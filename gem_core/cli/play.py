@@ -11,13 +11,11 @@ from typing import Any, cast
 
 from gem_core.cli.arguments import env_arguments, json_object
 from gem_core.cli.terminal import say
-from gem_core.env import Env
-from gem_core.errors import ConfigError
-from gem_core.registry import make, parse_wrappers
-from gem_core.tools import tools
-from gem_core.tools.calls import find_calls
-from gem_core.tools.wrapper import ToolWrapper
-from gem_core.wrapper import Wrapper
+from gem_core.env.base import Env
+from gem_core.env.registry import make
+from gem_core.env.wrapper import Wrapper
+from gem_core.env.wrapper_stack import parse_wrappers, wrappers
+from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.wrappers.formats import format_of
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
@@ -101,15 +99,17 @@ def _typed_action(env: Env, raw: bool) -> str:
 
 def _tools(text: str) -> list[Any]:
     pairs = parse_wrappers(text)
+    names = [spec.name for spec in wrappers.all().values() if spec.kind == "tool"]
     for name, _ in pairs:
-        tools.get(name)  # names the tools that are near, where it is none
+        if name not in names:
+            raise UnknownNameError("tool", name, names, "`gem-rl tools` lists them all.")
     return pairs
 
 
 def _calls_tools(env: Env, typed: str) -> bool:
     while isinstance(env, Wrapper):
-        if isinstance(env, ToolWrapper):
-            return bool(find_calls(typed, env.tools or {}, env.style))
+        if hasattr(type(env), "calls_tools"):  # the wrapper that runs tools
+            return bool(env.calls_tools(typed))
         env = env.env
     return False
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 
 from gem_core.cli.terminal import say, table, width
-from gem_core.plugins import installed_plugins
+from gem_core.plugins.manager import installed_plugins
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 

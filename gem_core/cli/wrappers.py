@@ -6,7 +6,7 @@ import argparse
 import json
 
 from gem_core.cli.terminal import say, table, width
-from gem_core.registry import wrappers
+from gem_core.env.wrapper_stack import wrappers
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gem_core.policies.local import TransformersPolicy
     from gem_core.policies.openai import OpenAIChatPolicy, OpenAIPolicy
     from gem_core.policies.smollm2 import load_smollm2
     from gem_core.policies.tiny import load_tiny, tiny_model_path
+    from gem_core.policies.transformers_policy import TransformersPolicy
 
 __all__ = ["OpenAIChatPolicy", "OpenAIPolicy", "TransformersPolicy", "load_smollm2", "load_tiny", "tiny_model_path"]
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from gem_core.errors import ConfigError, MissingDependencyError, PolicyError
-from gem_core.types import Finish, Generation, Message, Sampling
+from gem_core.types import FinishReason, Generation, Message, Sampling
 
 __all__ = ["OpenAIChatPolicy", "OpenAIPolicy"]
 
@@ -359,13 +359,13 @@ def _counted(answer: Any) -> int | None:
     return count if isinstance(count, int) and count >= 0 else None
 
 
-def _finish(choice: Mapping[str, Any], anything: bool, server: _Server) -> Finish:
+def _finish(choice: Mapping[str, Any], anything: bool, server: _Server) -> FinishReason:
     reason = choice.get("finish_reason")
     if reason in ("abort", "error"):
         raise PolicyError(f"{server.url} gave the request up (finish_reason {reason!r})")
     if not anything:
-        return Finish.EMPTY
-    return Finish.LENGTH if reason == "length" else Finish.STOP
+        return FinishReason.EMPTY
+    return FinishReason.LENGTH if reason == "length" else FinishReason.STOP
 
 
 def _said(response: Any) -> str:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
-from gem_core.env import Env
-from gem_core.envs.experts import expert_of
+from gem_core.env.base import Env
 from gem_core.errors import ConfigError, PolicyError
-from gem_core.policy import Player, RandomPlayer
+from gem_core.policies.base import Player
 from gem_core.wrappers.formats import format_of
 
-__all__ = ["PLAYERS", "ExpertPlayer", "player_named", "unplayable"]
+__all__ = ["PLAYERS", "ExpertPlayer", "RandomPlayer", "expert_of", "player_named", "unplayable"]
 
 PLAYERS = ("random", "expert")
+
+
+class RandomPlayer:
+    """Plays `env.sample_action()`: the floor of every table."""
+
+    def act(self, env: Env, observation: str) -> str:
+        """A legal action chosen at random."""
+        return env.sample_action()
 
 
 class ExpertPlayer:
@@ -35,6 +42,11 @@ class ExpertPlayer:
             raise PolicyError(f"the expert of {type(inner).__name__} has no action left, and the episode is not over")
         form = format_of(env)
         return action if form is None else form.write(action)
+
+
+def expert_of(env: Env) -> Callable[[], Iterator[str]] | None:
+    """The `expert()` of an environment, a generator over the bare actions of one episode; None where it has none."""
+    return getattr(env.unwrapped, "expert", None)
 
 
 def player_named(name: str) -> Player:

@@ -14,7 +14,7 @@ __all__ = ["load_tiny", "tiny_model_path"]
 
 def tiny_model_path() -> Path:
     """The model folder, as `from_pretrained` takes it."""
-    return Path(__file__).parent.parent / "tiny"
+    return Path(__file__).parent / "tiny_model"
 
 
 def load_tiny(device: Any = "cpu") -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gem_core.hookspecs import hookimpl
+from gem_core.plugins.hookspecs import hookimpl
 
 __all__ = ["register_wrappers"]
 
@@ -26,4 +26,4 @@ def register_wrappers(register: Callable[..., Any]) -> None:
     register("concat_chat_on_reset", f"{_HISTORY}:ConcatChatOnReset", summary="a template around the first prompt only")
     register("turn_limit", "gem_core.wrappers.limits:TurnLimit", summary="truncates after a number of turns")
     register("token_limit", "gem_core.wrappers.limits:TokenLimit", summary="truncates after a number of action tokens")
-    register("statistics", "gem_core.wrappers.statistics:Statistics", summary="return and turns of each episode in info")
+    register("statistics", "gem_core.wrappers.episode_statistics:Statistics", summary="return and turns of each episode in info")

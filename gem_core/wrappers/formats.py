@@ -10,17 +10,17 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from functools import lru_cache, partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from gem_core.bridge import after
-from gem_core.env import Env, ResetResult, Shortcut, StepResult
-from gem_core.envs.game import FORMAT_ERROR, whole_number
+from gem_core.arguments import whole_number
+from gem_core.env.base import Env, ResetResult
+from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
-from gem_core.wrapper import Wrapper
 
-__all__ = ["ActionFormat", "Boxed", "Code", "React", "ToolCall", "format_of", "last_boxed"]
+__all__ = ["FORMAT_ERROR", "ActionFormat", "Boxed", "Code", "React", "ToolCall", "format_of", "last_boxed"]
 
+FORMAT_ERROR = -0.1
+"""The reward of an action that cannot be read; it also ends the episode, so that it never pays to repeat one."""
 _BRACES = re.compile(r"\\boxed\{|[{}]")
 
 
@@ -78,27 +78,17 @@ class ActionFormat(Wrapper):
         raise NotImplementedError
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
-        result = self.env.reset(seed=self._seed, options=options)
-        return self._instructed(result) if type(result) is tuple else after(result, self._instructed)
-
-    def _instructed(self, result: ResetResult) -> ResetResult:
+        self._errors = 0
+        result = yield self.env.reset(seed=self._seed, options=options)
         return _with(self.instruction(), self.place, result)
-
-    def step(self, action: str) -> StepResult:
-        """As every wrapper's; the short way where there is one."""
-        way = self.shortcut()
-        return super().step(action) if way is self or not isinstance(action, str) else way.step(action)
-
-    def shortcut(self) -> Shortcut:
-        straight = _is_straight(type(self), type(self.env))  # type: ignore[arg-type]  # mypy asks their instances for a hash
-        return _Straight(self) if straight else self
 
     def on_step(self, action: str) -> Any:
         parsed = self.parse(action)
         if parsed is None:
             if self.on_error != "pass":
+                self._errors += 1
                 said = f"No action was found in the answer. {self.instruction()}"
-                ends = self.on_error == "end" or 1 + sum(self.parse(a) is None for a in self._actions) >= self.max_errors
+                ends = self.on_error == "end" or self._errors >= self.max_errors
                 info = {"success": False, "format_error": True} if ends else {"format_error": True}
                 return said, self.error_reward, ends, False, info
             parsed = action
@@ -117,89 +107,6 @@ def _with(instruction: str, place: str, result: ResetResult) -> ResetResult:
     if place == "observation":
         return f"{observation}\n{instruction}", info
     return observation, {**info, "system": f"{info['system']}\n\n{instruction}" if info.get("system") else instruction}
-
-
-class _Straight:
-    """The way through an action format straight into a plain environment: `reset` and `step` of the two in one.
-
-    All games are stepped in this way. A wrapper hands on what it does not define, for which Python takes longer over everything
-    that is looked up in it: so what a step needs is looked up once, and `own`, its attributes, is where its account is kept.
-    """
-
-    __slots__ = ("env", "format", "instruction", "own", "parse")
-
-    def __init__(self, format: ActionFormat) -> None:
-        self.format, self.env, self.own = format, format.env, vars(format)
-        self.parse, self.instruction = format.parse, format.instruction
-
-    def reset(self, *, seed: int, options: Mapping[str, Any] | None) -> ResetResult:
-        if type(seed) is not int or seed < 0 or options:  # to be checked first
-            return self.format.reset(seed=seed, options=options)
-        own, instruction = self.own, self.instruction
-        own["_phase"] = "new"
-        own["_seed"] = seed
-        own["_options"] = {}
-        own["_actions"] = []
-        own["_rng"] = own["_action_rng"] = None
-        result = self.env.reset(seed=seed)
-        if type(result) is not tuple:
-            return cast(ResetResult, after(after(result, self.format._instructed), self.format._began))
-        result = _with(instruction(), self.format.place, result)
-        own["_phase"] = "running"
-        own["_observation"] = result[0]
-        return result
-
-    def step(self, action: str) -> StepResult:
-        own, env, parse = self.own, self.env, self.parse
-        if (
-            own["_phase"] != "running"
-            or env._phase != "running"
-            or env._offload is not None
-            or type(parsed := parse(action)) is not str
-        ):
-            return Wrapper.step(self.format, action)  # which says why not, or knows what to do
-        result: Any = env.on_step(parsed)
-        if type(result) is not tuple:
-            return cast(StepResult, after(env._will_take(parsed, result), partial(self._noted, action, parsed)))
-        try:
-            observation, reward, terminated, truncated, info = result
-        except ValueError:
-            raise env._nonsense(result) from None
-        if not (  # as in `_took`, and then its account for both: calling it twice would take a tenth of the step
-            type(observation) is str
-            and type(reward) is float
-            and reward - reward == 0.0
-            and (terminated is False or terminated is True)
-            and (truncated is False or truncated is True)
-            and type(info) is dict
-        ):
-            return self._noted(action, parsed, env._took(parsed, result))
-        env._actions.append(parsed)
-        own["_actions"].append(action)
-        env._observation = own["_observation"] = observation
-        if "parsed_action" not in info:
-            info["parsed_action"] = parsed
-        if terminated or truncated:
-            env._phase = own["_phase"] = "ended"
-        return result
-
-    def _noted(self, action: str, parsed: str, result: StepResult) -> StepResult:
-        result[4].setdefault("parsed_action", parsed)
-        return self.format._took(action, result)
-
-
-@lru_cache
-def _is_straight(outer: type[ActionFormat], inner: type[Env]) -> bool:
-    """Whether neither has a way of its own, which the straight one would pass by."""
-    return (
-        inner.step is Env.step
-        and inner.reset is Env.reset
-        and not issubclass(inner, Wrapper)
-        and outer.step is ActionFormat.step
-        and outer.reset is ActionFormat.reset
-        and outer.on_step is ActionFormat.on_step
-        and outer.on_reset is ActionFormat.on_reset
-    )
 
 
 class Boxed(ActionFormat):

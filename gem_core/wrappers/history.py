@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gem_core.env import Env
+from gem_core.env.base import Env
+from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
 from gem_core.types import Context, Message, Role
-from gem_core.wrapper import Wrapper
 
 __all__ = ["Concat", "ConcatChat", "ConcatChatOnReset", "History"]
 
@@ -65,18 +65,12 @@ class Concat(History):
     def begin(self, task: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._system: str | None = info.get("system")
         self._text = _line(task)
-        self._room = 0
         self._recent: deque[str] = deque(maxlen=self.window)
         return self._show(info)
 
     def go_on(self, action: str, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         said = _line(action) + _line(observation) if self.actions else _line(observation)
         if self.window is None:
-            if len(self._text) > self._room:
-                # An allocator such as glibc's maps every block anew that is larger than any it got back so far, which costs five
-                # times the copy itself. Getting one of twice the size back, untouched, has it keep the memory instead.
-                self._room = 2 * len(self._text) + 100_000
-                bytearray(self._room)
             self._text += said  # one growing string: a turn costs one copy of it, not a join over all turns
         else:
             self._recent.append(said)

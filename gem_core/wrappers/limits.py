@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gem_core.env import Env
+from gem_core.env.base import Env
+from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
-from gem_core.wrapper import Wrapper
 
 __all__ = ["TokenLimit", "TurnLimit"]
 

@@ -48,5 +48,5 @@ def register_estimators(register: Callable[..., Any]) -> None:
 
 @hookimpl
 def episode_end(episode: Episode) -> None:
-    """Called for every episode, finished or void. A real plugin would log, or draw."""
+    """Called for every episode, finished or failed. A real plugin would log, or draw."""
     stops[episode.stop.value] += 1

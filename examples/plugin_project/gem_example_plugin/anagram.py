@@ -20,7 +20,6 @@ class Anagram(Env):
     """1 for the word at the first try, a third less for each miss, nothing after three."""
 
     execution = "inline"  # microseconds of pure Python: not worth a thread
-    snapshots = "copy"  # a deep copy of the attributes is the whole state
     action_example = "word"
     tries = 3
 

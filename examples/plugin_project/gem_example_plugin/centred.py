@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from gem_core import Episode, Moments, discounted_returns
-from gem_core.advantage import Gather
+from gem_core import Episode
+from gem_core.training.moments import Gather, Moments
+from gem_core.training.sequences import discounted_returns
 
 __all__ = ["centred"]
 
@@ -16,7 +17,7 @@ def centred(episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather |
 
     Ranks merge `Moments`, never sums, and each gets the statistics of all of them.
     """
-    returns = [[0.0] * len(e.turns) if e.void else discounted_returns(e.rewards, gamma) for e in episodes]
+    returns = [[0.0] * len(e.turns) if e.failed else discounted_returns(e.rewards, gamma) for e in episodes]
     counted = [g for episode, row in zip(episodes, returns, strict=True) for t, g in enumerate(row) if episode.trained(t)]
     own = Moments.of(counted)
     everywhere = reduce(Moments.merge, gather(own) if gather is not None else [own])

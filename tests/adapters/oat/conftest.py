@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gem_core import Env, register
-from gem_core.registry import environments
+from gem_core.env.registry import environments
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "disabled"

@@ -67,7 +67,7 @@ def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = GemSpec(ECHO, seeds=8)
-    monkeypatch.setattr("gem_core.adapter._installed", lambda *names: "0.1.4")
+    monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.1.4")
     with pytest.raises(ConfigError, match=r"fits oat-llm >=0.2.4,<0.3; installed is 0.1.4"):
         check_args(oat_args(spec), spec)
 

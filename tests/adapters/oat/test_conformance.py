@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gem_core.conformance import CASES, GRADIENT_CASES, report, run
-from gem_core.conformance.kit import check_gradient, check_rows
+from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, report, run
+from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
 from gem_oat.conformance import OatHarness
 
 
@@ -28,7 +28,7 @@ def test_the_table_holds(harness: OatHarness, say: Callable[[str], None]) -> Non
     results = run(harness)
     say(report(harness, results))
     assert [r for r in results if r.outcome != "ok"] == []
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
+    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
     gradients = {f"{c.name} against the reference" for c in GRADIENT_CASES}
     assert {c.name for c in CASES} | ranks | gradients == {r.case for r in results}
 

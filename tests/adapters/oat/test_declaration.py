@@ -8,7 +8,7 @@ from importlib.metadata import version
 from oat.algorithms.ppo_multiturn import PPOMultiTurnActor, PPOMultiTurnLearner
 from oat.learners.base import LearnerBase
 
-from gem_core.adapter import probe
+from gem_core.adapter_kit.declaration import probe
 from gem_oat import ADAPTER
 
 

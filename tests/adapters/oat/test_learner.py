@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from gem_core.advantage import advantages
-from gem_core.render import Renderer
-from gem_core.types import Episode, Message, Stop, Turn
+from gem_core.rollout.renderer import Renderer
+from gem_core.training.advantage import advantages
+from gem_core.types import Episode, Message, StopReason, Turn
 from gem_oat import GemActor, GemSpec
 from gem_oat.advantage import BatchSizeError, gather_over, value_of
 from gem_oat.rollout import collect
@@ -56,7 +56,7 @@ def test_a_batch_oat_would_leave_something_out_of_is_refused(
         update(make_learner(spec), [*batch, batch[0]], info)
 
 
-def cut(renderer: Renderer, stop: Stop) -> Episode:
+def cut(renderer: Renderer, stop: StopReason) -> Episode:
     """Two turns, then the end, or a cut."""
     start, action = renderer.start([Message("user", "hello")]), (40, 41, renderer.turn_end)
     bridge = renderer.bridge([Message("user", "and?")], action)
@@ -69,7 +69,7 @@ def test_the_critic_bootstraps_where_an_episode_was_cut_and_only_there(make_lear
     spec = GemSpec(ECHO, seeds=8, advantage="gae", gamma=0.9, estimator_kwargs={"lam": 0.8})
     learner = make_learner(spec)
     renderer = Renderer(learner.tokenizer)
-    ended, cut_short = cut(renderer, Stop.TERMINATED), cut(renderer, Stop.TURN_LIMIT)
+    ended, cut_short = cut(renderer, StopReason.TERMINATED), cut(renderer, StopReason.TURN_LIMIT)
     buffer = update(learner, collect([ended, cut_short], 16, renderer, with_critic=True), {})
     states = [ended.prompt_ids(0), ended.prompt_ids(1)]
     after = (*states[1], *ended.turns[1].action_ids, *renderer.bridge([Message("user", "so far")], ended.turns[1].action_ids))

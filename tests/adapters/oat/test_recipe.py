@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gem_core.errors import GemError
-from gem_core.record import read_episodes
+from gem_core.records.file import read_episodes
 
 ROOT = Path(__file__).parents[3]
 STAND_INS = Path(__file__).parent / "stand_ins"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gem_core.errors import ConfigError
-from gem_core.record import read_episodes
-from gem_core.types import Finish, Generation
+from gem_core.records.file import read_episodes
+from gem_core.types import FinishReason, Generation
 from gem_oat import GemActor, GemSpec
 from gem_oat.rollout import SUMS, tasks_of
 
@@ -83,12 +83,12 @@ def test_a_group_enters_a_batch_together(make_actor: Callable[..., GemActor]) ->
         assert len({e.group for e in episodes}) == len(groups)
 
 
-def test_a_void_episode_becomes_one_filler(make_actor: Callable[..., GemActor]) -> None:
+def test_a_failed_episode_becomes_one_filler(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(GemSpec(MOODY, seeds=64, max_turn_tokens=4, concurrency=4))
     batch, info = actor.collect_experience()
     fillers = [t for transitions in batch for t in transitions if t.episode is None]
-    assert info[f"{SUMS}void"] >= 1
-    assert len(fillers) == info[f"{SUMS}fillers"] >= info[f"{SUMS}void"]
+    assert info[f"{SUMS}failed"] >= 1
+    assert len(fillers) == info[f"{SUMS}fillers"] >= info[f"{SUMS}failed"]
     assert not any(t.loss_mask or t.rewards for t in fillers)
     assert sum(map(len, batch)) == 16
 
@@ -97,7 +97,7 @@ def test_an_environment_that_always_breaks_does_not_hang(make_actor: Callable[..
     actor = make_actor(GemSpec(MOODY, seeds=[1, 3, 5], max_turn_tokens=4, concurrency=4))
     batch, info = actor.collect_experience()
     assert played(batch) == []
-    assert info[f"{SUMS}void"] == info[f"{SUMS}episodes"] == 16
+    assert info[f"{SUMS}failed"] == info[f"{SUMS}episodes"] == 16
 
 
 def test_a_group_that_fits_into_no_batch_is_an_error(make_actor: Callable[..., GemActor]) -> None:
@@ -110,7 +110,7 @@ def test_a_turn_in_which_nothing_was_sampled_is_masked(make_actor: Callable[...,
     actor = make_actor(GemSpec(ECHO, seeds=[2], max_turn_tokens=4, concurrency=1))
     inner = actor.generate_turns
     silent = iter([False, True] + [False] * 1000)
-    actor.play._generate = lambda p, s: [Generation((), (), Finish.EMPTY)] if next(silent) else inner(p, s)
+    actor.play._generate = lambda p, s: [Generation((), (), FinishReason.EMPTY)] if next(silent) else inner(p, s)
     transitions = played(actor.collect_experience()[0])[0]
     assert [t.loss_mask for t in transitions] == [True, False, True]
     assert (transitions[1].response_ids, transitions[1].response_logprobs) == ([actor.renderer.turn_end], [0.0])

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gem_core import Env, register
+from gem_core.env.registry import environments
 from gem_core.policies.tiny import load_tiny
-from gem_core.registry import environments
 
 CPU = Path(__file__).parent / "cpu"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -98,7 +98,7 @@ class Engine:
     """What an executor sees of OpenRLHF's vLLM actor, with the tiny model behind it."""
 
     def __init__(self) -> None:
-        from gem_core.policies.local import TransformersPolicy
+        from gem_core.policies.transformers_policy import TransformersPolicy
 
         model, self.tokenizer = load_tiny()
         self.policy = TransformersPolicy(model, self.tokenizer, seed=0, where="inline")

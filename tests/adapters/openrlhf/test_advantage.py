@@ -13,8 +13,8 @@ from conftest import ECHO, MOODY
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from gem_core.advantage import advantages
 from gem_core.errors import ConfigError
+from gem_core.training.advantage import advantages
 from gem_openrlhf import GemSpec
 from gem_openrlhf.advantage import GemExperienceMaker, MaskLostError
 
@@ -51,12 +51,12 @@ def test_every_token_gets_what_its_turn_earned(play: Play, estimator: str) -> No
         assert experience.kl is None
 
 
-def test_metrics_leave_void_episodes_out(play: Play) -> None:
+def test_metrics_leave_failed_episodes_out(play: Play) -> None:
     responses = play(GemSpec(MOODY, max_turn_tokens=6), seeds=[0, 1, 2, 3])
     ours = maker()
     (found,) = ours.compute_advantages_and_returns([batch(responses)])
-    assert ours.metrics is not None and ours.metrics["gem/void"] == 0.5
-    paid = [r["reward"] for r in responses if not r["label"].episode.void]
+    assert ours.metrics is not None and ours.metrics["gem/failed"] == 0.5
+    paid = [r["reward"] for r in responses if not r["label"].episode.failed]
     assert ours.metrics["gem/return"] == pytest.approx(sum(paid) / 2)
     assert torch.isfinite(found.advantages).all()
     assert [bool(row.any()) for row in found.action_mask] == [True, False, True, False]

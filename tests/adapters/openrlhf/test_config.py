@@ -10,7 +10,7 @@ import pytest
 from conftest import ECHO
 
 from gem_core.errors import ConfigError, UnknownNameError
-from gem_core.schedule import HorizonSchedule
+from gem_core.training.horizon import HorizonSchedule
 from gem_openrlhf import GemSpec
 from gem_openrlhf.config import check_args, check_gpus, read_label
 from gem_openrlhf.conformance import read_args

@@ -10,7 +10,7 @@ import pytest
 import torch
 from openrlhf.models import aggregate_loss
 
-from gem_core.conformance import CASES, GRADIENT_CASES, Case, Result, report, run
+from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, Result, report, run
 from gem_openrlhf.conformance import OpenRLHFHarness
 
 pytestmark = pytest.mark.usefixtures("ray_here")
@@ -27,7 +27,7 @@ def test_the_table_holds(harness: OpenRLHFHarness, say: Callable[[str], None]) -
     assert [r for r in results if r.outcome == "FAILED"] == []
     beyond = {c.name for c in CASES if c.needs & {"several_rows", "critic_values"}}
     assert {r.case for r in results if r.outcome == "refused"} == beyond
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
+    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
     assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
 
 
@@ -39,15 +39,15 @@ def test_an_update_with_nothing_to_train_is_zero(harness: OpenRLHFHarness) -> No
     """OpenRLHF alone divides by the number of trained tokens: 0 / 0, which would be in every weight."""
     nothing = torch.zeros(1, 2)
     assert aggregate_loss(nothing, nothing, batch_num_tokens=torch.tensor(0.0)).isnan()
-    found = harness.gradient(case("a whole batch void"))
+    found = harness.gradient(case("a whole batch failed"))
     assert found
     assert all(bool((g == 0).all()) for g in found.values())
 
 
-def test_void_episodes_do_not_change_the_gradient_of_the_others(harness: OpenRLHFHarness) -> None:
-    with_void, without = case("a crash after non-zero rewards"), case("ragged turns")
-    assert [e for e in with_void.episodes if not e.void] == list(without.episodes)
-    found, expected = harness.gradient(with_void), harness.gradient(without)
+def test_failed_episodes_do_not_change_the_gradient_of_the_others(harness: OpenRLHFHarness) -> None:
+    with_failed, without = case("a crash after non-zero rewards"), case("ragged turns")
+    assert [e for e in with_failed.episodes if not e.failed] == list(without.episodes)
+    found, expected = harness.gradient(with_failed), harness.gradient(without)
     for name, want in expected.items():
         assert torch.allclose(found[name], want, rtol=1e-4, atol=1e-7), name
 

@@ -16,7 +16,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from openrlhf.utils.agent import AgentExecutorBase
 
-from gem_core.adapter import probe
+from gem_core.adapter_kit.declaration import probe
 from gem_openrlhf import ADAPTER
 from gem_openrlhf.advantage import GemExperienceMaker
 from gem_openrlhf.rollout import GemAgentExecutor

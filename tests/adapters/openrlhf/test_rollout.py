@@ -15,11 +15,11 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from vllm import SamplingParams
 
 from gem_core import register
+from gem_core.env.registry import environments
 from gem_core.errors import ConfigError
-from gem_core.record import read_episodes
-from gem_core.registry import environments
-from gem_core.tokens import token_views
-from gem_core.types import Finish, Stop
+from gem_core.records.file import read_episodes
+from gem_core.training.sequences import token_views
+from gem_core.types import FinishReason, StopReason
 from gem_openrlhf import GemSpec
 from gem_openrlhf.agent import AgentExecutor
 
@@ -73,17 +73,17 @@ def test_a_full_context_ends_the_episode_and_is_told(play: Play) -> None:
     assert len(whole["action_ranges"]) == 3
     length = whole["action_ranges"][1][0] - 1  # no room for a second turn
     (cut,) = play(GemSpec(ECHO, max_turn_tokens=6), seeds=[2], max_length=length)
-    assert cut["label"].episode.stop is Stop.CONTEXT_FULL and cut["truncated"]
+    assert cut["label"].episode.stop is StopReason.CONTEXT_FULL and cut["truncated"]
     assert len(cut["observation_tokens"]) <= length
     assert int(experience_of(cut, length).action_mask.sum()) == len(cut["label"].episode.turns[0].action_ids)
 
 
 def test_a_generation_that_hit_its_cap_is_told(play: Play) -> None:
     (response,) = play(GemSpec(ECHO, max_turn_tokens=1), seeds=[0])
-    assert response["label"].episode.turns[-1].finish is Finish.LENGTH
+    assert response["label"].episode.turns[-1].finish is FinishReason.LENGTH
     assert response["truncated"] is True
     (response,) = play(GemSpec("game:GuessTheNumber-v0-easy", max_turn_tokens=24), seeds=[0])
-    assert response["label"].episode.turns[-1].finish is Finish.STOP
+    assert response["label"].episode.turns[-1].finish is FinishReason.STOP
     assert response["truncated"] is False
 
 
@@ -93,9 +93,9 @@ def test_a_cut_turn_can_be_left_out(play: Play) -> None:
     assert response["action_ranges"] == []
 
 
-def test_a_void_episode_is_a_row_with_nothing_to_train(play: Play) -> None:
+def test_a_failed_episode_is_a_row_with_nothing_to_train(play: Play) -> None:
     bad, good = play(GemSpec(MOODY, max_turn_tokens=6), seeds=[1, 2])
-    assert bad["label"].episode.stop is Stop.ENV_ERROR
+    assert bad["label"].episode.stop is StopReason.ENV_ERROR
     assert bad["action_ranges"] == [] and bad["reward"] == 0.0
     assert len(bad["observation_tokens"]) == len(bad["rollout_log_probs"]) > 1
     assert int(experience_of(bad).action_mask.sum()) == 0
@@ -117,7 +117,7 @@ def test_wrappers_and_tools_come_with_the_label(play: Play) -> None:
     (response,) = play(spec, seeds=[3])
     episode = response["label"].episode
     assert "turn_limit" in episode.wrappers and "python" in episode.wrappers
-    assert episode.stop is Stop.TRUNCATED or episode.stop is Stop.TERMINATED
+    assert episode.stop is StopReason.TRUNCATED or episode.stop is StopReason.TERMINATED
 
 
 def test_a_slow_environment_holds_up_nobody(play: Play) -> None:
@@ -151,7 +151,7 @@ def test_openrlhf_evaluates_what_was_played(play: Play) -> None:
 
 
 def test_a_broken_engine_ends_the_run(play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole batch of void episodes, step after step, would look like training."""
+    """A whole batch of failed episodes, step after step, would look like training."""
 
     async def out_of_memory(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("CUDA out of memory")
@@ -172,7 +172,7 @@ def test_an_engine_that_failed_once_is_tried_again(play: Play, engine: Engine, m
 
     monkeypatch.setattr(engine, "generate", hiccup)
     (response,) = play(GemSpec(ECHO, max_turn_tokens=4, retries=1), seeds=[0])
-    assert not response["label"].episode.void
+    assert not response["label"].episode.failed
     assert len(calls) > 1
 
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import CPU
 
 from gem_core.policies.tiny import tiny_model_path
-from gem_core.record import read_episodes
+from gem_core.records.file import read_episodes
 from gem_openrlhf.config import read_label
 
 ROOT = Path(__file__).parents[3]

@@ -18,9 +18,9 @@ import torch
 from omegaconf import OmegaConf
 
 from gem_core import Env, register
+from gem_core.env.registry import environments
 from gem_core.policies.tiny import tiny_model_path
-from gem_core.record import read_episodes
-from gem_core.registry import environments
+from gem_core.records.file import read_episodes
 from gem_rl2 import GemSpec, compose, start_process_group
 from gem_rl2.config import longest_row, prepare_config
 

@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parent / "stand_ins"))  # the class the re
 import torch
 from aiohttp import web
 
-from gem_core.policies.local import TransformersPolicy
 from gem_core.policies.tiny import load_folder
-from gem_core.types import Finish, Sampling
+from gem_core.policies.transformers_policy import TransformersPolicy
+from gem_core.types import FinishReason, Sampling
 
 PIECE = 8
 """Tokens between two looks at whether generation was paused."""
@@ -58,7 +58,7 @@ class Server:
             piece = await self.policy.generate([*asked["input_ids"], *ids], sampling)
             ids += piece.ids
             logprobs += piece.logprobs or ()
-            if piece.finish is Finish.STOP:
+            if piece.finish is FinishReason.STOP:
                 finish = {"type": "stop", "matched": ids[-1]}
                 break
             if self.pauses != pauses:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from gem_core.conformance import CASES, GRADIENT_CASES, Case, report, run
-from gem_core.conformance.kit import check_gradient, check_rows
-from gem_core.conformance.reference import compute_reference, distance, load_reference
+from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, report, run
+from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
+from gem_core.adapter_kit.conformance.reference import compute_reference, distance, load_reference
 from gem_rl2.conformance import RL2Harness, _Ready
 
 
@@ -26,7 +26,7 @@ def test_the_table_holds(harness: RL2Harness, say: Callable[[str], None]) -> Non
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
     assert {r.case for r in results if r.outcome == "refused"} == {c.name for c in CASES if "critic_values" in c.needs}
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
+    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
     assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
 
 

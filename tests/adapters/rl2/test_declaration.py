@@ -9,7 +9,7 @@ import RL2.trainer.ppo as rl2_ppo
 import RL2.workers.actor as rl2_actor
 import RL2.workers.rollout as rl2_rollout
 
-from gem_core.adapter import probe
+from gem_core.adapter_kit.declaration import probe
 from gem_core.errors import ConfigError
 from gem_rl2 import ADAPTER, which_rl2
 from gem_rl2.interface import replaced
@@ -63,6 +63,6 @@ def test_which_rl2_it_is_is_told_by_its_modules(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gem_core.adapter._installed", lambda *names: "0.0.1.post1")
+    monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.0.1.post1")
     with pytest.raises(ConfigError, match=r"fits rl-square ==0.0.2; installed is 0.0.1.post1"):
         which_rl2()

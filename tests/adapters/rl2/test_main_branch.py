@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from test_training import EXAMPLES, run
 
-from gem_core.record import read_episodes
+from gem_core.records.file import read_episodes
 
 CHECKOUT = os.environ.get("GEM_RL2_MAIN", "")
 pytestmark = pytest.mark.skipif(
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 TABLE = """
-from gem_core.conformance import report, run
+from gem_core.adapter_kit.conformance import report, run
 from gem_rl2.conformance import RL2Harness
 results = run(harness := RL2Harness())
 print(report(harness, results))
@@ -47,7 +47,7 @@ def test_partial_rollouts_train_on_what_was_sampled(tmp_path: Path) -> None:
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [m["step"] for m in metrics] == [0, 1, 2, 3]
     episodes = list(read_episodes(out / "episodes.jsonl"))
-    assert not any(e.void for e in episodes)
+    assert not any(e.failed for e in episodes)
     spans = {e.turns[-1].versions[1] - e.turns[0].versions[0] for e in episodes if e.turns and e.turns[-1].versions}
     assert max(spans) > 0, "no episode was carried over an update"
     assert all(abs(m["drift"]) < 0.05 for m in metrics), "RL2's own logprobs of the sampled ids are far from the server's"
@@ -57,8 +57,8 @@ CARRIED = """
 import asyncio, itertools
 import RL2.trainer.ppo as rl2_ppo
 import RL2.workers.rollout as rl2_rollout
-from gem_core.conformance import CASES
-from gem_core.types import Episode, Stop, Turn
+from gem_core.adapter_kit.conformance import CASES
+from gem_core.types import Episode, StopReason, Turn
 from gem_rl2.conformance import _nothing, _Ready, _Replay, _Rollout
 from gem_rl2.interface import replaced
 
@@ -74,7 +74,7 @@ class Late(_Replay):
             late.set()
             await asyncio.Event().wait()
         turn = Turn((), "5", reward, added_ids=(1, 2, 3), restarted=True, action_ids=(5,), logprobs=(-0.5,))
-        return Episode("game:G", seed, () if VOID else (turn,), Stop.ENV_ERROR if VOID else Stop.TERMINATED)
+        return Episode("game:G", seed, () if FAILED else (turn,), StopReason.ENV_ERROR if FAILED else StopReason.TERMINATED)
 
 def credited(config, batch):
     tensors, cu_seqs = batch
@@ -93,7 +93,7 @@ with _Ready(next(c for c in CASES if c.estimator == "grpo")) as ready:
     ready.plays.__class__ = Late
     config = ready.config.rollout
     config.train.prompts_per_rollout, config.train.responses_per_prompt = 2, 2
-    config.train.partial_rollout, config.train.dynamic_filtering = True, not VOID
+    config.train.partial_rollout, config.train.dynamic_filtering = True, not FAILED
     rollout = _Rollout(config, ready.plays)
     rollout.sample_buffer, rollout.worker_urls = [], []
     starts = iter(range(5))
@@ -104,14 +104,14 @@ with _Ready(next(c for c in CASES if c.estimator == "grpo")) as ready:
 """
 
 
-@pytest.mark.parametrize("void", [False, True], ids=["paid for what no row shows", "void"])
-def test_episodes_that_look_alike_are_not_mistaken_when_groups_are_carried_over(tmp_path: Path, void: bool) -> None:
-    """Start 0 has one episode done and one under way when RL2 goes on without it; start 1 is filtered out if not void."""
+@pytest.mark.parametrize("failed", [False, True], ids=["paid for what no row shows", "failed"])
+def test_episodes_that_look_alike_are_not_mistaken_when_groups_are_carried_over(tmp_path: Path, failed: bool) -> None:
+    """Start 0 has one episode done and one under way when RL2 goes on without it; start 1 is filtered out if not failed."""
     program = tmp_path / "carried.py"
-    program.write_text(f"VOID = {void}\n{CARRIED}")
+    program.write_text(f"FAILED = {failed}\n{CARRIED}")
     said = run(tmp_path, program, RL2_CHECKOUT=CHECKOUT)
-    pair = [(0.0, 0.0)] * 2 if void else [(0.0, -1.0), (1.0, 1.0)]
-    expected = [sorted(pair * (2 if void else 1)), sorted(pair * 2)]
+    pair = [(0.0, 0.0)] * 2 if failed else [(0.0, -1.0), (1.0, 1.0)]
+    expected = [sorted(pair * (2 if failed else 1)), sorted(pair * 2)]
     assert f"credited {expected[0]} {expected[1]} left 0" in said
 
 

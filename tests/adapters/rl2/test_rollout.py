@@ -14,11 +14,11 @@ import RL2.workers.rollout as rl2_rollout
 import torch
 from conftest import Fickle
 
-from gem_core.advantage import advantages
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.policies.tiny import load_tiny
-from gem_core.tokens import token_views
-from gem_core.types import Episode, Finish, Sampling
+from gem_core.training.advantage import advantages
+from gem_core.training.sequences import token_views
+from gem_core.types import Episode, FinishReason, Sampling
 from gem_rl2.advantage import gem_advantages
 from gem_rl2.interface import replaced
 from gem_rl2.ledger import RowsLostError
@@ -104,16 +104,16 @@ def test_advantages_are_the_core_s(play: Play) -> None:
 
 def test_a_crash_costs_its_own_episode_only(play: Play) -> None:
     (tensors, cu_seqs), episodes, plays = play("test:Moody-v0", [0, 1, 2, 3])
-    assert [e.void for e in episodes] == [False, True, False, True]
+    assert [e.failed for e in episodes] == [False, True, False, True]
     assert tensors["action_mask"].sum(-1).bool().tolist() == [True, False, True, False]
     with gem_advantages(plays):
         rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
     assert not tensors["advantages"][[1, 3]].any()
 
 
-def test_a_batch_of_nothing_but_void_episodes_leaves_the_weights_finite(play: Play, running: tuple[Any, Any]) -> None:
+def test_a_batch_of_nothing_but_failed_episodes_leaves_the_weights_finite(play: Play, running: tuple[Any, Any]) -> None:
     (tensors, cu_seqs), episodes, plays = play("test:Moody-v0", [1, 3])
-    assert all(e.void for e in episodes)
+    assert all(e.failed for e in episodes)
     actor = PlainActor(running[0].actor, True)
     with gem_advantages(plays):
         rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
@@ -270,7 +270,7 @@ def test_servers_that_failed_once_are_asked_again(play: Play) -> None:
 
     with replaced(rl2_rollout, "async_generate", hiccup):
         _, episodes, _ = play(ECHO, [0, 1], retries=1)
-    assert not any(e.void for e in episodes)
+    assert not any(e.failed for e in episodes)
 
 
 def test_a_row_without_a_start_is_refused(running: tuple[Any, Any]) -> None:
@@ -284,7 +284,7 @@ def test_metrics_show_the_true_return(play: Play, monkeypatch: pytest.MonkeyPatc
     _, episodes, _ = play(ECHO, list(range(9)))
     assert logged["gem/return/train"] == pytest.approx(sum(e.total_reward or 0.0 for e in episodes) / 9)
     assert logged["scores/train"] == pytest.approx(logged["gem/return/train"])
-    assert {"gem/success/train", "gem/turns/train", "gem/void/train"} <= set(logged)
+    assert {"gem/success/train", "gem/turns/train", "gem/failed/train"} <= set(logged)
     assert all(math.isfinite(value) for value in logged.values())
 
 
@@ -292,12 +292,12 @@ def test_rl2_s_own_metrics_do_not_depend_on_which_episode_came_first(play: Play,
     logged: dict[str, float] = {}
     monkeypatch.setattr("wandb.log", lambda values, step: logged.update(values))
     _, episodes, _ = play("test:Moody-v0", [1, 0, 2])
-    assert [e.void for e in episodes] == [True, False, False]
+    assert [e.failed for e in episodes] == [True, False, False]
     assert logged["scores/train"] == pytest.approx(sum(e.total_reward or 0.0 for e in episodes) / 2)
     assert logged["n_turns/train"] == 2
     logged.clear()
     play("test:Moody-v0", [1, 3])
-    assert logged["gem/void/train"] == 1.0
+    assert logged["gem/failed/train"] == 1.0
     assert {"response_length/train"} <= set(logged) and not {"scores/train", "n_turns/train"} & set(logged)
 
 
@@ -324,7 +324,7 @@ def test_a_paused_turn_goes_on_with_the_tokens_it_has() -> None:
 
     found = asyncio.run(run())
     assert asked == [([1, 1], 6), ([1, 1, 7, 8], 4), ([1, 1, 7, 8], 4)]
-    assert (found.ids, found.finish, found.versions) == ((7, 8, 9, 2), Finish.STOP, (0, 2))
+    assert (found.ids, found.finish, found.versions) == ((7, 8, 9, 2), FinishReason.STOP, (0, 2))
 
 
 def test_an_abort_that_nobody_asked_for_ends_the_run() -> None:

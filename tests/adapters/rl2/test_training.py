@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import gem_rl2.ppo
-from gem_core.record import read_episodes
+from gem_core.records.file import read_episodes
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[2] / "examples"

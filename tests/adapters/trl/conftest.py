@@ -15,7 +15,7 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # rollout_func is announced as exp
 import torch
 
 from gem_core import Env, register
-from gem_core.registry import environments
+from gem_core.env.registry import environments
 
 ECHO = "test:Echo-v0"
 

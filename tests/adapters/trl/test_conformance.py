@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from gem_core.conformance import CASES, GRADIENT_CASES, Case, Result, TrainedRow, report, run
-from gem_core.conformance.kit import check_gradient, check_rows
-from gem_core.conformance.reference import compute_reference, distance, load_reference
+from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, Result, TrainedRow, report, run
+from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
+from gem_core.adapter_kit.conformance.reference import compute_reference, distance, load_reference
 from gem_trl.conformance import TRLHarness
 
 
@@ -27,7 +27,7 @@ def test_the_table_holds(harness: TRLHarness, say: Callable[[str], None]) -> Non
     assert [r for r in results if r.outcome == "FAILED"] == []
     beyond = {c.name for c in CASES if c.needs & {"several_rows", "critic_values"}}
     assert {r.case for r in results if r.outcome == "refused"} == beyond
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
+    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
     assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
 
 
@@ -60,7 +60,7 @@ class Forgetful(TRLHarness):
         if self.flaw == "weights":
             out["num_items_in_batch"] = out["num_items_in_batch"] * 2
         if self.flaw == "masked turns counted":
-            out["num_items_in_batch"] = torch.tensor(sum(len(t.action_ids) for e in episodes for t in e.turns if not e.void))
+            out["num_items_in_batch"] = torch.tensor(sum(len(t.action_ids) for e in episodes for t in e.turns if not e.failed))
         if self.flaw == "placeholders counted":
             trained = (out["completion_mask"] * out["tool_mask"]).sum(1)
             out["num_items_in_batch"] = trained.clamp(min=1).sum()

@@ -6,7 +6,7 @@ import inspect
 
 import trl
 
-from gem_core.adapter import probe
+from gem_core.adapter_kit.declaration import probe
 from gem_trl import ADAPTER
 
 

@@ -13,10 +13,10 @@ import torch
 from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOTrainer
 
-from gem_core.advantage import advantages
 from gem_core.errors import ConfigError, UnknownNameError
-from gem_core.record import read_episodes
-from gem_core.tokens import token_views
+from gem_core.records.file import read_episodes
+from gem_core.training.advantage import advantages
+from gem_core.training.sequences import token_views
 from gem_trl import GemAdvantages, GemGRPOTrainer, GemSpec, install_gem_advantages
 from gem_trl.advantage import MaskLostError
 from gem_trl.rollout import updates_of
@@ -123,17 +123,17 @@ def test_metrics_are_in_trl_own_log(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(GemSpec("game:GuessTheNumber-v0-easy", seeds=16, max_turn_tokens=12))
     trainer.train()
     log = trainer.state.log_history[0]
-    assert {"gem/success", "gem/return", "gem/turns", "gem/void", "gem/tool_uses", "gem/advantage_abs"} <= set(log)
+    assert {"gem/success", "gem/return", "gem/turns", "gem/failed", "gem/tool_uses", "gem/advantage_abs"} <= set(log)
     assert log["reward"] == pytest.approx(log["gem/return"])
     assert 1 <= log["gem/turns"] <= 4
 
 
-def test_a_void_episode_is_left_out_and_the_rest_is_trained(make_trainer: Callable[..., Any]) -> None:
+def test_a_failed_episode_is_left_out_and_the_rest_is_trained(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(GemSpec("test:Moody-v0", seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4)
     seen = spy(trainer)
     trainer.train()
     log = trainer.state.log_history[0]
-    assert log["gem/void"] == 0.5
+    assert log["gem/failed"] == 0.5
     assert math.isfinite(log["reward"])
     trained = [bool(m) for _, mask, _ in seen for m in mask.sum(dim=1)]
     assert sorted(trained) == [False, False, True, True]
@@ -293,7 +293,7 @@ def test_a_batch_changed_on_the_way_stops_training(make_trainer: Callable[..., A
 
 
 def test_a_broken_engine_ends_the_run(make_trainer: Callable[..., Any]) -> None:
-    """A whole batch of void episodes, step after step, would look like training."""
+    """A whole batch of failed episodes, step after step, would look like training."""
     trainer = make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6))
 
     def out_of_memory(*args: Any, **kwargs: Any) -> Any:
@@ -329,6 +329,6 @@ def test_a_data_set_without_tasks_is_refused(make_trainer: Callable[..., Any]) -
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]) -> None:
-    monkeypatch.setattr("gem_core.adapter._installed", lambda *names: "0.20.0")
+    monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.20.0")
     with pytest.raises(ConfigError, match=r"fits trl >=1.10,<2; installed is 0.20.0"):
         make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6))

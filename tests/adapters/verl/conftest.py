@@ -18,7 +18,7 @@ os.environ.update(verl_on_cpu.environment())
 os.environ.update({"TQ_LOGGING_LEVEL": "ERROR", "TRANSFORMERS_VERBOSITY": "error"})
 
 from gem_core import Env, register
-from gem_core.registry import environments
+from gem_core.env.registry import environments
 
 ECHO = "test:Echo-v0"
 

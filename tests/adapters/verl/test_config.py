@@ -13,8 +13,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from gem_core.conformance import CASES
-from gem_core.conformance.golden import END, void_episode
+from gem_core.adapter_kit.conformance import CASES
+from gem_core.adapter_kit.conformance.golden import END, failed_episode
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.policies import tiny_model_path
 from gem_verl import GemDataset, GemSpec
@@ -131,7 +131,7 @@ def test_an_estimator_of_verls_own_is_warned_about_once(estimator: str, instead:
         check_config(config)
         check_config(config)
     (warning,) = said
-    assert f"{estimator!r} counts a void episode" in str(warning.message)
+    assert f"{estimator!r} counts a failed episode" in str(warning.message)
     assert f"algorithm.adv_estimator={instead}," in str(warning.message)
 
 
@@ -145,7 +145,7 @@ def test_an_estimator_of_gem_is_not_warned_about(estimator: str) -> None:
 
 @pytest.mark.parametrize(("estimator", "given"), [("grpo", 0.577), ("gem_grpo", 0.0)])
 def test_the_warning_is_true(estimator: str, given: float) -> None:
-    """Two episodes that earned 1, and a void one, as rows in one group of verl."""
+    """Two episodes that earned 1, and a failed one, as rows in one group of verl."""
     import torch
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
@@ -154,7 +154,7 @@ def test_the_warning_is_true(estimator: str, given: float) -> None:
     config = config_of(GemSpec(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}").algorithm
     one = next(case for case in CASES if case.name == "multi-byte text").episodes[0]
     assert one.total_reward == 1.0
-    rows = [to_rows(episode, END, **channel(config))[0] for episode in (one, one, void_episode())]
+    rows = [to_rows(episode, END, **channel(config))[0] for episode in (one, one, failed_episode())]
     found, _ = get_adv_estimator_fn(estimator)(
         token_level_rewards=padded([row.rewards for row in rows]),
         response_mask=padded([row.mask for row in rows]),
@@ -195,7 +195,7 @@ def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(GemSpec(ECHO, seeds=8))
-    monkeypatch.setattr("gem_core.adapter._installed", lambda *names: "0.8.0")
+    monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.8.0")
     with pytest.raises(ConfigError, match=r"fits verl >=0.9,<0.10; installed is 0.8.0"):
         check_config(config)
 

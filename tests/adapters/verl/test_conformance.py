@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gem_core.conformance import CASES, GRADIENT_CASES, Case, TrainedRow, report, run
-from gem_core.conformance.kit import check_rows
-from gem_core.types import Status
+from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedRow, report, run
+from gem_core.adapter_kit.conformance.kit import check_rows
+from gem_core.types import TurnStatus
 from gem_verl.conformance import LegacyHarness, VerlHarness
 
 BY_NAME = {case.name: case for case in CASES}
@@ -31,7 +31,7 @@ def test_the_table_holds(harness: VerlHarness, say: Callable[[str], None]) -> No
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
     assert {r.case for r in results if r.outcome == "refused"} == {"gae"}
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but void episodes"}
+    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
     assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
 
 
@@ -55,7 +55,7 @@ def test_groups_compare_whole_episodes_whatever_their_rows(harness: VerlHarness,
 @pytest.mark.parametrize("path", ["harness", "legacy"])
 def test_a_group_counts_what_masked_first_turns_earned(path: str, request: pytest.FixtureRequest) -> None:
     plain = BY_NAME["ragged turns"].episodes[0]
-    masked = replace(plain, turns=(replace(plain.turns[0], status=Status.MASKED, reward=-0.5), *plain.turns[1:]))
+    masked = replace(plain, turns=(replace(plain.turns[0], status=TurnStatus.MASKED, reward=-0.5), *plain.turns[1:]))
     case = Case("a masked first turn", (masked, replace(BY_NAME["one turn"].episodes[0], seed=plain.seed)), "grpo", 0.9)
     played = request.getfixturevalue(path)
     check_rows(played, case, played.train(case))

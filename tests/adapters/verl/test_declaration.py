@@ -14,7 +14,7 @@ import verl
 
 import gem_verl.advantage
 import gem_verl.plugin
-from gem_core.adapter import probe
+from gem_core.adapter_kit.declaration import probe
 from gem_verl import ADAPTER
 from gem_verl.config import NotRegisteredError, check_registered
 
@@ -41,10 +41,10 @@ def test_gem_may_be_imported_before_verl(first: str) -> None:
 
 def test_importing_verl_shows_why_the_plugin_broke() -> None:
     """As the error of `check_registered` says."""
-    command = [sys.executable, "-W", "ignore", "-c", "import sys; sys.modules['gem_core.metrics'] = None; import verl"]
+    command = [sys.executable, "-W", "ignore", "-c", "import sys; sys.modules['gem_core.training.metrics'] = None; import verl"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "gem could not register itself with verl" in done.stderr
-    assert "import of gem_core.metrics halted" in done.stderr
+    assert "import of gem_core.training.metrics halted" in done.stderr
 
 
 def test_a_plugin_that_was_left_out_is_missed_before_training() -> None:

@@ -12,13 +12,13 @@ import pytest
 from verl.protocol import DataProto
 from verl.workers.rollout.replica import TokenOutput
 
-from gem_core.advantage import advantages
 from gem_core.errors import ConfigError
-from gem_core.policies.local import TransformersPolicy
 from gem_core.policies.tiny import load_tiny
-from gem_core.record import read_episodes
-from gem_core.tokens import token_views
-from gem_core.types import Episode, Sampling, Stop
+from gem_core.policies.transformers_policy import TransformersPolicy
+from gem_core.records.file import read_episodes
+from gem_core.training.advantage import advantages
+from gem_core.training.sequences import token_views
+from gem_core.types import Episode, Sampling, StopReason
 from gem_verl import GemSpec
 from gem_verl.conformance import LegacyHarness, VerlHarness
 from gem_verl.dataset import row_of
@@ -113,19 +113,19 @@ def test_the_weight_versions_of_an_episode_reach_verl(play: Callable[..., Any]) 
     assert (tag["min_global_steps"], tag["max_global_steps"]) == (min(v[0] for v in versions), max(v[1] for v in versions))
 
 
-def test_a_void_episode_costs_neither_its_group_nor_the_batch(play: Callable[..., Any]) -> None:
+def test_a_failed_episode_costs_neither_its_group_nor_the_batch(play: Callable[..., Any]) -> None:
     harness, rows, episodes = play([0, 1], "test:Moody-v0", samples=2, advantage="grpo")
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes, "grpo"), abs=1e-6)
-    assert [e.stop for e in sorted(episodes, key=lambda e: e.seed)][2:] == [Stop.ENV_ERROR] * 2
+    assert [e.stop for e in sorted(episodes, key=lambda e: e.seed)][2:] == [StopReason.ENV_ERROR] * 2
     assert len(rows) == 4 and len(trained(rows)) == 2
     check_same(rows, episodes, "grpo")
-    assert harness.metrics["gem/void"] == 0.5
+    assert harness.metrics["gem/failed"] == 0.5
     assert all(isinstance(harness.tags[key]["min_global_steps"], int) for key in rows)
 
 
 def test_an_environment_that_cannot_be_made_is_a_row_that_trains_nothing(play: Callable[..., Any]) -> None:
     harness, rows, episodes = play([0, 1], "test:Unmakable-v0")
-    assert [e.stop for e in episodes] == [Stop.ENV_ERROR] * 2 and trained(rows) == []
+    assert [e.stop for e in episodes] == [StopReason.ENV_ERROR] * 2 and trained(rows) == []
     assert all(isinstance(harness.tags[key]["min_global_steps"], int) for key in rows)
     assert harness.metrics["gem/advantage_abs"] == 0.0
     assert harness.trainer._update_actor("the batch", {}) == "the batch", "nothing to train is no update"
@@ -134,7 +134,7 @@ def test_an_environment_that_cannot_be_made_is_a_row_that_trains_nothing(play: C
 @pytest.mark.parametrize("estimator", ["rebn", "grpo"])
 def test_a_rewritten_history_is_several_rows(play: Callable[..., Any], estimator: str) -> None:
     harness, rows, episodes = play([1, 2, 4, 5], "test:Moody-v0", wrappers="concat", advantage=estimator, samples=2, retries=0)
-    played = [e for e in episodes if not e.void]
+    played = [e for e in episodes if not e.failed]
     assert len(trained(rows)) == 2 * len(played) > 0
     check_same(rows, episodes, estimator)
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes, estimator), abs=1e-6)
@@ -150,7 +150,7 @@ def test_the_horizon_follows_the_step(play: Callable[..., Any]) -> None:
 
 
 def test_a_server_that_breaks_is_verls_business(play: Callable[..., Any]) -> None:
-    """A whole batch of void episodes, step after step, would look like training."""
+    """A whole batch of failed episodes, step after step, would look like training."""
 
     def broken(output: TokenOutput) -> TokenOutput:
         raise RuntimeError("CUDA out of memory")
@@ -161,15 +161,15 @@ def test_a_server_that_breaks_is_verls_business(play: Callable[..., Any]) -> Non
         play([0, 1], client=client)
 
 
-def test_an_aborted_generation_is_a_void_episode(play: Callable[..., Any]) -> None:
+def test_an_aborted_generation_is_a_failed_episode(play: Callable[..., Any]) -> None:
     client = Client()
     client.spoil = lambda output: output.model_copy(update={"stop_reason": "aborted"})
     _, rows, episodes = play([0], client=client)
-    assert [e.stop for e in episodes] == [Stop.POLICY_ERROR] and trained(rows) == []
+    assert [e.stop for e in episodes] == [StopReason.POLICY_ERROR] and trained(rows) == []
 
 
 def test_an_estimator_of_verl_gets_the_rewards_as_they_were_paid(play: Callable[..., Any]) -> None:
-    with pytest.warns(UserWarning, match="counts a void episode"):
+    with pytest.warns(UserWarning, match="counts a failed episode"):
         _, rows, episodes = play(range(6), settings=["algorithm.adv_estimator=reinforce_plus_plus"])
     assert sorted(sum(r.rewards) for r in rows.values()) == pytest.approx(sorted(e.total_reward for e in episodes))
 
@@ -201,7 +201,7 @@ class TestLegacy:
         spec = GemSpec("game:GuessTheNumber-v0-easy", seeds=8, max_turn_tokens=16, horizon=1, record=record)
         played = self.play(LegacyHarness(spec, Client(), ["data.max_prompt_length=256"]).worker, range(8))
         episodes = {e.seed: e for e in read_episodes(record)}
-        assert {e.stop for e in episodes.values()} >= {Stop.TURN_LIMIT}
+        assert {e.stop for e in episodes.values()} >= {StopReason.TURN_LIMIT}
         assert played.non_tensor_batch["success"].tolist() == [float(bool(episodes[seed].success)) for seed in range(8)]
 
     def test_verls_own_worker_is_refused(self) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gem_core.advantage import advantages
-from gem_core.record import read_episodes
-from gem_core.tokens import token_views
+from gem_core.records.file import read_episodes
+from gem_core.training.advantage import advantages
+from gem_core.training.sequences import token_views
 
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "PYTHONPATH"))}
 """As a user has it: the recipe itself brings the stand-ins in."""
@@ -31,7 +31,7 @@ def test_the_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     say("\n".join(line for line in done.stdout.splitlines() if line.startswith("success")))
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [m["step"] for m in metrics] == [0, 1, 2]
-    assert all(m["grad_norm"] > 0 and 0 < m["success"] < 1 and m["void"] == 0 for m in metrics)
+    assert all(m["grad_norm"] > 0 and 0 < m["success"] < 1 and m["failed"] == 0 for m in metrics)
 
     logged = {line["step"]: line["data"] for line in map(json.loads, (tmp_path / "run" / "verl.jsonl").read_text().splitlines())}
     assert all(log["training/rollout_probs_diff_max"] < 1e-4 for log in logged.values()), (

@@ -10,9 +10,9 @@ import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
-from gem_core.policies.local import TransformersPolicy
 from gem_core.policies.tiny import load_folder
-from gem_core.types import Finish, Sampling
+from gem_core.policies.transformers_policy import TransformersPolicy
+from gem_core.types import FinishReason, Sampling
 
 
 class TransformersServer:
@@ -35,7 +35,7 @@ class TransformersServer:
         return TokenOutput(
             token_ids=list(found.ids),
             log_probs=list(found.logprobs or ()) if sampling_params.get("logprobs") else None,
-            stop_reason="length" if found.finish is Finish.LENGTH else "completed",
+            stop_reason="length" if found.finish is FinishReason.LENGTH else "completed",
             extra_fields={"global_steps": self.policy.weight_version},
         )
 

@@ -14,8 +14,8 @@ import torch
 from oat.utils.distributed import init_process_group, torch_type_codec
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gem_core.policies.local import TransformersPolicy
-from gem_core.types import Finish, Sampling
+from gem_core.policies.transformers_policy import TransformersPolicy
+from gem_core.types import FinishReason, Sampling
 
 __version__ = "0.8.4"
 
@@ -80,7 +80,7 @@ class LLM:
         for ids, answer in zip(prompt_token_ids, self.policy.generate_batch(prompt_token_ids, sampling)):
             logprobs = [{id: Logprob(logprob)} for id, logprob in zip(answer.ids, answer.logprobs or ())]
             text = self.tokenizer.decode(answer.ids, skip_special_tokens=True)
-            reason = "length" if answer.finish is Finish.LENGTH else "stop"
+            reason = "length" if answer.finish is FinishReason.LENGTH else "stop"
             found.append(RequestOutput(list(ids), [CompletionOutput(text, answer.ids, logprobs, reason)]))
         return found
 

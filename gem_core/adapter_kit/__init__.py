@@ -1,0 +1,1 @@
+"""Adapter kit: what the adapters to the trainers share."""

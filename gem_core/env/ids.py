@@ -1,0 +1,35 @@
+"""Environment ids: `namespace:Name[-vN][-variant]`, and mixtures, weighted sums of ids."""
+
+from __future__ import annotations
+
+import re
+
+from gem_core.errors import ConfigError
+
+__all__ = ["ENV_ID", "is_mixture", "parse_mixture"]
+
+ENV_ID = re.compile(r"[a-z][a-z0-9_]*:[A-Za-z0-9][A-Za-z0-9_.]*(-v\d+)?(-[A-Za-z0-9_.-]+)?")
+_TERM = re.compile(r"\s*(?:(?P<weight>[0-9.]+)\s*\*)?\s*(?P<id>[a-z][a-z0-9_]*:[^\s*]+)\s*")
+
+
+def is_mixture(id: str) -> bool:
+    """Whether an id is a weighted sum of ids."""
+    return isinstance(id, str) and ("+" in id or "*" in id)
+
+
+def parse_mixture(text: str) -> list[tuple[str, float]]:
+    """The (id, weight) pairs of `2*a:A + b:B`; a weight that is left out is 1."""
+    parts: list[tuple[str, float]] = []
+    for term in text.split("+"):
+        match = _TERM.fullmatch(term)
+        try:
+            weight = float(match["weight"] or 1) if match else 0.0
+        except ValueError:
+            weight = 0.0
+        if match is None or weight <= 0:
+            raise ConfigError(
+                f"{term.strip()!r} in the mixture {text!r} is not weight*id; write it as "
+                "'2*game:GuessTheNumber-v0-easy + 1*game:Wordle-v0-easy', with weights above 0"
+            )
+        parts.append((match["id"], weight))
+    return parts

@@ -1,0 +1,1 @@
+"""Execution: environments in other processes, on a Ray cluster, and in vectors."""

@@ -1,0 +1,1 @@
+"""Vector environments: many environments stepped as one."""

@@ -1,0 +1,64 @@
+"""Factory: `make_vec` makes a vector of environments, in this process or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from gem_core.env.base import Env
+from gem_core.env.registry import make
+from gem_core.errors import ConfigError
+from gem_core.execution.vector.env import AsyncVectorEnv, VectorEnv
+from gem_core.execution.vector.slot import Autoreset
+
+__all__ = ["make_vec"]
+
+
+def make_vec(
+    ids: str | Callable[[], Env] | Sequence[str | Callable[[], Env]],
+    num_envs: int | None = None,
+    *,
+    wrappers: Sequence[Any] | str = (),
+    env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    mode: Literal["sync", "async", "ray"] = "sync",
+    autoreset: Autoreset | str = Autoreset.NEXT_STEP,
+    execution: Literal["declared", "process"] = "declared",
+    deadline: float | None = None,
+    **more: Any,
+) -> VectorEnv:
+    """A vector of `num_envs` environments of one id, or of one environment for each id or function in a sequence.
+
+    `wrappers` go around each; `env_kwargs` to each, or one mapping for each. `more` goes to `mode="ray"`, see `distributed`.
+    """
+    each = [ids] * (1 if num_envs is None else num_envs) if isinstance(ids, str) or callable(ids) else list(ids)
+    if num_envs is not None and len(each) != num_envs:
+        raise ConfigError(f"make_vec() was given {len(each)} environments and num_envs={num_envs}; leave num_envs out")
+    if env_kwargs is None or isinstance(env_kwargs, Mapping):
+        kwargs: list[Mapping[str, Any]] = [env_kwargs or {}] * len(each)
+    else:
+        kwargs = list(env_kwargs)
+        if len(kwargs) != len(each):
+            raise ConfigError(
+                f"make_vec() was given {len(each)} environments and {len(kwargs)} env_kwargs; give one mapping, or one each"
+            )
+    if mode == "ray":
+        from gem_core.execution.ray_hosts import make_ray_vec
+
+        return make_ray_vec(each, kwargs, wrappers=wrappers, autoreset=autoreset, deadline=deadline, **more)
+    if mode not in ("sync", "async"):
+        raise ConfigError(f"mode must be 'sync', 'async' or 'ray'; given: {mode!r}")
+    if more:
+        raise ConfigError(
+            f"make_vec(mode={mode!r}) does not take {sorted(more)}; arguments of the environments go into env_kwargs"
+        )
+    makers = [
+        partial(make, id, wrappers=wrappers, execution=execution, **k) if isinstance(id, str) else id
+        for id, k in zip(each, kwargs, strict=True)
+    ]
+    names = [id if isinstance(id, str) else getattr(id, "__qualname__", repr(id)) for id in each]
+    if mode == "async":
+        return AsyncVectorEnv(makers, autoreset=autoreset, env_ids=names, deadline=deadline)
+    if deadline is not None:
+        raise ConfigError("a deadline needs mode='async': in sync mode nobody is there to notice that a step hangs")
+    return VectorEnv(makers, autoreset=autoreset, env_ids=names)

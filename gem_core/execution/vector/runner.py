@@ -1,0 +1,188 @@
+"""Runner: how one environment of an async vector is run: on the caller's thread, on a thread of its own, or on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator
+from inspect import isawaitable
+from queue import SimpleQueue
+from typing import Any
+
+from gem_core.env.base import Env, StepResult
+from gem_core.env.maybe_async import drive
+from gem_core.execution.vector.slot import Slot
+from gem_core.rollout.step_threads import StepThreads
+
+__all__ = ["Background", "OnLoop", "OnThread", "Runner"]
+
+Steps = Generator[Any, Any, StepResult]
+Report = Callable[[StepResult], None]
+
+_log = logging.getLogger(__name__)
+
+
+class Runner:
+    """The base, and itself the runner of cheap environments: the caller steps them, so there is nothing to start or wait for."""
+
+    here = True
+
+    def start(self, slot: Slot, steps: Steps, report: Report) -> None:
+        """Begins a step or a reset; `report` is called with its result, from whichever thread."""
+        raise NotImplementedError
+
+    def abandon(self, env: Env | None) -> Runner:
+        """Leaves a call that hangs to itself, and closes its environment; returns the runner that takes over."""
+        raise NotImplementedError
+
+    def close(self, env: Env) -> threading.Event:
+        """Closes an environment, and gives an event to wait for."""
+        done = threading.Event()
+        _close(env)
+        done.set()
+        return done
+
+    def end(self) -> None:
+        """Gives back what it runs on."""
+
+
+class OnThread(Runner):
+    """On a daemon thread of its own, which is left behind when a call overruns its deadline."""
+
+    here = False
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._busy = False
+        threading.Thread(target=self._run, name="gem-vector", daemon=True).start()
+
+    def start(self, slot: Slot, steps: Steps, report: Report) -> None:
+        def work() -> None:
+            try:
+                outcome: Any = drive(steps)
+            except BaseException as error:  # noqa: BLE001 - sys.exit() in a step must end the step, not leave its waiter waiting
+                outcome = slot.lost("step", error)
+            self._busy = False
+            report(outcome)
+
+        self._busy = True
+        self._work.put(work)
+
+    def abandon(self, env: Env | None) -> Runner:
+        self.end()
+        if env is not None:
+            OnThread().close_and_end(env)  # not on the new thread: closing may hang as well
+        return OnThread()
+
+    def close(self, env: Env) -> threading.Event:
+        return (OnThread() if self._busy else self).close_and_end(env)
+
+    def close_and_end(self, env: Env) -> threading.Event:
+        """Closes an environment on this thread, as the last thing it does."""
+        done = threading.Event()
+
+        def work() -> None:
+            _close(env)
+            done.set()
+
+        self._work.put(work)
+        self.end()
+        return done
+
+    def end(self) -> None:
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+class OnLoop(Runner):
+    """On the event loop that all async environments of a vector share."""
+
+    here = False
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self._task: Any = None
+
+    def start(self, slot: Slot, steps: Steps, report: Report) -> None:
+        async def work() -> None:
+            try:
+                outcome: Any = drive(steps)
+                if isawaitable(outcome):
+                    outcome = await outcome
+            except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits for the result
+                outcome = slot.lost("step", error)
+            report(outcome)
+
+        self._task = self._background.run(work())
+
+    def abandon(self, env: Env | None) -> Runner:
+        self._task.cancel()
+        if env is not None:
+            self._background.run(_closed(env))
+        return OnLoop(self._background)
+
+    def close(self, env: Env) -> threading.Event:
+        done = threading.Event()
+
+        async def work() -> None:
+            await _closed(env)
+            done.set()
+
+        if self._task is not None:
+            self._task.cancel()
+        self._background.run(work())
+        return done
+
+
+class Background:
+    """An event loop on a daemon thread, and threads for what blocks in async environments."""
+
+    def __init__(self, size: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.threads = StepThreads(size)
+        self._thread = threading.Thread(target=self._run, name="gem-vector-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Any) -> Any:
+        """Starts a coroutine on the loop; what is returned can be cancelled."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def end(self) -> None:
+        """Stops the loop."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _run(self) -> None:
+        self.loop.run_forever()
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self.loop.run_until_complete(asyncio.wait(left))
+        self.threads.close()
+        self.loop.close()
+
+
+def _close(env: Env) -> None:
+    try:
+        value: Any = env.close()
+        if isawaitable(value):
+            asyncio.run(_awaited(value))
+    except Exception:  # noqa: BLE001 - nobody can do anything about it any more
+        _log.warning("closing %s failed", type(env.unwrapped).__name__, exc_info=True)
+
+
+async def _closed(env: Env) -> None:
+    try:
+        value: Any = env.close()
+        if isawaitable(value):
+            await value
+    except Exception:  # noqa: BLE001 - nobody can do anything about it any more
+        _log.warning("closing %s failed", type(env.unwrapped).__name__, exc_info=True)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value

@@ -1,0 +1,1 @@
+"""Plugins: hooks, catalogs of what they register, and how they are found and loaded."""

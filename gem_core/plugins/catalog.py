@@ -1,0 +1,50 @@
+"""Catalog: what plugins registered of one kind (environments, wrappers, tools, estimators, adapters), by name."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from gem_core.errors import RegistrationError, UnknownNameError
+from gem_core.plugins.manager import current_plugin, load_plugins
+
+__all__ = ["Catalog"]
+
+T = TypeVar("T")
+
+
+class Catalog(Generic[T]):
+    """What is registered of one kind, by name. Looking a name up loads the plugins first."""
+
+    def __init__(self, kind: str, command: str = "") -> None:
+        self.kind = kind
+        self._hint = f"`{command}` lists them all." if command else ""
+        self._known: dict[str, T] = {}
+        self._owner: dict[str, str] = {}
+
+    def add(self, name: str, value: T, *, replace: bool = False) -> None:
+        """Registers a value; a name that is taken is refused and both owners are named."""
+        owner = current_plugin()
+        if name in self._known and not replace:
+            raise RegistrationError(
+                f"the {self.kind} {name!r} is registered already, by {self._owner[name]}; {owner} wants it too. "
+                "Choose another name, or pass replace=True."
+            )
+        self._known[name], self._owner[name] = value, owner
+
+    def get(self, name: str) -> T:
+        """The value under a name, or an error that suggests the nearest ones."""
+        load_plugins()
+        try:
+            return self._known[name]
+        except (KeyError, TypeError):
+            raise UnknownNameError(self.kind, str(name), tuple(self._known), self._hint) from None
+
+    def all(self) -> dict[str, T]:
+        """Everything registered, sorted by name."""
+        load_plugins()
+        return dict(sorted(self._known.items()))
+
+    def remove(self, name: str) -> None:
+        """Forgets a name (for tests and interactive work)."""
+        self._known.pop(name, None)
+        self._owner.pop(name, None)

@@ -1,0 +1,175 @@
+"""Plugins: packages that add environments, wrappers, tools, adapters, estimators, or listen to events.
+
+A plugin is a module or object with hook implementations, found through the entry-point group `gem`. Two environment
+variables choose among the installed ones, by entry-point name and separated by commas: `GEM_PLUGINS` allows only those
+named (empty: none), `GEM_PLUGINS_BLOCK` leaves out those named.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from gem_core.errors import PluginError
+from gem_core.plugins import hookspecs
+from gem_core.plugins.hookspecs import hookimpl
+
+__all__ = [
+    "PluginInfo",
+    "current_plugin",
+    "hook",
+    "hookimpl",
+    "installed_plugins",
+    "load_plugins",
+    "on_registration",
+    "register_plugin",
+    "unregister_plugin",
+]
+
+GROUP = "gem"
+BUILT_IN = ("gem_core.wrappers", "gem_core.training.advantage", "gem_core.cli", "gem_tools", "gem_envs", "gem_eval")
+"""Plugins of this distribution, loaded by import path before all others."""
+
+_manager = pluggy.PluginManager("gem")
+_manager.add_hookspecs(hookspecs)
+_lock = threading.RLock()
+_loaded = False
+_loader: int | None = None
+"""The thread that is loading."""
+_current: ContextVar[str] = ContextVar("gem_current_plugin", default="your own code")
+hook = _manager.hook
+"""Calls the hooks of all plugins, for example `hook.episode_end(episode=...)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """One plugin that is built in, installed or registered by hand."""
+
+    name: str
+    origin: str
+    """`built in`, `registered by hand`, or the distribution it came with."""
+    loaded: bool
+    hooks: tuple[str, ...] = ()
+
+
+def current_plugin() -> str:
+    """Who is registering just now, for error messages."""
+    return _current.get()
+
+
+def load_plugins() -> None:
+    """Loads the built-in plugins and those of installed packages, once."""
+    global _loaded, _loader
+    if _loaded or _loader == threading.get_ident():  # a plugin that looks a name up while registering does not start this again
+        return
+    with _lock:
+        if _loaded:
+            return
+        _loader = threading.get_ident()
+        try:
+            for name in BUILT_IN:
+                if not _manager.has_plugin(name):
+                    with _named(name):
+                        _manager.register(import_module(name), name=name)
+            for point in _entry_points():
+                if _allowed(point.name) and not _manager.has_plugin(point.name):
+                    with _named(point.name, _distribution(point)):
+                        _manager.register(point.load(), name=point.name)
+                        _check_hooks(point.name)
+            _loaded = True  # last: other threads wait for the lock until everything is there
+        finally:
+            _loader = None
+
+
+def on_registration(hook_name: str, register: Callable[..., Any]) -> None:
+    """Call a registration hook with `register`, for the plugins loaded so far and for those to come."""
+    getattr(hook, hook_name).call_historic(kwargs={"register": register})
+
+
+def register_plugin(plugin: object, name: str | None = None) -> None:
+    """Registers a plugin by hand: a module, or an object with methods marked `@hookimpl`."""
+    load_plugins()
+    name = name or getattr(plugin, "__name__", None) or type(plugin).__name__
+    with _lock, _named(name):
+        _manager.register(plugin, name=name)
+        _check_hooks(name)
+
+
+def unregister_plugin(name: str) -> None:
+    """Takes a plugin's event hooks out again; what it registered stays registered."""
+    _manager.unregister(name=name)
+
+
+def installed_plugins() -> list[PluginInfo]:
+    """Every plugin there is, loaded or blocked."""
+    load_plugins()
+    origins = {p.name: _distribution(p) for p in _entry_points()}
+    infos = []
+    for name, plugin in _manager.list_name_plugin():
+        if plugin is None:
+            continue
+        hooks = tuple(sorted(c.name for c in _manager.get_hookcallers(plugin) or ()))
+        origin = "built in" if name in BUILT_IN else origins.get(name, "registered by hand")
+        infos.append(PluginInfo(name, origin, True, hooks))
+    infos += [PluginInfo(name, origin, False) for name, origin in origins.items() if not _manager.has_plugin(name)]
+    return sorted(infos, key=lambda i: i.name)
+
+
+def _entry_points() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda p: p.name)
+
+
+def _distribution(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown distribution"
+
+
+def _names(variable: str) -> set[str]:
+    return {n.strip() for n in os.environ.get(variable, "").split(",") if n.strip()}
+
+
+def _allowed(name: str) -> bool:
+    if "GEM_PLUGINS" in os.environ and name not in _names("GEM_PLUGINS"):
+        return False
+    return name not in _names("GEM_PLUGINS_BLOCK")
+
+
+def _check_hooks(name: str) -> None:
+    """pluggy keeps a misspelt hook silently until it is asked; a plugin that does nothing must not look installed."""
+    try:
+        _manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        _manager.unregister(name=name)
+        kinds = ("register_", "episode_", "turn_", "batch_", "update_")
+        known = ", ".join(sorted(n for n in vars(hookspecs) if n.startswith(kinds)))
+        raise PluginError(
+            f"the plugin {name!r} implements a hook that does not exist: {error}. The hooks are: {known}"
+        ) from error
+
+
+@contextmanager
+def _named(name: str, origin: str = "") -> Iterator[None]:
+    token = _current.set(f"the plugin {name!r}")
+    known = _manager.has_plugin(name)
+    try:
+        yield
+    except PluginError:
+        raise
+    except Exception as error:
+        if not known and _manager.has_plugin(name):  # pluggy keeps one whose hook raised: it would pass for loaded
+            _manager.unregister(name=name)
+        whence = f" (from {origin})" if origin else ""
+        raise PluginError(
+            f"the plugin {name!r}{whence} cannot be loaded: {type(error).__name__}: {error}. "
+            f"Mend or uninstall it, or leave it out with GEM_PLUGINS_BLOCK={name}"
+        ) from error
+    finally:
+        _current.reset(token)

@@ -1,0 +1,1 @@
+"""Records: episodes in files."""

@@ -1,0 +1,1 @@
+"""Rollout: plays episodes with a policy, token-exactly."""

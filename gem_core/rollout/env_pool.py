@@ -1,0 +1,131 @@
+"""Pool: environments kept from episode to episode, since some cost seconds to make, and the threads their steps run on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Any
+
+from gem_core.env.base import Env
+from gem_core.env.ids import is_mixture
+from gem_core.env.registry import make, spec
+from gem_core.rollout.step_threads import StepThreads
+from gem_core.types import Task
+
+__all__ = ["EnvPool", "close_unused"]
+
+_SECONDS_TO_CLOSE = 5.0
+
+
+class EnvPool:
+    """Hands out an environment for a task and takes it back. One that broke is closed and never seen again."""
+
+    def __init__(self, threads: StepThreads, make_env: Callable[[Task], Env] | None = None) -> None:
+        self.threads = threads
+        self._make = make_env or make_for_task
+        self.lent = False
+        """Whether the environments belong to somebody else, who goes on using them: then they are not closed."""
+        self._idle: dict[Any, list[Env]] = {}
+        self._loop_bound: set[int] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def take(self, task: Task, *, fresh: bool = False) -> Env | Awaitable[Env]:
+        """An environment for a task: one that has served before, unless it must be fresh. One that may take long to make is
+        made on a thread."""
+        idle = self._idle.get(_kind(task))
+        if idle and not fresh:
+            return idle.pop()
+        if self._make is make_for_task and _may_block(task):
+            return self._made_on_thread(task)
+        return self._prepared(self._make(task))
+
+    async def _made_on_thread(self, task: Task) -> Env:
+        return self._prepared(await self.threads.call(self._make, task, late=close_unused))
+
+    def _prepared(self, env: Env) -> Env:
+        if env.is_async:
+            self._loop_bound.add(id(env))
+        env.run_on(self.threads.call)
+        return env
+
+    def give(self, task: Task, env: Env) -> None:
+        """Takes an environment back whose episode ended well."""
+        self._idle.setdefault(_kind(task), []).append(env)
+
+    def drop(self, env: Env) -> None:
+        """Closes an environment that broke, without waiting for it."""
+        self._loop_bound.discard(id(env))
+        closing = asyncio.ensure_future(self._close(env))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def rest(self) -> None:
+        """Called when an event loop is about to end: closes what is bound to it, and keeps the rest for the next batch."""
+        bound: list[Env] = []
+        for envs in self._idle.values():
+            bound += [env for env in envs if self.lent or id(env) in self._loop_bound]
+            envs[:] = [env for env in envs if not self.lent and id(env) not in self._loop_bound]
+        self._loop_bound -= {id(env) for env in bound}
+        await asyncio.gather(*(self._close(env) for env in bound))
+        if self._closing:
+            await asyncio.wait(set(self._closing), timeout=_SECONDS_TO_CLOSE)
+        self.threads.close()
+
+    def close(self) -> None:
+        """Closes what is kept, without an event loop. One that hangs is left behind."""
+        idle, self._idle = self._idle, {}
+        for env in (env for envs in idle.values() for env in envs):
+            env.run_on(None)
+            if env.execution == "inline" and not env.is_async:
+                env.close()
+            else:
+                closing = threading.Thread(target=close_unused, args=(env,), name="gem-close", daemon=True)
+                closing.start()
+                closing.join(_SECONDS_TO_CLOSE)
+
+    async def _close(self, env: Env) -> None:
+        if self.lent:
+            env.run_on(None)
+            return
+        try:
+            closing: Any = env.close()
+            if isawaitable(closing):
+                await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)
+        except Exception as error:  # noqa: BLE001 - its episode is over; a loop's exception handler is told
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"closing {type(env).__name__} failed", "exception": error}
+            )
+
+
+def close_unused(env: Env) -> None:
+    """Closes an environment that nobody waits for any more, on a thread without an event loop."""
+
+    async def closed(closing: Any) -> None:
+        await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)
+
+    closing: Any = env.close()
+    if isawaitable(closing):
+        asyncio.run(closed(closing))
+
+
+def make_for_task(task: Task) -> Env:
+    """The registered environment a task names, with its wrappers, in a process of its own where it has to be."""
+    return make(task.env_id, wrappers=task.wrappers, execution=task.execution, **task.env_kwargs)
+
+
+def _may_block(task: Task) -> bool:
+    if is_mixture(task.env_id):
+        return True
+    return getattr(spec(task.env_id).load(), "execution", "thread") != "inline"
+
+
+def _kind(task: Task) -> tuple[str, str, str, str]:
+    """Tasks of one kind can share an environment. Objects that are no plain data are told apart by identity."""
+    return (task.env_id, _identity(task.wrappers), _identity(task.env_kwargs), task.execution)
+
+
+def _identity(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=lambda thing: f"{type(thing).__name__} at {id(thing)}")

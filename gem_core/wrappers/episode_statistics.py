@@ -1,0 +1,35 @@
+"""Statistics: return and turns of the running episode, in `info["episode"]` of every step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gem_core.env.base import Env
+from gem_core.env.wrapper import Wrapper
+
+__all__ = ["Statistics"]
+
+
+class Statistics(Wrapper):
+    """Counts from the reset on. `last` keeps the figures of the episode before, and the seconds it took: those are not in
+    `info`, because equal actions must give equal transcripts."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self.last: dict[str, Any] | None = None
+        self.total, self.began = 0.0, 0.0
+
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        observation, info = yield self.env.reset(seed=self._seed, options=options)
+        self.total, self.began = 0.0, time.monotonic()
+        return observation, info
+
+    def on_step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = yield self.env.step(action)
+        self.total += reward
+        info["episode"] = {"return": self.total, "turns": self.turn + 1}
+        if terminated or truncated:
+            self.last = {**info["episode"], "seconds": time.monotonic() - self.began}
+        return observation, reward, terminated, truncated, info

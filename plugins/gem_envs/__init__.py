@@ -1,0 +1,29 @@
+"""Environments that come with gem, registered as an ordinary plugin. Nothing here is imported before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gem_core.plugins.hookspecs import hookimpl
+from gem_envs.agentgym.ids import register_scenarios
+from gem_envs.agents.ids import register_agents
+from gem_envs.datasets.ids import register_datasets
+from gem_envs.games.ids import register_games
+
+__all__ = ["register_commands", "register_environments"]
+
+
+@hookimpl
+def register_environments(register: Callable[..., Any]) -> None:
+    """Games, data sets and generators under the reference's ids, AgentGym's worlds, and agent tasks."""
+    register_games(register)
+    register_datasets(register)
+    register_scenarios(register)
+    register_agents(register)
+
+
+@hookimpl
+def register_commands(register: Callable[..., Any]) -> None:
+    """The command that serves environments over HTTP."""
+    register("serve", "gem_envs.cli.serve")

@@ -1,0 +1,1 @@
+"""Agent tasks: deep search and a terminal."""

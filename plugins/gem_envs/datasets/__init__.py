@@ -1,0 +1,1 @@
+"""Data sets: questions from files, hubs and generators, with graders."""

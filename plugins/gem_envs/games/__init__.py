@@ -1,0 +1,1 @@
+"""Games: small text games in pure Python."""

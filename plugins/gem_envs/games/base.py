@@ -1,0 +1,49 @@
+"""Game: the base of the small text games. Pure Python, microseconds a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Literal
+
+from gem_core.env.base import Env, StepResult
+from gem_core.wrappers.formats import FORMAT_ERROR
+from gem_envs.games.experts import expert_for
+
+__all__ = ["SUCCESS", "Game"]
+
+SUCCESS = 1.0
+
+
+class Game(Env):
+    """A game with a turn limit. An action that cannot be read ends it; one that is not allowed only costs the turn."""
+
+    execution: ClassVar[Literal["inline", "thread", "process"]] = "inline"
+    max_turns: int
+
+    @property
+    def expert(self) -> Callable[[], Iterator[str]] | None:
+        """A scripted player that wins, from `gem_envs.games.experts`."""
+        return expert_for(self)
+
+    def carry_on(self, feedback: str, reward: float = 0.0, **info: Any) -> StepResult:
+        """Not over yet, unless this was the last turn."""
+        if self.turn + 1 >= self.max_turns:
+            return self.out_of_turns(feedback, reward, **info)
+        return feedback, reward, False, False, info
+
+    def out_of_turns(self, feedback: str, reward: float, **info: Any) -> StepResult:
+        """The turn limit cut the game; the feedback on the last action is kept."""
+        return f"{feedback}\nThat was the last of {self.max_turns} turns.", reward, False, True, {"success": False, **info}
+
+    def won(self, feedback: str, reward: float = SUCCESS, **info: Any) -> StepResult:
+        """The task is solved."""
+        return feedback, reward, True, False, {"success": True, **info}
+
+    def lost(self, feedback: str, reward: float = 0.0, **info: Any) -> StepResult:
+        """The game reached an end that is no success."""
+        return feedback, reward, True, False, {"success": False, **info}
+
+    def unreadable(self, action: str, expected: str) -> StepResult:
+        """The action is not of the form the game takes."""
+        shown = action if len(action) <= 40 else action[:37] + "..."
+        return f"{shown!r} is not {expected}.", FORMAT_ERROR, True, False, {"success": False, "format_error": True}

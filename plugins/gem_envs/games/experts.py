@@ -1,0 +1,193 @@
+"""Experts: scripted players that solve a game, the ceiling of a table; they read the hidden state where they need it.
+
+An expert is a generator over the bare actions of one episode, started after `reset`. An environment offers one as `expert()`.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from gem_core.env.base import Env
+
+__all__ = ["EXPERTS", "expert_for"]
+
+_BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}
+
+
+def guess_the_number(game: Any) -> Iterator[str]:
+    """Halves the range; the last guess is the right one."""
+    low, high = game.min_number, game.max_number
+    while True:
+        guess = (low + high) // 2 if game.turn + 1 < game.max_turns else game.secret
+        yield str(guess)
+        low, high = (guess + 1, high) if game.secret > guess else (low, guess - 1)
+
+
+def mastermind(game: Any) -> Iterator[str]:
+    """One place right after the other, so that every peg is paid on its own."""
+    for known in range(1, game.code_length + 1):
+        wrong = next(n for n in range(1, game.num_numbers + 1) if n != game.code[-1])
+        yield " ".join(map(str, game.code[:known] + [wrong] * (game.code_length - known)))
+    yield " ".join(map(str, game.code))
+
+
+def minesweeper(game: Any) -> Iterator[str]:
+    """Reveals safe cells only."""
+    yield f"reveal {game.rows // 2} {game.cols // 2}"
+    for cell, count in enumerate(game.counts):
+        if count >= 0 and game.shown[cell] == ".":
+            yield f"reveal {cell // game.cols} {cell % game.cols}"
+
+
+def wordle(game: Any) -> Iterator[str]:
+    yield "CRANE" if game.word_length == 5 else game.sample_action()
+    yield game.secret
+
+
+def fifteen_puzzle(game: Any) -> Iterator[str]:
+    """Undoes the scramble."""
+    for move in reversed(game.scramble):
+        yield _BACK[move]
+
+
+def hangman(game: Any) -> Iterator[str]:
+    """Half of the word by letters, the rest at once."""
+    for letter in game.secret[: game.word_length // 2]:
+        if letter not in game.tried:
+            yield letter
+    yield game.secret
+
+
+def sudoku(game: Any) -> Iterator[str]:
+    """Solves the shown board itself, by elimination and trial, without reading the solution."""
+    scale, box = game.scale, int(game.scale**0.5)
+    solution = _solved(list(game.board), scale, box)
+    for cell, digit in enumerate(solution):
+        if not game.board[cell]:
+            yield f"{cell // scale + 1} {cell % scale + 1} {digit}"
+
+
+def _solved(board: list[int], scale: int, box: int) -> list[int]:
+    def peers(cell: int) -> set[int]:
+        row, col = divmod(cell, scale)
+        return {
+            c
+            for c in range(scale * scale)
+            if c // scale == row or c % scale == col or (c // scale // box == row // box and c % scale // box == col // box)
+        }
+
+    found: list[list[int]] = []
+
+    def search() -> None:
+        best: tuple[int, list[int]] | None = None
+        for cell, digit in enumerate(board):
+            if not digit:
+                options = [d for d in range(1, scale + 1) if all(board[p] != d for p in near[cell])]
+                if best is None or len(options) < len(best[1]):
+                    best = (cell, options)
+                    if len(options) < 2:
+                        break
+        if best is None:
+            found.append(list(board))
+            return
+        for digit in best[1]:
+            board[best[0]] = digit
+            search()
+            board[best[0]] = 0
+
+    near = [peers(cell) for cell in range(scale * scale)]
+    search()
+    (only,) = found  # a Sudoku has one solution
+    return only
+
+
+def tower_of_hanoi(game: Any) -> Iterator[str]:
+    def carry(disks: int, source: str, target: str, other: str) -> Iterator[str]:
+        if disks:
+            yield from carry(disks - 1, source, other, target)
+            yield f"{source} {target}"
+            yield from carry(disks - 1, other, target, source)
+
+    yield from carry(game.num_disks, "A", "C", "B")
+
+
+def game_2048(game: Any) -> Iterator[str]:
+    """Looks ahead with a copy of the game and of its chances: keeps the best few boards over some moves, then plays them."""
+    while True:
+        beam: list[tuple[Any, tuple[str, ...]]] = [(_copy_of(game), ())]
+        for _ in range(12):
+            following: list[tuple[Any, tuple[str, ...]]] = []
+            for board, plan in beam:
+                for move in ("left", "down", "right", "up"):
+                    after = _copy_of(board)
+                    if after._slide(move):
+                        if max(after.board) >= game.target_tile:
+                            yield from (*plan, move)
+                            return
+                        after._add_tile()
+                        following.append((after, (*plan, move)))
+            if not following:
+                break
+            following.sort(key=lambda pair: _worth(pair[0].board), reverse=True)
+            beam = following[:6]
+        yield from beam[0][1][:8]
+
+
+def _copy_of(game: Any) -> Any:
+    twin = copy.copy(game)
+    twin.board = list(game.board)
+    chances = random.Random()
+    chances.setstate(game.rng.getstate())
+    twin._rng = chances
+    return twin
+
+
+_SNAKE = [4**w for w in (15, 14, 13, 12, 8, 9, 10, 11, 7, 6, 5, 4, 0, 1, 2, 3)]
+
+
+def _worth(board: list[int]) -> float:
+    return sum(tile * weight for tile, weight in zip(board, _SNAKE, strict=True)) * (1 + 0.05 * board.count(0))
+
+
+def sokoban(game: Any) -> Iterator[str]:
+    yield from game.solution
+
+
+def crosswords(game: Any) -> Iterator[str]:
+    for (row, col), letter in game.solution.items():
+        yield f"{row} {col} {letter.lower()}"
+
+
+def word_search(game: Any) -> Iterator[str]:
+    for number, cells in enumerate(game.placed.values()):
+        first, last = (cells[0], cells[-1]) if number % 2 else (cells[-1], cells[0])
+        yield " ".join(str(n) for cell in (first, last) for n in divmod(cell, game.size))
+
+
+EXPERTS: dict[str, Callable[[Any], Iterator[str]]] = {
+    "GuessTheNumber": guess_the_number,
+    "Mastermind": mastermind,
+    "Minesweeper": minesweeper,
+    "Wordle": wordle,
+    "FifteenPuzzle": fifteen_puzzle,
+    "Hangman": hangman,
+    "Sudoku": sudoku,
+    "TowerOfHanoi": tower_of_hanoi,
+    "Game2048": game_2048,
+    "Sokoban": sokoban,
+    "Crosswords": crosswords,
+    "WordSearch": word_search,
+}
+"""By the name of the environment's class."""
+
+
+def expert_for(game: Env) -> Callable[[], Iterator[str]] | None:
+    """The expert of a game, or of the class it extends; None where there is none."""
+    for kind in type(game).__mro__:
+        if kind.__name__ in EXPERTS and kind.__module__.startswith("gem_envs.games."):
+            return partial(EXPERTS[kind.__name__], game)
+    return None

@@ -1,0 +1,1 @@
+"""Remote: environments of other servers, and a server for ours."""

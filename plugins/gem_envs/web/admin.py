@@ -1,0 +1,177 @@
+"""Admin: the back office of an application: a long table of users to filter, edit and delete, and its settings."""
+
+from __future__ import annotations
+
+import random
+from html import escape
+from typing import Any, ClassVar
+
+from gem_envs.web.site import Answer, Page, Redirect, Request, Site, WebTask, form, link, table
+
+__all__ = ["Admin"]
+
+_FIRST = ("Anna", "Boris", "Cleo", "Dario", "Elif", "Franz", "Gina", "Henri", "Iva", "Jakob", "Kaya", "Luis")
+_LAST = ("Abel", "Brandt", "Costa", "Duval", "Engel", "Fiori", "Gruber", "Hansen")
+_ROLES = ("viewer", "editor", "manager", "owner")
+_LANGUAGES = ("English", "French", "Portuguese", "Turkish")
+# Rows that do not hold what was typed are hidden by the browser; the server is not asked.
+_FILTER = (
+    "<p><label>Filter <input id='filter' oninput=\"for (const row of document.querySelectorAll('tbody tr')) "
+    'row.hidden = !row.textContent.toLowerCase().includes(this.value.toLowerCase())"></label></p>'
+)
+
+
+class Admin(Site):
+    """State: users by number, and the settings."""
+
+    title = "Back Office"
+    menu = (("/", "Overview"), ("/users", "Users"), ("/settings", "Settings"))
+    kinds: ClassVar = ("role", "disable", "delete", "settings", "count")
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        users = {}
+        for number in range(1, 25):
+            first, last = _FIRST[number % len(_FIRST)], _LAST[(number * 5 + number // 12) % len(_LAST)]
+            mail = f"{first}.{last}{number}@office.example".lower()
+            users[str(number)] = {
+                "name": f"{first} {last}",
+                "mail": mail,
+                "role": rng.choice(_ROLES[:3]),
+                "active": rng.random() < 0.8,
+            }
+        settings = {"name": f"Office {rng.randint(1, 99)}", "language": rng.choice(_LANGUAGES), "signups": rng.random() < 0.5}
+        self.state = {"users": users, "settings": settings}
+
+    def answer(self, request: Request) -> Answer:
+        users = self.state["users"]
+        match request.path:
+            case ():
+                active = sum(user["active"] for user in users.values())
+                return Page("Overview", f"<p>{len(users)} users, {active} of them active.</p>")
+            case ("users",):
+                rows = [
+                    [
+                        escape(u["name"]),
+                        u["mail"],
+                        u["role"],
+                        "active" if u["active"] else "disabled",
+                        link(f"/users/{n}", "Edit"),
+                    ]
+                    for n, u in users.items()
+                ]
+                return Page("Users", _FILTER + table(("name", "mail", "role", "state", ""), rows))
+            case ("users", number) if number in users and request.sent is not None:
+                role = request.sent.get("role", "")
+                users[number]["role"] = role if role in _ROLES else users[number]["role"]
+                users[number]["active"] = request.sent.get("active") == "yes"
+                return Redirect("/users")
+            case ("users", number) if number in users:
+                return self._user(number)
+            case ("users", number, "delete") if number in users and request.sent is not None:
+                del users[number]
+                return Redirect("/users")
+            case ("settings",):
+                return self._settings(request.sent)
+        return self.missing()
+
+    def task_role(self) -> WebTask:
+        """A user told by the mail address, as names repeat."""
+        number, user = self._any()
+        role = self.rng.choice([r for r in _ROLES if r != user["role"]])
+        return WebTask(
+            "role",
+            f"Give the user with the mail address {user['mail']} the role {role}.",
+            self.changed(lambda s: s["users"][number].update(role=role)),
+            plan=(*self._way(user), ("select", "combobox 'Role'", role), ("click", "button 'Save'"), ("stop", "")),
+        )
+
+    def task_disable(self) -> WebTask:
+        """A switch that goes on or off."""
+        number, user = self._any()
+        word = "Disable" if user["active"] else "Make active again"
+        return WebTask(
+            "disable",
+            f"{word} the user with the mail address {user['mail']}.",
+            self.changed(lambda s: s["users"][number].update(active=not user["active"])),
+            plan=(*self._way(user), ("click", "checkbox 'Active'"), ("click", "button 'Save'"), ("stop", "")),
+        )
+
+    def task_delete(self) -> WebTask:
+        """Something that cannot be undone, behind a question."""
+        number, user = self._any()
+        return WebTask(
+            "delete",
+            f"Delete the user with the mail address {user['mail']}.",
+            self.changed(lambda s: s["users"].pop(number)),
+            plan=(*self._way(user), ("click", "button 'Delete user'"), ("stop", "")),
+        )
+
+    def task_settings(self) -> WebTask:
+        """Two settings at once; the third has to stay."""
+        settings = self.state["settings"]
+        language = self.rng.choice([name for name in _LANGUAGES if name != settings["language"]])
+        name = f"Bureau {self.rng.randint(100, 999)}"
+        return WebTask(
+            "settings",
+            f'Change the name of the application to "{name}" and its language to {language}, and nothing else.',
+            self.changed(lambda s: s["settings"].update(name=name, language=language)),
+            plan=(
+                ("click", "link 'Settings'"),
+                ("type", "textbox 'Name'", name),
+                ("select", "combobox 'Language'", language),
+                ("click", "button 'Save'"),
+                ("stop", ""),
+            ),
+        )
+
+    def task_count(self) -> WebTask:
+        """A question about the whole table."""
+        role = self.rng.choice(_ROLES[:3])
+        count = sum(user["role"] == role and user["active"] for user in self.state["users"].values())
+        return WebTask(
+            "count",
+            f"How many active users have the role {role}? Answer with the number alone.",
+            self.changed(lambda state: None),
+            answer=str(count),
+            plan=(("click", "link 'Users'"), ("stop", str(count))),
+        )
+
+    def _any(self) -> tuple[str, dict[str, Any]]:
+        number = self.rng.choice(sorted(self.state["users"], key=int))
+        return number, self.state["users"][number]
+
+    def _way(self, user: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
+        return (
+            ("click", "link 'Users'"),
+            ("type", "textbox 'Filter'", user["mail"]),
+            ("click", "link 'Edit'", "", user["mail"]),
+        )
+
+    def _user(self, number: str) -> Page:
+        user = self.state["users"][number]
+        options = "".join(f"<option{' selected' * (role == user['role'])}>{role}</option>" for role in _ROLES)
+        edit = form(
+            f"/users/{number}",
+            "Save",
+            f"<p><label>Role <select name='role'>{options}</select></label></p>",
+            f"<p><label>Active <input type='checkbox' name='active' value='yes'{' checked' * user['active']}></label></p>",
+        )
+        delete = form(f"/users/{number}/delete", "Delete user", ask=f"Delete {user['mail']} for good?")
+        return Page(user["name"], f"<p>{user['mail']}</p>{edit}{delete}")
+
+    def _settings(self, sent: Any) -> Answer:
+        settings = self.state["settings"]
+        if sent is not None:
+            if sent.get("name", "").strip() and sent.get("language") in _LANGUAGES:
+                signups = sent.get("signups") == "yes"
+                settings.update(name=sent["name"].strip(), language=sent["language"], signups=signups)
+            return Redirect("/settings")
+        options = "".join(f"<option{' selected' * (name == settings['language'])}>{name}</option>" for name in _LANGUAGES)
+        signups = " checked" * settings["signups"]
+        fields = (
+            f"<p><label>Name <input name='name' required value='{escape(settings['name'], quote=True)}'></label></p>",
+            f"<p><label>Language <select name='language'>{options}</select></label></p>",
+            f"<p><label>Allow signups <input type='checkbox' name='signups' value='yes'{signups}></label></p>",
+        )
+        return Page("Settings", form("/settings", "Save", *fields))

@@ -1,0 +1,201 @@
+"""Forum: boards of threads of posts; readers reply, vote, subscribe and start threads of their own."""
+
+from __future__ import annotations
+
+import random
+from html import escape
+from typing import Any, ClassVar
+
+from gem_envs.web.site import Answer, Page, Redirect, Request, Site, WebTask, form, link, table
+
+__all__ = ["Forum"]
+
+_BOARDS = {
+    "cycling": ("bike", "route", "brakes"),
+    "cooking": ("soup", "oven", "spices"),
+    "astronomy": ("comet", "lens", "eclipse"),
+}
+_OPENINGS = ("Best {} for beginners", "Question about my {}", "Trouble with the {}", "Show me your {}", "What I learned about {}")
+_REMARKS = (
+    "I had the same last year.",
+    "Have you tried it in the morning?",
+    "The cheap one works just as well.",
+    "Thanks, that helped a lot.",
+    "I would not do that again.",
+    "There is a good book about it.",
+    "Ask at the shop around the corner.",
+)
+_PEOPLE = ("otter", "magpie", "lynx", "badger", "heron", "marten", "newt", "vole")
+_ME = "visitor"
+
+
+class Forum(Site):
+    """State: threads by number, each with its posts, and which the visitor follows."""
+
+    title = "Open Forum"
+    menu = (("/", "Boards"), ("/new", "New thread"), ("/followed", "Followed threads"))
+    kinds: ClassVar = ("reply", "vote", "start", "follow", "most_votes")
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        threads: dict[str, dict[str, Any]] = {}
+        for board, topics in _BOARDS.items():
+            for topic in topics:
+                for opening in rng.sample(_OPENINGS, 2):
+                    people = rng.sample(_PEOPLE, rng.randint(3, 5))
+                    votes = rng.sample(range(1, 40), len(people))
+                    posts = [
+                        {"author": a, "text": t, "votes": v}
+                        for a, t, v in zip(people, rng.sample(_REMARKS, len(people)), votes, strict=True)
+                    ]
+                    title = opening.format(topic)
+                    threads[str(len(threads) + 1)] = {"board": board, "title": title, "posts": posts, "followed": False}
+        self.state = {"threads": threads}
+
+    def answer(self, request: Request) -> Answer:
+        threads = self.state["threads"]
+        match request.path:
+            case ():
+                boards = "".join(f"<li>{link(f'/board/{board}', board)}</li>" for board in _BOARDS)
+                return Page("Boards", f"<ul>{boards}</ul>")
+            case ("board", board) if board in _BOARDS:
+                rows = [
+                    [link(f"/thread/{n}", t["title"]), t["posts"][0]["author"], str(len(t["posts"]))]
+                    for n, t in threads.items()
+                    if t["board"] == board
+                ]
+                return Page(f"Board {board}", table(("thread", "started by", "posts"), rows))
+            case ("followed",):
+                names = [link(f"/thread/{n}", t["title"]) for n, t in threads.items() if t["followed"]]
+                return Page("Followed threads", "".join(f"<p>{name}</p>" for name in names) or "<p>None yet.</p>")
+            case ("new",):
+                return self._new(request.sent)
+            case ("thread", number) if number in threads:
+                return self._thread(number)
+            case ("thread", number, action) if number in threads and request.sent is not None:
+                return self._change(number, action, request.sent)
+        return self.missing()
+
+    def task_reply(self) -> WebTask:
+        """A post in a thread that has to be found."""
+        number, thread = self._any()
+        text = f"{self.rng.choice(_REMARKS)} Greetings from {self.rng.choice(('Bergen', 'Lyon', 'Porto'))}."
+        return WebTask(
+            "reply",
+            f'In the board {thread["board"]}, reply to the thread "{thread["title"]}" with exactly this text: {text}',
+            self.changed(lambda s: s["threads"][number]["posts"].append({"author": _ME, "text": text, "votes": 0})),
+            plan=(*self._way(thread), ("type", "textbox 'Your reply'", text), ("click", "button 'Send reply'"), ("stop", "")),
+        )
+
+    def task_vote(self) -> WebTask:
+        """One of many equal buttons."""
+        number, thread = self._any()
+        place = self.rng.randrange(len(thread["posts"]))
+        post = thread["posts"][place]
+
+        def voted(state: Any) -> None:
+            state["threads"][number]["posts"][place]["votes"] += 1
+
+        return WebTask(
+            "vote",
+            f'In the board {thread["board"]}, in the thread "{thread["title"]}", vote once for the post of {post["author"]}.',
+            self.changed(voted),
+            plan=(*self._way(thread), ("click", "button 'Vote'", "", f"{post['author']}:"), ("stop", "")),
+        )
+
+    def task_start(self) -> WebTask:
+        """A thread of one's own, in the right board."""
+        board = self.rng.choice(tuple(_BOARDS))
+        title, text = (
+            f"Meeting in {self.rng.choice(('May', 'June', 'July'))}",
+            f"Who comes? We are {self.rng.randint(3, 12)} so far.",
+        )
+        thread = {"board": board, "title": title, "posts": [{"author": _ME, "text": text, "votes": 0}], "followed": False}
+        number = str(len(self.state["threads"]) + 1)
+        return WebTask(
+            "start",
+            f'Start a thread in the board {board} with the title "{title}" and exactly this text: {text}',
+            self.changed(lambda s: s["threads"].update({number: thread})),
+            plan=(
+                ("click", "link 'New thread'"),
+                ("select", "combobox 'Board'", board),
+                ("type", "textbox 'Title'", title),
+                ("type", "textbox 'Text'", text),
+                ("click", "button 'Start thread'"),
+                ("stop", ""),
+            ),
+        )
+
+    def task_follow(self) -> WebTask:
+        """A switch on a page."""
+        number, thread = self._any()
+        return WebTask(
+            "follow",
+            f'Follow the thread "{thread["title"]}" of the board {thread["board"]}.',
+            self.changed(lambda s: s["threads"][number].update(followed=True)),
+            plan=(*self._way(thread), ("click", "button 'Follow'"), ("stop", "")),
+        )
+
+    def task_most_votes(self) -> WebTask:
+        """A question about what a page says."""
+        _, thread = self._any()
+        best = max(thread["posts"], key=lambda post: int(post["votes"]))
+        return WebTask(
+            "most_votes",
+            f'In the thread "{thread["title"]}" of the board {thread["board"]}, who wrote the post with the most votes?',
+            self.changed(lambda state: None),
+            answer=best["author"],
+            plan=(*self._way(thread), ("stop", best["author"])),
+        )
+
+    def _any(self) -> tuple[str, dict[str, Any]]:
+        number = self.rng.choice(sorted(self.state["threads"], key=int))
+        return number, self.state["threads"][number]
+
+    def _way(self, thread: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
+        return ("click", f"link '{thread['board']}'"), ("click", f"link '{thread['title']}'")
+
+    def _thread(self, number: str) -> Page:
+        thread = self.state["threads"][number]
+        posts = "".join(
+            f"<div>{post['author']}: {escape(post['text'])} ({post['votes']} votes)"
+            + form(f"/thread/{number}/vote", "Vote", f"<input type='hidden' name='post' value='{place}'>").replace(
+                "<form", "<form style='display:inline'", 1
+            )
+            + "</div>"
+            for place, post in enumerate(thread["posts"])
+        )
+        reply = form(
+            f"/thread/{number}/reply", "Send reply", "<p><label>Your reply <textarea name='text' required></textarea></label></p>"
+        )
+        follow = form(f"/thread/{number}/follow", "StopReason following" if thread["followed"] else "Follow")
+        return Page(
+            thread["title"],
+            f"{posts}<h2>Reply</h2>{reply}{follow}<p>Board: {link('/board/' + thread['board'], thread['board'])}</p>",
+        )
+
+    def _change(self, number: str, action: str, sent: Any) -> Answer:
+        thread = self.state["threads"][number]
+        if action == "reply" and sent.get("text", "").strip():
+            thread["posts"].append({"author": _ME, "text": sent["text"].strip(), "votes": 0})
+        elif action == "vote" and sent.get("post", "") in map(str, range(len(thread["posts"]))):
+            thread["posts"][int(sent["post"])]["votes"] += 1
+        elif action == "follow":
+            thread["followed"] = not thread["followed"]
+        return Redirect(f"/thread/{number}")
+
+    def _new(self, sent: Any) -> Answer:
+        if sent is not None:
+            board, title, text = (sent.get(name, "").strip() for name in ("board", "title", "text"))
+            if board in _BOARDS and title and text:
+                number = str(len(self.state["threads"]) + 1)
+                posts = [{"author": _ME, "text": text, "votes": 0}]
+                self.state["threads"][number] = {"board": board, "title": title, "posts": posts, "followed": False}
+                return Redirect(f"/thread/{number}")
+        options = "".join(f"<option>{board}</option>" for board in _BOARDS)
+        fields = (
+            f"<p><label>Board <select name='board'>{options}</select></label></p>",
+            "<p><label>Title <input name='title' required></label></p>",
+            "<p><label>Text <textarea name='text' required></textarea></label></p>",
+        )
+        return Page("New thread", form("/new", "Start thread", *fields))

@@ -1,0 +1,174 @@
+"""Wiki: pages about the towns, rivers and people of an invented country, linked to each other, which readers edit."""
+
+from __future__ import annotations
+
+import random
+import re
+from html import escape
+from typing import Any, ClassVar
+
+from gem_envs.web.site import Answer, Page, Redirect, Request, Site, WebTask, form, link
+
+__all__ = ["Wiki"]
+
+_TOWNS = ("Almery", "Borvik", "Castell", "Dunmore", "Elsted", "Farrow", "Gildern", "Haveland")
+_RIVERS = ("Aure", "Brent", "Corve", "Dove")
+_PEOPLE = ("Ilse Varn", "Tomas Reck", "Nadia Holm", "Piet Oster", "Rosa Quill", "Emil Thorne", "Greta Lund", "Hanno Birk")
+_TRADES = ("painter", "engineer", "poet", "physician", "composer", "botanist")
+_Facts = list[dict[str, Any]]
+_LINK = re.compile(r"\[\[([^\]]+)\]\]")
+
+
+class Wiki(Site):
+    """State: the text of every page by its title, and how often it was edited."""
+
+    title = "Wiki of Varland"
+    menu = (("/", "Main page"), ("/all", "All pages"), ("/new", "New page"))
+    kinds: ClassVar = ("correct", "create", "follow_links")
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        people = rng.sample(_PEOPLE, len(_TOWNS))
+        self.towns: _Facts = [
+            {"name": town, "river": rng.choice(_RIVERS), "founded": rng.randint(1100, 1890), "person": person}
+            for town, person in zip(_TOWNS, people, strict=True)
+        ]
+        self.rivers: _Facts = [{"name": river, "length": rng.randint(40, 900), "mouth": rng.choice(_TOWNS)} for river in _RIVERS]
+        self.people: _Facts = [{"name": p, "trade": rng.choice(_TRADES), "born": rng.randint(1700, 1950)} for p in people]
+        texts = {t["name"]: _town(t) for t in self.towns}
+        texts |= {
+            r["name"]: f"{r['name']} is a river of {r['length']} km. It meets the sea at [[{r['mouth']}]]." for r in self.rivers
+        }
+        texts |= {p["name"]: f"{p['name']} was a {p['trade']}, born in {p['born']}." for p in self.people}
+        self.state = {"pages": texts, "edits": dict.fromkeys(texts, 0)}
+
+    def answer(self, request: Request) -> Answer:
+        pages = self.state["pages"]
+        title = request.path[1].replace("_", " ") if len(request.path) == 2 else ""
+        match request.path:
+            case ():
+                find = form("/search", "Search", "<label>Search <input name='q'></label>", method="get")
+                towns = ", ".join(_page_link(t["name"]) for t in self.towns)
+                return Page("Main page", f"{find}<p>Varland has eight towns: {towns}.</p>")
+            case ("all",):
+                return Page("All pages", "<ul>" + "".join(f"<li>{_page_link(name)}</li>" for name in sorted(pages)) + "</ul>")
+            case ("search",):
+                words = request.query.get("q", "").casefold()
+                found = [name for name in sorted(pages) if words and words in f"{name} {pages[name]}".casefold()]
+                return Page("Search", "".join(f"<p>{_page_link(name)}</p>" for name in found) or "<p>Nothing was found.</p>")
+            case ("page", _) if title in pages:
+                text = _LINK.sub(lambda m: _page_link(m[1]), escape(pages[title]))
+                return Page(title, f"<p>{text}</p><p>{link('/edit/' + request.path[1], 'Edit this page')}</p>")
+            case ("edit", _) if title in pages and request.sent is not None:
+                pages[title] = request.sent.get("text", "").strip()
+                self.state["edits"][title] += 1
+                return Redirect(f"/page/{request.path[1]}")
+            case ("edit", _) if title in pages:
+                area = f"<p><label>Text <textarea name='text' rows='6'>{escape(pages[title])}</textarea></label></p>"
+                return Page(f"Editing {title}", form(f"/edit/{request.path[1]}", "Save", area))
+            case ("new",) if request.sent is not None:
+                return self._created(request.sent)
+            case ("new",):
+                return self._new("")
+        return self.missing()
+
+    def task_correct(self) -> WebTask:
+        """One number in a text; the rest has to stay."""
+        town = self.rng.choice(self.towns)
+        name = town["name"]
+        year = town["founded"] + self.rng.randint(2, 90)
+        text = _town({**town, "founded": year})
+
+        def corrected(state: Any) -> None:
+            state["pages"][name] = text
+            state["edits"][name] += 1
+
+        return WebTask(
+            "correct",
+            f"The page about {name} says that the town was founded in {town['founded']}. It was in {year}: correct the number, "
+            "in one edit, and leave the rest of the text as it is.",
+            self.changed(corrected),
+            plan=(
+                ("click", f"link '{name}'"),
+                ("click", "link 'Edit this page'"),
+                ("type", "textbox 'Text'", text),
+                ("click", "button 'Save'"),
+                ("stop", ""),
+            ),
+        )
+
+    def task_create(self) -> WebTask:
+        """A page that is not there yet."""
+        person = self.rng.choice([p for p in ("Lena Forss", "Otto Marsh", "Ines Calder") if p not in self.state["pages"]])
+        text = f"{person} was a {self.rng.choice(_TRADES)}, born in {self.rng.randint(1700, 1950)}."
+
+        def created(state: Any) -> None:
+            state["pages"][person] = text
+            state["edits"][person] = 0
+
+        return WebTask(
+            "create",
+            f'Make a new page with the title "{person}" and exactly this text: {text}',
+            self.changed(created),
+            plan=(
+                ("click", "link 'New page'"),
+                ("type", "textbox 'Title'", person),
+                ("type", "textbox 'Text'", text),
+                ("click", "button 'Create'"),
+                ("stop", ""),
+            ),
+        )
+
+    def task_follow_links(self) -> WebTask:
+        """A question whose answer is two pages away."""
+        town = self.rng.choice(self.towns)
+        name = town["name"]
+        if self.rng.random() < 0.5:
+            person = next(p for p in self.people if p["name"] == town["person"])
+            asked, answer, way = (
+                f"In which year was the person born who {name} is known for?",
+                str(person["born"]),
+                person["name"],
+            )
+        else:
+            river = next(r for r in self.rivers if r["name"] == town["river"])
+            asked, answer, way = f"How many kilometres long is the river {name} lies on?", str(river["length"]), river["name"]
+        return WebTask(
+            "follow_links",
+            f"{asked} Answer with the number alone.",
+            self.changed(lambda state: None),
+            answer=answer,
+            plan=(("click", f"link '{name}'"), ("click", f"link '{way}'"), ("stop", answer)),
+        )
+
+    def _created(self, sent: Any) -> Answer:
+        title, text = sent.get("title", "").strip(), sent.get("text", "").strip()
+        if not title or not text or "/" in title or "_" in title:
+            return self._new("A page needs a title, without / and _, and a text.")
+        if title in self.state["pages"]:
+            return self._new("There is a page of that title already.")
+        self.state["pages"][title] = text
+        self.state["edits"][title] = 0
+        return Redirect(_path(title))
+
+    def _new(self, problem: str) -> Page:
+        fields = (
+            "<p><label>Title <input name='title' required></label></p>",
+            "<p><label>Text <textarea name='text' required></textarea></label></p>",
+        )
+        return Page("New page", f"<p>{problem}</p>{form('/new', 'Create', *fields)}")
+
+
+def _town(town: Any) -> str:
+    return (
+        f"{town['name']} is a town on the [[{town['river']}]]. It was founded in {town['founded']} and is known for "
+        f"[[{town['person']}]]."
+    )
+
+
+def _path(title: str) -> str:
+    return f"/page/{title.replace(' ', '_')}"
+
+
+def _page_link(title: str) -> str:
+    return link(_path(title), title)

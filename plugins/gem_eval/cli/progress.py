@@ -1,0 +1,91 @@
+"""Progress: one line on stderr that says how far an evaluation is, how fast and how it goes; in a log, now and then a new one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from gem_core.types import Episode
+
+__all__ = ["Progress"]
+
+_BAR = 20
+_EVERY = {True: 0.1, False: 15.0}
+"""Seconds between two lines, in a terminal and in a log."""
+
+
+class Progress:
+    """Counts episodes as they end. Silent where it is told to be."""
+
+    def __init__(self, name: str, total: int, *, quiet: bool = False, troubles: Callable[[], Mapping[str, int]] = dict) -> None:
+        """`troubles`: asked for the failures of a server that were got over."""
+        self._name, self._total, self._quiet, self._troubles = name, total, quiet, troubles
+        self._terminal = sys.stderr.isatty()
+        self._began = self._shown = time.monotonic()
+        self._earlier = self._done = self._failed = self._successes = self._told = 0
+        self._returns = 0.0
+        self._wide = 0
+
+    def begin(self, recorded: Sequence[Episode]) -> None:
+        """What an earlier run left is counted, but not in the rate."""
+        for episode in recorded:
+            self._count(episode)
+        self._earlier = self._done
+        self._began = time.monotonic()
+        if recorded and not self._quiet:
+            print(f"{self._name}: going on, {self._done} of {self._total} episodes are recorded", file=sys.stderr, flush=True)
+
+    def episode(self, episode: Episode) -> None:
+        """One more is over."""
+        self._count(episode)
+        now = time.monotonic()
+        if not self._quiet and now - self._shown >= _EVERY[self._terminal]:
+            self._shown = now
+            self._show()
+
+    def end(self) -> None:
+        """The last line stays."""
+        if self._quiet or self._done == self._earlier:
+            return
+        self._show()
+        if self._terminal:
+            print(file=sys.stderr, flush=True)
+
+    def _count(self, episode: Episode) -> None:
+        self._done += 1
+        if episode.failed:
+            self._failed += 1
+            return
+        self._returns += episode.total_reward or 0.0
+        self._told += episode.success is not None
+        self._successes += bool(episode.success)
+
+    def _show(self) -> None:
+        known = self._done - self._failed
+        rate = (self._done - self._earlier) / max(time.monotonic() - self._began, 1e-9)
+        filled = _BAR * self._done // self._total
+        parts = [f"{self._name} [{'#' * filled}{'.' * (_BAR - filled)}] {self._done}/{self._total}"]
+        parts.append(f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min")
+        if self._done < self._total:
+            parts.append(f"{_duration((self._total - self._done) / rate)} left" if rate else "")
+        if known:
+            parts.append(f"return {self._returns / known:.3f}")
+        if self._told:
+            parts.append(f"success {self._successes / known:.1%}")
+        if self._failed:
+            parts.append(f"{self._failed} failed")
+        retries = sum(self._troubles().values())
+        if retries:
+            parts.append(f"{retries} server failures")
+        line = "  ".join(filter(None, parts))
+        if self._terminal:
+            self._wide = max(self._wide, len(line))
+            print(f"\r{line.ljust(self._wide)}", end="", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"

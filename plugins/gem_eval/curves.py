@@ -1,0 +1,144 @@
+"""Curves: learning curves drawn from the metrics files of training runs.
+
+draw_curves({"rebn": ["runs/rebn-0", "runs/rebn-1"]}, "curve.png")     # the mean of the runs, and a band around it
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from gem_core.errors import ConfigError, MissingDependencyError
+from gem_core.training.metrics_file import metrics_path, read_metrics
+
+__all__ = ["Curve", "curve_of", "draw_curves", "pyplot_module", "save_figure"]
+
+_COLOURS = ("#08519c", "#d94801", "#238b45", "#6a51a3", "#636363", "#c51b8a", "#8c6d31", "#1b9e9e")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric over the updates that all runs of one kind have: their mean, and a band around it."""
+
+    steps: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    runs: int
+    shortest: int
+    """Updates of the run with the fewest."""
+    longest: int
+
+
+def curve_of(
+    runs: Iterable[str | os.PathLike[str]],
+    metric: str = "success",
+    *,
+    smooth: int = 1,
+    band: Literal["std", "range"] = "std",
+) -> Curve:
+    """The curve of several runs, usually one per seed. `smooth`: each point is the mean of that many last updates of its run.
+    `band`: one standard deviation of the runs to either side, or from the lowest to the highest of them."""
+    if smooth < 1:
+        raise ConfigError(f"smooth must be 1 or more; given: {smooth}")
+    if band not in ("std", "range"):
+        raise ConfigError(f"band must be 'std' or 'range'; given: {band!r}")
+    found = [_smoothed(_metric_of(path, metric), smooth) for path in runs]
+    if not found:
+        raise ConfigError("a curve needs one run at least")
+    steps = sorted(set.intersection(*(set(run) for run in found)))
+    if not steps:
+        raise ConfigError(f"the runs have no update in common that has {metric!r}")
+    columns = [[run[step] for run in found] for step in steps]
+    mean = tuple(map(fmean, columns))
+    if band == "range":
+        low, high = tuple(map(min, columns)), tuple(map(max, columns))
+    else:
+        spread = [stdev(column) if len(column) > 1 else 0.0 for column in columns]
+        low = tuple(m - s for m, s in zip(mean, spread))
+        high = tuple(m + s for m, s in zip(mean, spread))
+    return Curve(tuple(steps), mean, low, high, len(found), min(map(len, found)), max(map(len, found)))
+
+
+def draw_curves(
+    curves: Mapping[str, Sequence[str | os.PathLike[str]]],
+    out: str | os.PathLike[str],
+    *,
+    metric: str = "success",
+    title: str = "",
+    smooth: int = 1,
+    band: Literal["std", "range"] = "std",
+    levels: Mapping[str, float] | None = None,
+) -> dict[str, Curve]:
+    """Draws a curve per name, from the runs under it, as PNG, SVG or PDF by the ending of `out`; returns what was drawn.
+    `levels` are dashed lines across, such as the score before training."""
+    drawn = {name: curve_of(runs, metric, smooth=smooth, band=band) for name, runs in curves.items()}
+    pyplot = pyplot_module()
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for i, (name, curve) in enumerate(drawn.items()):
+        colour = _COLOURS[i % len(_COLOURS)]
+        label = f"{name}, {curve.runs} runs" if curve.runs > 1 else name
+        axes.plot(curve.steps, curve.mean, color=colour, linewidth=2, label=label)
+        if curve.runs > 1:
+            axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+        elif smooth > 1:
+            (path,) = curves[name]
+            every = _metric_of(path, metric)
+            axes.plot(list(every), list(every.values()), color=colour, linewidth=1, alpha=0.35, label="each update")
+    for i, (name, level) in enumerate((levels or {}).items()):
+        axes.axhline(level, color="#636363", linewidth=1, linestyle=("--", ":", "-.")[i % 3], label=name)
+    share = all(0 <= y <= 1 for curve in drawn.values() for y in curve.mean)
+    axes.set(title=title, xlabel="update", ylabel=metric + (f" (mean of {smooth} updates)" if smooth > 1 else ""))
+    if share:
+        axes.set_ylim(0, 1.02)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best")
+    save_figure(figure, out)
+    return drawn
+
+
+def save_figure(figure: Any, out: str | os.PathLike[str]) -> None:
+    """Writes a figure and lets it go. The same numbers give the same bytes: no date, no random ids in an SVG."""
+    pyplot = pyplot_module()
+    path = Path(out)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pyplot.rc_context({"svg.hashsalt": "gem"}):
+            dated = path.suffix in (".svg", ".pdf")
+            figure.savefig(path, dpi=120, metadata={"Date" if path.suffix == ".svg" else "CreationDate": None} if dated else None)
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be drawn ({error}); let it end in .png, .svg or .pdf") from error
+    finally:
+        pyplot.close(figure)
+
+
+def _metric_of(path: str | os.PathLike[str], metric: str) -> dict[int, float]:
+    """A metric by step; of a step that was written twice, by a run that was broken off and gone on with, the last counts."""
+    lines = read_metrics(path)
+    found = {line["step"]: float(line[metric]) for line in lines if isinstance(line.get(metric), (int, float))}
+    if not found:
+        known = sorted({name for line in lines for name in line} - {"step"})
+        raise ConfigError(f"{metrics_path(path)} has no numbers under {metric!r}; it has: {', '.join(known) or 'no line at all'}")
+    return dict(sorted(found.items()))
+
+
+def _smoothed(run: dict[int, float], width: int) -> dict[int, float]:
+    values = list(run.values())
+    return {step: fmean(values[max(0, i + 1 - width) : i + 1]) for i, step in enumerate(run)}
+
+
+def pyplot_module() -> Any:
+    """matplotlib's pyplot, drawing to files only; an error that names the extra where it is not installed."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise MissingDependencyError("drawing", "plot", str(error)) from error
+    return pyplot

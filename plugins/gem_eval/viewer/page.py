@@ -1,0 +1,80 @@
+"""Page: the viewer as one HTML document. With data it is complete in itself and asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import zlib
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gem_core.types import Episode
+from gem_eval.viewer.payload import Credit, Shelf
+
+__all__ = ["document", "page_of", "policy"]
+
+_LINE = 1 << 16
+"""Characters of base64 to a line: editors and `less` fail on a line of a hundred megabytes."""
+
+
+def page_of(episodes: Iterable[Episode], title: str, credit: Credit | None = None, tokenizer: Any = None) -> str:
+    """A page with all episodes in it."""
+    shelf = Shelf(credit or Credit(), tokenizer)
+    packed = zlib.compressobj(6, zlib.DEFLATED, 31)
+    parts: list[bytes] = []
+    for episode in episodes:
+        for line in shelf.add(episode):
+            parts.append(packed.compress(f"{line}\n".encode()))
+    credits = [[round(a, 6) for a in shelf.advantages(i)] for i in range(len(shelf))]
+    parts.append(packed.compress(json.dumps(["a", credits]).encode()))
+    parts.append(packed.flush())
+    text = base64.b64encode(b"".join(parts)).decode("ascii")
+    data = "\n".join(text[i : i + _LINE] for i in range(0, len(text), _LINE))
+    return document(title, shelf.credit, data)
+
+
+def document(title: str, credit: Credit, data: str | None = None) -> str:
+    """The HTML; without data its script asks the server it came from."""
+    about = {"title": title, "estimator": credit.estimator, "gamma": credit.gamma, "live": data is None}
+    settings = base64.b64encode(json.dumps(about).encode()).decode("ascii")
+    inner = {
+        "POLICY": html.escape(policy(live=data is None), quote=True),
+        "TITLE": html.escape(title),
+        "STYLE": _asset("viewer.css"),
+        "SCRIPT": _asset("viewer.js"),
+        "SETTINGS": settings,
+        "DATA": data or "",
+    }
+    page = _asset("viewer.html")
+    before, *rest = page.split("{{")  # in one pass: what was put in is not looked at again
+    return before + "".join(inner[name] + text for name, _, text in (part.partition("}}") for part in rest))
+
+
+@cache
+def policy(*, live: bool) -> str:
+    """The content security policy: the viewer's own script and style by their hashes, its own server, and nothing else."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src '{_hash('viewer.js')}'",
+            f"style-src '{_hash('viewer.css')}'",
+            f"connect-src {chr(39)}{'self' if live else 'none'}{chr(39)}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+def _hash(name: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode("ascii")
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("gem_eval.viewer").joinpath(name).read_text(encoding="utf-8")

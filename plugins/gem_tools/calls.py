@@ -1,0 +1,217 @@
+r"""Calls: how a model writes tool calls, and what of its text is one.
+
+| style    | what the model writes                                                                               |
+|----------|-----------------------------------------------------------------------------------------------------|
+| `tag`    | `<python>print(1)</python>`: the body is the tool's main argument, or JSON where it has none        |
+| `json`   | `<tool_call>{"name": "python", "arguments": {"code": "print(1)"}}</tool_call>`                      |
+| `native` | what models trained for function calling write: the same, a bare JSON object, `[TOOL_CALLS]` and a  |
+|          | list, or a whole assistant message with `tool_calls`, as chat servers return it                     |
+
+What stands between `<think>` and `</think>` is never a call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from gem_core.errors import ConfigError
+from gem_tools.tool import Tool, ToolCall, as_schema
+
+__all__ = ["Style", "check_arguments", "find_calls", "instruction", "message_calls", "message_text", "write_call"]
+
+Style = Literal["tag", "json", "native"]
+
+_THINK, _THOUGHT = "<think>", "</think>"
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_BARE = re.compile(r"\s*(?:<\|python_tag\|>|\[TOOL_CALLS\])?\s*([\[{])")
+_JSON = json.JSONDecoder(strict=False)  # models put line breaks into strings
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list, tuple),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def find_calls(text: str, tools: Mapping[str, Tool], style: Style = "tag") -> list[ToolCall]:
+    """The calls in a text, in order; one that cannot be read carries its `problem`."""
+    text = _without_thinking(text)
+    if style == "tag":
+        return _tagged(text, tools)
+    if style == "json":
+        return _json_calls(text)
+    if style == "native":
+        return _native(text)
+    raise ConfigError(f"style must be 'tag', 'json' or 'native'; given: {style!r}")
+
+
+def message_calls(message: Mapping[str, Any]) -> list[ToolCall]:
+    """The calls of an assistant message as chat servers return it."""
+    return [_from_data(call) for call in message.get("tool_calls") or ()]
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """An assistant message as one text that `find_calls` reads: the action of a policy behind a chat server."""
+    parts = [str(message["content"])] if message.get("content") else []
+    parts += [write_call(call, "json") for call in message_calls(message)]
+    return "\n".join(parts)
+
+
+def write_call(call: ToolCall, style: Style = "tag", tool: Tool | None = None) -> str:
+    """A call as a model would write it."""
+    if style == "tag":
+        if tool is not None and set(call.arguments) == {tool.main_argument}:
+            return f"<{call.name}>{call.arguments[tool.main_argument]}</{call.name}>"
+        return f"<{call.name}>{json.dumps(call.arguments, ensure_ascii=False)}</{call.name}>"
+    body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+    return f"{_OPEN}\n{body}\n{_CLOSE}"
+
+
+def instruction(tools: Sequence[Tool], style: Style = "tag", max_uses: int | None = None) -> str:
+    """What the model is told of its tools."""
+    if not tools:
+        return ""
+    budget = "" if max_uses is None else f" You may make {max_uses} tool calls in all."
+    lines = [f"You can use tools before you answer.{budget}"]
+    if style == "tag":
+        lines.append("To call a tool, write its tag; the result comes back before you go on.")
+        for tool in tools:
+            body = tool.example or "..." if tool.main_argument else _example(tool)
+            lines.append(f"\n<{tool.name}>{body}</{tool.name}>\n{tool.description}")
+    else:
+        lines.append(f'To call one, write {_OPEN}{{"name": <name>, "arguments": <object>}}{_CLOSE}; the result comes back first.')
+        lines.append("The tools, as JSON schemas:")
+        lines += [json.dumps(as_schema(tool), ensure_ascii=False) for tool in tools]
+    return "\n".join(lines)
+
+
+def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments of a call, in words for the model; empty where nothing is."""
+    known: Mapping[str, Any] = tool.parameters.get("properties") or {}
+    missing = [name for name in tool.parameters.get("required") or () if name not in arguments]
+    if missing:
+        return f"{tool.name} needs the argument(s) {', '.join(missing)}."
+    unknown = [name for name in arguments if name not in known]
+    if unknown and known:
+        return f"{tool.name} does not take {', '.join(unknown)}; it takes {', '.join(known)}."
+    for name, value in arguments.items():
+        wanted = known[name].get("type") if isinstance(known.get(name), Mapping) else None
+        names = [wanted] if isinstance(wanted, str) else list(wanted or ())
+        allowed = tuple(t for n in names for t in _TYPES.get(n, (object,)))
+        if allowed and (not isinstance(value, allowed) or (isinstance(value, bool) and not {"boolean", "null"} & set(names))):
+            given = json.dumps(value, ensure_ascii=False, default=str)[:80]
+            return f"{name} of {tool.name} must be {' or '.join(names)}, not {given}."
+    return ""
+
+
+def _without_thinking(text: str) -> str:
+    """The text without what was only thought; thinking that never ends is left in, as it may be no thinking at all."""
+    parts, position = [], 0
+    while (begin := text.find(_THINK, position)) >= 0 and (end := text.find(_THOUGHT, begin)) >= 0:
+        parts.append(text[position:begin])
+        position = end + len(_THOUGHT)
+    return "".join([*parts, text[position:]])
+
+
+def _tagged(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
+    if not tools:
+        return []
+    last = {name: text.rfind(f"</{name}>") for name in tools}
+    calls = []
+    position = 0
+    opening = re.compile("<(" + "|".join(re.escape(name) for name in tools) + ")>")
+    while (found := opening.search(text, position)) is not None:
+        close = f"</{found[1]}>"
+        if last[found[1]] < found.end():  # a tag that is never closed is no call, but another tool's behind it may be one
+            position = found.end()
+            continue
+        end = text.find(close, found.end())
+        body, tool = text[found.end() : end], tools[found[1]]
+        position = end + len(close)
+        if tool.main_argument:
+            calls.append(ToolCall(tool.name, {tool.main_argument: body.strip("\r\n") if "\n" in body else body.strip()}))
+        else:
+            calls.append(_from_text(body, tool.name))
+    return calls
+
+
+def _json_calls(text: str) -> list[ToolCall]:
+    calls = []
+    position = text.find(_OPEN)
+    while position >= 0:
+        start = position + len(_OPEN)
+        while start < len(text) and text[start].isspace():
+            start += 1
+        try:
+            data, end = _JSON.raw_decode(text, start)
+            calls.append(_from_data(data))
+        except (ValueError, RecursionError) as error:
+            end = text.find(_CLOSE, start)
+            if end < 0:
+                break  # never closed: the text was cut, or speaks of calls
+            calls.append(ToolCall("", problem=f"What stands in {_OPEN} is no JSON object ({_reason(error)})."))
+        position = text.find(_OPEN, end)
+    return calls
+
+
+def _native(text: str) -> list[ToolCall]:
+    bare = _BARE.match(text)
+    if bare is not None:
+        try:
+            data, _ = _JSON.raw_decode(text, bare.start(1))
+        except (ValueError, RecursionError):
+            data = None
+        if isinstance(data, dict) and isinstance(data.get("tool_calls"), list):
+            return message_calls(data)
+        if isinstance(data, dict) and isinstance(data.get("name"), str):
+            return [_from_data(data)]
+        if isinstance(data, list) and data and all(isinstance(d, dict) and "name" in d for d in data):
+            return [_from_data(d) for d in data]
+    return _json_calls(text)
+
+
+def _from_data(data: Any) -> ToolCall:
+    """A call from JSON: `{"name", "arguments"}`, with `parameters` for `arguments`, or inside `function`."""
+    if not isinstance(data, Mapping):
+        return ToolCall("", problem=f"A call is a JSON object with name and arguments, not {type(data).__name__}.")
+    id = str(data.get("id") or "")
+    inner = data.get("function")
+    if isinstance(inner, Mapping):
+        data = inner
+    name = data.get("name")
+    if not isinstance(name, str) or not name:
+        return ToolCall("", id=id, problem='The call has no "name".')
+    arguments = data.get("arguments", data.get("parameters"))
+    if isinstance(arguments, str):
+        call = _from_text(arguments, name)
+        return ToolCall(name, call.arguments, id, call.problem)
+    if arguments is not None and not isinstance(arguments, Mapping):
+        return ToolCall(name, id=id, problem=f'"arguments" must be a JSON object, not {type(arguments).__name__}.')
+    return ToolCall(name, dict(arguments or {}), id)
+
+
+def _from_text(text: str, name: str) -> ToolCall:
+    if not text.strip():
+        return ToolCall(name)
+    try:
+        arguments = _JSON.decode(text.strip())
+    except (ValueError, RecursionError) as error:
+        return ToolCall(name, problem=f"The arguments are no JSON object ({_reason(error)}).")
+    if not isinstance(arguments, dict):
+        return ToolCall(name, problem=f"The arguments must be a JSON object, not {type(arguments).__name__}.")
+    return ToolCall(name, arguments)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else "too deeply nested"
+
+
+def _example(tool: Tool) -> str:
+    known = tool.parameters.get("properties") or {}
+    return json.dumps({name: f"<{(known[name] or {}).get('type', 'value')}>" for name in known})

@@ -1,0 +1,125 @@
+"""Python tool: runs a program the model wrote, in the sandbox, and shows what it printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from gem_core.errors import ConfigError
+from gem_tools.sandbox.sandbox import Isolation, Outcome, Sandbox, SandboxLimits
+from gem_tools.tool import Tool, ToolResult
+
+__all__ = ["PythonTool"]
+
+_FENCE = re.compile(r"\s*```[ \t]*(?:python|py)?[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL | re.IGNORECASE)
+_shared: dict[Any, Sandbox] = {}
+_lock = threading.Lock()
+
+
+class PythonTool(Tool):
+    """One program per call. Nothing survives it, except, with `state="episode"`, the names of an episode, as in a notebook:
+    plain data, and imports, functions and classes of the top level; what cannot be kept is named in `info`."""
+
+    name = "python"
+    main_argument = "code"
+    example = "print(1 + 1)"
+    deterministic = False  # a program may read the clock or draw chance
+
+    def __init__(
+        self,
+        *,
+        seconds: float = 5.0,
+        cpu_seconds: int | None = None,
+        memory_mb: int = 1024,
+        processes: int = 16,
+        file_mb: int = 16,
+        disk_mb: int = 64,
+        output_kb: int = 8,
+        isolation: Isolation = "auto",
+        state: Literal["none", "episode"] = "none",
+        errors: Literal["full", "last_line"] = "full",
+        packages: bool = False,
+        preload: Sequence[str] = (),
+        sandbox: Sandbox | None = None,
+    ) -> None:
+        """Limits as in `SandboxLimits`, isolation, packages and preload as in `Sandbox`; tools with equal settings share one.
+        `errors`: what of a traceback is shown."""
+        if state not in ("none", "episode"):
+            raise ConfigError(f"state must be 'none' or 'episode'; given: {state!r}")
+        if errors not in ("full", "last_line"):
+            raise ConfigError(f"errors must be 'full' or 'last_line'; given: {errors!r}")
+        limits = SandboxLimits(seconds, cpu_seconds, memory_mb, processes, file_mb, disk_mb, output_kb)
+        self.sandbox = sandbox or _sandbox(limits, isolation, packages, tuple(preload))
+        self.limits = self.sandbox.limits
+        self.keep, self.errors = state == "episode", errors
+        libraries = "The standard library and the installed packages are" if packages else "The standard library is"
+        remembered = (
+            "Names live on from call to call, and the value of a last expression is shown."
+            if self.keep
+            else "Each call starts anew: nothing is kept from earlier calls. Use print() to see a value."
+        )
+        self.description = (
+            f"Runs a Python program and shows what it prints. {libraries} there; there are no files and no network. "
+            f"{remembered} A program is stopped after {self.limits.seconds:g} s."
+        )
+        self.parameters = {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "the program"}},
+            "required": ["code"],
+        }
+
+    def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
+        """Runs the program. Blocks for as long as it takes."""
+        code = str(arguments["code"])
+        fenced = _FENCE.fullmatch(code)
+        outcome = self.sandbox.run(fenced[1] if fenced else code, state=state, keep=self.keep, echo=self.keep)
+        containment = self.sandbox.containment
+        info: dict[str, Any] = {
+            "end": outcome.end,
+            "status": outcome.status,
+            "seconds": outcome.seconds,
+            "sandbox": containment.kind,
+            "not_contained": list(containment.not_contained),
+        }
+        if outcome.lost:
+            info["lost"] = list(outcome.lost)
+        return ToolResult(self._shown(outcome), error=outcome.end != "ok", state=outcome.state, info=info)
+
+    @classmethod
+    def status(cls) -> str:
+        with Sandbox(warm=0) as sandbox:
+            held = sandbox.containment
+        if held.full:
+            return "full isolation (bubblewrap)"
+        return f"partial isolation ({', '.join(held.parts)}); not contained: {', '.join(held.not_contained)}"
+
+    def _shown(self, outcome: Outcome) -> str:
+        limits, said = self.limits, outcome.stderr.rstrip("\n")
+        if self.errors == "last_line" and outcome.end == "error":
+            said = said.rpartition("\n")[2]
+        parts = [part for part in (outcome.stdout.rstrip("\n"), said) if part]
+        if outcome.cut:
+            parts.append(f"(only the first {limits.output_kb:g} KB of the output are shown)")
+        if outcome.end == "time":
+            parts.append(f"The program was stopped: it took over {limits.seconds:g} s.")
+        elif outcome.end == "output":
+            parts.append("The program was stopped: it wrote too much.")
+        elif outcome.end == "killed":
+            parts.append("The program was killed: it went over a limit, of processor time for instance, or crashed.")
+        elif outcome.end == "error" and not said:
+            parts.append(f"The program ended with status {outcome.status}.")
+        if outcome.lost:
+            parts.append(f"(these names cannot be kept for the next call: {', '.join(outcome.lost)})")
+        return "\n".join(parts) or "(the program printed nothing)"
+
+
+def _sandbox(limits: SandboxLimits, isolation: Isolation, packages: bool, preload: tuple[str, ...]) -> Sandbox:
+    """One sandbox for all tools with equal settings: the engine makes a tool for each environment."""
+    key = (os.getpid(), limits, isolation, packages, preload)  # a fork has none of its parent's threads
+    with _lock:
+        if key not in _shared:
+            _shared[key] = Sandbox(limits, isolation=isolation, packages=packages, preload=preload)
+        return _shared[key]

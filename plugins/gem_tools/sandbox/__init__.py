@@ -1,0 +1,1 @@
+"""Sandbox: runs programs a model wrote."""

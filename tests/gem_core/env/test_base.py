@@ -1,0 +1,400 @@
+"""Environments: what `reset` and `step` promise, sync and async, and how they say no."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import random
+from collections.abc import Callable
+from inspect import isawaitable
+from typing import Any
+
+import pytest
+from scripted_env import AsyncEnv, ScriptedEnv, Shout
+
+from gem_core import Env, Wrapper, list_envs, make
+from gem_core.errors import ActionTypeError, ConfigError, ContractError, OptionError, ResetNeededError
+
+KINDS: dict[str, Callable[..., Env]] = {
+    "sync": ScriptedEnv,
+    "async": AsyncEnv,
+    "sync, wrapped": lambda *a, **k: Shout(ScriptedEnv(*a, **k)),
+    "async, wrapped": lambda *a, **k: Shout(AsyncEnv(*a, **k)),
+}
+
+
+def result_of(value: Any) -> Any:
+    """The value, awaited where it has to be."""
+    if not isawaitable(value):
+        return value
+
+    async def wait() -> Any:
+        return await value
+
+    return asyncio.run(wait())
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Callable[..., Env]:
+    return KINDS[request.param]
+
+
+def test_reset_then_steps_to_the_end(kind: Callable[..., Env]) -> None:
+    env = kind()
+    observation, info = result_of(env.reset(seed=5))
+    assert (observation, info, env.seed, env.turn, env.ended) == ("T", {}, 5, 0, False)
+    for n in (1, 2, 3):
+        observation, reward, terminated, truncated, info = result_of(env.step("x"))
+        assert observation.startswith(f"O{n}")
+        assert (reward, terminated, truncated) == (float(n), n == 3, False)
+        assert (env.turn, env.ended) == (n, n == 3)
+    result_of(env.reset(seed=6))
+    assert (env.seed, env.turn, env.ended) == (6, 0, False)
+
+
+def test_sync_stays_sync_and_async_is_awaited() -> None:
+    assert isinstance(Shout(ScriptedEnv()).reset(seed=1), tuple)
+    assert not Shout(ScriptedEnv()).is_async
+    assert Shout(AsyncEnv()).is_async
+
+
+def test_a_step_before_reset_is_refused(kind: Callable[..., Env]) -> None:
+    with pytest.raises(ResetNeededError, match=r"before reset\(\)"):
+        result_of(kind().step("x"))
+
+
+def test_a_step_after_the_end_is_refused_and_changes_nothing(kind: Callable[..., Env]) -> None:
+    log: list[str] = []
+    env = kind(log=log)
+    result_of(env.reset(seed=1))
+    for _ in range(3):
+        result_of(env.step("x"))
+    before = list(log)
+    with pytest.raises(ResetNeededError, match="after its episode ended at turn 3"):
+        result_of(env.step("x"))
+    assert log == before
+
+
+@pytest.mark.parametrize("action", [5, None, b"x", ["x"], {"action": "x"}])
+def test_an_action_that_is_no_string_is_refused_and_changes_nothing(kind: Callable[..., Env], action: Any) -> None:
+    log: list[str] = []
+    env = kind(log=log)
+    result_of(env.reset(seed=1))
+    with pytest.raises(ActionTypeError, match=type(action).__name__) as refused:
+        result_of(env.step(action))
+    assert isinstance(refused.value, TypeError)
+    assert (env.turn, log) == (0, ["make", "reset"])
+    assert result_of(env.step("x"))[0].startswith("O1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"options": {"colour": 1}}, "'colour'.*it takes: start"),
+        ({"options": ["start"]}, "mapping"),
+        ({"seed": -1}, "from 0 up"),
+        ({"seed": True}, "bool"),
+        ({"seed": 1.5}, "float"),
+        ({"seed": "1"}, "str"),
+    ],
+    ids=str,
+)
+def test_a_reset_that_means_nothing_is_refused_and_changes_nothing(kind: Callable[..., Env], arguments: Any, said: str) -> None:
+    env = kind()
+    result_of(env.reset(seed=4, options={"start": "S"}))
+    result_of(env.step("x"))
+    with pytest.raises(OptionError, match=said):
+        result_of(env.reset(**arguments))
+    assert (env.seed, env.turn) == (4, 1)
+    assert result_of(env.step("x"))[0].startswith("O2")
+
+
+def test_options_reach_the_environment(kind: Callable[..., Env]) -> None:
+    assert result_of(kind().reset(seed=1, options={"start": "S"}))[0] == "S"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "must return"),
+        (("O", 1.0, False, {}), "must return"),
+        ((None, 1.0, False, False, {}), "None"),
+        (("O", None, False, False, {}), "must be a number"),
+        (("O", "1", False, False, {}), "must be a number"),
+        (("O", float("inf"), False, False, {}), "inf"),
+        (("O", 10**400, False, False, {}), "must be a number"),
+        (("O", 1.0, "yes", False, {}), "must be a bool"),
+        (("O", 1.0, False, None, {}), "must be a bool"),
+        (("O", 1.0, False, False, None), "info None"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_named(kind: Callable[..., Env], answer: Any, said: str) -> None:
+    env = kind(lambda env, action: answer)
+    result_of(env.reset(seed=1))
+    with pytest.raises(ContractError, match=said):
+        result_of(env.step("x"))
+    assert env.turn == 0
+
+
+@pytest.mark.parametrize("begin", [None, "T", ("T",), ("T", None), (b"T", {})], ids=str)
+def test_a_reset_that_returns_nonsense_is_named(begin: Any) -> None:
+    class Bad(ScriptedEnv):
+        def on_reset(self, options: Any) -> Any:
+            return begin
+
+    with pytest.raises(ContractError, match=r"must return \(str, dict\)"):
+        Bad().reset(seed=1)
+
+
+def test_rewards_and_flags_come_out_plain() -> None:
+    class Scalar:
+        """As numpy's and torch's are."""
+
+        def __float__(self) -> float:
+            return 0.5
+
+    for reward, wanted in ((1, 1.0), (True, 1.0), (Scalar(), 0.5)):
+        env = ScriptedEnv(lambda env, action, reward=reward: ("O", reward, 1, 0, {}))  # type: ignore[misc]
+        env.reset(seed=1)
+        result = env.step("x")
+        assert result == ("O", wanted, True, False, {})
+        assert [type(part) for part in result[1:4]] == [float, bool, bool]
+        assert env.ended
+
+
+def test_chance_comes_from_the_seed_alone() -> None:
+    """No global generator is read or written, and sampling an action does not disturb the episode."""
+    random.seed(0)
+    before = random.getstate()
+    env = ScriptedEnv()
+    env.reset(seed=3)
+    chance, first = env.chance, [env.sample_action() for _ in range(20)]
+    random.seed(1)
+    env.reset(seed=3)
+    assert (env.chance, [env.sample_action() for _ in range(20)]) == (chance, first)
+    env.reset(seed=3)
+    env.sample_action()
+    fresh = ScriptedEnv()
+    fresh.reset(seed=3)
+    assert env.rng.random() == fresh.rng.random()
+    random.setstate(before)
+    env.reset()
+    env.sample_action()
+    assert random.getstate() == before
+
+
+def test_a_seed_is_drawn_where_none_is_given() -> None:
+    env = ScriptedEnv()
+    seeds = set()
+    for _ in range(5):
+        env.reset()
+        seeds.add(env.seed)
+    assert len(seeds) == 5
+
+
+def test_a_seed_may_be_any_whole_number() -> None:
+    class Whole:
+        def __index__(self) -> int:
+            return 2**70
+
+    env = ScriptedEnv()
+    env.reset(seed=Whole())  # type: ignore[arg-type]
+    assert env.seed == 2**70
+
+
+def test_closing_twice_closes_once(kind: Callable[..., Env]) -> None:
+    log: list[str] = []
+    env = kind(log=log)
+    result_of(env.close())
+    result_of(env.close())
+    assert log.count("close") == 1
+
+
+def test_with_closes() -> None:
+    with ScriptedEnv() as env:
+        pass
+    assert env.log == ["make", "close"]  # type: ignore[attr-defined]
+
+
+def test_an_environment_without_arguments_refuses_them() -> None:
+    class Bare(Env):
+        pass
+
+    with pytest.raises(TypeError, match=r"Bare\(\) takes no arguments"):
+        Bare(5)
+    with pytest.raises(NotImplementedError, match="Bare does not define on_reset"):
+        Bare().reset(seed=1)
+    with pytest.raises(NotImplementedError, match="sample_action"):
+        Bare().sample_action()
+
+
+def test_a_draw_is_the_seeds_alone_and_spreads_evenly() -> None:
+    env, counts, pairs = ScriptedEnv(), [0] * 10, [0] * 100
+    last = 0
+    for seed in range(20_000):
+        env.reset(seed=seed)
+        drawn = env.draw(10)
+        assert env.draw(10) == drawn
+        counts[drawn] += 1
+        pairs[last * 10 + drawn] += 1
+        last = drawn
+    assert all(abs(count - 2_000) < 200 for count in counts)  # 4.7 standard deviations
+    assert all(abs(count - 200) < 66 for count in pairs)  # neighbouring seeds say nothing about each other
+    env.reset(seed=2**100)
+    assert 0 <= env.draw(7) < 7
+
+
+def test_environments_can_be_copied_and_pickled() -> None:
+    env = make("game:GuessTheNumber-v0-hard", wrappers=["concat"])
+    env.reset(seed=3)
+    env.step(r"\boxed{25}")
+    for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        assert twin.secret == env.secret
+        assert twin.step(r"\boxed{1}") == copy.deepcopy(env).step(r"\boxed{1}")
+
+
+# Wrappers.
+
+
+def test_one_wrapper_serves_sync_and_async_environments() -> None:
+    seen = []
+    for inner in (ScriptedEnv(), AsyncEnv()):
+        env = Shout(inner)
+        result_of(env.reset(seed=1))
+        seen.append([result_of(env.step("hello")), inner.log[-1]])
+    assert seen[0] == seen[1] == [("O1!", 1.0, False, False, {"shouts": 1}), "step HELLO"]
+
+
+def test_what_a_wrapper_does_not_define_is_the_inner_ones_live() -> None:
+    inner = ScriptedEnv()
+    outer = Shout(Shout(inner, mark="?"))
+    outer.reset(seed=1)
+    inner.chance = 0.123
+    assert outer.chance == 0.123
+    assert outer.unwrapped is inner
+    assert (outer.mark, outer.env.mark) == ("!", "?")
+    assert outer.sample_action() in ("left", "right")
+    assert outer.execution == "inline"
+    inner.action_example = "n"
+    assert outer.action_example == "n"
+    with pytest.raises(AttributeError, match="colour"):
+        _ = outer.colour
+
+
+def test_a_wrapper_wraps_environments_only() -> None:
+    with pytest.raises(ConfigError, match="wraps an Env, not str"):
+        Wrapper("env")  # type: ignore[arg-type]
+
+
+def test_a_wrapper_may_answer_itself_and_hears_of_errors() -> None:
+    class Careful(Wrapper):
+        def on_step(self, action: str) -> Any:
+            if action == "help":
+                return "no help", 0.0, False, False, {}
+            try:
+                return (yield self.env.step(action))
+            except ValueError as error:
+                return f"caught {error}", 0.0, True, False, {}
+
+    def answer(env: ScriptedEnv, action: str) -> Any:
+        if action == "bad":
+            raise ValueError("inner")
+        return "fine", 1.0, False, False, {}
+
+    for inner in (ScriptedEnv(answer), AsyncEnv(answer)):
+        env = Careful(inner)
+        result_of(env.reset(seed=1))
+        said = [result_of(env.step(action))[0] for action in ("help", "go", "bad")]
+        assert said == ["no help", "fine", "caught inner"]
+
+
+def test_a_wrapper_needs_no_yield() -> None:
+    closed = []
+
+    class Plain(Wrapper):
+        def on_step(self, action: str) -> Any:
+            return "mine", 0.0, False, False, {}
+
+        def on_close(self) -> None:
+            closed.append(1)
+
+    class Awaiting(Wrapper):
+        async def on_step(self, action: str) -> Any:
+            await asyncio.sleep(0)
+            return "mine", 0.0, False, False, {}
+
+    for build in (Plain, Awaiting):
+        env = build(ScriptedEnv())
+        env.reset(seed=1)
+        assert result_of(env.step("x"))[0] == "mine"
+    Plain(ScriptedEnv()).close()
+    assert closed == [1]
+
+
+def test_a_wrappers_options_are_its_own_and_the_inner_ones() -> None:
+    class WithOption(Wrapper):
+        option_names = frozenset({"loud"})
+
+        def on_reset(self, options: Any) -> Any:
+            loud = options.get("loud")
+            observation, info = yield self.env.reset(seed=self.seed, options={k: v for k, v in options.items() if k != "loud"})
+            return observation.upper() if loud else observation, info
+
+    env = WithOption(ScriptedEnv())
+    assert env.reset(seed=1, options={"loud": True, "start": "s"})[0] == "S"
+    with pytest.raises(OptionError, match="it takes: loud, start"):
+        env.reset(seed=1, options={"colour": 1})
+
+
+def test_blocking_code_is_handed_elsewhere_and_async_code_is_not() -> None:
+    offloaded = []
+
+    async def offload(function: Any, *args: Any) -> Any:
+        offloaded.append(function.__name__)
+        return function(*args)
+
+    class Mixed(ScriptedEnv):
+        async def on_reset(self, options: Any) -> Any:
+            return "T", {}
+
+    async def main() -> None:
+        env = Shout(Mixed(execution="thread"))
+        env.run_on(offload)
+        await env.reset(seed=1)  # type: ignore[misc]
+        await env.step("x")  # type: ignore[misc]
+        env.run_on(None)
+        assert isinstance(env.step("x"), tuple)
+        inline = ScriptedEnv(execution="inline")
+        inline.run_on(offload)
+        assert isinstance(inline.reset(seed=1), tuple)
+
+    asyncio.run(main())
+    assert offloaded == ["on_step"]
+
+
+# Every registered environment.
+
+
+@pytest.mark.parametrize("id", list_envs("game:"))
+def test_equal_seeds_and_actions_give_equal_transcripts(id: str) -> None:
+    def transcript() -> list[Any]:
+        env = make(id)
+        found: list[Any] = [env.reset(seed=11)]
+        while not env.ended:
+            found.append(env.step(env.sample_action()))
+        env.close()
+        return found
+
+    assert transcript() == transcript()
+
+
+@pytest.mark.parametrize("id", list_envs("game:"))
+def test_a_sampled_action_is_always_legal(id: str) -> None:
+    env = make(id)
+    for seed in range(3):
+        env.reset(seed=seed)
+        while not env.ended:
+            *_, info = env.step(env.sample_action())
+            assert "format_error" not in info

@@ -1,0 +1,423 @@
+"""The checker passes every registered environment, and finds each thing that can be wrong with one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from misbehaving import Counter
+from project import ROOT
+
+from gem_core import Env, list_envs, register, run_episode
+from gem_core.__main__ import main
+from gem_core.env import registry
+from gem_core.env.checker import CHECKS, SEEDS, check_env, find_problems, transcripts, transcripts_elsewhere
+from gem_core.env.wrapper import Wrapper
+from gem_core.errors import CheckError, ConfigError, MissingDependencyError, UnknownNameError
+from gem_core.policies.players import player_named
+from gem_core.wrappers.formats import ActionFormat
+
+ELSEWHERE = ("agentgym:", "openenv:", "terminal:", "web:")
+"""Servers, the sandbox and the browser: what is slow, or needs more than this environment has, is checked in tests/suite."""
+IDS = [id for id in list_envs() if not id.startswith(ELSEWHERE)]
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> list[dict[str, Any]]:
+    """All ids of one hash seed in one process."""
+    return [transcripts_elsewhere(IDS, hash_seed) for hash_seed in (0, 1)]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_every_registered_environment_keeps_the_contract(id: str, elsewhere: list[dict[str, Any]]) -> None:
+    try:
+        registry.make(id).close()
+    except MissingDependencyError:
+        with pytest.raises(MissingDependencyError, match="pip install"):  # what cannot be made here says how it can be
+            check_env(id)
+        return
+    check_env(id, processes=False)
+    here = transcripts([id])[id]
+    assert len(here) == len(SEEDS)
+    if registry.make(id).deterministic:
+        assert [found[id] for found in elsewhere] == [here, here]
+
+
+class Plain(Counter):
+    """Counts, and says nothing of the process it is in."""
+
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        return super().on_reset(options)[0], {}
+
+    def on_step(self, action: str) -> Any:
+        return (*super().on_step(action)[:4], {})
+
+
+class WithState(Plain):
+    snapshots = "copy"
+
+
+def test_good_environments_have_no_problems() -> None:
+    assert find_problems(Plain()) == []
+    assert find_problems(WithState()) == []
+    check_env("1*game:GuessTheNumber-v0-easy + 1*game:GuessTheNumber-v0-hard", processes=False)
+
+
+class EmptyStart(Plain):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        super().on_reset(options)
+        return "", {}
+
+
+class OddKeys(Plain):
+    def on_step(self, action: str) -> Any:
+        return (*super().on_step(action)[:4], {1: 2})
+
+
+class OddSuccess(Plain):
+    def on_step(self, action: str) -> Any:
+        return (*super().on_step(action)[:4], {"success": "yes"})
+
+
+class GlobalDraw(Plain):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        observation, info = super().on_reset(options)
+        return f"{observation} {random.random()}", info
+
+
+class GlobalSeed(Plain):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        random.seed(self.seed)
+        return super().on_reset(options)
+
+
+class KeepsOn(Plain):
+    """What it drew in one episode shows in the next."""
+
+    played = 0
+
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        self.played += 1
+        observation, info = super().on_reset(options)
+        return f"{observation} {self.played}", info
+
+
+class HashOrder(Plain):
+    def on_step(self, action: str) -> Any:
+        observation, *rest = super().on_step(action)
+        return (f"{observation} {list({'red', 'green', 'blue', 'black'})}", *rest)
+
+
+class IllegalSample(Plain):
+    def on_step(self, action: str) -> Any:
+        return (*super().on_step(action)[:4], {"format_error": True})
+
+
+class SamplingDraws(Plain):
+    def sample_action(self) -> str:
+        return str(self.rng.randrange(10))
+
+
+class Fragile(Plain):
+    def on_step(self, action: str) -> Any:
+        int(action)
+        return super().on_step(action)
+
+
+class ForgetfulState(WithState):
+    def on_snapshot(self) -> Any:
+        return {"luck": self.luck, "count": 0}
+
+
+class UnpicklableState(Plain):
+    def on_snapshot(self) -> Any:
+        return {"f": lambda: 0}
+
+
+class Unpicklable(WithState):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        self.f = iter([1])
+        self.g = (x for x in [1])
+        return super().on_reset(options)
+
+
+class OddDeclarations(Plain):
+    execution = "somewhere"  # type: ignore[assignment]
+    action_example = ""
+
+
+class Tolerant(Plain):
+    """Steps before the reset and after the end as if nothing were the matter."""
+
+    def step(self, action: str) -> Any:
+        return "x", 1.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("env", "check", "said"),
+    [
+        (EmptyStart, "types", "empty observation"),
+        (OddKeys, "types", "the key 1"),
+        (OddSuccess, "types", "must be a bool"),
+        (GlobalDraw, "global_random_state", "changed the global random state of the module random"),
+        (GlobalDraw, "global_random_state", "depends on the global random state"),
+        (GlobalDraw, "seeding", "two instances"),
+        (GlobalSeed, "global_random_state", "changed the global"),
+        (KeepsOn, "seeding", "had played before"),
+        (HashOrder, "other_processes", "PYTHONHASHSEED"),
+        (IllegalSample, "random_actions", "does not take"),
+        (SamplingDraws, "random_actions", "self.action_rng"),
+        (Fragile, "odd_actions", "a model may write anything"),
+        (ForgetfulState, "state", "went on differently"),
+        (UnpicklableState, "state", "cannot be pickled"),
+        (Unpicklable, "pickling", "cannot be pickled"),
+        (OddDeclarations, "declarations", "'inline', 'thread' or 'process'"),
+        (OddDeclarations, "declarations", "action_example"),
+        (Tolerant, "order_of_calls", "before reset"),
+        (Tolerant, "order_of_calls", "ActionTypeError"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_each_thing_that_can_be_wrong_is_found(env: type[Env], check: str, said: str) -> None:
+    found = [p.said for p in find_problems(env(), processes=check == "other_processes") if p.check == check]
+    assert any(said in sentence for sentence in found), found
+    assert all(sentence[-1] in ".)" for sentence in found)
+    with pytest.raises(CheckError, match=r"problem\(s\)"):
+        check_env(env(), processes=check == "other_processes")
+
+
+def test_every_check_is_proven_to_find_something() -> None:
+    """A check that nothing above can fail would be no check."""
+    marks = test_each_thing_that_can_be_wrong_is_found.pytestmark  # type: ignore[attr-defined]
+    proven = {case[1] for mark in marks for case in mark.args[1]}
+    assert {check.__name__.removeprefix("check_") for check in CHECKS} == proven
+
+
+def test_a_turn_limit_that_is_not_kept_is_found() -> None:
+    register("test_checker:Long-v0", "misbehaving:Counter", kwargs={"length": 30}, turns=5)
+    try:
+        assert any("turns=5" in p.said for p in find_problems("test_checker:Long-v0", processes=False))
+    finally:
+        registry.environments.remove("test_checker:Long-v0")
+
+
+def test_an_environment_registered_by_hand_is_played_elsewhere_too() -> None:
+    register("test_checker:Hand-v0", HashOrder)
+    try:
+        assert {p.check for p in find_problems("test_checker:Hand-v0")} == {"other_processes"}
+    finally:
+        registry.environments.remove("test_checker:Hand-v0")
+
+
+class WithoutSample(Plain):
+    """Well behaved, but cannot say what is legal."""
+
+    sample_action = Env.sample_action
+
+
+class Endless(WithoutSample):
+    def on_step(self, action: str) -> Any:
+        return f"{action} {self.turn}", 0.0, False, False, {}
+
+
+class TextReward(WithoutSample):
+    def on_step(self, action: str) -> Any:
+        return "paid", "-0.05", True, False, {}
+
+
+class ForgotInfo(Plain):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        return "no info"
+
+
+class OddReward(Plain):
+    def on_step(self, action: str) -> Any:
+        observation, reward, *rest = super().on_step(action)
+        return (observation, reward if action.isdigit() and len(action) < 9 else "nothing", *rest)
+
+
+@contextmanager
+def registered(entry_point: Any, **facts: Any) -> Iterator[str]:
+    register("test_checker:One-v0", entry_point, **facts)
+    try:
+        yield "test_checker:One-v0"
+    finally:
+        registry.environments.remove("test_checker:One-v0")
+
+
+@pytest.mark.parametrize("form", ["boxed", "react", "tool_call", "code"])
+def test_an_environment_without_random_actions_is_played_in_its_format(form: str) -> None:
+    with registered(Endless, wrappers=[form], turns=5) as id:
+        (problem,) = find_problems(id, processes=False)
+        assert problem.check == "order_of_calls"
+        assert "turns=5, but an episode of nothing but" in problem.said
+        assert "it has no sample_action()" in problem.said
+        assert "return terminated or truncated by then, or register another number." in problem.said
+    with registered(WithoutSample, wrappers=[form], turns=5) as id:
+        check_env(id, processes=False)
+
+
+def test_an_episode_without_end_is_found_where_no_turns_are_registered() -> None:
+    with registered(Endless) as id:
+        (problem,) = find_problems(id, processes=False)
+    assert "went on after 2000 turns" in problem.said
+    assert "return terminated or truncated at some turn, or put turn_limit around it." in problem.said
+    assert [p.check for p in find_problems(Endless(), processes=False)] == ["order_of_calls"]
+    with registered(Endless, offline=False) as id:  # a server's, for one
+        check_env(id, processes=False)
+    with registered(Endless, wrappers=["turn_limit(max_turns=6)"]) as id:
+        check_env(id, processes=False)
+
+
+def test_odd_texts_reach_an_environment_behind_a_format() -> None:
+    with registered(Fragile, wrappers=["react"]) as id:
+        (problem,) = find_problems(id, processes=False)
+    assert problem.check == "odd_actions"
+    assert "step('Thought: I try this.\\nAction: hello'), and " in problem.said
+    assert problem.said.endswith("a model may write anything.")
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "wrapper", "said"),
+    [
+        ("misbehaving:Nonsuch", "boxed", "has no attribute 'Nonsuch'."),
+        ("misbehaving:Counter", "boxd", "did you mean 'boxed'"),
+    ],
+)
+def test_what_cannot_be_made_is_said_once(entry_point: str, wrapper: str, said: str) -> None:
+    with registered(entry_point, wrappers=[wrapper]) as id:
+        (problem,) = find_problems(id)
+    assert said in problem.said
+    assert str(problem).startswith("[making] test_checker:One-v0 cannot be made: ")
+
+
+@pytest.mark.parametrize(
+    ("env", "wrappers", "said"),
+    [
+        (ForgotInfo, [], "returned 'no info'; it must return (str, dict) (ForgotInfo.on_reset)."),
+        (TextReward, [], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
+        (TextReward, ["boxed"], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
+        (TextReward, [Wrapper], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
+    ],
+)
+def test_what_every_check_meets_is_said_once_with_the_method_to_mend(env: type[Env], wrappers: list[Any], said: str) -> None:
+    with registered(env, wrappers=wrappers) as id:
+        (problem,) = find_problems(id)
+    assert problem.said.endswith(said)
+    assert set(problem.check.split(", ")) >= {"types", "seeding", "odd_actions", "state", "other_processes"}
+    assert str(problem).startswith("[types, order_of_calls, ")
+
+
+def test_a_reward_that_only_odd_texts_meet_names_one_but_does_not_blame_it() -> None:
+    (problem,) = find_problems(OddReward(), processes=False)
+    assert problem.said.startswith("step(''), and ")
+    assert problem.said.endswith("returned the reward 'nothing'; it must be a number (OddReward.on_step).")
+
+
+def test_the_cause_of_chance_comes_before_its_effects() -> None:
+    problems = find_problems(GlobalDraw())
+    assert "draw from self.rng instead" in problems[0].said
+    checks = [problem.check for problem in problems]
+    assert checks == ["global_random_state", "global_random_state", "seeding", "other_processes"]
+    assert problems[2].said.endswith("from seed 0, 1, 2.")
+
+
+def test_the_environment_that_the_docs_show_keeps_the_contract_and_can_be_solved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, registering = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "write_an_environment.md").read_text(), re.DOTALL)
+    (tmp_path / "shown_lock.py").write_text(shown)
+    monkeypatch.syspath_prepend(tmp_path)
+    lock = importlib.import_module("shown_lock").Lock
+    exec(registering, {"Lock": lock})
+    try:
+        check_env("mine:Lock-v0")
+        check_env(lock())
+        env = registry.make("mine:Lock-v0")
+        episode = run_episode("mine:Lock-v0", player_named("expert"), seed=1)
+    finally:
+        registry.environments.remove("mine:Lock-v0")
+    assert episode.success
+    assert episode.rewards == (1 / 3, 1 / 3, 1 / 3)
+    assert "has 2 dials" in env.reset(seed=1, options={"dials": 2})[0]
+
+
+def test_the_docs_name_every_check() -> None:
+    told = re.findall(r"^\| (`[^|]*`) \|", (ROOT / "docs" / "write_an_environment.md").read_text(), re.MULTILINE)
+    named = {name for row in told for name in re.findall(r"`(\w+)`", row)}
+    assert {check.__name__.removeprefix("check_") for check in CHECKS} <= named
+    assert {"execution", "snapshots", "deterministic", "option_names", "action_example"} <= named
+    assert set(inspect.signature(ActionFormat.__init__).parameters) - {"self", "env"} <= named
+
+
+def test_the_global_random_state_is_left_as_it_was() -> None:
+    random.seed(5)
+    state = random.getstate()
+    find_problems(GlobalDraw(), processes=False)
+    assert random.getstate() != ()
+    random.seed(5)
+    check_env(Plain(), processes=False)
+    assert random.getstate() == state
+
+
+def test_wrappers_and_wrong_arguments() -> None:
+    assert find_problems(Wrapper(Plain()), processes=False) == []
+    with pytest.raises(ConfigError, match="takes an environment"):
+        check_env(3)  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError):
+        check_env("game:Nonsuch")
+
+
+def test_the_command_prints_sentences_and_says_so_in_its_exit_code() -> None:
+    done = subprocess.run([sys.executable, "-m", "gem_core", "check", "GuessTheNumber-v0-easy"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "ok        game:GuessTheNumber-v0-easy" in done.stdout
+    assert "1 of 1 keep the contract" in done.stdout
+    done = subprocess.run([sys.executable, "-m", "gem_core", "check", "Nonsuch", "--here"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no environment is registered" in done.stderr
+
+
+def unmakeable() -> Env:
+    raise MissingDependencyError("the environment 'test:Absent-v0'", "absent", "No module named 'absent'")
+
+
+@pytest.fixture
+def absent() -> Iterator[str]:
+    registry.register("test:Absent-v0", unmakeable)
+    registry.register("test:Present-v0", Plain)
+    yield "test:Absent-v0"
+    registry.environments.remove("test:Absent-v0")
+    registry.environments.remove("test:Present-v0")
+
+
+def test_the_command_fails_where_nothing_could_be_checked(absent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", absent, "--here"]) == 1
+    told = capsys.readouterr()
+    assert f"left out  {absent}: " in told.out
+    assert "pip install" in told.out
+    assert "keep the contract" not in told.out
+    assert "nothing was checked: 1 left out, for packages that are not there" in told.err
+
+
+def test_the_command_lists_what_was_left_out_as_json(absent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", absent, "--here", "--json"]) == 1
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert found["problems"] == {}
+    assert "pip install" in found["left_out"][absent]
+    assert "nothing was checked" in told.err
+    assert main(["check", "test:*sent-v0", "--here", "--json"]) == 0  # one of the two is there
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == {"test:Present-v0": []}
+    assert list(found["left_out"]) == [absent]

@@ -1,0 +1,263 @@
+"""The engine and the vectors on a real Ray cluster of several nodes, one of which is killed half-way."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray")
+CORE = str(Path(__file__).parents[1] / "core")
+sys.path.insert(0, CORE)  # where misbehaving.py is; the hosts get this path too
+
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from gem_core import Env, Limits, RandomPlayer, Rollout, ScriptedPlayer, StopReason, register, run_batch, tasks_for
+from gem_core.env import registry  # noqa: E402
+from gem_core.errors import ConfigError, EnvDiedError  # noqa: E402
+from gem_core.execution.ray_hosts import EnvHosts, _Host  # noqa: E402
+from gem_core.execution.vector.env import AsyncVectorEnv
+from gem_core.execution.vector.factory import make_vec  # noqa: E402
+
+GUESS = "game:GuessTheNumber-v0-hard"
+NAMES = ("Counter", "Blocking", "Awaited", "Misbehaving", "MisbehavingIsolated", "FailsToStart")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # Ray's own
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    os.environ["PYTHONPATH"] = os.pathsep.join([CORE, *sys.path])
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        made.add_node(num_cpus=4)
+    ray.init(address=made.address, log_to_driver=False)
+    for name in NAMES:
+        register(f"test_ray:{name}", f"misbehaving:{name}")
+    yield made
+    for name in NAMES:
+        registry.environments.remove(f"test_ray:{name}")
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture
+def hosts(cluster: Any) -> Iterator[EnvHosts]:
+    with EnvHosts(2, calls=16) as made:
+        wait_for(made, 2)
+        yield made
+
+
+def wait_for(hosts: EnvHosts, count: int) -> None:
+    end = time.monotonic() + 120
+    while hosts.living < count:
+        assert time.monotonic() < end, f"only {hosts.living} hosts started"
+        time.sleep(0.05)
+
+
+def wait_for_death(actor: Any) -> None:
+    """An actor lives on until it has noticed that its node is gone."""
+    while True:
+        try:
+            ray.get(actor.ready.remote(), timeout=30)
+        except ray.exceptions.RayActorError:
+            return
+
+
+def test_a_batch_is_the_same_as_on_this_machine(hosts: EnvHosts) -> None:
+    tasks = tasks_for(GUESS, range(12), samples=2, wrappers=["turn_limit(max_turns=5)"])
+    there = Rollout(RandomPlayer(), make_env=hosts.make_env, concurrency=8).run_batch(tasks)
+    here = run_batch(tasks, RandomPlayer())
+    assert [(e.seed, e.turns, e.stop, e.final_observation, e.wrappers, e.index) for e in there] == [
+        (e.seed, e.turns, e.stop, e.final_observation, e.wrappers, e.index) for e in here
+    ]
+
+
+def test_environments_are_spread_over_the_hosts(hosts: EnvHosts) -> None:
+    episodes = Rollout(RandomPlayer(), make_env=hosts.make_env, concurrency=8).run_batch(tasks_for("test_ray:Blocking", range(8)))
+    pids = {e.turns[0].info["pid"] for e in episodes}
+    assert os.getpid() not in pids
+    assert len(pids) == 2
+
+
+@pytest.mark.parametrize("name", ["Counter", "Blocking", "Awaited"])
+def test_a_vector_steps_on_the_cluster(hosts: EnvHosts, name: str) -> None:
+    with make_vec(f"test_ray:{name}", 6, mode="ray", hosts=hosts, autoreset="same_step") as vec:
+        observations, _ = vec.reset(seed=3)
+        with make_vec(f"test_ray:{name}", 6, autoreset="same_step") as local:
+            assert observations == local.reset(seed=3)[0]
+            for number in range(7):
+                actions = [f"{number}{i}" for i in range(6)]
+                assert vec.step(actions)[:4] == local.step(actions)[:4]
+
+
+def test_a_slow_environment_holds_up_nobody(hosts: EnvHosts) -> None:
+    with make_vec(["test_ray:Blocking"] * 4, mode="ray", hosts=hosts, env_kwargs=[{"seconds": 3.0}, {}, {}, {}]) as vec:
+        assert isinstance(vec, AsyncVectorEnv)
+        vec.reset(seed=0)
+        vec.send(["a"] * 4)
+        assert sorted(vec.recv(at_least=3).indices) == [1, 2, 3]
+        assert vec.recv().indices == [0]
+
+
+def play(env: Env, observation: str) -> str:
+    return {3: "raise", 4: "nonsense", 5: "unpicklable", 6: "hang"}.get(env.seed, "x")
+
+
+def test_what_breaks_on_a_host_costs_its_own_episode(hosts: EnvHosts) -> None:
+    tasks = tasks_for("test_ray:Misbehaving", range(10))
+    engine = Rollout(ScriptedPlayer(play), make_env=hosts.make_env, limits=Limits(step_deadline=5.0), concurrency=10)
+    episodes = engine.run_batch(tasks)
+    assert [e.seed for e in episodes] == list(range(10))
+    assert {e.seed: e.stop for e in episodes if e.failed} == {
+        3: StopReason.ENV_ERROR,
+        4: StopReason.ENV_INVALID,
+        5: StopReason.ENV_INVALID,
+        6: StopReason.ENV_DEADLINE,
+    }
+    assert episodes[3].failure is not None
+    assert "misbehaving.py" in episodes[3].failure.traceback
+    assert [e.total_reward for e in episodes if not e.failed] == [3.0] * 6
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_host_that_dies_costs_only_its_episodes(cluster: Any, retries: int) -> None:
+    """A host is killed from outside; what was on it is retried or failed, everything else is untouched."""
+    with EnvHosts(2, calls=16) as hosts:
+        wait_for(hosts, 2)
+        ended = 0
+
+        def on_episode(episode: Any) -> None:
+            nonlocal ended
+            ended += 1
+            if ended == 10:
+                ray.kill(hosts._hosts[0].actor)
+
+        tasks = tasks_for("test_ray:Blocking", range(60), env_kwargs={"seconds": 0.05})
+        engine = Rollout(RandomPlayer(), make_env=hosts.make_env, limits=Limits(retries=retries), concurrency=12)
+        episodes = engine.run_batch(tasks, on_episode)
+        assert hosts.died == 1
+    assert [e.seed for e in episodes] == list(range(60))
+    failed = [e for e in episodes if e.failed]
+    assert all(e.failure is not None and e.failure.kind == "EnvDiedError" for e in failed)
+    assert len(failed) in (range(1, 13) if retries == 0 else [0])  # no more than were being played
+    assert [e.total_reward for e in episodes if not e.failed] == [3.0] * (60 - len(failed))
+
+
+def test_an_isolated_environment_does_not_take_its_host_down(hosts: EnvHosts) -> None:
+    engine = Rollout(ScriptedPlayer(lambda env, _: "exit" if env.seed == 1 else "x"), make_env=hosts.make_env, concurrency=4)
+    episodes = engine.run_batch(tasks_for("test_ray:MisbehavingIsolated", range(4)))
+    assert [e.seed for e in episodes if e.failed] == [1]
+    assert hosts.died == 0
+
+
+def test_back_pressure_keeps_calls_waiting_here(cluster: Any) -> None:
+    with EnvHosts(1, calls=2) as hosts:
+        with make_vec("test_ray:Blocking", 6, mode="ray", hosts=hosts, env_kwargs={"seconds": 0.3}) as vec:
+            assert isinstance(vec, AsyncVectorEnv)
+            vec.reset(seed=0)
+            vec.send(["a"] * 6)
+            assert len(vec.recv(at_least=2).indices) <= 4
+            seen = 2
+            while vec.pending:
+                seen += len(vec.recv().indices)
+            assert seen >= 6
+
+
+def test_a_call_that_is_cancelled_passes_its_turn_on() -> None:
+    """At the very moment its turn comes, and before; and a place that is free serves the next one."""
+
+    async def main() -> list[str]:
+        host = _Host(SimpleNamespace(ready=SimpleNamespace(remote=lambda: None)))
+        done: list[str] = []
+
+        async def call(name: str, then: Callable[[], object] = lambda: None) -> None:
+            async with host.turn(1):
+                await asyncio.sleep(0.01)
+            then()
+            done.append(name)
+
+        first = asyncio.ensure_future(call("a", lambda: second.cancel()))  # it was told that it may go, and has not gone yet
+        await asyncio.sleep(0)
+        second, third, fourth = (asyncio.ensure_future(call(name)) for name in "bcd")
+        await asyncio.sleep(0)
+        third.cancel()
+        await asyncio.wait({first, second, third, fourth})
+        await call("e")
+        return done
+
+    assert asyncio.run(asyncio.wait_for(main(), 5)) == ["a", "d", "e"]
+
+
+def test_a_vector_replaces_what_a_dead_host_held(cluster: Any) -> None:
+    with EnvHosts(2) as hosts, make_vec("test_ray:Misbehaving", 8, mode="ray", hosts=hosts) as vec:
+        vec.reset(seed=0)
+        batch = vec.step({0: "exit"})
+        assert batch.infos[0]["failure"].kind == "EnvDiedError"
+        assert math.isnan(batch.rewards[0])
+        batch = vec.step(["x"] * 8)
+        assert batch.infos[0]["autoreset"]
+        failed = [i for i, info in enumerate(batch.infos) if "failure" in info]
+        assert all(math.isnan(batch.rewards[i]) for i in failed)
+        vec.step(["x"] * 8)
+        assert set(vec.step(["x"] * 8).rewards) <= {1.0, 0.0}
+
+
+def test_a_constructor_that_fails_is_an_environment_error(hosts: EnvHosts) -> None:
+    episode = Rollout(RandomPlayer(), make_env=hosts.make_env).run_batch(tasks_for("test_ray:FailsToStart", [0]))[0]
+    assert episode.stop is StopReason.ENV_ERROR
+    assert episode.failure is not None
+    assert "cannot be made" in episode.failure.message
+
+
+def test_too_little_room_is_said(cluster: Any) -> None:
+    with EnvHosts(1, num_cpus=1000, start_seconds=1.0) as hosts:
+        env = hosts.make_env(tasks_for(GUESS, [0])[0])
+
+        async def reset() -> None:
+            await env.reset(seed=0)  # type: ignore[misc]
+
+        with pytest.raises(EnvDiedError, match="no host started"):
+            asyncio.run(reset())
+    with pytest.raises(ConfigError, match="count"):
+        EnvHosts(0)
+
+
+def test_a_node_killed_half_way_loses_no_episode(cluster: Any) -> None:
+    """The last test: afterwards the cluster has one node less."""
+    node = cluster.add_node(num_cpus=4)
+    with EnvHosts(3, calls=16, options={"scheduling_strategy": "SPREAD"}, num_cpus=4.0) as hosts:
+        wait_for(hosts, 3)
+        (doomed,) = [host.actor for host in hosts._hosts if ray.get(host.actor.ready.remote()) == node.node_id]
+        tasks = tasks_for("test_ray:Blocking", range(150), env_kwargs={"seconds": 0.02})
+        player = ScriptedPlayer(lambda env, observation: f"{observation[-1]} seen")
+        ended: list[int] = []
+
+        def on_episode(episode: Any) -> None:
+            ended.append(episode.index)
+            if len(ended) == 60:
+                cluster.remove_node(node, allow_graceful=False)
+                wait_for_death(doomed)
+
+        engine = Rollout(player, make_env=hosts.make_env, limits=Limits(retries=3, step_deadline=60.0), concurrency=24)
+        episodes = engine.run_batch(tasks, on_episode)
+        assert hosts.died >= 1
+    here = run_batch(tasks, player, concurrency=64)
+    assert [e.index for e in episodes] == list(range(150))
+    assert not [e for e in episodes if e.failed]
+    assert [e.total_reward for e in episodes] == [3.0] * 150
+    assert [[t.action for t in e.turns] for e in episodes] == [[t.action for t in e.turns] for e in here]
+    assert [[t.messages for t in e.turns] for e in episodes] == [[t.messages for t in e.turns] for e in here]

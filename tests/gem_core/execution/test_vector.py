@@ -1,0 +1,388 @@
+"""A vector steps its environments as Gymnasium does; each fails, ends and is replaced on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import misbehaving
+import pytest
+from misbehaving import Awaited, Blocking, Counter, Misbehaving
+from project import SUPPORT
+
+from gem_core import make
+from gem_core.env.base import Env
+from gem_core.errors import ActionTypeError, ConfigError, ContractError, ResetNeededError, UnknownNameError
+from gem_core.execution.process import ProcessEnv
+from gem_core.execution.vector.env import AsyncVectorEnv, VectorEnv
+from gem_core.execution.vector.factory import make_vec
+from gem_core.types import Failure
+
+GUESS = "game:GuessTheNumber-v0-hard"
+KINDS = [Counter, Blocking, Awaited, partial(ProcessEnv, Counter)]
+MODES = ["sync", "async"]
+
+
+def vector(maker: Any, n: int = 3, mode: str = "async", **kwargs: Any) -> Any:
+    return make_vec(maker, n, mode=mode, **kwargs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS, ids=["inline", "thread", "async", "process"])
+def test_every_kind_of_environment_plays_the_same_in_every_mode(kind: Any, mode: str) -> None:
+    with vector(kind, mode=mode) as vec:
+        trace: list[Any] = [vec.reset(seed=10)[0]]
+        for number in range(5):
+            trace.append(vec.step([f"{number}{i}" for i in range(3)])[:4])
+    alone = []
+    for i in range(3):
+        env = Counter()
+        alone.append(env.reset(seed=10 + i)[0])
+        if i == 0:
+            assert trace[1][0][0] == env.step("00")[0]
+    assert trace[0] == alone
+    assert len({*trace[0]}) == 3
+    assert trace[3][2] == [True] * 3  # three steps are an episode,
+    assert trace[4][1] == [0.0] * 3  # the next one is a reset,
+    assert trace[5][1] == [1.0] * 3  # and then it goes on
+    assert all(o.startswith("start 0") for o in trace[4][0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_next_step_ignores_the_action_and_returns_the_first_observation(mode: str) -> None:
+    with vector(lambda: Counter(length=1), mode=mode) as vec:
+        first, _ = vec.reset(seed=0)
+        done = vec.step(["a"] * 3)
+        assert done.terminations == [True] * 3
+        assert done.observations[0].startswith("a 1")
+        again = vec.step(["ignored"] * 3)
+        assert again.rewards == [0.0] * 3
+        assert again.terminations == again.truncations == [False] * 3
+        assert all(info["autoreset"] for info in again.infos)
+        assert "ignored" not in again.observations[0]
+        assert again.observations != first
+        assert vec.seeds == [(i + 0x9E3779B9) % 2**32 for i in range(3)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [Counter, Blocking, Awaited], ids=["inline", "thread", "async"])
+def test_same_step_keeps_the_final_observation_and_info(kind: Any, mode: str) -> None:
+    with vector(partial(kind, length=1), mode=mode, autoreset="same_step") as vec:
+        vec.reset(seed=0)
+        batch = vec.step(["a"] * 3)
+        assert batch.rewards == [1.0] * 3
+        assert batch.terminations == [True] * 3
+        assert all(o.startswith("start 0") for o in batch.observations)
+        assert all(info["final_observation"].startswith("a 1") for info in batch.infos)
+        assert all(isinstance(info["final_info"], dict) for info in batch.infos)
+        assert vec.step(["b"] * 3).rewards == [1.0] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_disabled_waits_for_the_caller(mode: str) -> None:
+    with vector(lambda: Counter(length=1), mode=mode, autoreset="disabled") as vec:
+        vec.reset(seed=0)
+        vec.step(["a"] * 3)
+        with pytest.raises(ResetNeededError, match=r"reset\(indices=\[0\]\)"):
+            vec.step(["b"] * 3)
+        observations, infos = vec.reset(indices=[2], seed=[7])
+        assert observations == [Counter().reset(seed=7)[0]]
+        assert len(infos) == 1
+        assert vec.step({2: "c"}).rewards == [1.0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_subset_is_answered_in_the_order_given(mode: str) -> None:
+    with vector(Blocking, 4, mode=mode) as vec:
+        vec.reset(seed=0)
+        batch = vec.step({3: "x", 1: "y"})
+        assert [o[:3] for o in batch.observations] == ["x 1", "y 1"]
+        assert [o.split()[1] for o in vec.step(["z"] * 4).observations] == ["1", "2", "1", "2"]
+        assert vec.step({}) == ([], [], [], [], [])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_are_reproducible_over_autoresets_whatever_the_others_do(mode: str) -> None:
+    def trace(indices: list[int]) -> list[str]:
+        with vector(Blocking, mode=mode, autoreset="same_step") as vec:
+            vec.reset(seed=[5, 6, 7])
+            return [vec.step(dict.fromkeys(indices, "a")).observations[-1] for _ in range(10)]
+
+    assert trace([0, 1, 2]) == trace([2])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_options_and_seeds_for_each(mode: str) -> None:
+    with vector(Counter, mode=mode) as vec:
+        observations, _ = vec.reset(seed=[4, None, 4], options=[{"start": 1}, None, {"start": 1}])
+        assert observations[0] == observations[2] != observations[1]
+        assert vec.reset(seed=1, options={"start": 2})[0][0].startswith("start 2")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [("raise", "ValueError"), ("nonsense", "ContractError"), ("nan", "ContractError"), ("exit", "EnvDiedError")],
+)
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])
+def test_a_failure_is_data_and_costs_one_episode(mode: str, action: str, kind: str, autoreset: str) -> None:
+    maker = partial(ProcessEnv, Misbehaving) if action == "exit" else Misbehaving
+    with vector(maker, mode=mode, autoreset=autoreset) as vec:
+        vec.reset(seed=0)
+        batch = vec.step(["a", action, "a"])
+        assert [o[:3] for o in batch.observations[::2]] == ["a 1"] * 2
+        assert batch.rewards[::2] == [1.0, 1.0]
+        assert math.isnan(batch.rewards[1])
+        assert batch.truncations == [False, True, False]
+        failure = batch.infos[1]["failure"]
+        assert isinstance(failure, Failure)
+        assert (failure.kind, failure.where) == (kind, "step")
+        if autoreset == "disabled":
+            vec.reset(indices=[1])
+        elif autoreset == "next_step":
+            assert vec.step(["a"] * 3).infos[1]["autoreset"]
+        else:
+            assert batch.observations[1].startswith("start 0")
+            assert "failure" in batch.infos[1]["final_info"]
+        assert vec.step({1: "b"}).rewards == [1.0]
+
+
+def test_an_environment_that_cannot_be_reset_is_tried_again() -> None:
+    made: list[Env] = []
+
+    class Stubborn(Counter):
+        def on_reset(self, options: Any) -> Any:
+            if len(made) < 3:
+                raise RuntimeError("not yet")
+            return super().on_reset(options)
+
+    def maker() -> Env:
+        made.append(Stubborn(length=1))
+        return made[-1]
+
+    with vector(maker, 1, autoreset="same_step") as vec:
+        observations, infos = vec.reset(seed=0)
+        assert observations == [""]
+        assert infos[0]["failure"].where == "reset"
+        assert math.isnan(vec.step(["a"]).rewards[0])
+        assert vec.step(["a"]).infos[0]["autoreset"]
+        assert vec.step(["a"]).rewards == [1.0]
+        assert len(made) == 3
+
+
+@pytest.mark.parametrize("kind", ["thread", "async", "process"])
+def test_an_overdue_environment_is_replaced(kind: str) -> None:
+    makers = {
+        "thread": Misbehaving,
+        "async": lambda: Awaited(seconds=3600),
+        "process": partial(ProcessEnv, Misbehaving),
+    }
+    quick: Any = {"thread": Blocking, "async": Awaited, "process": partial(ProcessEnv, Counter)}[kind]
+    # a spawned process needs seconds to start on a busy machine; its deadline is for the hang only
+    with make_vec([quick, makers[kind], quick], mode="async") as vec:
+        assert isinstance(vec, AsyncVectorEnv)
+        vec.reset(seed=0)
+        vec.deadline = 0.5
+        batch = vec.step(["a", "hang", "a"])
+        assert batch.infos[1]["failure"].kind == "DeadlineError"
+        assert math.isnan(batch.rewards[1])
+        assert batch.rewards[::2] == [1.0, 1.0]
+        vec.deadline = None
+        assert vec.step({1: "x"}).infos[0]["autoreset"]
+        if kind != "async":
+            assert vec.step({1: "x"}).rewards == [1.0]
+
+
+def test_recv_takes_whichever_are_ready() -> None:
+    makers: list[Any] = [lambda: Blocking(seconds=1.5), Counter, Blocking, Awaited]
+    with make_vec(makers, mode="async") as vec:
+        assert isinstance(vec, AsyncVectorEnv)
+        vec.reset(seed=0)
+        vec.send(["a"] * 4)
+        seen: list[int] = []
+        while len(seen) < 3:
+            seen += vec.recv().indices
+        assert sorted(seen) == [1, 2, 3]
+        assert vec.pending == [0]
+        vec.send({1: "b", 2: "b"})
+        seen = []
+        while len(seen) < 2:
+            seen += vec.recv().indices
+        with pytest.raises(ConfigError, match="have not been received"):
+            vec.send({0: "b"})
+        assert vec.recv(timeout=0.0).indices == []
+        slow = vec.recv()
+        assert slow.indices == [0]
+        assert slow.rewards == [1.0]
+        assert vec.recv() == ([], [], [], [], [], [])
+        vec.send_reset(indices=[2], seed=3)
+        assert vec.recv().observations == [Counter().reset(seed=5)[0]]
+
+
+def test_sync_and_async_answers_do_not_mix() -> None:
+    with make_vec([Blocking, Counter], mode="async") as vec:
+        assert isinstance(vec, AsyncVectorEnv)
+        vec.reset(seed=0)
+        vec.send({1: "a"})
+        assert vec.step({0: "b"}).observations[0].startswith("b 1")
+        assert vec.recv().observations[0].startswith("a 1")
+
+
+def test_async_resets_are_concurrent() -> None:
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    class Slow(Blocking):
+        def on_reset(self, options: Any) -> Any:
+            nonlocal at_once, most
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            time.sleep(0.2)
+            with lock:
+                at_once -= 1
+            return super().on_reset(options)
+
+    with vector(Slow, 8) as vec:
+        vec.reset(seed=0)
+    assert most == 8
+
+
+def test_it_works_inside_a_running_event_loop() -> None:
+    async def main() -> list[float]:
+        with make_vec([Awaited, Blocking, Counter], mode="async") as vec:
+            vec.reset(seed=0)
+            rewards: list[float] = vec.step(["a"] * 3).rewards
+            return rewards
+
+    assert asyncio.run(main()) == [1.0] * 3
+
+
+def test_ids_wrappers_and_arguments() -> None:
+    with make_vec([GUESS, GUESS], wrappers=["turn_limit(max_turns=1)"], env_kwargs=[{}, {"max_number": 60}]) as vec:
+        vec.reset(seed=0)
+        assert [env.unwrapped.max_number for env in vec.envs if env is not None] == [50, 60]  # type: ignore[attr-defined]
+        batch = vec.step(["\\boxed{1}", "\\boxed{1}"])
+        assert [t or u for t, u in zip(batch.terminations, batch.truncations, strict=True)] == [True, True]
+        assert vec.env_ids == [GUESS, GUESS]
+    with make_vec(GUESS, 2, mode="async", execution="process") as vec:
+        assert [type(env.unwrapped) for env in vec.envs if env is not None] == [ProcessEnv] * 2
+        assert vec.reset(seed=3)[0] == [make(GUESS).reset(seed=3 + i)[0] for i in range(2)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("actions", "error", "said"),
+    [
+        (["a"], ConfigError, "1 actions for 3"),
+        ("abc", ConfigError, "list of 3 actions"),
+        ({5: "a"}, ConfigError, "no index"),
+        ({-1: "a"}, ConfigError, "no index"),
+        (["a", 1, "b"], ActionTypeError, "environment 1"),
+        (None, ConfigError, "NoneType"),
+    ],
+)
+def test_wrong_actions_are_refused_before_anything_is_stepped(mode: str, actions: Any, error: type[Exception], said: str) -> None:
+    with vector(Counter, mode=mode) as vec:
+        vec.reset(seed=0)
+        with pytest.raises(error, match=said):
+            vec.step(actions)
+        assert [env.turn for env in vec.envs] == [0, 0, 0]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with vector(Counter, mode="sync") as vec, pytest.raises(ResetNeededError):
+        vec.step(["a"] * 3)
+    for kwargs, said in [
+        ({"ids": []}, "at least one"),
+        ({"ids": GUESS, "num_envs": 0}, "at least one"),
+        ({"ids": [GUESS], "num_envs": 2}, "leave num_envs out"),
+        ({"ids": GUESS, "autoreset": "later"}, "next_step"),
+        ({"ids": GUESS, "mode": "both"}, "'sync', 'async' or 'ray'"),
+        ({"ids": GUESS, "deadline": 1.0}, "mode='async'"),
+        ({"ids": GUESS, "max_turns": 3}, "env_kwargs"),
+        ({"ids": GUESS, "num_envs": 2, "env_kwargs": [{}]}, "2 environments and 1 env_kwargs"),
+        ({"ids": GUESS, "env_kwargs": {"nonsuch": 1}}, "nonsuch"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            make_vec(**kwargs)  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError):
+        make_vec("game:Nonsuch")
+    with vector(Counter) as vec:
+        for bad, said in [
+            ({"seed": -1}, "from 0 up"),
+            ({"seed": [1]}, "1 seeds"),
+            ({"indices": [9]}, "no index"),
+            ({"indices": [0, 0]}, "twice"),
+        ]:
+            with pytest.raises(ConfigError, match=said):
+                vec.reset(**bad)
+
+
+def test_closing_gives_everything_back() -> None:
+    closed: list[str] = []
+
+    class Closing(Blocking):
+        def on_close(self) -> None:
+            closed.append("thread")
+
+    class ClosingAsync(Awaited):
+        async def on_close(self) -> None:  # type: ignore[override]
+            closed.append("async")
+
+    class ClosingInline(Counter):
+        def on_close(self) -> None:
+            closed.append("inline")
+
+    for mode in MODES:
+        vec: VectorEnv = make_vec([Closing, ClosingAsync, ClosingInline], mode=mode)  # type: ignore[arg-type]
+        vec.reset(seed=0)
+        vec.close()
+        vec.close()
+        assert sorted(closed) == ["async", "inline", "thread"]
+        closed.clear()
+
+
+def test_hanging_environments_do_not_hold_up_the_exit() -> None:
+    code = (
+        "import misbehaving, sys\nfrom functools import partial\nfrom gem_core.execution.process import ProcessEnv\n"
+        "from gem_core.execution.vector.env import make_vec\n"
+        "if __name__ == '__main__':\n"
+        "    vec = make_vec([misbehaving.Misbehaving, partial(misbehaving.Awaited, seconds=3600),\n"
+        "                    partial(ProcessEnv, misbehaving.Misbehaving)], mode='async')\n"
+        "    vec.reset(seed=0)\n    vec.send(['hang'] * 3)\n    print(vec.recv(timeout=0.5).indices)\n"
+        "    vec.close() if sys.argv[1] == 'close' else None\n    print('end', flush=True)\n"
+    )
+    for how in ("close", "leave"):
+        path = os.pathsep.join([str(SUPPORT), *sys.path])
+        done = subprocess.run(
+            [sys.executable, "-c", code, how], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": path}
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == ["[]", "end"]
+        assert done.stderr == ""
+
+
+def test_the_test_environments_are_what_they_claim() -> None:
+    assert (Counter.execution, Blocking.execution, misbehaving.Isolated.execution) == ("inline", "thread", "process")
+
+
+@pytest.mark.parametrize("extra", [-1, 1])
+def test_a_step_of_an_author_s_own_cannot_shift_what_others_returned(extra: int) -> None:
+    """Env.step checks what on_step returns; an environment that overrides step itself passes that check by."""
+
+    class Overridden(Counter):
+        def step(self, action: str) -> Any:
+            result = super().step(action)
+            return result[:4] if extra < 0 else (*result, "more")
+
+    with make_vec([Counter, Overridden, Counter], mode="sync") as vec:  # type: ignore[arg-type]
+        vec.reset(seed=0)
+        with pytest.raises(ContractError, match="other than"):
+            vec.step(["1", "1", "1"])

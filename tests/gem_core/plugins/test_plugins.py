@@ -1,0 +1,221 @@
+"""What somebody sees who installs a plugin, leaves one out, or has written one that does not load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from project import ROOT, Installation, clean_env, run
+
+import gem_core
+from gem_core import hookimpl
+from gem_core.env.registry import environments
+from gem_core.errors import PluginError
+from gem_core.plugins.manager import installed_plugins, register_plugin, unregister_plugin
+
+USE_ALL_OF_IT = r"""
+import json
+import gem_core, gem_example_plugin
+lost = gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{wrong}")
+tasks = gem_core.tasks_for("example:Anagram-v0", [1, 2], wrappers=["turn_cost(cost=0.5)"])
+episodes = gem_core.run_batch(tasks, lost)
+print(json.dumps({
+    "rewards": [e.rewards for e in episodes],
+    "advantages": gem_core.advantages(episodes, "centred", gamma=1.0),
+    "stops": gem_example_plugin.stops,
+}))
+"""
+
+
+def test_the_example_plugin_adds_all_it_says(with_plugin: Installation) -> None:
+    done = with_plugin.run_python(USE_ALL_OF_IT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["rewards"] == [[-0.5, -0.5, -0.5]] * 2
+    assert found["advantages"] == [[-0.5, 0.0, 0.5]] * 2
+    assert found["stops"] == {"terminated": 2}
+
+
+def test_the_example_plugin_passes_its_own_tests(with_plugin: Installation, tmp_path: Path) -> None:
+    tests = tmp_path / "test_plugin.py"  # away from the sources, so that the installed package is what is tested
+    tests.write_text((ROOT / "examples" / "plugin_project" / "tests" / "test_plugin.py").read_text())
+    assert "6 passed" in run(with_plugin.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, cwd=tmp_path)
+
+
+def test_the_commands_know_the_plugin(with_plugin: Installation) -> None:
+    plugins = {p["name"]: p for p in json.loads(with_plugin.command("plugins", "--json").stdout)}
+    assert plugins["example"]["origin"] == "gem-example-plugin 1.0.0"
+    assert set(plugins["example"]["hooks"]) == {
+        "episode_end",
+        "register_environments",
+        "register_estimators",
+        "register_wrappers",
+    }
+    assert "example:Anagram-v0-long" in with_plugin.command("envs", "example:*").stdout
+    assert "turn_cost" in with_plugin.command("wrappers").stdout
+    played = with_plugin.command("play", "example:Anagram-v0", "--random", "--seed", "2", "--wrappers", "turn_cost(cost=0.25)")
+    assert played.returncode == 0, played.stderr
+    assert "total reward" in played.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "loaded"),
+    [
+        ({}, {"example", "oat", "openrlhf", "rl2", "trl", "verl"}),
+        ({"GEM_PLUGINS_BLOCK": "example, verl"}, {"oat", "openrlhf", "rl2", "trl"}),
+        ({"GEM_PLUGINS": "example,trl"}, {"example", "trl"}),
+        ({"GEM_PLUGINS": "example,trl", "GEM_PLUGINS_BLOCK": "trl"}, {"example"}),
+        ({"GEM_PLUGINS": ""}, set()),
+    ],
+)
+def test_two_variables_choose_among_the_installed_plugins(
+    with_plugin: Installation, variables: dict[str, str], loaded: set[str]
+) -> None:
+    done = with_plugin.command("plugins", "--json", **variables)
+    plugins = json.loads(done.stdout)
+    assert {p["name"] for p in plugins if p["loaded"] and p["origin"] != "built in"} == loaded
+    assert {p["name"] for p in plugins if not p["loaded"]} == {"example", "oat", "openrlhf", "rl2", "trl", "verl"} - loaded
+    assert ("example:Anagram-v0" in with_plugin.command("envs", **variables).stdout) == ("example" in loaded)
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`gem-rl` beside an installed plugin whose module is the given text."""
+
+    def with_module(text: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "broken_plugin.py").write_text(text)
+        info = tmp_path / "broken_plugin-3.1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 3.1\n")
+        (info / "entry_points.txt").write_text("[gem]\nbroken = broken_plugin\n")
+        paths = ":".join(map(str, (tmp_path, ROOT, ROOT / "adapters")))
+        command = [sys.executable, "-m", "gem_core", *(arguments or ("envs",))]
+        return subprocess.run(command, env=clean_env(PYTHONPATH=paths, **variables), capture_output=True, text=True, timeout=60)
+
+    return with_module
+
+
+def test_a_plugin_that_fails_to_import_is_named_with_the_way_to_leave_it_out(broken: Callable[..., Any]) -> None:
+    done = broken("import no_such_module")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "gem-rl: error: the plugin 'broken' (from broken-plugin 3.1) cannot be loaded: "
+        "ModuleNotFoundError: No module named 'no_such_module'. "
+        "Mend or uninstall it, or leave it out with GEM_PLUGINS_BLOCK=broken\n"
+    )
+
+
+def test_leaving_it_out_helps(broken: Callable[..., Any]) -> None:
+    done = broken("import no_such_module", GEM_PLUGINS_BLOCK="broken")
+    assert done.returncode == 0, done.stderr
+    assert "game:GuessTheNumber-v0-easy" in done.stdout
+
+
+def test_a_plugin_that_takes_a_name_that_is_taken_is_named(broken: Callable[..., Any]) -> None:
+    done = broken(
+        "from gem_core import hookimpl\n"
+        "@hookimpl\n"
+        "def register_environments(register):\n"
+        "    register('game:GuessTheNumber-v0-easy', 'broken_plugin:Mine')\n"
+    )
+    assert done.returncode == 2
+    assert "the plugin 'broken' (from broken-plugin 3.1) cannot be loaded" in done.stderr
+    assert "is registered already, by the plugin 'gem_envs'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_misspelt_hook_of_an_installed_plugin_is_refused(broken: Callable[..., Any]) -> None:
+    done = broken("from gem_core import hookimpl\n@hookimpl\ndef register_environment(register): ...\n")
+    assert done.returncode == 2
+    assert "the plugin 'broken'" in done.stderr
+    assert "register_environment" in done.stderr
+    assert "The hooks are: batch_end, " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def by_hand() -> Iterator[str]:
+    yield "by_hand"
+    unregister_plugin("by_hand")
+    environments.remove("test:ByHand-v0")
+
+
+def test_a_plugin_registered_by_hand_registers_and_listens(by_hand: str) -> None:
+    heard: list[tuple[Any, ...]] = []
+
+    class Plugin:
+        @hookimpl
+        def register_environments(self, register: Callable[..., Any]) -> None:
+            register("test:ByHand-v0", "gem_envs.games.guess_the_number:GuessTheNumber", wrappers=["boxed"])
+
+        @hookimpl
+        def episode_start(self, task: gem_core.Task, seed: int) -> None:
+            heard.append(("start", task.env_id, seed))
+
+        @hookimpl
+        def turn_end(self, number: int, turn: gem_core.Turn) -> None:
+            heard.append(("turn", number, turn.action))
+
+        @hookimpl
+        def episode_end(self, episode: gem_core.Episode) -> None:
+            heard.append(("end", episode.stop.value))
+
+        @hookimpl
+        def batch_end(self, episodes: list[gem_core.Episode]) -> None:
+            heard.append(("batch", len(episodes)))
+
+    register_plugin(Plugin(), by_hand)
+    assert {p.origin for p in installed_plugins() if p.name == by_hand} == {"registered by hand"}
+    gem_core.run_batch(gem_core.tasks_for("test:ByHand-v0", [7]), gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{0}"))
+    assert heard == [
+        ("start", "test:ByHand-v0", 7),
+        *(("turn", number, "\\boxed{0}") for number in range(4)),
+        ("end", "truncated"),
+        ("batch", 1),
+    ]
+
+
+def test_a_misspelt_hook_registered_by_hand_is_refused_and_leaves_nothing_behind() -> None:
+    plugin = SimpleNamespace(__name__="misspelt", episode_ended=hookimpl(lambda episode: None))
+    with pytest.raises(PluginError, match=r"'misspelt' implements a hook that does not exist.*episode_ended"):
+        register_plugin(plugin)
+    assert "misspelt" not in {p.name for p in installed_plugins()}
+    gem_core.run_episode("game:GuessTheNumber-v0-easy", gem_core.RandomPlayer(), seed=1)
+
+
+def test_threads_that_come_first_all_find_everything() -> None:
+    """Nobody sees a registry that is still being filled."""
+    code = """
+import threading
+from gem_core import make
+barrier, wrong = threading.Barrier(8), []
+def first():
+    barrier.wait()
+    try:
+        make("game:Wordle-v0-easy")
+    except Exception as error:
+        wrong.append(error)
+threads = [threading.Thread(target=first) for _ in range(8)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(len(wrong), wrong[:1])
+"""
+    assert run(sys.executable, "-c", code).strip() == "0 []"
+
+
+def test_a_plugin_that_failed_is_not_there_at_the_second_try() -> None:
+    class Broken:
+        @hookimpl
+        def register_wrappers(self, register: Any) -> None:
+            raise RuntimeError("boom")
+
+    for _ in range(2):
+        with pytest.raises(PluginError, match="boom"):
+            register_plugin(Broken(), name="broken")
+        assert "broken" not in {p.name for p in installed_plugins()}

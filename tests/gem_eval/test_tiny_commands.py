@@ -1,0 +1,73 @@
+"""The tiny model on the command line: Ctrl-C in the midst of a generation, and nothing on the screen that is not ours."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.utils import logging
+
+from gem_core import Sampling
+from gem_core.errors import PolicyError
+from gem_core.policies import TransformersPolicy, load_tiny
+from gem_core.records.file import read_episodes
+
+EASY = "game:GuessTheNumber-v0-easy"
+
+
+def evaluation(out: Path) -> list[str]:
+    given = ["--model", "tiny", "--seeds", "15", "--samples", "4", "--no-bounds", "--out", str(out)]
+    return [sys.executable, "-m", "gem_core", "eval", EASY, *given]
+
+
+def test_ctrl_c_in_the_midst_of_a_generation_leaves_with_130_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(evaluation(tmp_path), stderr=subprocess.PIPE, text=True)
+    record = tmp_path / "episodes.jsonl"
+    waited = time.monotonic() + 120
+    while process.poll() is None and not (record.exists() and record.stat().st_size > 3000) and time.monotonic() < waited:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "the same command goes on" in said
+    assert "terminate called" not in said
+    assert "Loading weights" not in said
+    assert 0 < len(list(read_episodes(record))) < 60, "it ended before it could be interrupted"
+    assert subprocess.run(evaluation(tmp_path), capture_output=True).returncode == 0
+    assert sorted(e.index for e in read_episodes(record)) == list(range(60))
+
+
+def test_a_closed_policy_ends_its_generation_and_begins_no_other() -> None:
+    policy = TransformersPolicy(*load_tiny(), stop_ids=[])
+    ended: list[Exception] = []
+
+    def generate() -> None:
+        try:
+            policy.generate_batch([[5]], Sampling(max_tokens=100_000))
+        except PolicyError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    time.sleep(0.2)
+    policy.close()
+    assert not thread.is_alive()
+    assert "was closed" in str(ended[0])
+    with pytest.raises(PolicyError, match="was closed"):
+        policy.generate_batch([[5]], Sampling(max_tokens=1))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_loading_shows_no_bar_and_leaves_the_setting_of_the_user(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
+) -> None:
+    monkeypatch.setattr(logging, "_tqdm_active", wanted)
+    load_tiny()
+    assert logging.is_progress_bar_enabled() is wanted
+    assert capsys.readouterr().err == ""

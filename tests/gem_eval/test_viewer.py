@@ -1,0 +1,174 @@
+"""Viewer, without a browser: nothing a model wrote stands in the page as it is, and the server follows a growing record."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_episodes import HOSTILE, hostile_episodes
+
+from gem_core import RandomPlayer, advantages, run_batch, tasks_for
+from gem_core.__main__ import main
+from gem_core.errors import ConfigError
+from gem_core.records.file import RecordWriter
+from gem_eval.viewer import Credit, ViewerServer, page_of
+
+EASY = "game:GuessTheNumber-v0-easy"
+
+
+def lines_of(page: str) -> list[list[Any]]:
+    (data,) = re.findall(r'id="data">([^<]*)</script>', page)
+    return [json.loads(line) for line in gzip.decompress(base64.b64decode(data)).decode().splitlines()]
+
+
+def test_no_hostile_text_stands_in_a_page() -> None:
+    page = page_of(hostile_episodes(), HOSTILE[0])
+    clean = page_of([], "clean")
+    for text in HOSTILE[1:]:
+        assert text not in page
+    assert page.count("<script") == clean.count("<script")
+    assert "&lt;/script&gt;" in page  # the title
+    assert "<title>" + HOSTILE[0] not in page
+
+
+def test_a_page_holds_every_text_return_and_advantage() -> None:
+    episodes = run_batch(tasks_for(EASY, range(8)), RandomPlayer())
+    lines = lines_of(page_of(episodes, "t", Credit("rebn", 0.9)))
+    assert [kind for kind, _ in lines] == ["e", "d"] * 8 + ["a"]
+    assert [[t["a"] for t in content["t"]] for kind, content in lines if kind == "d"] == [
+        [t.action for t in e.turns] for e in episodes
+    ]
+    assert [s["r"] for kind, s in lines if kind == "e"] == [e.total_reward for e in episodes]
+    for shown, true in zip(lines[-1][1], advantages(episodes, "rebn", gamma=0.9), strict=True):
+        assert shown == pytest.approx(true, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("stack", "shown"),
+    [
+        ('[["boxed", {}]]', "boxed"),
+        ('[["boxed", {}], ["turn_limit", {"max_turns": 3}], "mine.Wrapper"]', "boxed, turn_limit(max_turns=3), mine.Wrapper"),
+        ("[]", ""),
+        ("", ""),
+        ("{", "{"),
+        ("5", "5"),
+        ("[[1], 2]", "[1], 2"),
+    ],
+)
+def test_wrappers_are_shown_as_one_would_write_them(stack: str, shown: str) -> None:
+    (episode,) = run_batch(tasks_for(EASY, [0]), RandomPlayer())
+    lines = lines_of(page_of([replace(episode, wrappers=stack)], "t"))
+    assert [content["w"] for kind, content in lines if kind == "d"] == [shown]
+
+
+def test_a_page_allows_its_own_script_and_nothing_else() -> None:
+    page = page_of([], "t")
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert "default-src &#x27;none&#x27;" in policy
+    assert "unsafe" not in policy
+    assert "connect-src &#x27;none&#x27;" in policy
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:|//)""", page)
+
+
+def test_view_writes_the_page_beside_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", EASY, "--model", "random", "--seeds", "3", "--no-bounds", "--quiet", "--out", str(tmp_path)]) == 0
+    assert main(["view", str(tmp_path)]) == 0
+    assert "episodes.html" in capsys.readouterr().out
+    assert len([1 for kind, _ in lines_of((tmp_path / "episodes.html").read_text()) if kind == "e"]) == 3
+    assert main(["view", str(tmp_path / "none.jsonl")]) == 2
+    assert main(["view", str(tmp_path), "--advantage", "rebm"]) == 2
+    assert main(["view", str(tmp_path), "--follow", "--out", "x.html"]) == 2
+
+
+def test_an_estimator_that_needs_a_critic_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="values"):
+        Credit("gae")
+
+
+# The server.
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[tuple[ViewerServer, Path]]:
+    server = ViewerServer(tmp_path / "r.jsonl")
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    yield server, tmp_path / "r.jsonl"
+    server.close()
+    thread.join()
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Message
+    body: bytes
+
+
+def get(server: ViewerServer, path: str, host: str | None = None) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{server.port}"})
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+def ask(server: ViewerServer, path: str) -> Any:
+    return json.loads(get(server, path).body)
+
+
+def test_the_server_follows_a_record_from_before_it_is_there(followed: tuple[ViewerServer, Path]) -> None:
+    server, path = followed
+    assert ask(server, "/lines?from=0")["lines"] == []
+    episodes = run_batch(tasks_for(EASY, range(4)), RandomPlayer())
+    with RecordWriter(path) as record:
+        record.write(episodes[0])
+        first = ask(server, "/lines?from=0")
+        assert len(first["lines"]) == 2
+        assert ask(server, f"/lines?from={first['next']}")["lines"] == []
+        for episode in episodes[1:]:
+            record.write(episode)
+        assert len(ask(server, f"/lines?from={first['next']}")["lines"]) == 6
+    assert ask(server, "/advantages?episode=2") == pytest.approx(advantages(episodes, "rebn", gamma=1.0)[2])
+    assert ask(server, "/advantages?episode=99") is None
+    with RecordWriter(path, overwrite=True) as record:
+        record.write(episodes[1])
+    again = ask(server, f"/lines?generation={first['generation']}&from=8")
+    assert again["generation"] != first["generation"]
+    assert len(again["lines"]) == 2
+
+
+def test_the_server_answers_to_this_machine_only_and_sends_its_policy(followed: tuple[ViewerServer, Path]) -> None:
+    server, _ = followed
+    assert server.url.startswith("http://127.0.0.1:")
+    page = get(server, "/")
+    assert page.status == 200
+    assert "frame-ancestors 'none'" in (page.headers["Content-Security-Policy"] or "")
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert get(server, "/", host="evil.example:80").status == 403
+    assert get(server, "/etc/passwd").status == 404
+    assert get(server, "/lines?from=x").status == 400
+
+
+def test_a_server_that_never_served_can_be_closed(tmp_path: Path) -> None:
+    closing = threading.Thread(target=ViewerServer(tmp_path / "run.jsonl").close, daemon=True)
+    closing.start()
+    closing.join(10.0)
+    assert not closing.is_alive()
+
+
+def test_a_port_that_is_taken_says_so(followed: tuple[ViewerServer, Path]) -> None:
+    with pytest.raises(ConfigError, match="give another --port"):
+        ViewerServer("x.jsonl", port=followed[0].port)

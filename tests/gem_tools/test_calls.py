@@ -1,0 +1,170 @@
+"""What is a tool call in a model's text, and what is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gem_core.errors import ConfigError
+from gem_tools import Tool, ToolCall, ToolResult
+from gem_tools.calls import Style, check_arguments, find_calls, instruction, message_calls, message_text, write_call
+
+
+class Python(Tool):
+    name, main_argument, example = "python", "code", "print(1)"
+    description = "Runs code."
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+
+    def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
+        return ToolResult(arguments["code"])
+
+
+class Weather(Tool):
+    name = "weather"
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": ["boolean", "null"]}},
+        "required": ["city"],
+    }
+
+
+TOOLS: dict[str, Tool] = {"python": Python(), "weather": Weather()}
+
+
+def calls(text: str, style: Style = "tag") -> list[tuple[str, dict[str, Any]]]:
+    found = find_calls(text, TOOLS, style)
+    assert not any(call.problem for call in found), found
+    return [(call.name, dict(call.arguments)) for call in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<python>print(1)</python>", [("python", {"code": "print(1)"})]),
+        ("I think. <python>\nfor i in x:\n    print(i)\n</python> done", [("python", {"code": "for i in x:\n    print(i)"})]),
+        ('<python>1</python><weather>{"city": "Rome"}</weather>', [("python", {"code": "1"}), ("weather", {"city": "Rome"})]),
+        ("<python>1</python> then <python>2</python>", [("python", {"code": "1"}), ("python", {"code": "2"})]),
+        ("<python>print('<weather>')</python>", [("python", {"code": "print('<weather>')"})]),
+        ("<weather>never closed <python>1</python>", [("python", {"code": "1"})]),
+        ("<think><python>1</python></think> no call", []),
+        ("<python>cut off", []),
+        ("<ruby>1</ruby>", []),
+        ("<weather></weather>", [("weather", {})]),
+        ("", []),
+    ],
+)
+def test_tags(text: str, found: list[Any]) -> None:
+    assert calls(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('<tool_call>{"name": "python", "arguments": {"code": "1"}}</tool_call>', [("python", {"code": "1"})]),
+        ('a\n<tool_call>\n{"name": "python", "arguments": "{\\"code\\": \\"1\\"}"}\n</tool_call>', [("python", {"code": "1"})]),
+        (
+            '<tool_call>{"name": "python", "arguments": {"code": "line\nbreak"}}</tool_call>',
+            [("python", {"code": "line\nbreak"})],
+        ),
+        (
+            '<tool_call>{"name": "python", "arguments": {"code": "</tool_call>"}}</tool_call>',
+            [("python", {"code": "</tool_call>"})],
+        ),
+        ('<tool_call>{"name": "a"}</tool_call><tool_call>{"name": "b"}</tool_call>', [("a", {}), ("b", {})]),
+        ('<think><tool_call>{"name": "a"}</tool_call></think>', []),
+        ("I could write <tool_call> here", []),
+    ],
+)
+@pytest.mark.parametrize("style", ["json", "native"])
+def test_json(text: str, found: list[Any], style: Style) -> None:
+    assert calls(text, style) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"name": "python", "parameters": {"code": "1"}}', [("python", {"code": "1"})]),
+        ('<|python_tag|>{"name": "python", "parameters": {"code": "1"}}', [("python", {"code": "1"})]),
+        ('[TOOL_CALLS][{"name": "python", "arguments": {"code": "1"}}, {"name": "weather", "arguments": {"city": "Rome"}}]',
+         [("python", {"code": "1"}), ("weather", {"city": "Rome"})]),
+        ('{"content": null, "tool_calls": [{"id": "x", "function": {"name": "python", "arguments": "{\\"code\\": \\"1\\"}"}}]}',
+         [("python", {"code": "1"})]),
+        ('{"answer": 4}', []),
+        ("[1, 2]", []),
+        ("The answer is {4}.", []),
+    ],
+)  # fmt: skip
+def test_native(text: str, found: list[Any]) -> None:
+    assert calls(text, "native") == found
+
+
+def test_a_message_of_a_chat_server_becomes_text_that_is_read_back() -> None:
+    message = {
+        "role": "assistant",
+        "content": "Let me see.",
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "python", "arguments": '{"code": "print(1)"}'}}],
+    }
+    assert message_calls(message) == [ToolCall("python", {"code": "print(1)"}, "call_1")]
+    text = message_text(message)
+    assert text.startswith("Let me see.")
+    assert calls(text, "native") == calls(text, "json") == [("python", {"code": "print(1)"})]
+
+
+@pytest.mark.parametrize(
+    ("text", "style", "problem"),
+    [
+        ("<weather>Rome</weather>", "tag", "no JSON object"),
+        ("<weather>[1]</weather>", "tag", "not list"),
+        ("<tool_call>python: 1</tool_call>", "json", "no JSON object"),
+        ('<tool_call>{"arguments": {}}</tool_call>', "json", 'no "name"'),
+        ('<tool_call>{"name": "python", "arguments": [1]}</tool_call>', "json", "not list"),
+        ("<tool_call>" + "[" * 100_000 + "</tool_call>", "json", "nested"),
+    ],
+)
+def test_a_call_that_cannot_be_read_says_why(text: str, style: Style, problem: str) -> None:
+    (call,) = find_calls(text, TOOLS, style)
+    assert problem in call.problem
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"city": "Rome", "days": 3, "exact": None}, ""),
+        ({}, "needs the argument(s) city"),
+        ({"city": "Rome", "town": 1}, "does not take town"),
+        ({"city": 4}, "city of weather must be string, not 4"),
+        ({"city": "Rome", "days": True}, "must be integer"),
+        ({"city": "Rome", "days": "3"}, "must be integer"),
+        ({"city": "Rome", "exact": "yes"}, "must be boolean or null"),
+    ],
+)
+def test_arguments_are_checked_in_words_for_the_model(arguments: dict[str, Any], problem: str) -> None:
+    said = check_arguments(TOOLS["weather"], arguments)
+    assert (problem in said) if problem else not said
+
+
+@pytest.mark.parametrize("style", ["tag", "json", "native"])
+def test_what_is_written_is_read_back_and_the_instructions_show_a_call(style: Style) -> None:
+    call = ToolCall("python", {"code": "print('<b>')"})
+    assert calls(write_call(call, style, TOOLS["python"]), style) == [("python", {"code": "print('<b>')"})]
+    told = instruction(list(TOOLS.values()), style, 3)
+    assert "3 tool calls" in told
+    assert "weather" in told
+    if style == "tag":
+        assert "<python>print(1)</python>" in told
+
+
+@pytest.mark.parametrize("text", ["<python>" * 100_000, "<tool_call>" * 100_000, "<tool_call>{" * 50_000, "<think>" * 100_000])
+@pytest.mark.parametrize("style", ["tag", "json", "native"])
+def test_long_nonsense_is_read_in_no_time(text: str, style: Style) -> None:
+    began = time.process_time()
+    find_calls(text, TOOLS, style)
+    assert time.process_time() - began < 2.0
+
+
+def test_an_unknown_style_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'tag', 'json' or 'native'"):
+        find_calls("x", TOOLS, "yaml")  # type: ignore[arg-type]

@@ -1,0 +1,137 @@
+"""Whole episodes with real tools: maths with Python, questions with search, a task over MCP; token-exact where it matters."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project import SUPPORT
+from tool_worlds import Quiz, Shop
+
+from gem_core.env.registry import environments, register
+from gem_core.policies.scripted import ScriptedPolicy
+from gem_core.rollout.engine import Rollout, run_batch, tasks_for
+from gem_core.rollout.renderer import Renderer
+from gem_core.types import Generation, Message, Sampling, Task
+from gem_tools.mcp import McpTools
+from gem_tools.search import Index
+from gem_tools.wrapper import ToolWrapper
+
+sys.path.append(str(Path(__file__).parents[1] / "core"))
+from byte_tokenizer import ByteTokenizer
+
+SUMS = {
+    f"What is the sum of the primes below {n}?": str(sum(p for p in range(2, n) if all(p % d for d in range(2, p))))
+    for n in range(50, 90)
+}
+
+
+class Solver:
+    """Plays a conversation: `answer(messages)` gives the next text."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Generation:
+        return Generation((), text=self.answer(messages))
+
+
+@pytest.fixture
+def quiz() -> Any:
+    register("test:Primes", lambda: Quiz(SUMS), wrappers=(("boxed", {}),))
+    yield
+    environments.remove("test:Primes")
+
+
+def primes(prompt: str) -> str:
+    """Writes a program first, then answers with what it printed."""
+    if "<|im_start|>tool\n" in prompt:
+        return f"\\boxed{{{prompt.rpartition('<|im_start|>tool')[2].split()[0].removesuffix('<|im_end|>')}}}"
+    below = re.findall(r"primes below (\d+)", prompt)[-1]
+    return f"<python>print(sum(p for p in range(2, {below}) if all(p % d for d in range(2, p))))</python>"
+
+
+@pytest.mark.usefixtures("quiz")
+def test_maths_with_python_for_64_episodes_token_by_token() -> None:
+    tokenizer = ByteTokenizer()
+    tasks = tasks_for("test:Primes", range(64), wrappers=["python(success_reward=0.25)"])
+    sampling = Sampling(max_tokens=400)
+    episodes = run_batch(tasks, ScriptedPolicy(primes, tokenizer), Renderer(tokenizer), sampling=sampling, concurrency=64)
+    assert [e.failure for e in episodes if e.failure] == []
+    assert {e.rewards for e in episodes} == {(0.25, 1.0)}
+    assert all(e.success for e in episodes)
+    for episode in episodes:
+        first, second = episode.turns
+        assert (first.info["use_tool"], second.info["use_tool"]) == (True, False)
+        assert [m.role for m in second.messages] == ["tool"]
+        # the tool's answer stands in the prompt as tokens nobody sampled, behind the sampled call, which is untouched
+        prompt = episode.prompt_ids(1)
+        assert prompt[: len(episode.prompt_ids(0)) + len(first.action_ids)] == (*episode.prompt_ids(0), *first.action_ids)
+        assert second.messages[0].content in tokenizer.decode(second.added_ids)
+        assert not second.restarted
+
+
+def test_questions_with_search(tmp_path: Path) -> None:
+    rivers = {"Nile": "Egypt", "Po": "Italy", "Rhine": "Germany", "Volga": "Russia", "Tagus": "Portugal"}
+    corpus = tmp_path / "rivers.jsonl"
+    corpus.write_text(
+        "\n".join(json.dumps({"title": river, "text": f"The {river} is a river in {land}."}) for river, land in rivers.items())
+    )
+    Index.build(corpus, tmp_path / "index")
+    questions = {f"In which country is the {river}?": land for river, land in rivers.items()}
+
+    def answer(messages: Sequence[Message]) -> str:
+        last = messages[-1]
+        if last.role == "tool":
+            return re.findall(r"is a river in (\w+)", last.content)[0]
+        return f"I look it up. <search>{last.content.split()[-1].strip('?')}</search>"
+
+    def make_env(task: Task) -> ToolWrapper:
+        return ToolWrapper(Quiz(questions), [("search", {"index": tmp_path / "index", "k": 1})])
+
+    episodes = Rollout(Solver(answer), make_env=make_env).run_batch([Task("quiz", seed) for seed in range(20)])
+    assert len({e.turns[0].messages[-1].content for e in episodes}) == 5  # every river was asked for
+    assert [e.success for e in episodes] == [True] * 20
+
+
+@pytest.mark.parametrize("style", ["tag", "json", "native"])
+def test_a_task_of_several_calls_over_mcp_against_a_real_database(tmp_path: Path, style: Any) -> None:
+    database = str(tmp_path / "shop.db")
+    server = McpTools(command=sys.executable, args=[str(SUPPORT / "mcp_shop_server.py"), database], share=False)
+
+    def call(name: str, **arguments: str) -> str:
+        if style == "tag":
+            return f"<{name}>{json.dumps(arguments)}</{name}>"
+        if style == "json":
+            return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        return json.dumps(
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+        )
+
+    def answer(messages: Sequence[Message]) -> str:
+        heard = [m.content for m in messages if m.role == "tool"]
+        if not heard:
+            return call("schema")
+        if len(heard) == 1:
+            assert "price real, amount integer" in heard[0]
+            join = "select o.id from orders o join items i on i.order_id = o.id where o.status = 'open'"
+            return call("query", sql=f"{join} group by o.id order by sum(i.price * i.amount) desc limit 1")
+        ((best,),) = ast.literal_eval(heard[1])
+        if len(heard) == 2:
+            return call("execute", sql=f"update orders set status = 'shipped' where id = {best}")
+        assert heard[2] == "1 row(s) changed"
+        return str(best)
+
+    env = ToolWrapper(Shop(database), [server], style=style)
+    episodes = Rollout(Solver(answer), make_env=lambda task: env, concurrency=1).run_batch(
+        [Task("shop", seed) for seed in range(2)]
+    )
+    assert [e.failure for e in episodes if e.failure] == []
+    assert [(e.success, len(e.turns), e.final_info["tool_successes"]) for e in episodes] == [(True, 4, 3)] * 2

@@ -1,0 +1,250 @@
+"""MCP: real servers in processes of their own, over stdio and HTTP, that answer, err, hang and die."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project import SUPPORT
+from tool_worlds import Quiz, Shop
+
+from gem_core.errors import ConfigError
+from gem_tools import Tool, ToolError
+from gem_tools.mcp import McpTools
+from gem_tools.wrapper import ToolWrapper
+
+SERVER = str(SUPPORT / "mcp_shop_server.py")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    path = str(tmp_path / "shop.db")
+    Shop(path).reset(seed=3)
+    return path
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[McpTools]:
+    made = McpTools(command=sys.executable, args=[SERVER, database], seconds=10, share=False)
+    yield made
+    made.close()
+
+
+def by_name(tools: McpTools) -> dict[str, Tool]:
+    return {tool.name: tool for tool in tools.tools()}
+
+
+def test_tools_are_discovered_and_called(shop: McpTools) -> None:
+    tools = by_name(shop)
+    assert set(tools) == {"schema", "query", "execute", "sleep", "crash", "process"}
+    assert tools["query"].description == "The rows of a select statement."
+    assert tools["query"].parameters["required"] == ["sql"]
+    assert "CREATE TABLE orders" in str(tools["schema"].call({}))
+    assert tools["query"].call({"sql": "select count(*) from orders"}).text == "[(5,)]"  # type: ignore[union-attr]
+
+
+def test_errors_are_results(shop: McpTools) -> None:
+    tools = by_name(shop)
+    wrong: Any = tools["query"].call({"sql": "select 1 from nowhere"})
+    assert (wrong.error, wrong.outage) == (True, False)
+    assert "no such table" in wrong.text
+    unknown: Any = tools["query"].call({"statement": "x"})
+    assert (unknown.error, unknown.outage) == (True, False)
+
+
+def test_a_call_has_a_deadline_and_the_server_goes_on(database: str) -> None:
+    shop = McpTools(command=sys.executable, args=[SERVER, database], seconds=0.5, share=False)
+    tools = by_name(shop)
+    began = time.monotonic()
+    late: Any = tools["sleep"].call({"seconds": 2})
+    assert 0.4 < time.monotonic() - began < 1.5
+    assert (late.error, late.outage, late.text) == (True, False, "sleep was given up: it took over 0.5 s.")
+    time.sleep(2)
+    assert not tools["process"].call({}).error  # type: ignore[union-attr]
+    assert shop.servers[0].starts == 1
+    shop.close()
+
+
+def test_a_server_that_is_busy_is_not_taken_for_dead(shop: McpTools) -> None:
+    tools = by_name(shop)
+    found: list[Any] = []
+    busy = threading.Thread(target=lambda: found.append(tools["sleep"].call({"seconds": 4})))
+    busy.start()
+    time.sleep(0.2)
+    meanwhile: Any = tools["query"].call({"sql": "select 1"})
+    busy.join()
+    assert (meanwhile.error, found[0].text, shop.servers[0].starts) == (False, "slept", 1)
+
+
+def test_a_server_that_died_is_started_again(shop: McpTools) -> None:
+    tools = by_name(shop)
+    first: Any = tools["process"].call({})
+    os.kill(int(first.text), signal.SIGKILL)
+    second: Any = tools["process"].call({})
+    assert not second.error
+    assert second.text != first.text
+    crashed: Any = tools["crash"].call({})
+    assert (crashed.error, crashed.outage) == (True, True)
+    assert "went away during the call" in crashed.text
+    third: Any = tools["process"].call({})
+    assert third.text not in (first.text, second.text)
+    assert shop.servers[0].starts == 3
+
+
+def test_a_server_that_cannot_be_had_says_why(database: str, tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="'server' cannot be reached.*no licence"):
+        McpTools(command=sys.executable, args=[SERVER, database, "--die"], share=False).tools()
+    with pytest.raises(ToolError, match="cannot be reached"):
+        McpTools(command=str(tmp_path / "nothing"), share=False).tools()
+    with pytest.raises(ToolError, match="cannot be reached"):
+        McpTools(url="http://127.0.0.1:9/mcp", share=False).tools()
+    with pytest.raises(ToolError, match="not ready after 1 s"):
+        McpTools(command="sleep", args=["30"], start_deadline=1, share=False).tools()
+
+
+def test_a_server_that_does_not_come_back_is_an_outage_in_a_result(tmp_path: Path, database: str) -> None:
+    program = tmp_path / "server.py"
+    shutil.copy(SERVER, program)
+    shop = McpTools(command=sys.executable, args=[str(program), database], share=False)
+    tools = by_name(shop)
+    pid: Any = tools["process"].call({})
+    program.unlink()
+    os.kill(int(pid.text), signal.SIGKILL)
+    gone: Any = tools["process"].call({})
+    assert (gone.error, gone.outage) == (True, True)
+    assert "cannot be reached" in gone.text
+    shutil.copy(SERVER, program)
+    assert not tools["process"].call({}).error  # type: ignore[union-attr]
+    shop.close()
+
+
+@pytest.fixture
+def http(database: str) -> Iterator[tuple[str, Any]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        running.append(subprocess.Popen([sys.executable, SERVER, database, "--port", str(port)], stderr=subprocess.DEVNULL))
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        return running[-1]
+
+    yield f"http://127.0.0.1:{port}/mcp", start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def test_streamable_http_and_a_server_that_was_restarted(http: tuple[str, Any]) -> None:
+    url, start = http
+    process = start()
+    shop = McpTools(url=url, seconds=10, start_deadline=5, share=False)
+    tools = by_name(shop)
+    assert tools["query"].call({"sql": "select 1"}).text == "[(1,)]"  # type: ignore[union-attr]
+    process.kill()
+    process.wait()
+    gone: Any = tools["query"].call({"sql": "select 1"})
+    assert (gone.error, gone.outage) == (True, True)
+    start()
+    assert tools["query"].call({"sql": "select 2"}).text == "[(2,)]"  # type: ignore[union-attr]
+    shop.close()
+
+
+def test_several_servers_at_once(database: str, http: tuple[str, Any]) -> None:
+    url, start = http
+    start()
+    both = McpTools(
+        {"local": {"command": sys.executable, "args": [SERVER, database]}, "far": {"url": url}},
+        only=["local_query", "far_query", "far_process", "local_process"],
+        share=False,
+    )
+    tools = by_name(both)
+    assert list(tools) == ["local_query", "local_process", "far_query", "far_process"]
+    assert tools["local_process"].call({}) != tools["far_process"].call({})
+    both.close()
+    with pytest.raises(ConfigError, match="no tool typo"):
+        McpTools(command=sys.executable, args=[SERVER, database], only=["typo"]).tools()
+
+
+def test_concurrent_calls_go_through_one_connection(database: str) -> None:
+    shop = McpTools(command=sys.executable, args=[SERVER, database])
+    same = McpTools(command=sys.executable, args=[SERVER, database])
+    assert shop.servers[0] is same.servers[0]
+    query = by_name(shop)["query"]
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda n=n: found.append(query.call({"sql": f"select {n}"}).text)) for n in range(20)]  # type: ignore[union-attr]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(found) == sorted(f"[({n},)]" for n in range(20))
+    assert shop.servers[0].starts == 1
+
+
+def test_a_server_of_its_own_starts_anew_at_each_reset(shop: McpTools) -> None:
+    env = ToolWrapper(Quiz(), [shop])
+    seen = []
+    for _ in range(2):
+        env.reset(seed=1)
+        seen.append(env.step("<process></process>")[0])
+    assert len(set(seen)) == 2
+    twin = env.spawn()
+    twin.reset(seed=1)
+    assert twin.step("<process></process>")[0] not in seen
+    twin.close()
+    env.close()
+
+
+def test_a_published_server_from_the_package_index() -> None:
+    """mcp-server-time, by the protocol's own authors."""
+    command = Path(sys.executable).with_name("mcp-server-time")
+    assert command.exists(), "pip install mcp-server-time"
+    clock = McpTools(command=str(command), args=["--local-timezone", "UTC"], share=False)
+    convert = by_name(clock)["convert_time"]
+    result: Any = convert.call({"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"})
+    assert not result.error
+    assert "T03:00:00+00:00" in result.text
+    wrong: Any = convert.call({"source_timezone": "Moon/Crater", "time": "12:00", "target_timezone": "UTC"})
+    assert wrong.error
+    assert "Moon/Crater" in wrong.text
+    clock.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "needs a server"),
+        ({"servers": {"a": {}}}, "either a command or a url"),
+        ({"servers": {"a": {"command": "x", "url": "y"}}}, "either a command or a url"),
+        ({"servers": "nowhere.json"}, "no JSON file"),
+        ({"command": "x", "seconds": 0}, "seconds"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        McpTools(**settings)
+
+
+def test_servers_are_read_from_a_file(tmp_path: Path, database: str) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"shop": {"command": sys.executable, "args": [SERVER, database]}}}))
+    shop = McpTools(file, only=["schema"], share=False)
+    assert [tool.name for tool in shop.tools()] == ["schema"]
+    shop.close()

@@ -1,0 +1,111 @@
+"""What somebody gets who installs gem: all of it, the command, and nothing heavy."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from project import ROOT, Installation, clean_env
+
+ADAPTERS = ("oat", "openrlhf", "rl2", "trl", "verl")
+HEAVY = ("torch", "numpy", "transformers", "trl", "verl", "openrlhf", "oat", "RL2", "ray", "vllm", "httpx", "matplotlib")
+
+
+def packages_in_the_tree() -> set[str]:
+    found = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "gem_core").rglob("__init__.py")}
+    return found | {p.parent.name for p in (ROOT / "adapters").glob("*/__init__.py")}
+
+
+def test_every_package_of_the_tree_is_in_the_wheel_and_says_that_it_is_typed(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    inside = {str(Path(name).parent).replace("/", ".") for name in names if name.endswith("/__init__.py")}
+    assert inside == packages_in_the_tree()
+    top = {package.partition(".")[0] for package in inside}
+    assert top == {"gem_core", *(f"gem_{name}" for name in ADAPTERS)}
+    assert all(f"{package}/py.typed" in names for package in top)
+
+
+def test_the_wheel_is_gem_0_2_under_apache_2(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = (archive.read(n).decode() for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+    assert "\nName: gem\n" in metadata
+    assert "\nVersion: 0.2.0\n" in metadata
+    assert "\nRequires-Python: >=3.10\n" in metadata
+    needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
+    assert needed == ["Requires-Dist: pluggy>=1.5"]
+    assert any(n.endswith("/LICENSE") for n in archive.namelist())
+
+
+def test_the_data_of_the_tree_is_in_the_wheel(wheel: Path) -> None:
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    there = [p for p in (ROOT / "gem_core").rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")]
+    assert {p.relative_to(ROOT).as_posix() for p in there} - inside == set()
+    assert there
+
+
+def test_the_sdist_can_be_tested(dist: Path) -> None:
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {"tox.ini", "ruff.toml", "LICENSE", "tests/conftest.py", "constraints/dev.txt", ".ci/run"}
+    wanted |= {"examples/plugin_project/setup.cfg", "adapters/gem_trl/__init__.py"}
+    assert wanted - inside == set()
+
+
+def test_the_command_is_installed_and_knows_its_version(installed: Installation) -> None:
+    done = installed.command("--version")
+    assert (done.returncode, done.stdout) == (0, "gem-rl 0.2.0\n")
+
+
+def test_an_empty_environment_has_all_five_adapters_and_the_built_in_plugins(installed: Installation) -> None:
+    done = installed.command("plugins", "--json")
+    plugins = {p["name"]: p for p in json.loads(done.stdout)}
+    assert set(ADAPTERS) <= set(plugins)
+    assert {plugins[name]["origin"] for name in ADAPTERS} == {"gem 0.2.0"}
+    assert all(plugins[name]["loaded"] for name in plugins)
+    adapters = json.loads(installed.command("adapters", "--json").stdout)
+    assert [a["name"] for a in adapters] == list(ADAPTERS)
+    assert [a["installed"] for a in adapters] == [None] * 5
+
+
+def test_an_empty_environment_plays(installed: Installation) -> None:
+    done = installed.command("play", "game:GuessTheNumber-v0-easy", "--random", "--seed", "1")
+    assert done.returncode == 0, done.stderr
+    assert "total reward" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import gem_core",
+        "import gem_core.plugins.manager; gem_core.plugins.manager.load_plugins()",
+        "import gem_core.__main__; gem_core.__main__.main(['adapters'])",
+        "import gem_trl, gem_verl, gem_openrlhf, gem_oat, gem_rl2",
+    ],
+)
+def test_nothing_heavy_is_imported(program: str, tmp_path: Path) -> None:
+    # Not in the empty environment, where it could not be found anyway: decoys stand where the real ones would be.
+    for name in HEAVY:
+        (tmp_path / f"{name}.py").write_text("")
+    code = f"import sys; sys.path[:0] = {[str(tmp_path), str(ROOT), str(ROOT / 'adapters')]!r}\n{program}\n"
+    code += f"print('HEAVY', sorted(set({HEAVY!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_env(), timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["HEAVY []"], done.stdout + done.stderr
+
+
+def test_every_extra_that_names_a_framework_has_constraints() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = set(setup["options.extras_require"])
+    assert {"trl", "verl", "openrlhf", "oat-llm", "rl2"} <= extras
+    for name in ADAPTERS:
+        lines = (ROOT / "constraints" / f"{name}.txt").read_text().splitlines()
+        pins = [line for line in lines if line and not line.startswith("#")]
+        assert pins, name
+        assert [pin for pin in pins if "  # " not in pin] == [], f"a pin without a reason in {name}.txt"

@@ -1,0 +1,63 @@
+"""What somebody sees who pastes from the README."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project import ROOT
+
+import gem_core
+from gem_core.__main__ import main
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks_with(word: str) -> list[str]:
+    found = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if word in block]
+    assert found, f"no Python in the README has {word!r}"
+    return found
+
+
+def test_the_python_that_plays() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks_with("gem_core.make")[0], names)
+    assert len(names["episodes"]) == 32
+    assert [len(numbers) for numbers in names["credit"]] == [len(episode.turns) for episode in names["episodes"]]
+
+
+def test_the_environment_it_shows_can_be_played() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks_with("class Maze")[0], names)
+    player = gem_core.ScriptedPlayer(lambda env, observation: "left")
+    episodes = [gem_core.run_episode(names["Maze"](), player, seed=seed) for seed in range(20)]
+    assert {episode.total_reward for episode in episodes} == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("line", re.findall(r"^    (gem-rl .*)$", README, re.MULTILINE))
+def test_the_commands_it_shows(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("builtins.input", lambda prompt: "5")
+    assert main(shlex.split(line)[1:]) == 0
+    assert capsys.readouterr().out
+
+
+def test_the_commands_that_evaluate_and_look(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In their order, but for the one that needs a server and the one that needs runs to draw."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```sh\n(gem-rl eval.*?)```", README, re.DOTALL)
+    lines = [line for line in block.splitlines() if "--server" not in line and "gem-rl plot" not in line]
+    assert len(lines) == 4
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0, line
+    assert (tmp_path / "runs" / "random" / "episodes.html").is_file()
+
+
+def test_the_test_command_is_what_ci_runs() -> None:
+    command = "python3.11 -m venv .venv && .venv/bin/pip install tox && .venv/bin/tox"
+    assert f"\n    {command}\n" in README
+    assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text()

@@ -1,0 +1,591 @@
+"""Attacks on the sandbox: programs that try to get out, or to leave something behind, and how to see whether they did.
+
+Run as a program it is the victim: `sandbox_attacks.py KIND FOLDER NAME...` makes a sandbox, lets the attacks run in it, and
+prints as JSON which of them were contained. A process of its own, since some attacks are on the process that runs the sandbox.
+`HARDER` is a fallback that has less to hold it than on this machine: the attacks must end as they do in the fallback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import glob
+import json
+import marshal
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gem_tools.sandbox.containment import contain
+
+KINDS = {
+    "bubblewrap": {"isolation": "full"},
+    "fallback": {"isolation": "partial"},
+    "limits only": {"isolation": "partial", "filters": False},
+}
+HARDER = "fallback as the same user, with the first Landlock"
+SECRET = "swordfish-8271"
+LIMITS = {"seconds": 3.0, "memory_mb": 512, "processes": 16, "file_mb": 8, "disk_mb": 16, "output_kb": 16}
+BESIDE = "gem_attack_left_behind"
+
+Held = Any
+"""True, False, "user": unless gem runs as root, "root": only where it does and its programs can be another user, "cap": unless
+gem has the right to raise limits, as root mostly has, or "ns": unless the kernel allows user namespaces."""
+
+
+def expected(held: Held, harder: bool = False) -> bool:
+    """Whether an attack should be contained for the user these tests run as."""
+    if held == "user":
+        return os.geteuid() != 0
+    if held == "root":
+        return "uid" in contain("partial", True).parts and not harder
+    if held == "cap":
+        rights = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
+        return not int(rights.split()[1], 16) >> 24 & 1
+    if held == "ns":
+        code = "import ctypes; print(ctypes.CDLL(None).unshare(0x10000000))"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() != "0"
+    return bool(held)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What is tried, and whether each kind of sandbox contains it. `seen` looks at the outcomes of the calls."""
+
+    title: str
+    calls: tuple[str, ...]
+    contained: Callable[[Victim, list[Any]], bool]
+    held: tuple[Held, Held, Held]
+    """In the order of `KINDS`."""
+
+
+class Victim:
+    """The process that runs a sandbox, with things worth attacking."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.secret = folder / "secret.txt"
+        self.secret.write_text(SECRET)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.setblocking(False)
+        self.port = self.listener.getsockname()[1]
+        self.abstract = socket.socket(socket.AF_UNIX)
+        self.abstract.bind(f"\0gem-attack-{os.getpid()}")
+        self.abstract.listen()
+        self.abstract.setblocking(False)
+        self.letters = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+        for box, address in zip(
+            self.letters, (f"\0gem-letters-{os.getpid()}", str(folder / f"letters-{os.getpid()}")), strict=True
+        ):
+            box.bind(address)
+            box.setblocking(False)
+        self.signals: list[int] = []
+        for number in (signal.SIGUSR1, signal.SIGIO):
+            signal.signal(number, lambda got, _: self.signals.append(got))
+        self.shown = folder / "shown"
+        self.shown.mkdir(exist_ok=True)
+        self.module = self.shown / "module.py"
+        """A file of the user's that programs may read, as they may read an interpreter that is the user's."""
+        self.module.write_text("x = 1")
+        self.full = [folder / "full.txt", self.shown / "full.py"]
+        for path in self.full:
+            path.write_text("x = 1")
+        self.module.chmod(0o644)
+        with contextlib.suppress(OSError):  # not every file system has them
+            os.setxattr(self.module, "user.gem", b"here")
+        self.looks = self.look()
+
+    @cached_property
+    def ipc(self) -> Ipc:
+        """Made for the attack on it, and removed after it: a process that is killed would leave it behind."""
+        return Ipc()
+
+    def look(self) -> tuple[Any, ...]:
+        """What is to be seen of the module, except for its content."""
+        attributes, flags = [], bytes(4)
+        with contextlib.suppress(OSError):
+            attributes = [(name, os.getxattr(self.module, name)) for name in os.listxattr(self.module)]
+        with contextlib.suppress(OSError), open(self.module, "rb") as file:
+            flags = fcntl.ioctl(file, 0x80086601, bytes(8))  # FS_IOC_GETFLAGS
+        status = self.module.stat()
+        return status.st_mode, status.st_uid, status.st_mtime_ns, attributes, flags
+
+    def fill_in(self, code: str) -> str:
+        """The code with what an attacker could find out."""
+        marks = {
+            "SECRET_FILE": str(self.secret),
+            "PORT": str(self.port),
+            "ABSTRACT": f"gem-attack-{os.getpid()}",
+            "ID": str(os.getpid()),
+            "MODULE": str(self.module),
+            "FULL": repr([str(path) for path in self.full]),
+            "LETTERS": str(self.folder / f"letters-{os.getpid()}"),
+        }
+        if "@SHM@" in code:
+            marks |= {"SHM": str(self.ipc.memory), "SEM": str(self.ipc.semaphore), "MSG": str(self.ipc.queue)}
+        for mark, value in marks.items():
+            code = code.replace(f"@{mark}@", value)
+        return code
+
+    def connected(self) -> bool:
+        """Whether anybody got through to one of the sockets."""
+        for server in (self.listener, self.abstract):
+            with contextlib.suppress(BlockingIOError):
+                server.accept()[0].close()
+                return True
+        return False
+
+
+class Ipc:
+    """What the victim keeps in the kernel: shared memory, a semaphore and a message, each with a small number for a name."""
+
+    def __init__(self) -> None:
+        self.libc = ctypes.CDLL(None)
+        self.libc.shmat.restype = ctypes.c_failed_p
+        self.memory = self.libc.shmget(0, 4096, 0o600)
+        place = self.libc.shmat(self.memory, None, 0)
+        ctypes.memmove(place, SECRET.encode(), len(SECRET))
+        self.libc.shmdt(ctypes.c_failed_p(place))
+        self.semaphore = self.libc.semget(0, 1, 0o600)
+        self.libc.semctl(self.semaphore, 0, 16, 1)  # SETVAL
+        self.queue = self.libc.msgget(0, 0o600)
+        letter = ctypes.create_string_buffer((1).to_bytes(8, "little") + SECRET.encode().ljust(16), 24)
+        self.libc.msgsnd(self.queue, letter, 16, 0)
+
+    def removed_whole(self) -> bool:
+        """Removes it; whether all of it was as it had been."""
+        got = ctypes.create_string_buffer(24)
+        value = self.libc.semctl(self.semaphore, 0, 12, 0)  # GETVAL
+        message = self.libc.msgrcv(self.queue, got, 16, ctypes.c_long(0), 0o4000)  # IPC_NOWAIT
+        place = self.libc.shmat(self.memory, None, 0)
+        memory = place not in (None, ctypes.c_failed_p(-1).value)
+        whole = value == 1 and message == 16 and memory and ctypes.string_at(place, len(SECRET)) == SECRET.encode()
+        self.libc.shmctl(self.memory, 0, None)
+        self.libc.semctl(self.semaphore, 0, 0, 0)
+        self.libc.msgctl(self.queue, 0, None)
+        return whole
+
+
+def _says_no_secret(victim: Victim, outcomes: list[Any]) -> bool:
+    return all(SECRET not in o.stdout + o.stderr for o in outcomes)
+
+
+def _last_says(text: str) -> Callable[[Victim, list[Any]], bool]:
+    return lambda victim, outcomes: outcomes[-1].stdout.strip() == text
+
+
+def _none_runs(victim: Victim, outcomes: list[Any]) -> bool:
+    """Whether no `sleep` with our number is left; those that are, are ended."""
+    left = []
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"300.{os.getpid()}".encode() in Path(path).read_bytes().split(b"\0"):
+                left.append(int(path.split("/")[2]))
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return not left
+
+
+def _nothing_left(victim: Victim, outcomes: list[Any]) -> bool:
+    found = [
+        p for place in ("/tmp", "/var/tmp", "/dev/shm", os.path.dirname(json.__file__)) for p in glob.glob(f"{place}/{BESIDE}*")
+    ]
+    found += glob.glob(f"{os.path.dirname(os.path.dirname(json.__file__))}/{BESIDE}*")
+    for path in found:
+        os.remove(path)
+    return not found and outcomes[-1].stdout.strip() == "nothing"
+
+
+def _no_shared_memory(victim: Victim, outcomes: list[Any]) -> bool:
+    libc = ctypes.CDLL(None)
+    left = libc.shmget(0x6E6D + os.getpid(), 0, 0)
+    if left >= 0:
+        libc.shmctl(left, 0, None)
+    return left < 0
+
+
+def _no_letters(victim: Victim, outcomes: list[Any]) -> bool:
+    for box in victim.letters:
+        with contextlib.suppress(BlockingIOError):
+            box.recv(64)
+            return False
+    return True
+
+
+def _few(victim: Victim, outcomes: list[Any]) -> bool:
+    return outcomes[-1].stdout.strip().isdigit() and int(outcomes[-1].stdout) <= LIMITS["processes"]
+
+
+def _small(victim: Victim, outcomes: list[Any]) -> bool:
+    # the sandbox's /tmp and its /dev/shm have the limit each
+    return outcomes[-1].stdout.strip().isdigit() and int(outcomes[-1].stdout) <= 2 * LIMITS["disk_mb"]
+
+
+def _short(victim: Victim, outcomes: list[Any]) -> bool:
+    (outcome,) = outcomes
+    return len(outcome.stdout) <= LIMITS["output_kb"] * 1024 and outcome.seconds < LIMITS["seconds"] + 0.5 and outcome.end != "ok"
+
+
+FIND_LEFT = f"""
+import glob, os, tempfile
+places = ["/tmp", "/var/tmp", "/dev/shm", os.getcwd(), os.path.expanduser("~"), tempfile.gettempdir()]
+places += [os.path.dirname(os.__file__)]
+found = []
+for place in places:
+    try:
+        found += [name for name in os.listdir(place) if name.startswith("{BESIDE}")]
+    except OSError:
+        pass
+print(found or "nothing")
+"""
+
+EMPTY_FILES = """
+import ctypes, os, struct
+libc = ctypes.CDLL(None)
+for path in @FULL@:
+    how = struct.pack("<QQQ", os.O_TRUNC | 3, 0, 0)
+    ways = [
+        lambda: os.truncate(path, 0),
+        lambda: os.open(path, os.O_RDONLY | os.O_TRUNC),
+        lambda: os.open(path, 3 | os.O_TRUNC),
+        lambda: os.open(path, os.O_WRONLY | os.O_TRUNC),
+        lambda: libc.syscall(437, -100, path.encode(), how, len(how)),  # openat2
+    ]
+    for way in ways:
+        try:
+            print(way())
+        except OSError as e:
+            print(e)
+"""
+
+CHANGE_FILE = """
+import fcntl, os
+ways = [
+    lambda fd: os.fchown(fd, os.getuid(), os.getgid()) or os.fchmod(fd, 0),
+    lambda fd: os.chmod("@MODULE@", 0),
+    lambda fd: os.setxattr(fd, "user.more", b"here"),
+    lambda fd: os.removexattr(fd, "user.gem"),
+    lambda fd: os.removexattr("@MODULE@", "user.gem"),
+    lambda fd: os.removexattr("@MODULE@", "user.gem", follow_symlinks=False),
+    lambda fd: fcntl.ioctl(fd, 0x40086602, (0x40).to_bytes(8, "little")),  # FS_IOC_SETFLAGS: not to be in backups
+    lambda fd: os.utime(fd, (1, 1)),
+]
+for mode in (os.O_RDONLY, 3):
+    for way in ways:
+        try:
+            print(way(os.open("@MODULE@", mode)))
+        except OSError as e:
+            print(e)
+"""
+
+SIGNAL_BY_DESCRIPTORS = """
+import ctypes, fcntl, os, platform, signal, socket, struct
+call = ctypes.CDLL(None).syscall
+call.argtypes = [ctypes.c_long] * 4
+fcntl_number = 25 if platform.machine() == "aarch64" else 72
+high = 1 << 32  # the kernel looks at the low half only
+ways = [
+    lambda fd: fcntl.fcntl(fd, 8, @ID@),  # F_SETOWN
+    lambda fd: fcntl.fcntl(fd, 15, struct.pack("ii", 1, @ID@)),  # F_SETOWN_EX
+    lambda fd: call(fcntl_number, fd, 8 | high, @ID@),
+    lambda fd: fcntl.ioctl(fd, 0x8901, struct.pack("i", @ID@)),  # FIOSETOWN
+    lambda fd: fcntl.ioctl(fd, 0x8902, struct.pack("i", @ID@)),  # SIOCSPGRP
+]
+for pair in (os.pipe, lambda: [s.detach() for s in socket.socketpair()]):
+    for own in ways:
+        reader, writer = pair()
+        for step in (
+            lambda: own(reader),
+            lambda: fcntl.fcntl(reader, 10, signal.SIGUSR1),  # F_SETSIG
+            lambda: fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC),
+            lambda: os.write(writer, b"x"),
+        ):
+            try:
+                step()
+            except OSError as e:
+                print(e)
+"""
+
+TAKE_SHARED_MEMORY = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_failed_p
+place = libc.shmat(@SHM@, None, 0)
+if place not in (None, ctypes.c_failed_p(-1).value):
+    print(ctypes.string_at(place, 64))
+got = ctypes.create_string_buffer(24)
+libc.msgrcv(@MSG@, got, 16, ctypes.c_long(0), 0o4000)
+print(got.raw)
+libc.semctl(@SEM@, 0, 16, 7)
+for remove in (lambda: libc.shmctl(@SHM@, 0, None), lambda: libc.semctl(@SEM@, 0, 0, 0), lambda: libc.msgctl(@MSG@, 0, None)):
+    print(remove())
+"""
+
+ATTACKS: dict[str, Attack] = {
+    "read_passwd": Attack(
+        "read /etc/passwd",
+        ("try:\n    print(open('/etc/passwd').read())\nexcept OSError as e:\n    print(e)",),
+        lambda victim, outcomes: "root:" not in outcomes[0].stdout,
+        (True, True, False),
+    ),
+    "read_file": Attack(
+        "read a file of the user",
+        ("try:\n    print(open('@SECRET_FILE@').read())\nexcept OSError as e:\n    print(e)",),
+        _says_no_secret,
+        (True, True, False),
+    ),
+    "empty_file": Attack(
+        "empty a file of the user",
+        (EMPTY_FILES,),
+        lambda victim, outcomes: all(path.read_text() == "x = 1" for path in victim.full),
+        (True, True, False),
+    ),
+    "change_file": Attack(
+        "make a file that may be read unreadable, or change its attributes",
+        (CHANGE_FILE,),
+        lambda victim, outcomes: victim.look() == victim.looks,
+        (True, True, False),
+    ),
+    "read_environment": Attack(
+        "read the parent's environment variables",
+        (
+            "import glob, os\nprint(os.environ)\npaths = [*glob.glob('/proc/[0-9]*/environ'), f'/proc/{os.getppid()}/environ']\n"
+            "for path in paths:\n"
+            "    try:\n        text = open(path, 'rb').read()\n"
+            "        print([part for part in text.split(b'\\0') if b'ATTACK' in part])\n    except OSError:\n        pass",
+        ),
+        _says_no_secret,
+        (True, True, False),
+    ),
+    "socket": Attack(
+        "open a socket to a service on this machine",
+        (
+            "import socket\ntry:\n    socket.create_connection(('127.0.0.1', @PORT@), 2)\nexcept OSError as e:\n    print(e)\n"
+            "try:\n    s = socket.socket(socket.AF_UNIX); s.connect('\\0@ABSTRACT@')\nexcept OSError as e:\n    print(e)",
+        ),
+        lambda victim, outcomes: not victim.connected(),
+        (True, True, False),
+    ),
+    "datagram": Attack(
+        "send from a pair of datagram sockets to a service on this machine",
+        (
+            "import socket\nfor kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):\n"
+            "    for address in ('\\0gem-letters-@ID@', '@LETTERS@'):\n        try:\n"
+            "            socket.socketpair(socket.AF_UNIX, kind)[0].sendto(b'hello', address)\n"
+            "        except OSError as e:\n            print(e)",
+        ),
+        _no_letters,
+        (True, True, False),
+    ),
+    "fork_bomb": Attack(
+        "fork bomb (at most 120 processes in this test)",
+        (
+            "import os, time\ncount = 1\nfor _ in range(120):\n"
+            "    try:\n        pid = os.fork()\n    except OSError:\n        break\n"
+            "    if pid == 0:\n        time.sleep(60)\n        os._exit(0)\n    count += 1\nprint(count)",
+        ),
+        _few,
+        (True, True, "user"),
+    ),
+    "thread_bomb": Attack(
+        "thread bomb (at most 120 threads in this test)",
+        (
+            "import threading\nthreading.stack_size(1 << 18)\nend = threading.Event()\ncount = 1\nfor _ in range(120):\n"
+            "    try:\n        threading.Thread(target=end.wait, daemon=True).start()\n    except RuntimeError:\n        break\n"
+            "    count += 1\nend.set()\nprint(count)",
+        ),
+        _few,
+        (True, "root", "user"),
+    ),
+    "allocate": Attack(
+        "allocate 4 GB",
+        ("try:\n    block = bytearray(4 << 30)\n    print('got it')\nexcept MemoryError:\n    print('refused')",),
+        _last_says("refused"),
+        (True, True, True),
+    ),
+    "raise_limits": Attack(
+        "raise the limits, then allocate 1 GB",
+        (
+            "import resource\ntry:\n    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)\n"
+            "except (ValueError, OSError):\n    pass\ntry:\n    block = bytearray(1 << 30)\n    print('got it')\n"
+            "except MemoryError:\n    print('refused')",
+        ),
+        _last_says("refused"),
+        (True, True, "cap"),
+    ),
+    "fill_disk": Attack(
+        "fill the disk (at most 100 MB in this test)",
+        (
+            "import os\nwritten = 0\nfor n in range(100):\n    for place in ('.', '/dev/shm'):\n        try:\n"
+            f"            with open(f'{{place}}/{BESIDE}{{n}}', 'wb') as f:\n                f.write(bytes(1 << 20))\n"
+            "            written += 1\n            break\n        except OSError:\n            pass\n    else:\n        break\n"
+            f"for n in range(100):\n    try:\n        os.remove(f'/dev/shm/{BESIDE}{{n}}')\n    except OSError:\n        pass\n"
+            "print(written)",
+        ),
+        _small,
+        (True, False, False),
+    ),
+    "big_file": Attack(
+        "write one file of 100 MB",
+        (
+            "import os, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\ntry:\n    with open('big', 'wb') as f:\n"
+            "        for _ in range(100):\n            f.write(bytes(1 << 20))\nexcept OSError:\n    pass\n"
+            "print('small' if os.path.getsize('big') <= 9 << 20 else 'big')",
+        ),
+        _last_says("small"),
+        (True, True, True),
+    ),
+    "endless_output": Attack("write output without end", ("while True:\n    print('x' * 1000)",), _short, (True, True, True)),
+    "endless_loop": Attack("compute without end", ("while True:\n    pass",), _short, (True, True, True)),
+    "outlive": Attack(
+        "outlive the call as a daemon",
+        (
+            "import os\ntry:\n    pid = os.fork()\nexcept OSError:\n    raise SystemExit(0)\nif pid == 0:\n    os.setsid()\n"
+            "    if os.fork() == 0:\n        for fd in range(64):\n            try:\n                os.close(fd)\n"
+            "            except OSError:\n                pass\n        os.execv('/bin/sleep', ['sleep', '300.@ID@'])\n"
+            "    os._exit(0)\nos.waitpid(pid, 0)\nimport time\ntime.sleep(0.3)",
+        ),
+        _none_runs,
+        (True, True, False),
+    ),
+    "leave_file": Attack(
+        "leave a file for the next call",
+        (
+            "import os, tempfile\nplaces = ['/tmp', '/var/tmp', '/dev/shm', os.getcwd(), os.path.expanduser('~')]\n"
+            "for place in [*places, tempfile.gettempdir()]:\n"
+            f"    try:\n        open(os.path.join(place, '{BESIDE}.txt'), 'w').write('here')\n    except OSError:\n        pass",
+            FIND_LEFT,
+        ),
+        _nothing_left,
+        (True, True, False),
+    ),
+    "leave_module": Attack(
+        "leave a module beside the standard library",
+        (
+            f"import os\nbeside = os.path.join(os.path.dirname(os.__file__), '{BESIDE}.py')\n"
+            "try:\n    open(beside, 'w').write('x = 1')\nexcept OSError:\n    pass",
+            FIND_LEFT,
+        ),
+        _nothing_left,
+        (True, True, "user"),
+    ),
+    "leave_shared_memory": Attack(
+        "leave shared memory in the kernel",
+        ("import ctypes\nprint(ctypes.CDLL(None).shmget(0x6E6D + @ID@, 4096, 0o1666))",),
+        _no_shared_memory,
+        (True, True, False),
+    ),
+    "take_shared_memory": Attack(
+        "read or remove shared memory, semaphores and messages of the user",
+        (TAKE_SHARED_MEMORY,),
+        lambda victim, outcomes: victim.ipc.removed_whole() and _says_no_secret(victim, outcomes),
+        (True, True, False),
+    ),
+    "patch_module": Attack(
+        "leave a patched module for the next call",
+        (
+            "import math, builtins\nmath.sqrt = lambda x: 42\nbuiltins.len = lambda x: 42",
+            "import math\nprint(math.sqrt(4), len('ab'))",
+        ),
+        _last_says("2.0 2"),
+        (True, True, True),
+    ),
+    "leave_thread": Attack(
+        "leave a thread for the next call",
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            "import threading\nprint(threading.active_count())",
+        ),
+        _last_says("1"),
+        (True, True, True),
+    ),
+    "kill_parent": Attack(
+        "kill the parent",
+        (
+            "import os, signal\nfor pid in {os.getppid(), @ID@}:\n    try:\n        os.kill(pid, signal.SIGKILL)\n"
+            "    except OSError as e:\n        print(e)\nimport time\ntime.sleep(0.3)",
+        ),
+        lambda victim, outcomes: True,  # who is dead makes no report, which the test takes for an answer
+        (True, True, False),
+    ),
+    "signal_parent": Attack(
+        "have the kernel signal the parent when a pipe or a socket is written to",
+        (SIGNAL_BY_DESCRIPTORS,),
+        lambda victim, outcomes: not victim.signals,
+        (True, True, False),
+    ),
+    "limit_parent": Attack(
+        "take the parent's rights to open files",
+        (
+            "import resource\ntry:\n    resource.prlimit(@ID@, resource.RLIMIT_NOFILE, (64, 20000))\n"
+            "except OSError as e:\n    print(e)",
+        ),
+        lambda victim, outcomes: resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 64,
+        (True, True, False),
+    ),
+    "import_tricks": Attack(
+        "reach os, subprocess and libc by detours",
+        (
+            "import importlib\nfound = [c for c in ().__class__.__base__.__subclasses__() if c.__name__ == 'catch_warnings']\n"
+            "for run in (lambda: __import__('o' + 's').popen('cat @SECRET_FILE@').read(),\n"
+            "            lambda: importlib.import_module('sub' + 'process').check_output(['cat', '@SECRET_FILE@']).decode(),\n"
+            "            lambda: __import__('_io').open('@SECRET_FILE@').read(),\n"
+            "            lambda: __import__('ctypes').CDLL(None).system(b'cat @SECRET_FILE@')):\n"
+            "    try:\n        print(run())\n    except Exception as e:\n        print(type(e).__name__)",
+        ),
+        _says_no_secret,
+        (True, True, False),
+    ),
+    "new_namespace": Attack(
+        "become root in a user namespace of its own",
+        ("import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nprint('in' if libc.unshare(0x10000000) == 0 else 'refused')",),
+        _last_says("refused"),
+        (True, True, "ns"),
+    ),
+}
+
+
+def make_harder() -> None:
+    """Leaves out what only root has, a user for each program, and what only a new kernel has, the later parts of Landlock."""
+    from gem_tools.sandbox import containment, launch
+
+    containment._why_not = lambda tried: "the programs are to run as the user"
+    source = Path(launch.__file__).with_name("worker.py").read_text(encoding="utf-8")
+    asked = "libc.syscall(444, None, 0, 1)"
+    assert source.count(asked) == 1
+    code = compile(source.replace(asked, f"min(1, {asked})"), "worker.py", "exec", optimize=0)
+    launch._source = lambda: marshal.dumps(code).hex()
+
+
+def main(kind: str, folder: str, names: list[str]) -> None:
+    """Lets attacks run and says which were contained."""
+    from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
+
+    if kind == HARDER:
+        make_harder()
+    victim = Victim(Path(folder))
+    with Sandbox(SandboxLimits(**LIMITS), warm=1, **KINDS["fallback" if kind == HARDER else kind]) as sandbox:
+        sandbox._plan.seen.append(str(victim.shown))
+        for name in names:
+            attack = ATTACKS[name]
+            outcomes = [sandbox.run(victim.fill_in(code)) for code in attack.calls]
+            said = {
+                "name": name,
+                "contained": attack.contained(victim, outcomes),
+                "said": [o.stdout[:300] + o.stderr[-300:] for o in outcomes],
+            }
+            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
