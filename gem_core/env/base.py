@@ -254,7 +254,7 @@ class Env:
         if not isinstance(result, tuple) or len(result) != 5:
             raise self._nonsense(result)
         observation, reward, terminated, truncated, info = result
-        reward, terminated, truncated = self._number(reward), self._flag(terminated), self._flag(truncated)
+        reward, terminated, truncated = self._as_reward(reward), self._flag(terminated), self._flag(truncated)
         if not (isinstance(observation, str) and isinstance(info, dict) and isfinite(reward)):
             raise ContractError(
                 f"step() of {self._name()} returned observation {short(observation)}, reward {reward}, info {short(info)}; "
@@ -271,7 +271,7 @@ class Env:
             "(observation, reward, terminated, truncated, info)"
         )
 
-    def _number(self, reward: Any) -> float:
+    def _as_reward(self, reward: Any) -> float:
         """A reward as a float: whole numbers, bools and the scalars of numpy and torch are taken."""
         try:
             if isinstance(reward, (str, bytes)):

@@ -17,7 +17,7 @@ except ImportError as error:
 __all__ = ["AnyText", "ToGymnasium"]
 
 
-class AnyText(gymnasium.spaces.Space[str]):
+class AnyText(gymnasium.spaces.Space[str]):  # type: ignore[misc]  # gymnasium is absent where types are checked
     """The space of all strings. Sampling takes a legal action of the environment, where there is one."""
 
     def __init__(self, env: Env | None = None) -> None:
@@ -46,7 +46,7 @@ class AnyText(gymnasium.spaces.Space[str]):
     __hash__ = None  # type: ignore[assignment]
 
 
-class ToGymnasium(gymnasium.Env[str, str]):
+class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]  # as above
     """`ToGymnasium(gem_core.make("game:Wordle-v0-easy"))` is a `gymnasium.Env` with text observations and actions."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares it as an instance's
@@ -60,7 +60,7 @@ class ToGymnasium(gymnasium.Env[str, str]):
         self.observation_space: Any = AnyText()
         self.action_space: Any = AnyText(env)
 
-    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:  # type: ignore[override]
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Starts an episode. Gymnasium's rule holds: without a seed, the next one of a generator the last seed set."""
         super().reset(seed=seed)
         result = self.env.reset(seed=int(self.np_random.integers(2**31)) if seed is None else seed, options=options)
