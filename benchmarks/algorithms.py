@@ -43,7 +43,7 @@ import torch
 from continuous import ContinuousPolicy
 from torch.nn import functional
 
-from gem_core import Episode, GemError, HorizonSchedule, Limits, Renderer, Rollout, Sampling, advantages, tasks_for, token_views
+from gem_core import Episode, GemError, HorizonSchedule, Limits, Renderer, Rollout, Sampling, advantages, tasks_for, token_sequences
 from gem_core.errors import ConfigError
 from gem_core.policies import load_smollm2, load_tiny
 from gem_core.policies.players import RandomPlayer
@@ -73,7 +73,7 @@ class Setting:
     turns: int | None = None
     """After which an episode is cut, where the environment itself has more."""
     tools: str = ""
-    eval_kwargs: dict[str, Any] = field(default_factory=dict)
+    eval_env_kwargs: dict[str, Any] = field(default_factory=dict)
     """What differs for evaluation."""
     guesses: bool = False
     """Whether the lesson shows answers made at random, and not only their frame."""
@@ -97,7 +97,7 @@ generator asks some of its questions again."""
 SUM = Setting(
     "rg:chain_sum",
     {"config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}},
-    eval_kwargs=OTHERS,
+    eval_env_kwargs=OTHERS,
     guesses=True,
 )
 SETTINGS = [
@@ -114,10 +114,10 @@ SETTINGS = [
     Setting("game:WordSearch-v0-easy", turns=2),
     Setting("game:Crosswords-v0-easy", turns=4),
     SUM,
-    Setting("rg:letter_counting", eval_kwargs=OTHERS),
-    Setting("rg:syllogism", eval_kwargs=OTHERS),
-    Setting("rg:isomorphic_strings", eval_kwargs=OTHERS),
-    Setting("rg:needle_haystack", eval_kwargs=OTHERS),
+    Setting("rg:letter_counting", eval_env_kwargs=OTHERS),
+    Setting("rg:syllogism", eval_env_kwargs=OTHERS),
+    Setting("rg:isomorphic_strings", eval_env_kwargs=OTHERS),
+    Setting("rg:needle_haystack", eval_env_kwargs=OTHERS),
     Setting("math:Sample-v0"),
     Setting("logic:Sample-v0"),
     Setting("qa:Sample-v0"),
@@ -127,8 +127,8 @@ SETTINGS = [
     Setting("babyai:GoToLocalS8N7-v0", {"max_turns": 8}, tokens=24),
 ]
 """One of every kind of environment that needs nothing but Python: those with Java, a browser or bubblewrap are not here."""
-MATHS = Setting("math:Sample-v0", {"dataset": "{work}/products.jsonl"}, 24, eval_kwargs={"dataset": "{work}/products_eval.jsonl"})
-SEARCH = Setting("qa:Sample-v0", {"dataset": "{work}/facts.jsonl"}, 32, eval_kwargs={"dataset": "{work}/facts_eval.jsonl"})
+MATHS = Setting("math:Sample-v0", {"dataset": "{work}/products.jsonl"}, 24, eval_env_kwargs={"dataset": "{work}/products_eval.jsonl"})
+SEARCH = Setting("qa:Sample-v0", {"dataset": "{work}/facts.jsonl"}, 32, eval_env_kwargs={"dataset": "{work}/facts_eval.jsonl"})
 TOOLS = {"maths": (MATHS, "python(max_uses=1)"), "search": (SEARCH, "search(index='{work}/index',k=1,max_uses=1)")}
 
 RATES = (1e-5, 3e-5, 1e-4)
@@ -297,7 +297,7 @@ def lesson_rows(settings: Sequence[Setting], tokenizer: Any, count: int) -> list
 
 
 def _row(episode: Episode, renderer: Renderer, framed: bool) -> tuple[list[int], list[int]]:
-    (view,) = token_views(tokenised(episode, renderer))
+    (view,) = token_sequences(tokenised(episode, renderer))
     mask = list(view.mask)
     for turn, start, _ in view.spans[:1] if framed else ():
         said = episode.turns[turn].action
@@ -421,7 +421,7 @@ class Trainer:
             curve.append({**summary(batch), **more})
         seconds = time.time() - began
         held_out = range(HELD_OUT, HELD_OUT + run.evaluated)
-        shown = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_kwargs})
+        shown = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_env_kwargs})
         after = self.play(shown, held_out, 1, None, Clock())  # with the turns the game has, whatever it was trained with
         return {
             "run": asdict(run),
@@ -451,7 +451,7 @@ class Trainer:
     def update(self, episodes: Sequence[Episode], credit: Sequence[Sequence[float]], optimizer: Optimizer) -> tuple[float, float]:
         """One step along the gradient of the loss above; returns the gradient's norm before it was cut, and how far apart the
         logprobs of sampler and trainer are on average: by so much PPO's ratio is not 1."""
-        rows = [(view, view.spread(turns)) for e, turns in zip(episodes, credit) for view in token_views(e)]
+        rows = [(view, view.broadcast(turns)) for e, turns in zip(episodes, credit) for view in token_sequences(e)]
         count = max(sum(sum(view.mask) for view, _ in rows), 1)
         apart = 0.0
         for part in _parts(rows, [len(view.ids) for view, _ in rows]):
@@ -472,7 +472,7 @@ class Trainer:
         A turn limit is part of the rules here: nothing comes after it, as nothing does after an end.
         """
         values: dict[int, list[float]] = {}
-        rows = [(view, e) for e in episodes for view in token_views(e)]
+        rows = [(view, e) for e in episodes for view in token_sequences(e)]
         count = sum(len(view.spans) for view, _ in rows)
         total = 0.0
         for part in _parts(rows, [len(view.ids) for view, _ in rows]):

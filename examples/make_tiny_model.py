@@ -28,7 +28,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from gem_core import Episode, Generation, Renderer, Rollout, Sampling, make, run_batch, tasks_for, token_views
+from gem_core import Episode, Generation, Renderer, Rollout, Sampling, make, run_batch, tasks_for, token_sequences
 from gem_core.policies import TransformersPolicy
 
 
@@ -175,7 +175,7 @@ if __name__ == "__main__":
             # one at a time, so that the player's guesses do not depend on how the engine interleaves episodes
             engine = Rollout(Player(tokenizer, heeds, args.seed), renderer, concurrency=1)
             episodes = engine.run_batch(tasks_for(env_id, range(int(share * args.episodes))))
-            rows = transcripts[env_id, heeds] = [(view.ids, view.mask) for e in episodes for view in token_views(e)]
+            rows = transcripts[env_id, heeds] = [(view.ids, view.mask) for e in episodes for view in token_sequences(e)]
             longest = max(len(ids) for ids, _ in rows)
             print(f"{env_id}: heeding {heeds:.0%}, {success(episodes):.1%} of {len(rows)} succeed, of up to {longest} tokens")
 

@@ -39,7 +39,7 @@ from gem_core import (
     advantages,
     make,
     tasks_for,
-    token_views,
+    token_sequences,
 )
 from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError, MissingDependencyError
@@ -48,7 +48,7 @@ from gem_core.policies.tiny import load_folder
 from gem_core.records.file import RecordWriter
 from gem_core.training.advantage import estimators
 from gem_core.training.metrics_file import MetricsFile
-from gem_core.training.tracker import Tracker
+from gem_eval.tracker import Tracker
 from gem_eval.curves import draw_curves
 
 
@@ -255,7 +255,7 @@ def train(args: Args) -> bool:
 
             # 2. credit: one number per turn, spread over the tokens that turn sampled
             credit = advantages(batch, args.advantage, gamma=args.gamma)
-            rows = [(view, view.spread(turns)) for e, turns in zip(batch, credit) for view in token_views(e)]
+            rows = [(view, view.broadcast(turns)) for e, turns in zip(batch, credit) for view in token_sequences(e)]
             rows.sort(key=lambda row: len(row[0].ids))  # rows of like length share a forward pass
             tokens = sum(sum(view.mask) for view, _ in rows)  # Z, the valid action tokens of the update
 

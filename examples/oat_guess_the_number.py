@@ -34,7 +34,7 @@ from gem_core import GemError
 from gem_core.errors import ConfigError
 from gem_core.policies import tiny_model_path
 from gem_core.training.advantage import estimators
-from gem_oat import GemSpec
+from gem_oat import GemConfig
 
 
 @dataclass
@@ -152,7 +152,7 @@ def train(args: Args) -> bool:
 
     # the environment, as oat's actors play it
     batch = args.turns * args.gpus
-    spec = GemSpec(
+    spec = GemConfig(
         args.env,
         seeds=batch * args.updates,
         wrappers=args.wrappers,

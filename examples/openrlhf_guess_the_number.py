@@ -32,7 +32,7 @@ from gem_core.errors import ConfigError
 from gem_core.policies import load_smollm2
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.training.advantage import estimators
-from gem_openrlhf import GemSpec, launch
+from gem_openrlhf import GemConfig, launch
 
 
 @dataclass
@@ -174,7 +174,7 @@ def train(args: Args) -> bool:
 
     # the environment, as OpenRLHF takes it: a data set of starts, each with all that is needed to play it
     assert args.episodes is not None
-    spec = GemSpec(
+    spec = GemConfig(
         args.env,
         seeds=args.episodes // args.samples * args.updates,
         wrappers=args.wrappers,

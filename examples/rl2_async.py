@@ -31,7 +31,7 @@ import wandb
 from gem_core import Env, GemError, Wrapper
 from gem_core.env.wrapper_stack import register_wrapper
 from gem_core.policies.tiny import tiny_model_path
-from gem_rl2 import GemPPOTrainer, GemSpec, compose, start_process_group, which_rl2
+from gem_rl2 import GemPPOTrainer, GemConfig, compose, start_process_group, which_rl2
 
 slept: list[float] = []
 
@@ -73,7 +73,7 @@ def train(args: argparse.Namespace) -> None:
 
     # the environment
     register_wrapper("uneven", Uneven)
-    spec = GemSpec(
+    spec = GemConfig(
         "game:GuessTheNumber-v0-easy",
         seeds=args.episodes * args.updates,
         wrappers=[("uneven", {"slow": args.slow, "seconds": args.seconds})],

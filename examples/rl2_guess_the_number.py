@@ -35,7 +35,7 @@ from gem_core.policies.tiny import tiny_model_path
 from gem_core.training.advantage import estimators
 from gem_core.training.metrics_file import MetricsFile
 from gem_eval.curves import draw_curves
-from gem_rl2 import GemPPOTrainer, GemSpec, compose, start_process_group, which_rl2
+from gem_rl2 import GemPPOTrainer, GemConfig, compose, start_process_group, which_rl2
 
 
 @dataclass
@@ -164,7 +164,7 @@ def train(args: Args) -> bool:
             (out / name).unlink(missing_ok=True)
 
     # the environment: RL2 makes an update of each `episodes // samples` starts, so that their number sets the number of updates
-    spec = GemSpec(
+    spec = GemConfig(
         args.env,
         seeds=range(args.seed * 10**6, args.seed * 10**6 + args.episodes // args.samples * args.updates),
         wrappers=args.wrappers,

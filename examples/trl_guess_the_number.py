@@ -34,7 +34,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout functions are 
 import torch
 from trl import GRPOConfig
 
-from gem_core import GemError, RandomPlayer, Renderer, Rollout, tasks_for, token_views
+from gem_core import GemError, RandomPlayer, Renderer, Rollout, tasks_for, token_sequences
 from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies import load_smollm2, load_tiny
@@ -43,7 +43,7 @@ from gem_core.training.advantage import estimators
 from gem_core.training.demonstrations import tokenised
 from gem_core.training.metrics_file import MetricsFile
 from gem_eval.curves import draw_curves
-from gem_trl import GemGRPOTrainer, GemSpec
+from gem_trl import GemGRPOTrainer, GemConfig
 
 
 @dataclass
@@ -154,7 +154,7 @@ def teach(model: Any, tokenizer: Any, args: Args, rows: int = 32) -> None:
     broken = next((e for e in played if e.failed), None)
     if broken is not None:
         raise ConfigError(f"--lessons needs an environment that a random player can play; {broken!r}")
-    views = [view for e in played for view in token_views(tokenised(e, Renderer(tokenizer)))]
+    views = [view for e in played for view in token_sequences(tokenised(e, Renderer(tokenizer)))]
     random.Random(args.seed).shuffle(views)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
     model.to("cuda" if torch.cuda.is_available() else "cpu").train()
@@ -181,7 +181,7 @@ def train(args: Args) -> bool:
         (out / name).unlink(missing_ok=True)
 
     # the environment, as TRL takes it: a data set of starts, a rollout function, a reward function
-    spec = GemSpec(
+    spec = GemConfig(
         args.env,
         seeds=args.episodes // args.samples * args.updates,
         wrappers=args.wrappers,

@@ -37,14 +37,14 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout functions are 
 import torch
 from trl import GRPOConfig
 
-from gem_core import GemError, Generation, Limits, Renderer, Rollout, Sampling, token_views
+from gem_core import GemError, Generation, Limits, Renderer, Rollout, Sampling, token_sequences
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies import load_smollm2, load_tiny
 from gem_core.policies.tiny import load_folder
 from gem_core.training.advantage import estimators
 from gem_core.training.metrics_file import MetricsFile
 from gem_eval.curves import draw_curves
-from gem_trl import GemGRPOTrainer, GemSpec
+from gem_trl import GemGRPOTrainer, GemConfig
 
 
 @dataclass
@@ -97,7 +97,7 @@ def write_problems(path: Path, operation: str, largest: int, seed: int, count: i
             file.write(json.dumps({"problem": f"What is {a} {operation} {b}?", "answer": str(work(a, b))}) + "\n")
 
 
-def teach(model: Any, tokenizer: Any, spec: GemSpec, args: Args) -> None:
+def teach(model: Any, tokenizer: Any, spec: GemConfig, args: Args) -> None:
     """Imitation of the student's tokens, played by the real engine in the real environment."""
     began = time.time()
     rows = {}
@@ -105,7 +105,7 @@ def teach(model: Any, tokenizer: Any, spec: GemSpec, args: Args) -> None:
         student = Student(tokenizer, calls, args.seed)
         with Rollout(student, Renderer(tokenizer), limits=Limits(max_turns=4), concurrency=1) as engine:
             episodes = engine.run_batch([spec.task(seed, seed) for seed in range(800)])
-        rows[calls] = [(view.ids, view.mask) for e in episodes for view in token_views(e)]
+        rows[calls] = [(view.ids, view.mask) for e in episodes for view in token_sequences(e)]
     rng = random.Random(args.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01)
     model.train()
@@ -163,7 +163,7 @@ def train(args: Args) -> bool:
 
     # the environment, as TRL takes it: a data set of starts, a rollout function, a reward function
     tiny = args.model == "tiny"
-    spec = GemSpec(
+    spec = GemConfig(
         args.env or "math:Sample-v0",
         env_kwargs={} if args.env else {"dataset": str(out / "problems.jsonl")},
         seeds=args.episodes // args.samples * args.updates,

@@ -38,7 +38,7 @@ from gem_core.policies import load_smollm2, tiny_model_path
 from gem_core.training.advantage import estimators
 from gem_core.training.metrics_file import MetricsFile
 from gem_eval.curves import draw_curves
-from gem_verl import GemSpec
+from gem_verl import GemConfig
 
 STAND_INS = Path(__file__).resolve().parents[1] / "tests" / "adapters" / "verl"
 
@@ -175,7 +175,7 @@ def train(args: Args) -> bool:
         old.unlink()
 
     # the environment, as verl takes it: a data set of starts, an agent loop, an estimator
-    spec = GemSpec(
+    spec = GemConfig(
         args.env,
         seeds=args.episodes // args.samples * args.updates,
         eval_seeds=args.validate,

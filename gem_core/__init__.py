@@ -45,7 +45,7 @@ from gem_core.rollout.renderer import Renderer
 from gem_core.training.advantage import advantages, register_estimator
 from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.metrics_file import MetricsFile
-from gem_core.training.sequences import TokenView, token_views
+from gem_core.training.sequences import TokenSequence, token_sequences
 from gem_core.types import (
     Context,
     Episode,
@@ -107,7 +107,7 @@ __all__ = [
     "StopReason",
     "Task",
     "ToGymnasium",
-    "TokenView",
+    "TokenSequence",
     "Turn",
     "TurnStatus",
     "UnknownNameError",
@@ -128,7 +128,7 @@ __all__ = [
     "run_episode",
     "spec",
     "tasks_for",
-    "token_views",
+    "token_sequences",
 ]
 
 

@@ -6,15 +6,26 @@ from typing import Any
 
 from gem_core.errors import ConfigError
 
-__all__ = ["short", "whole_number"]
+__all__ = ["short", "whole_number", "whole_number_or_none"]
 
 
 def whole_number(name: str, value: Any, at_least: int, at_most: int | None = None) -> int:
-    """A parameter that must be a whole number in a range, or an error that says so."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least or (at_most is not None and value > at_most):
+    """Return `value` if it is a whole number in the range; raise `ConfigError` otherwise."""
+    if not _is_whole(value, at_least) or (at_most is not None and value > at_most):
         allowed = f"from {at_least} to {at_most}" if at_most is not None else f"from {at_least} up"
         raise ConfigError(f"{name} must be a whole number {allowed}; given: {value!r}")
-    return value
+    return int(value)
+
+
+def whole_number_or_none(name: str, value: Any, at_least: int, none: str) -> int | None:
+    """As `whole_number`, with None allowed; `none` says what None means, as in "no limit"."""
+    if value is not None and not _is_whole(value, at_least):
+        raise ConfigError(f"{name} must be a whole number from {at_least} up, or None for {none}; given: {value!r}")
+    return None if value is None else int(value)
+
+
+def _is_whole(value: Any, at_least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
 def short(value: object, limit: int = 80) -> str:

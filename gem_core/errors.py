@@ -14,6 +14,8 @@ GemError
 │   ├── DeadlineError (TimeoutError)     a step, a generation or an episode took too long
 │   └── EnvDiedError (RuntimeError)      the process an environment lived in is gone
 ├── PolicyError (RuntimeError)           a policy failed, or returned something outside its contract
+│   └── EngineError                      a trainer's generation engine failed: the run ends, not one episode
+├── BatchMismatchError (RuntimeError)    what reaches a trainer's loss is not what was played
 ├── RenderError (ValueError)             a chat template cannot be used token-exactly
 ├── NotTrainableError (ValueError)       an episode without token ids was given to training code
 ├── RecordError (ValueError)             a record file cannot be read
@@ -29,14 +31,16 @@ from collections.abc import Iterable
 
 __all__ = [
     "ActionTypeError",
+    "BatchMismatchError",
     "CheckError",
     "ConfigError",
+    "ContractError",
     "DeadlineError",
+    "EngineError",
     "EnvDiedError",
     "EnvError",
     "GemError",
     "MissingDependencyError",
-    "ContractError",
     "NotTrainableError",
     "OptionError",
     "PluginError",
@@ -134,6 +138,14 @@ class EnvDiedError(EnvError, RuntimeError):
 
 class PolicyError(GemError, RuntimeError):
     """Raised when a policy fails or returns something outside its contract."""
+
+
+class EngineError(PolicyError):
+    """Raised when a trainer's generation engine fails. It ends the run: continuing would train on empty batches."""
+
+
+class BatchMismatchError(GemError, RuntimeError):
+    """Raised when what reaches a trainer's loss is not what was played: ids, a mask or whole sequences changed on the way."""
 
 
 class RenderError(GemError, ValueError):

@@ -21,10 +21,10 @@ __all__ = [
     "Message",
     "Role",
     "Sampling",
-    "TurnStatus",
     "StopReason",
     "Task",
     "Turn",
+    "TurnStatus",
 ]
 
 Role = Literal["system", "user", "assistant", "tool", "continuation"]

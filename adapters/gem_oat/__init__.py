@@ -12,16 +12,16 @@ from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_oat.advantage import GemLearner
-    from gem_oat.config import GemSpec
+    from gem_oat.config import GemConfig
     from gem_oat.convert import GemTransition
     from gem_oat.rollout import GemActor
 
-__all__ = ["ADAPTER", "GemActor", "GemLearner", "GemSpec", "GemTransition", "register_adapters"]
+__all__ = ["ADAPTER", "GemActor", "GemLearner", "GemConfig", "GemTransition", "register_adapters"]
 
 _OFFERS = {
     "GemActor": "gem_oat.rollout",
     "GemLearner": "gem_oat.advantage",
-    "GemSpec": "gem_oat.config",
+    "GemConfig": "gem_oat.config",
     "GemTransition": "gem_oat.convert",
 }
 
@@ -41,7 +41,7 @@ ADAPTER = Adapter(
         "pip install '.[oat-llm]' -c constraints/oat.txt",
     ),
     capabilities=Capabilities(
-        several_rows=True,  # every turn is a transition of its own
+        several_sequences=True,  # every turn is a transition of its own
         masked_turns=True,  # by `Transition.loss_mask`
         failed_episodes=True,  # one untrained transition in their place: a batch has an exact size
         groups=True,  # an actor starts its episodes itself

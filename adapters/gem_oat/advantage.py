@@ -72,7 +72,7 @@ class GemLearner(PPOMultiTurnLearner):
         return {f"eval/{name}": number for name, number in found.items()}
 
     def eval_and_log(self, train_info: dict[str, Any], eval: bool = False, save: bool = False) -> None:
-        """oat's own; and a line in `GemSpec.metrics` after each update."""
+        """oat's own; and a line in `GemConfig.metrics` after each update."""
         super().eval_and_log(train_info, eval, save)
         path, done = self.args.gem.metrics, train_info.get("train/learning_round", 0)
         if path is None or done == self._logged or not self.strategy.is_rank_0():  # oat logs the last update twice

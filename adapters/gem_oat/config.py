@@ -9,17 +9,17 @@ from typing import Any
 from gem_core.adapter_kit.declaration import require
 from gem_core.errors import ConfigError
 from gem_core.training.advantage import advantages, estimators
-from gem_core.training.config import TrainingSpec
+from gem_core.training.config import TrainingConfig
 from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.moments import Gather
 from gem_core.types import Episode
 from gem_oat import ADAPTER
 
-__all__ = ["GemSpec", "check_args", "learners"]
+__all__ = ["GemConfig", "check_args", "learners"]
 
 
 @dataclass
-class GemSpec(TrainingSpec):
+class GemConfig(TrainingConfig):
     """An environment for oat: `PPOArgs(..., **spec.arguments())`, then `spec.program(args)` for launchpad.
 
     Actors play without end: an episode that is not finished when a batch is full goes on in the next one.
@@ -113,13 +113,13 @@ def learners(args: Any) -> int:
     return int(here * args.num_groups)
 
 
-def check_args(args: Any, given: GemSpec) -> None:
+def check_args(args: Any, given: GemConfig) -> None:
     """Refuses settings that would break what gem promises, with the remedy."""
     require(ADAPTER)
     for name, value in given.arguments().items():
         if getattr(args, name) != value:
             raise ConfigError(
-                f"{name}={getattr(args, name)!r} does not go with this GemSpec, which needs {name}={value!r}; build the "
+                f"{name}={getattr(args, name)!r} does not go with this GemConfig, which needs {name}={value!r}; build the "
                 "arguments as PPOArgs(..., **spec.arguments()), and say what you want in the spec"
             )
     ranks, size = learners(args), args.rollout_batch_size_per_device
@@ -175,7 +175,7 @@ def check_args(args: Any, given: GemSpec) -> None:
         (
             args.ignore_no_eos or args.non_stop_penalty != 0 or args.non_stop_fixed_reward is not None,
             "ignore_no_eos, non_stop_penalty and non_stop_fixed_reward are ignored by oat's multi-turn actor; "
-            "GemSpec(on_cut='mask') leaves a turn that was cut untrained",
+            "GemConfig(on_cut='mask') leaves a turn that was cut untrained",
         ),
     ]
     for refused, why in refusals:

@@ -16,14 +16,14 @@ from oat.algorithms.ppo import PPOArgs
 from oat.args import default_args_validation
 
 from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.harness import TrainedSequence
 from gem_core.errors import GemError
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode
 from gem_oat import ADAPTER
 from gem_oat.advantage import GemLearner
-from gem_oat.config import GemSpec, check_args
+from gem_oat.config import GemConfig, check_args
 from gem_oat.rollout import collect, count_up
 
 __all__ = ["OatHarness", "harness"]
@@ -39,8 +39,8 @@ class OatHarness:
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "total"})
-    row_per_turn = True
-    settled_placeholders = True  # by `settle_fillers`
+    sequence_per_turn = True
+    padding_has_logprobs = True  # by `settle_fillers`
 
     def __init__(self, **settings: Any) -> None:
         self.version = version("oat-llm")
@@ -48,7 +48,7 @@ class OatHarness:
         self._learners: dict[bool, Any] = {}
         self._ranks: list[_Rank] = []
 
-    def train(self, case: Case) -> list[TrainedRow]:
+    def train(self, case: Case) -> list[TrainedSequence]:
         return self._rows(self._update(case, case.episodes))
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ class OatHarness:
         trained = sum(len(turn.action_ids) for e in case.episodes for t, turn in enumerate(e.turns) if e.trained(t))
         return trained / (_BATCH * _TOKENS)
 
-    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
+    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Processes, each with a learner of its own and its part of the batch; they are kept for the next case."""
         if not self._ranks:
             port = _free_port()
@@ -111,14 +111,14 @@ class OatHarness:
         """What goes into the loss."""
         return data
 
-    def _rows(self, data: Mapping[str, Any]) -> list[TrainedRow]:
+    def _rows(self, data: Mapping[str, Any]) -> list[TrainedSequence]:
         """oat's tensors, padding taken off."""
         found = []
         for i, prompt in enumerate(data["prompt_ids_lens"]):
             ids = data["input_ids"][i][data["attention_mask"][i].bool()].tolist()
             behind, trained = len(ids) - prompt, bool(data["loss_masks"][i])
             found.append(
-                TrainedRow(
+                TrainedSequence(
                     ids=ids,
                     mask=[0] * prompt + [int(trained)] * behind,
                     advantages=[0.0] * prompt + [float(data["advantages"][i])] * behind,
@@ -128,9 +128,9 @@ class OatHarness:
             )
         return found
 
-    def _spec(self, case: Case) -> GemSpec:
+    def _spec(self, case: Case) -> GemConfig:
         needed = {k: v for k, v in case.arguments.items() if k != "values"}
-        return GemSpec(
+        return GemConfig(
             "game:GuessTheNumber-v0-easy",
             seeds=64,
             samples=2,
@@ -157,7 +157,7 @@ class _Rank:
         self.process.start()
         theirs.close()
 
-    def answer(self) -> list[TrainedRow]:
+    def answer(self) -> list[TrainedSequence]:
         """Its rows; what it raised is raised here."""
         if not self.connection.poll(300):
             raise RuntimeError("a rank did not answer within 300 s")
@@ -195,7 +195,7 @@ def _given_values(learner: Any, case: Case, episodes: Sequence[Episode]) -> Iter
         hook.remove()
 
 
-def make_learner(spec: GemSpec, *, rank: int = 0, ranks: int = 1, port: int | None = None, **settings: Any) -> GemLearner:
+def make_learner(spec: GemConfig, *, rank: int = 0, ranks: int = 1, port: int | None = None, **settings: Any) -> GemLearner:
     """A learner that is asked for its updates one by one: oat's own, in this process, and without actors."""
     args = PPOArgs(
         pretrain=str(tiny_model_path()),

@@ -29,7 +29,7 @@ from gem_core.rollout.engine import Rollout
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Generation, Message, Sampling, Task
-from gem_oat.config import GemSpec, learners
+from gem_oat.config import GemConfig, learners
 from gem_oat.convert import FinishedGroups, GemTransition, filler, to_transitions
 
 __all__ = ["SUMS", "EndlessPlay", "GemActor", "collect", "count_up", "tasks_of"]
@@ -39,7 +39,7 @@ SUMS = "gem_sums/"
 
 
 class GemActor(PPOMultiTurnActor):
-    """Plays the environment of `args.gem`, a GemSpec."""
+    """Plays the environment of `args.gem`, a GemConfig."""
 
     def init(self, actor_id: int, save_path: str) -> None:
         """oat's own: vLLM and tokenizer; then gem's renderer, and everything that is played with."""
@@ -141,7 +141,7 @@ class EndlessPlay:
         *,
         sampling: Sampling,
         limits: Any,
-        spec: GemSpec,
+        spec: GemConfig,
     ) -> None:
         self._generate, self._tasks, self._finished = generate, tasks, finished
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -182,7 +182,7 @@ class EndlessPlay:
             raise
 
 
-def tasks_of(spec: GemSpec, seed: int, actor: int, actors: int) -> Iterator[Task]:
+def tasks_of(spec: GemConfig, seed: int, actor: int, actors: int) -> Iterator[Task]:
     """Each actor's share of the starts, in another order every time round, `samples` times each, without end."""
     index = count()
     for epoch in count():

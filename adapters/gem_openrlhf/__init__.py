@@ -12,17 +12,17 @@ from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_openrlhf.advantage import GemExperienceMaker
-    from gem_openrlhf.config import GemSpec
+    from gem_openrlhf.config import GemConfig
     from gem_openrlhf.launcher import launch
     from gem_openrlhf.rollout import GemAgentExecutor
     from gem_openrlhf.trainer import install
 
-__all__ = ["ADAPTER", "GemAgentExecutor", "GemExperienceMaker", "GemSpec", "install", "launch", "register_adapters"]
+__all__ = ["ADAPTER", "GemAgentExecutor", "GemExperienceMaker", "GemConfig", "install", "launch", "register_adapters"]
 
 _OFFERS = {
     "GemAgentExecutor": "gem_openrlhf.rollout",
     "GemExperienceMaker": "gem_openrlhf.advantage",
-    "GemSpec": "gem_openrlhf.config",
+    "GemConfig": "gem_openrlhf.config",
     "install": "gem_openrlhf.trainer",
     "launch": "gem_openrlhf.launcher",
 }
@@ -46,7 +46,7 @@ ADAPTER = Adapter(
         "pip install '.[openrlhf]' -c constraints/openrlhf.txt",
     ),
     capabilities=Capabilities(
-        several_rows=False,  # an agent executor returns exactly one sequence per call
+        several_sequences=False,  # an agent executor returns exactly one sequence per call
         masked_turns=True,  # by `action_ranges`
         failed_episodes=True,  # a placeholder row; our trainer keeps OpenRLHF from dividing by its zero tokens
         groups=True,  # `n_samples_per_prompt` calls share a label

@@ -16,7 +16,7 @@ from gem_core.errors import ConfigError, GemError
 from gem_core.training.metrics import BatchMetrics, advantage_sizes
 from gem_core.training.sequences import discounted_returns
 from gem_core.types import Episode
-from gem_openrlhf.config import GemSpec
+from gem_openrlhf.config import GemConfig
 from gem_openrlhf.convert import Played, spread
 
 __all__ = ["GemExperienceMaker", "MaskLostError"]
@@ -27,7 +27,7 @@ class MaskLostError(GemError, RuntimeError):
 
 
 class GemExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
-    """OpenRLHF's experience maker with per-turn advantages by the estimator of the `GemSpec` that was played."""
+    """OpenRLHF's experience maker with per-turn advantages by the estimator of the `GemConfig` that was played."""
 
     metrics: dict[str, float] | None = None
     """How the last batch went."""
@@ -61,7 +61,7 @@ class GemExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
         return experiences
 
 
-def spec_of(played: Sequence[Any]) -> GemSpec:
+def spec_of(played: Sequence[Any]) -> GemConfig:
     """The one spec a batch is credited by."""
     for found in played:
         if not isinstance(found, Played):
@@ -69,7 +69,7 @@ def spec_of(played: Sequence[Any]) -> GemSpec:
                 "a sample was not played by gem, so that its turns are not known; point --train.agent_func_path to "
                 f"gem_openrlhf's agent.py, or a file that imports GemAgentExecutor as AgentExecutor. Label: {str(found)[:80]!r}"
             )
-    specs: list[GemSpec] = [found.spec for found in played]
+    specs: list[GemConfig] = [found.spec for found in played]
     ways = {(s.advantage, s.gamma, str(sorted(s.estimator_kwargs.items()))) for s in specs}
     if len(ways) > 1:
         raise ConfigError(f"the data sets disagree on how turns are credited: {sorted(ways)}; write them all with one of these")

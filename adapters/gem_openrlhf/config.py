@@ -1,7 +1,7 @@
 """Config: what an OpenRLHF user says about an environment, and what OpenRLHF settings go with it.
 
 OpenRLHF builds an agent executor without arguments, in a process of its own. What it needs to know rides in the label of
-each prompt: the data set that `GemSpec.write` makes is the whole configuration.
+each prompt: the data set that `GemConfig.write` makes is the whole configuration.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 
 from gem_core.errors import ConfigError
 from gem_core.training.advantage import estimators
-from gem_core.training.config import TrainingSpec
+from gem_core.training.config import TrainingConfig
 from gem_openrlhf import ADAPTER
 
-__all__ = ["GemSpec", "check_args", "read_label"]
+__all__ = ["GemConfig", "check_args", "read_label"]
 
-_NOT_IN_LABELS = ("seeds", "eval_seeds", "eval_kwargs")
+_NOT_IN_LABELS = ("seeds", "eval_seeds", "eval_env_kwargs")
 _CLIP_RANGE = (-10, 10)
 
 
 @dataclass
-class GemSpec(TrainingSpec):
+class GemConfig(TrainingConfig):
     """An environment for OpenRLHF: writes the data set of starts that `train_ppo_ray` reads, one row per seed.
 
     OpenRLHF plays each row `--rollout.n_samples_per_prompt` times. The estimator is used by the trainers `install` puts in.
@@ -60,7 +60,7 @@ class GemSpec(TrainingSpec):
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "env_kwargs" and evaluation:
-                value = {**value, **self.eval_kwargs}
+                value = {**value, **self.eval_env_kwargs}
             if field.name == "horizon":
                 value = None if value is None else asdict(value)
             if field.name in ("record", "metrics") and value is not None:
@@ -77,42 +77,42 @@ class GemSpec(TrainingSpec):
         return [f'{{"seed": {seed}, "gem": {gem}}}' for seed in seeds]
 
 
-def read_label(label: Any) -> tuple[GemSpec, int]:
+def read_label(label: Any) -> tuple[GemConfig, int]:
     """The spec and the seed that a row of the data set carries."""
     try:
         said = json.loads(label)
         seed, gem = int(said["seed"]), json.dumps(said["gem"])
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(
-            "a prompt carries no gem task in its label; train on what GemSpec.write made, with --data.label_key label. "
+            "a prompt carries no gem task in its label; train on what GemConfig.write made, with --data.label_key label. "
             f"Given: {str(label)[:120]!r}"
         ) from error
     return _spec(gem), seed
 
 
 @lru_cache(maxsize=64)
-def _spec(gem: str) -> GemSpec:
-    return GemSpec(**json.loads(gem))
+def _spec(gem: str) -> GemConfig:
+    return GemConfig(**json.loads(gem))
 
 
-def check_args(args: Any, given: GemSpec | None) -> None:
+def check_args(args: Any, given: GemConfig | None) -> None:
     """Refuses settings of OpenRLHF's that would break what gem promises, with the remedy. `given`: what is trained on, where
     that could be read."""
     algo, reward = args.algo, args.reward
     refusals = [
         (
             algo.advantage.estimator != "reinforce",
-            f"--algo.advantage.estimator {algo.advantage.estimator}: the estimator is GemSpec(advantage=...); give `reinforce`, "
+            f"--algo.advantage.estimator {algo.advantage.estimator}: the estimator is GemConfig(advantage=...); give `reinforce`, "
             "for which OpenRLHF loads no critic",
         ),
         (
             algo.advantage.gamma != 1.0,
             f"--algo.advantage.gamma {algo.advantage.gamma} discounts per token, the environment's words included; leave it at 1 "
-            "and set GemSpec(gamma=...), which is per turn",
+            "and set GemConfig(gamma=...), which is per turn",
         ),
         (
             algo.advantage.no_std_norm,
-            "--algo.advantage.no_std_norm is for OpenRLHF's own estimators; GemSpec(advantage='grpo', "
+            "--algo.advantage.no_std_norm is for OpenRLHF's own estimators; GemConfig(advantage='grpo', "
             "estimator_kwargs={'scale': False}) leaves the division out",
         ),
         (
@@ -123,7 +123,7 @@ def check_args(args: Any, given: GemSpec | None) -> None:
         (
             reward.overlong_buffer_len is not None or reward.stop_properly_penalty_coef is not None,
             "--reward.overlong_buffer_len and --reward.stop_properly_penalty_coef change one number per episode, which turns "
-            "do not have; leave them out, and GemSpec(on_cut='mask') leaves cut turns untrained",
+            "do not have; leave them out, and GemConfig(on_cut='mask') leaves cut turns untrained",
         ),
         (
             tuple(reward.clip_range) != _CLIP_RANGE,

@@ -28,12 +28,12 @@ from ray.util.placement_group import placement_group
 from transformers import AutoTokenizer
 
 from gem_core.adapter_kit.conformance.golden import END, Case
-from gem_core.adapter_kit.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.harness import TrainedSequence
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.types import Episode
 from gem_openrlhf import ADAPTER
 from gem_openrlhf.advantage import GemExperienceMaker
-from gem_openrlhf.config import GemSpec
+from gem_openrlhf.config import GemConfig
 from gem_openrlhf.convert import to_response
 from gem_openrlhf.trainer import GemActorTrainer
 
@@ -57,7 +57,7 @@ class OpenRLHFHarness:
         self.version = version("openrlhf")
         self._groups: dict[int, Any] = {}
 
-    def train(self, case: Case) -> list[TrainedRow]:
+    def train(self, case: Case) -> list[TrainedSequence]:
         return self._deal(case, case.episodes, ranks=1)[0]
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
@@ -69,11 +69,11 @@ class OpenRLHFHarness:
         """`token-mean`, OpenRLHF's default, divides by the trained tokens of the whole update: the canonical weighting."""
         return 1.0
 
-    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
+    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Processes of their own, to which OpenRLHF deals a batch out in equal chunks, in order."""
         return self._deal(case, [episode for part in parts for episode in part], ranks=len(parts))
 
-    def _deal(self, case: Case, episodes: Sequence[Episode], ranks: int) -> list[list[TrainedRow]]:
+    def _deal(self, case: Case, episodes: Sequence[Episode], ranks: int) -> list[list[TrainedSequence]]:
         """What each rank is sent to train on."""
         group = self._group(ranks)
         experiences = self._experiences(case, episodes, group, rows=2 if ranks == 1 and len(episodes) > 1 else 1)
@@ -84,7 +84,7 @@ class OpenRLHFHarness:
         """What OpenRLHF's own code makes of the episodes, up to what it sends to the ranks."""
         args = read_args(*_FLAGS, "--rollout.batch_size", str(len(episodes)), "--rollout.micro_batch_size", str(rows))
         args.algo.advantage.is_correction_level = "token"  # so that logprobs are carried
-        spec = GemSpec("game:GuessTheNumber-v0-easy", advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments)
+        spec = GemConfig("game:GuessTheNumber-v0-easy", advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments)
         tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
         strategy, engine = SimpleNamespace(args=args), _Engine(_Replay(spec, episodes))
         prompts = [(["golden"], [f"golden {i}"], [str(i)], [None]) for i in range(len(episodes))]
@@ -131,7 +131,7 @@ def read_args(*flags: str) -> Any:
 class _Replay(AgentExecutorBase):  # type: ignore[misc]
     """An executor that plays nothing: it hands over episodes that exist."""
 
-    def __init__(self, spec: GemSpec, episodes: Sequence[Episode]) -> None:
+    def __init__(self, spec: GemConfig, episodes: Sequence[Episode]) -> None:
         self.spec, self.episodes = spec, episodes
 
     async def execute(self, prompt: str, label: str, **_: Any) -> dict[str, Any]:
@@ -175,10 +175,10 @@ class _Held(BaseModelActor):  # type: ignore[misc]
             self.items, self.fresh = [], False
         self.items += remove_padding_in_sequences(split_experience_batch(experience))
 
-    def rows(self) -> list[TrainedRow]:
+    def rows(self) -> list[TrainedSequence]:
         """What there is to train on, without the padding."""
         return [
-            TrainedRow(
+            TrainedSequence(
                 ids=item.sequences.tolist(),
                 mask=[0, *item.action_mask.tolist()],
                 advantages=[0.0, *item.advantages.tolist()],

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gem_core.errors import ConfigError
-from gem_core.training.sequences import TokenView, placeholder, token_views
+from gem_core.training.sequences import TokenSequence, padding_sequence, token_sequences
 from gem_core.types import Episode, FinishReason, StopReason
 
 if TYPE_CHECKING:
-    from gem_openrlhf.config import GemSpec
+    from gem_openrlhf.config import GemConfig
 
 __all__ = ["Played", "row_of", "spread", "to_response", "truncated"]
 
@@ -27,14 +27,14 @@ class Played:
     """What stands in the place of a sample's label: that label, how its episode went, and the row it became."""
 
     label: str
-    spec: GemSpec
+    spec: GemConfig
     episode: Episode
-    row: TokenView
+    row: TokenSequence
 
 
-def row_of(episode: Episode, end_id: int) -> TokenView:
+def row_of(episode: Episode, end_id: int) -> TokenSequence:
     """The one row OpenRLHF takes per episode; a placeholder where there is nothing to train."""
-    views = token_views(episode)
+    views = token_sequences(episode)
     if len(views) > 1:
         raise ConfigError(
             f"the episode of {episode.env_id} with seed {episode.seed} has {len(views)} rows, because its context was rewritten "
@@ -42,10 +42,10 @@ def row_of(episode: Episode, end_id: int) -> TokenView:
         )
     if views:
         return views[0]
-    return placeholder(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)
+    return padding_sequence(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)
 
 
-def to_response(prompt: str, label: str, spec: GemSpec, episode: Episode, end_id: int, logprobs: bool) -> dict[str, Any]:
+def to_response(prompt: str, label: str, spec: GemConfig, episode: Episode, end_id: int, logprobs: bool) -> dict[str, Any]:
     """What an executor returns. Only trained turns are in `action_ranges`, so that everything else is masked."""
     row = row_of(episode, end_id)
     return {
@@ -70,6 +70,6 @@ def truncated(episode: Episode) -> bool:
     return cut or episode.stop in _NO_ROOM
 
 
-def spread(row: TokenView, per_turn: Sequence[float]) -> list[float]:
+def spread(row: TokenSequence, per_turn: Sequence[float]) -> list[float]:
     """One number per action position, 0 where nothing is trained; position i is the log-probability of token i + 1."""
-    return row.spread(per_turn)[1:]
+    return row.broadcast(per_turn)[1:]

@@ -3,9 +3,9 @@
     python -m gem_openrlhf --gem.env_id game:GuessTheNumber-v0-easy --gem.seeds 4096 --gem.gamma 0.9 \\
         --actor.model_name_or_path Qwen/Qwen3-0.6B --vllm.num_engines 1 --algo.kl.init_coef 0 ...
 
-`--gem.NAME` is the field NAME of `GemSpec`: text and numbers as they are, everything else as JSON. The data set they make
+`--gem.NAME` is the field NAME of `GemConfig`: text and numbers as they are, everything else as JSON. The data set they make
 goes to `--gem.data` (default: gem_data.jsonl), and the starts to evaluate on beside it. Without `--gem.env_id`, give
-`--data.prompt_dataset` what `GemSpec.write` wrote.
+`--data.prompt_dataset` what `GemConfig.write` wrote.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any, get_args, get_type_hints
 from gem_core.cli.terminal import say
 from gem_core.errors import ConfigError, GemError, MissingDependencyError
 from gem_openrlhf import ADAPTER
-from gem_openrlhf.config import GemSpec
+from gem_openrlhf.config import GemConfig
 
 __all__ = ["launch", "parse_flags"]
 
 _AGENT = Path(__file__).with_name("agent.py")
 
 
-def launch(flags: Sequence[str], spec: GemSpec | None = None, data: str | Path = "gem_data.jsonl") -> None:
+def launch(flags: Sequence[str], spec: GemConfig | None = None, data: str | Path = "gem_data.jsonl") -> None:
     """Trains. `flags`: OpenRLHF's. `spec`: written to `data` and trained on; None where a flag names the data set."""
     try:
         import ray
@@ -64,7 +64,7 @@ def launch(flags: Sequence[str], spec: GemSpec | None = None, data: str | Path =
             ray.shutdown()
 
 
-def parse_flags(flags: Sequence[str]) -> tuple[list[str], GemSpec | None, str]:
+def parse_flags(flags: Sequence[str]) -> tuple[list[str], GemConfig | None, str]:
     """(OpenRLHF's flags, the spec that the `--gem.` flags make, where its data set goes)."""
     rest: list[str] = []
     said: dict[str, str] = {}
@@ -78,17 +78,17 @@ def parse_flags(flags: Sequence[str]) -> tuple[list[str], GemSpec | None, str]:
             raise ConfigError(f"--gem.{name} needs a value")
         said[name] = value
     data = said.pop("data", "gem_data.jsonl")
-    known = [field.name for field in fields(GemSpec)]
+    known = [field.name for field in fields(GemConfig)]
     for name in said:
         if name not in known:
-            raise ConfigError(f"--gem.{name}: GemSpec has no such field; it has: {', '.join(known)}")
+            raise ConfigError(f"--gem.{name}: GemConfig has no such field; it has: {', '.join(known)}")
     if said and "env_id" not in said:
         raise ConfigError(f"--gem.{next(iter(said))} says how to play, and nothing says what; give --gem.env_id")
-    return rest, GemSpec(**{name: _value(name, text) for name, text in said.items()}) if said else None, data
+    return rest, GemConfig(**{name: _value(name, text) for name, text in said.items()}) if said else None, data
 
 
 def _value(name: str, text: str) -> Any:
-    kind = get_type_hints(GemSpec)[name]
+    kind = get_type_hints(GemConfig)[name]
     if str in (kind, *get_args(kind)) and text[:1] not in "[{":
         return text
     try:
@@ -103,7 +103,7 @@ def _has(flags: Sequence[str], name: str) -> bool:
 
 def _refuse(flags: Sequence[str], name: str, why: str) -> None:
     if _has(flags, name):
-        raise ConfigError(f"{name} is given, and so is a GemSpec: {why}; leave one of them out")
+        raise ConfigError(f"{name} is given, and so is a GemConfig: {why}; leave one of them out")
 
 
 def main() -> None:

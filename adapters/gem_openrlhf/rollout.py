@@ -24,7 +24,7 @@ from gem_openrlhf.convert import to_response
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gem_openrlhf.config import GemSpec
+    from gem_openrlhf.config import GemConfig
 
 __all__ = ["GemAgentExecutor"]
 
@@ -60,12 +60,12 @@ class GemAgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             self._stage.record(spec.record, episode)
         return to_response(prompt, label, spec, episode, renderer.turn_end or 0, logprobs=sampling_params.logprobs is not None)
 
-    async def _play(self, spec: GemSpec, seed: int, engine: _Engine, renderer: Renderer, max_length: int) -> Episode:
+    async def _play(self, spec: GemConfig, seed: int, engine: _Engine, renderer: Renderer, max_length: int) -> Episode:
         limits = spec.limits(engine.step, max_context=max_length)
         sampling = engine.sampling(spec.max_turn_tokens, max_length)
         return await self._stage.play(spec.task(seed), engine, renderer, sampling, limits)
 
-    def _renderer(self, spec: GemSpec, tokenizer: Any) -> Renderer:
+    def _renderer(self, spec: GemConfig, tokenizer: Any) -> Renderer:
         """One for each template: OpenRLHF sends a new copy of the tokenizer with every prompt."""
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         key = json.dumps([tokenizer.name_or_path, tokenizer.chat_template, dict(spec.template_kwargs)], default=str)

@@ -30,7 +30,7 @@ from gem_core.adapter_kit.declaration import require
 from gem_core.errors import GemError, UnknownNameError
 from gem_openrlhf import ADAPTER
 from gem_openrlhf.advantage import GemExperienceMaker
-from gem_openrlhf.config import GemSpec, check_args, check_gpus, read_label
+from gem_openrlhf.config import GemConfig, check_args, check_gpus, read_label
 
 __all__ = ["GemActorTrainer", "GemPPOTrainer", "GemPolicyActor", "GemRolloutActor", "GemTraining", "GemTrainingActor", "install"]
 
@@ -57,7 +57,7 @@ class GemTraining(BasePPOTrainer):  # type: ignore[misc]
             self.strategy,
             self.tokenizer,
         )
-        self.gem_spec: GemSpec | None = None
+        self.gem_spec: GemConfig | None = None
 
     def init_checkpoint_states(self) -> dict[str, Any]:
         """OpenRLHF's own; a run that is resumed goes on counting."""
@@ -166,7 +166,7 @@ def _checked_strategy(args: Any) -> Any:
     return _get_strategy(args)
 
 
-def _spec_of(prompt_dataset: str | None, label_key: str | None) -> GemSpec | None:
+def _spec_of(prompt_dataset: str | None, label_key: str | None) -> GemConfig | None:
     """What is trained on, where the data set is a file gem wrote; engines read the others when they play."""
     path = Path((prompt_dataset or "").split(",")[0].strip())
     if path.suffix != ".jsonl" or not path.is_file():

@@ -12,14 +12,14 @@ from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_rl2.advantage import GemPPOTrainer
-    from gem_rl2.config import GemSpec, compose
+    from gem_rl2.config import GemConfig, compose
     from gem_rl2.interface import start_process_group, which_rl2
 
-__all__ = ["ADAPTER", "GemPPOTrainer", "GemSpec", "compose", "register_adapters", "start_process_group", "which_rl2"]
+__all__ = ["ADAPTER", "GemPPOTrainer", "GemConfig", "compose", "register_adapters", "start_process_group", "which_rl2"]
 
 _OFFERS = {
     "GemPPOTrainer": "gem_rl2.advantage",
-    "GemSpec": "gem_rl2.config",
+    "GemConfig": "gem_rl2.config",
     "compose": "gem_rl2.config",
     "which_rl2": "gem_rl2.interface",
     "start_process_group": "gem_rl2.interface",
@@ -41,7 +41,7 @@ ADAPTER = Adapter(
         "pip install '.[rl2]' -c constraints/rl2.txt",
     ),
     capabilities=Capabilities(
-        several_rows=True,  # `cu_seqs` says which rows are one trajectory
+        several_sequences=True,  # `cu_seqs` says which rows are one trajectory
         masked_turns=True,  # by `action_mask`
         failed_episodes=True,  # a placeholder row: without a trained token it weighs nothing at `avg_level=token`
         groups=True,  # `responses_per_prompt` rollouts of one dataset row

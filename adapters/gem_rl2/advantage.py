@@ -26,7 +26,7 @@ from gem_rl2.interface import replaced, which_rl2
 from gem_rl2.rollout import GemRollout, Plays
 
 if TYPE_CHECKING:
-    from gem_rl2.config import GemSpec
+    from gem_rl2.config import GemConfig
 
 __all__ = ["GemPPOTrainer", "gem_advantages", "put_advantages"]
 
@@ -36,7 +36,7 @@ _LOSSES = ("RL2.workers.actor", "RL2.workers.fsdp.actor", "RL2.workers.megatron.
 class GemPPOTrainer(rl2_ppo.PPOTrainer):  # type: ignore[misc]
     """RL2's PPOTrainer on the episodes of a spec, with per-turn advantages by the estimator the spec names."""
 
-    def __init__(self, config: Any, spec: GemSpec) -> None:
+    def __init__(self, config: Any, spec: GemConfig) -> None:
         self.gem_spec = spec
         self._folder = tempfile.TemporaryDirectory(prefix="gem_rl2_")
         prepare_config(config, spec, self._folder.name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gem_core.errors import ConfigError
 from gem_core.training.advantage import estimators
-from gem_core.training.config import TrainingSpec
+from gem_core.training.config import TrainingConfig
 from gem_core.training.horizon import HorizonSchedule
 from gem_rl2 import ADAPTER
 from gem_rl2.interface import which_rl2
@@ -20,13 +20,13 @@ from gem_rl2.interface import which_rl2
 if TYPE_CHECKING:
     from gem_rl2.rollout import Plays
 
-__all__ = ["GemSpec", "check_config", "compose", "config_folder", "longest_row", "prepare_config", "train_sampling"]
+__all__ = ["GemConfig", "check_config", "compose", "config_folder", "longest_row", "prepare_config", "train_sampling"]
 
 _HELD_OUT = 1_000_000
 
 
 @dataclass
-class GemSpec(TrainingSpec):
+class GemConfig(TrainingConfig):
     """An environment for RL2's PPOTrainer: `GemPPOTrainer(config, spec)`.
 
     Each seed becomes one row of RL2's data, which it plays `responses_per_prompt` times.
@@ -96,7 +96,7 @@ def config_folder() -> Path:
     return Path(next(iter(package.submodule_search_locations))).resolve() / "trainer" / "config"
 
 
-def prepare_config(config: Any, spec: GemSpec, folder: str | Path) -> None:
+def prepare_config(config: Any, spec: GemConfig, folder: str | Path) -> None:
     """Checks RL2's configuration and fills in what the spec says: its data, in files under `folder`, and its advantages."""
     check_config(config, spec)
     train, test = _data(config)
@@ -105,7 +105,7 @@ def prepare_config(config: Any, spec: GemSpec, folder: str | Path) -> None:
     config.adv.estimator, config.adv.gamma = "gem", spec.gamma  # so that what RL2 prints and logs is what is used
 
 
-def check_config(config: Any, spec: GemSpec) -> None:
+def check_config(config: Any, spec: GemConfig) -> None:
     """Refuses settings that would break what gem promises, with the remedy."""
     train, test = _data(config)
     sampling = train_sampling(config)
@@ -115,11 +115,11 @@ def check_config(config: Any, spec: GemSpec) -> None:
         (
             config.adv.estimator not in ("reinforce", "gem", spec.advantage),
             f"adv.estimator={config.adv.estimator} is not what is used; leave it out, and name the estimator in "
-            "GemSpec(advantage=...)",
+            "GemConfig(advantage=...)",
         ),
         (
             config.adv.gamma not in (1.0, spec.gamma),
-            f"adv.gamma={config.adv.gamma}, but GemSpec(gamma={spec.gamma}); leave adv.gamma out: the discount is the spec's",
+            f"adv.gamma={config.adv.gamma}, but GemConfig(gamma={spec.gamma}); leave adv.gamma out: the discount is the spec's",
         ),
         (
             bool(config.adv.global_norm or config.adv.norm_var),
@@ -133,21 +133,21 @@ def check_config(config: Any, spec: GemSpec) -> None:
         ),
         (
             config.rollout.env_path is not None,
-            f"rollout.env_path={config.rollout.env_path}, but GemPPOTrainer plays the environment of its GemSpec; leave it out",
+            f"rollout.env_path={config.rollout.env_path}, but GemPPOTrainer plays the environment of its GemConfig; leave it out",
         ),
         (
             config.rollout.get("max_turns", 1) != 1,
-            f"rollout.max_turns={config.rollout.get('max_turns')} is read by RL2's own loop only; set GemSpec(horizon=...)",
+            f"rollout.max_turns={config.rollout.get('max_turns')} is read by RL2's own loop only; set GemConfig(horizon=...)",
         ),
         (
             train.path is not None or test.path is not None,
-            "the files of train and test data are written by GemPPOTrainer; leave their paths out, and set GemSpec(seeds=..., "
+            "the files of train and test data are written by GemPPOTrainer; leave their paths out, and set GemConfig(seeds=..., "
             "eval_seeds=...)",
         ),
         (
             not size or len(spec.train_seeds) < size,
             f"prompts_per_rollout={size} of {len(spec.train_seeds)} starts leaves RL2 without a batch; set it, and "
-            "GemSpec(seeds=...) to as many at least",
+            "GemConfig(seeds=...) to as many at least",
         ),
         (
             grouped and repeats < 2,
@@ -156,11 +156,11 @@ def check_config(config: Any, spec: GemSpec) -> None:
         ),
         (
             not (spec.max_turn_tokens or sampling.max_new_tokens),
-            "nothing caps a turn; set GemSpec(max_turn_tokens=...), or max_new_tokens of RL2's sampling_params",
+            "nothing caps a turn; set GemConfig(max_turn_tokens=...), or max_new_tokens of RL2's sampling_params",
         ),
         (
             config.trainer.test_freq is not None and not spec.held_out_seeds,
-            f"trainer.test_freq={config.trainer.test_freq}, but there is nothing to evaluate on; set GemSpec(eval_seeds=...)",
+            f"trainer.test_freq={config.trainer.test_freq}, but there is nothing to evaluate on; set GemConfig(eval_seeds=...)",
         ),
         (
             bool(train.get("partial_rollout", False)) and spec.episode_deadline is not None,

@@ -23,13 +23,13 @@ from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
 
 from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.harness import TrainedSequence
 from gem_core.errors import GemError
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode
 from gem_rl2 import ADAPTER
 from gem_rl2.advantage import gem_advantages
-from gem_rl2.config import GemSpec, compose, prepare_config
+from gem_rl2.config import GemConfig, compose, prepare_config
 from gem_rl2.convert import rows_of
 from gem_rl2.interface import replaced, which_rl2
 from gem_rl2.plain import PlainActor, without_cuda
@@ -101,7 +101,7 @@ class RL2Harness:
         except PackageNotFoundError:
             self.version = "main branch"
 
-    def train(self, case: Case) -> list[TrainedRow]:
+    def train(self, case: Case) -> list[TrainedSequence]:
         with self._ready(case) as ready:
             return _in_order(_rows([ready.batch()]), [case.episodes])[0]
 
@@ -116,7 +116,7 @@ class RL2Harness:
         """`avg_level=token` divides by the trained tokens of the whole batch: the canonical weighting."""
         return 1.0
 
-    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
+    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Two processes under gloo. RL2 plays and credits on one rank and deals the rows out by length with its own scatter, so
         that they are put back to the parts they belong to."""
         with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +152,7 @@ class _Ready(ExitStack):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.spec = GemSpec(
+        self.spec = GemConfig(
             "game:GuessTheNumber-v0-easy",
             seeds=64,
             advantage=case.estimator,
@@ -207,7 +207,7 @@ def harness() -> RL2Harness:
     return RL2Harness()
 
 
-def _rows(batches: Sequence[Mapping[str, Any]]) -> list[TrainedRow]:
+def _rows(batches: Sequence[Mapping[str, Any]]) -> list[TrainedSequence]:
     """RL2's tensors, padding taken off and its shift by one undone: a row's first token stands in `states` only."""
     found = []
     for batch in batches:
@@ -219,7 +219,7 @@ def _rows(batches: Sequence[Mapping[str, Any]]) -> list[TrainedRow]:
                 return list(of[name][row, :end].tolist())
 
             found.append(
-                TrainedRow(
+                TrainedSequence(
                     ids=[*tail("states"), tail("actions")[-1]],
                     mask=[0, *tail("action_mask")],
                     advantages=[0.0, *tail("advantages")],
@@ -230,11 +230,11 @@ def _rows(batches: Sequence[Mapping[str, Any]]) -> list[TrainedRow]:
     return found
 
 
-def _in_order(rows: Sequence[TrainedRow], parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
+def _in_order(rows: Sequence[TrainedSequence], parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
     """The rows of each part's episodes, in their order: RL2 takes groups as they end, and deals rows out by length. Rows that
     belong to none stand behind the last."""
     left = list(rows)
-    found: list[list[TrainedRow]] = []
+    found: list[list[TrainedSequence]] = []
     for part in parts:
         found.append([])
         for view in (view for episode in part for view in rows_of(episode, 0)):

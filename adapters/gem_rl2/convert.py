@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gem_core.training.sequences import TokenView, placeholder, token_views
+from gem_core.training.sequences import TokenSequence, padding_sequence, token_sequences
 from gem_core.types import Episode
 
 __all__ = ["rows_of", "spread", "state_dicts"]
@@ -13,9 +13,9 @@ __all__ = ["rows_of", "spread", "state_dicts"]
 StateDict = dict[str, list[Any]]
 
 
-def rows_of(episode: Episode, end_id: int) -> list[TokenView]:
+def rows_of(episode: Episode, end_id: int) -> list[TokenSequence]:
     """The rows of an episode; a placeholder where there is nothing to train, since RL2 takes no trajectory without a row."""
-    return token_views(episode) or [placeholder(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)]
+    return token_sequences(episode) or [padding_sequence(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)]
 
 
 def state_dicts(episode: Episode, end_id: int) -> list[StateDict]:
@@ -38,9 +38,9 @@ def state_dicts(episode: Episode, end_id: int) -> list[StateDict]:
     return found
 
 
-def spread(view: TokenView, per_turn: Sequence[float]) -> list[float]:
+def spread(view: TokenSequence, per_turn: Sequence[float]) -> list[float]:
     """One number per entry of RL2's tensors, which begin with the second token: its turn's advantage, 0 where untrained."""
-    return view.spread(per_turn)[1:]
+    return view.broadcast(per_turn)[1:]
 
 
 def _paid(episode: Episode) -> dict[int, float]:

@@ -37,7 +37,7 @@ from gem_rl2.interface import replaced, which_rl2
 from gem_rl2.ledger import Ledger, numbered
 
 if TYPE_CHECKING:
-    from gem_rl2.config import GemSpec
+    from gem_rl2.config import GemConfig
 
 __all__ = ["GemRollout", "Plays"]
 
@@ -122,7 +122,7 @@ def _read(answer: Any) -> tuple[list[int], list[float], str]:
 class Plays:
     """Episodes of one spec on RL2's router, as they are asked for."""
 
-    def __init__(self, spec: GemSpec, *, max_context: int | None = None, credited: bool = True) -> None:
+    def __init__(self, spec: GemConfig, *, max_context: int | None = None, credited: bool = True) -> None:
         """`credited`: whether somebody will ask for the episodes, to report and to credit them."""
         self.spec, self.max_context, self.credited = spec, max_context, credited
         self.step = 0
@@ -257,7 +257,7 @@ class Plays:
 class _Release(rl2_rollout.Rollout):  # type: ignore[misc]
     """The rollout of rl-square 0.0.2."""
 
-    def __init__(self, config: Any, spec: GemSpec, max_context: int | None = None) -> None:
+    def __init__(self, config: Any, spec: GemConfig, max_context: int | None = None) -> None:
         self.plays = Plays(spec, max_context=_smaller(max_context, _context_of(config.server_args)))
         before = set(multiprocessing.active_children())
         sglang = import_module("RL2.utils.sglang")
@@ -322,7 +322,7 @@ class _Release(rl2_rollout.Rollout):  # type: ignore[misc]
 class _Main(rl2_rollout.Rollout):  # type: ignore[misc]
     """The rollout of RL2's main branch."""
 
-    def __init__(self, config: Any, spec: GemSpec, max_context: int | None = None) -> None:
+    def __init__(self, config: Any, spec: GemConfig, max_context: int | None = None) -> None:
         self.plays = Plays(spec, max_context=_smaller(max_context, _context_of(config.server_args)))
         own_port = replaced(rl2_rollout, "RouterArgs", _with_own_port(rl2_rollout.RouterArgs))
         with own_port, replaced(rl2_rollout, "sync_request", _with_workers(rl2_rollout.sync_request)):

@@ -12,16 +12,16 @@ from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_trl.advantage import GemAdvantages, GemGRPOTrainer, install_gem_advantages
-    from gem_trl.config import GemSpec
+    from gem_trl.config import GemConfig
     from gem_trl.rollout import GemRollout
 
-__all__ = ["ADAPTER", "GemAdvantages", "GemGRPOTrainer", "GemRollout", "GemSpec", "install_gem_advantages", "register_adapters"]
+__all__ = ["ADAPTER", "GemAdvantages", "GemGRPOTrainer", "GemRollout", "GemConfig", "install_gem_advantages", "register_adapters"]
 
 _OFFERS = {
     "GemAdvantages": "gem_trl.advantage",
     "GemGRPOTrainer": "gem_trl.advantage",
     "GemRollout": "gem_trl.rollout",
-    "GemSpec": "gem_trl.config",
+    "GemConfig": "gem_trl.config",
     "install_gem_advantages": "gem_trl.advantage",
 }
 
@@ -37,7 +37,7 @@ ADAPTER = Adapter(
     needs=(),
     install=("pip install '.[trl]' -c constraints/trl.txt",),
     capabilities=Capabilities(
-        several_rows=False,  # a rollout function returns exactly one row per prompt
+        several_sequences=False,  # a rollout function returns exactly one row per prompt
         masked_turns=True,  # by `env_mask`
         failed_episodes=True,  # a placeholder row: the loss divides by at least one token
         groups=True,  # prompts arrive `num_generations` times

@@ -19,7 +19,7 @@ from gem_trl.convert import completion, spread
 from gem_trl.rollout import GemRollout
 
 if TYPE_CHECKING:
-    from gem_trl.config import GemSpec
+    from gem_trl.config import GemConfig
 
 __all__ = ["GemAdvantages", "GemGRPOTrainer", "MaskLostError", "install_gem_advantages"]
 
@@ -31,7 +31,7 @@ class MaskLostError(GemError, RuntimeError):
 class GemAdvantages:
     """Mixin for GRPOTrainer: `class MyTrainer(GemAdvantages, MyGRPOTrainer)`."""
 
-    gem_spec: GemSpec
+    gem_spec: GemConfig
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,7 +44,7 @@ class GemAdvantages:
 
 
 class GemGRPOTrainer(GemAdvantages, GRPOTrainer):
-    """GRPOTrainer with per-turn advantages by the estimator its `GemSpec` names."""
+    """GRPOTrainer with per-turn advantages by the estimator its `GemConfig` names."""
 
 
 def install_gem_advantages(trainer: Any) -> Any:
@@ -68,7 +68,7 @@ def install_gem_advantages(trainer: Any) -> Any:
 
 def put_advantages(trainer: Any, inputs: Sequence[dict[str, Any]], out: dict[str, Any]) -> dict[str, Any]:
     """Replaces TRL's advantages by gem's: statistics over all ranks, one number per token, 0 where nothing is trained."""
-    spec: GemSpec = trainer.gem_spec
+    spec: GemConfig = trainer.gem_spec
     episodes, rows = [i["gem_episode"] for i in inputs], [i["gem_row"] for i in inputs]
     check_batch(out, rows)
     per_turn = spec.credit(episodes, gather=lambda mine: gather_object([mine]))
@@ -113,11 +113,11 @@ def _log(trainer: Any, per_turn: Sequence[Sequence[float]], episodes: Sequence[A
     log.extend(shown)
 
 
-def _spec_of(trainer: Any) -> GemSpec:
+def _spec_of(trainer: Any) -> GemConfig:
     rollout = getattr(trainer, "rollout_func", None)
     if not isinstance(rollout, GemRollout):
         raise ConfigError(
-            "gem's advantages need the episodes of a GemSpec; pass rollout_func=spec.rollout_func (given: "
+            "gem's advantages need the episodes of a GemConfig; pass rollout_func=spec.rollout_func (given: "
             f"{type(rollout).__name__})"
         )
     return rollout.spec

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gem_core.adapter_kit.declaration import require
 from gem_core.errors import ConfigError, MissingDependencyError
-from gem_core.training.config import TrainingSpec
+from gem_core.training.config import TrainingConfig
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode
 from gem_trl import ADAPTER
@@ -18,13 +18,13 @@ from gem_trl import ADAPTER
 if TYPE_CHECKING:
     from gem_trl.rollout import GemRollout
 
-__all__ = ["GemSpec", "check_trainer", "episode_return"]
+__all__ = ["GemConfig", "check_trainer", "episode_return"]
 
 _ASSUMES_ONE_NUMBER_PER_ROW = ("GMPOTrainer",)
 
 
 @dataclass
-class GemSpec(TrainingSpec):
+class GemConfig(TrainingConfig):
     """An environment for TRL: gives `train_dataset`, `rollout_func` and `reward_funcs` to a GRPOTrainer.
 
     Each seed becomes one row, which TRL plays `num_generations` times. The estimator is used by trainers with gem's advantages.
@@ -98,7 +98,7 @@ def episode_return(
     return [episode.total_reward for episode in gem_episode]
 
 
-def check_trainer(trainer: Any, given: GemSpec, per_turn: bool) -> None:
+def check_trainer(trainer: Any, given: GemConfig, per_turn: bool) -> None:
     """Refuses settings that would break what gem promises, with the remedy. `per_turn`: whether gem's advantages are used."""
     require(ADAPTER)
     args = trainer.args
@@ -108,12 +108,12 @@ def check_trainer(trainer: Any, given: GemSpec, per_turn: bool) -> None:
         (
             args.mask_truncated_completions,
             "mask_truncated_completions=True drops a whole episode because its last turn was cut; set it to False, and "
-            "GemSpec(on_cut='mask') to leave only the cut turn out",
+            "GemConfig(on_cut='mask') to leave only the cut turn out",
         ),
         (
             bool(getattr(trainer, "tools", None)) or getattr(trainer, "environments", None) is not None,
             "GRPOTrainer(tools=...) and environment_factory make TRL ignore the mask of a rollout function; leave them out, "
-            "and name tools in GemSpec(tools=...)",
+            "and name tools in GemConfig(tools=...)",
         ),
         (
             per_turn and bool(getattr(args, "use_liger_kernel", False)),
@@ -126,7 +126,7 @@ def check_trainer(trainer: Any, given: GemSpec, per_turn: bool) -> None:
         (
             per_turn and args.scale_rewards != "group",
             f"scale_rewards={args.scale_rewards!r} is for TRL's own advantages, which gem's replace; leave it out, and "
-            "GemSpec(advantage='grpo', estimator_kwargs={'scale': False}) divides by no deviation",
+            "GemConfig(advantage='grpo', estimator_kwargs={'scale': False}) divides by no deviation",
         ),
         (
             per_turn and bool(others),

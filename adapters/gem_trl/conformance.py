@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from gem_core.adapter_kit.conformance.golden import Case, failed_episode
-from gem_core.adapter_kit.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.harness import TrainedSequence
 from gem_core.errors import GemError
 from gem_core.policies.tiny import load_tiny
 from gem_core.types import Episode
 from gem_trl import ADAPTER
-from gem_trl.config import GemSpec
+from gem_trl.config import GemConfig
 from gem_trl.rollout import GemRollout
 
 __all__ = ["TRLHarness", "harness"]
@@ -46,7 +46,7 @@ class TRLHarness:
         self.config = config
         self._trainer: Any = None
 
-    def train(self, case: Case) -> list[TrainedRow]:
+    def train(self, case: Case) -> list[TrainedSequence]:
         return self._rows(*self._batch(case, case.episodes))
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
@@ -62,7 +62,7 @@ class TRLHarness:
         """`dapo` divides by the trained tokens of the whole batch: the canonical weighting."""
         return 1.0
 
-    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
+    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Two processes under accelerate and gloo, each with a trainer of its own and its part of the batch."""
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder)
@@ -95,7 +95,7 @@ class TRLHarness:
         trainer.model.train()
         return trainer._generate_and_score_completions(inputs), len(episodes)
 
-    def _rows(self, out: Mapping[str, Any], count: int) -> list[TrainedRow]:
+    def _rows(self, out: Mapping[str, Any], count: int) -> list[TrainedSequence]:
         """TRL's tensors, padding taken off: prompts are padded left, completions right."""
         found = []
         logprobs = out.get("sampling_per_token_logps")
@@ -107,7 +107,7 @@ class TRLHarness:
             here = out["completion_mask"][i].bool()
             nothing = [0] * len(prompt)
             found.append(
-                TrainedRow(
+                TrainedSequence(
                     ids=prompt + out["completion_ids"][i][here].tolist(),
                     mask=nothing + out["tool_mask"][i][here].tolist(),
                     advantages=[0.0] * len(prompt) + out["advantages"][i][here].tolist(),
@@ -124,7 +124,7 @@ class TRLHarness:
             from gem_trl.advantage import GemGRPOTrainer
 
             model, tokenizer = load_tiny()
-            spec = GemSpec("game:GuessTheNumber-v0-easy", seeds=64)
+            spec = GemConfig("game:GuessTheNumber-v0-easy", seeds=64)
             spec.__dict__["rollout_func"] = _Replay(spec)
             args = GRPOConfig(
                 output_dir=tempfile.mkdtemp(),

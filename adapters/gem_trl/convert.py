@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from gem_core.errors import ConfigError
-from gem_core.training.sequences import TokenView, placeholder, token_views
+from gem_core.training.sequences import TokenSequence, padding_sequence, token_sequences
 from gem_core.types import Episode
 
 __all__ = ["completion", "row_of", "spread", "to_rows"]
 
 
-def row_of(episode: Episode, end_id: int) -> TokenView:
+def row_of(episode: Episode, end_id: int) -> TokenSequence:
     """The one row TRL takes per episode; a placeholder where there is nothing to train."""
-    views = token_views(episode)
+    views = token_sequences(episode)
     if len(views) > 1:
         raise ConfigError(
             f"the episode of {episode.env_id} with seed {episode.seed} has {len(views)} rows, because its context was "
@@ -23,7 +23,7 @@ def row_of(episode: Episode, end_id: int) -> TokenView:
         )
     if views:
         return views[0]
-    return placeholder(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)
+    return padding_sequence(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)
 
 
 def to_rows(episodes: Sequence[Episode], end_id: int) -> dict[str, Any]:
@@ -41,17 +41,17 @@ def to_rows(episodes: Sequence[Episode], end_id: int) -> dict[str, Any]:
     }
 
 
-def completion(view: TokenView) -> tuple[list[int], list[int]]:
+def completion(view: TokenSequence) -> tuple[list[int], list[int]]:
     """(ids, mask) of what TRL calls the completion: everything behind the first prompt."""
     start = _completion_start(view)
     return list(view.ids[start:]), list(view.mask[start:])
 
 
-def spread(view: TokenView, per_turn: Sequence[float]) -> list[float]:
+def spread(view: TokenSequence, per_turn: Sequence[float]) -> list[float]:
     """One number per completion token: its turn's advantage, 0 where nothing is trained."""
-    return view.spread(per_turn)[_completion_start(view) :]
+    return view.broadcast(per_turn)[_completion_start(view) :]
 
 
-def _completion_start(view: TokenView) -> int:
+def _completion_start(view: TokenSequence) -> int:
     """TRL needs a completion of at least one token; a placeholder's is its end token."""
     return min(view.prompt_length, len(view.ids) - 1)

@@ -26,15 +26,15 @@ from gem_trl.config import check_trainer
 from gem_trl.convert import to_rows
 
 if TYPE_CHECKING:
-    from gem_trl.config import GemSpec
+    from gem_trl.config import GemConfig
 
 __all__ = ["GemRollout", "needs_lockstep", "updates_of"]
 
 
 class GemRollout:
-    """The rollout function of one `GemSpec`."""
+    """The rollout function of one `GemConfig`."""
 
-    def __init__(self, spec: GemSpec) -> None:
+    def __init__(self, spec: GemConfig) -> None:
         self.spec = spec
         self.calls: list[int] = []
         """How many prompts each call of the engine got, in the last rollout."""

@@ -11,19 +11,19 @@ from gem_core.errors import MissingDependencyError
 from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from gem_verl.config import GemSpec
+    from gem_verl.config import GemConfig
     from gem_verl.dataset import GemDataset
     from gem_verl.rollout import GemAgentLoop
     from gem_verl.trainer import GemTrainer
     from gem_verl.worker import GemAgentLoopManager
 
-__all__ = ["ADAPTER", "GemAgentLoop", "GemAgentLoopManager", "GemDataset", "GemSpec", "GemTrainer", "register_adapters"]
+__all__ = ["ADAPTER", "GemAgentLoop", "GemAgentLoopManager", "GemDataset", "GemConfig", "GemTrainer", "register_adapters"]
 
 _OFFERS = {
     "GemAgentLoop": "gem_verl.rollout",
     "GemAgentLoopManager": "gem_verl.worker",
     "GemDataset": "gem_verl.dataset",
-    "GemSpec": "gem_verl.config",
+    "GemConfig": "gem_verl.config",
     "GemTrainer": "gem_verl.trainer",
 }
 
@@ -40,7 +40,7 @@ ADAPTER = Adapter(
     needs=(("TransferQueue", ">=0.1.10"), ("cachetools", ">=5"), ("fastapi", ">=0.110"), ("uvicorn", ">=0.30")),
     install=("pip install '.[verl]' -c constraints/verl.txt",),
     capabilities=Capabilities(
-        several_rows=True,  # an agent loop may return a list of outputs (the default trainer, V1)
+        several_sequences=True,  # an agent loop may return a list of outputs (the default trainer, V1)
         masked_turns=True,  # by `response_mask`
         failed_episodes=True,  # rows without a single trained token are padding to verl already
         groups=True,  # by `uid`, and by session where an episode has several rows

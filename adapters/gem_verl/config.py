@@ -16,14 +16,14 @@ from gem_core.env.registry import spec as env_spec
 from gem_core.errors import ConfigError, GemError
 from gem_core.policies.base import warn_if_cut
 from gem_core.training.advantage import check_estimator, estimators
-from gem_core.training.config import TrainingSpec
+from gem_core.training.config import TrainingConfig
 from gem_core.types import Sampling, Task
 from gem_verl import ADAPTER
 
 __all__ = [
     "AGENT",
     "PREFIX",
-    "GemSpec",
+    "GemConfig",
     "NotRegisteredError",
     "channel",
     "check_algorithm",
@@ -52,7 +52,7 @@ class NotRegisteredError(GemError, RuntimeError):
 
 
 @dataclass
-class GemSpec(TrainingSpec):
+class GemConfig(TrainingConfig):
     """An environment for verl: gives the hydra overrides that make `verl.trainer.main_ppo` train on it.
 
     Each seed becomes one prompt, which verl plays `rollout.n` times. The same fields can be set by hand, under `data.gem`.
@@ -110,7 +110,7 @@ class GemSpec(TrainingSpec):
         return task if env_id == self.env_id else Task(env_id, task.seed, task.options, task.wrappers, task.env_kwargs)
 
 
-def spec_of(config: Any, more: Mapping[str, Any] | None = None) -> GemSpec:
+def spec_of(config: Any, more: Mapping[str, Any] | None = None) -> GemConfig:
     """The spec in a trainer's configuration: `data.gem`, and over it what an agent loop's own YAML entry says (`more`)."""
     given = spec_fields({**_plain(config.data.get("gem") or {}), **_plain(more or {})})
     name, algorithm = str(config.algorithm.adv_estimator), config.algorithm
@@ -123,13 +123,13 @@ def spec_of(config: Any, more: Mapping[str, Any] | None = None) -> GemSpec:
                 f"data.gem.{key} is {given[key]!r}, {place} is {here.get(key, name)!r}: loop and estimator must go by one, so "
                 f"leave data.gem.{key} out"
             )
-    return GemSpec(**{**given, **here})
+    return GemConfig(**{**given, **here})
 
 
 def spec_fields(given: Any) -> dict[str, Any]:
     """The fields of a spec, as a configuration holds them."""
     found = _plain(given)
-    known = [field.name for field in fields(GemSpec)]
+    known = [field.name for field in fields(GemConfig)]
     for name in found:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -174,7 +174,7 @@ def check_algorithm(algorithm: Any, name: str) -> dict[str, Any]:
         (
             name == "grpo" and not algorithm.get("norm_adv_by_std_in_grpo", True) and arguments.get("scale", True),
             "algorithm.norm_adv_by_std_in_grpo=False is for verl's own grpo; +algorithm.gem.scale=False, which is "
-            "GemSpec(advantage='grpo', estimator_kwargs={'scale': False}), leaves the division out",
+            "GemConfig(advantage='grpo', estimator_kwargs={'scale': False}), leaves the division out",
         ),
         (
             algorithm.get("use_pf_ppo"),
@@ -187,7 +187,7 @@ def check_algorithm(algorithm: Any, name: str) -> dict[str, Any]:
     return arguments
 
 
-def check_config(config: Any, given: GemSpec | None = None) -> GemSpec:
+def check_config(config: Any, given: GemConfig | None = None) -> GemConfig:
     """Refuses settings that would break what gem promises, with the remedy; returns the spec that is in them."""
     require(ADAPTER)
     check_neighbours()

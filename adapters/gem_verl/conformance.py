@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.kit import TrainedRow
+from gem_core.adapter_kit.conformance.harness import TrainedSequence
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.types import Episode
 from gem_verl import ADAPTER
-from gem_verl.config import PREFIX, GemSpec, check_config
+from gem_verl.config import PREFIX, GemConfig, check_config
 from gem_verl.rollout import GemAgentLoop
 
 __all__ = ["LegacyHarness", "Replay", "VerlHarness", "harness"]
@@ -52,14 +52,14 @@ class VerlHarness:
     carries = frozenset({"logprobs", "rewards"})
     legacy = False
 
-    def __init__(self, spec: GemSpec | None = None, client: Any = None, settings: Sequence[str] = ()) -> None:
+    def __init__(self, spec: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()) -> None:
         """`spec`, `client` and `settings`: an environment to play with a server's client, in place of golden episodes."""
         self.version = version("verl")
-        self.spec = spec or GemSpec("game:GuessTheNumber-v0-easy", seeds=64, gamma=0.9)
+        self.spec = spec or GemConfig("game:GuessTheNumber-v0-easy", seeds=64, gamma=0.9)
         self.client, self.settings = client, list(settings)
         self._step = 0
 
-    def train(self, case: Case) -> list[TrainedRow]:
+    def train(self, case: Case) -> list[TrainedSequence]:
         return [row for _, row in self._replayed(case, case.episodes)]
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
@@ -108,13 +108,13 @@ class VerlHarness:
         """`token-mean` divides by the trained tokens of the whole update: the canonical weighting."""
         return 1.0
 
-    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
+    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Two worker processes, as verl's manager starts them. A prompt is one worker's, and credit is computed in one place."""
         episodes = [episode for part in parts for episode in part]
         rows = self._replayed(case, episodes, self._outside)
         return [[row for place, row in rows if (place < len(parts[0])) is first] for first in (True, False)]
 
-    def credit(self, columns: Mapping[str, Sequence[Any]], manager: Any = None) -> dict[str, TrainedRow]:
+    def credit(self, columns: Mapping[str, Sequence[Any]], manager: Any = None) -> dict[str, TrainedSequence]:
         """What verl's trainer makes of prompts: each row by its key, as the loss would get it, padding left out."""
         import transfer_queue as tq
         from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
@@ -146,7 +146,7 @@ class VerlHarness:
             if not tag.get("is_padding", False)
         }
 
-    def _replayed(self, case: Case, episodes: Sequence[Episode], manager: Any = None) -> list[tuple[int, TrainedRow]]:
+    def _replayed(self, case: Case, episodes: Sequence[Episode], manager: Any = None) -> list[tuple[int, TrainedSequence]]:
         """(place of the episode, row) of golden episodes. Those of one group are the sessions of one prompt, as verl has it."""
         _set_algorithm(self.trainer.config, case.estimator, case.gamma)
         check_config(self.trainer.config)
@@ -231,10 +231,10 @@ class VerlHarness:
 class LegacyHarness(VerlHarness):
     """verl's legacy trainer (V0), whose workers gem replaces: one row per episode."""
 
-    adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_rows=False))
+    adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_sequences=False))
     legacy = True
 
-    def train(self, case: Case) -> list[TrainedRow]:
+    def train(self, case: Case) -> list[TrainedSequence]:
         from verl.protocol import DataProto
         from verl.trainer.ppo.ray_trainer import compute_advantage
 
@@ -295,9 +295,9 @@ def _objects(column: Sequence[Any]) -> Any:
     return found
 
 
-def _trained(fields: Mapping[str, Any]) -> TrainedRow:
+def _trained(fields: Mapping[str, Any]) -> TrainedSequence:
     nothing = [0] * len(fields["prompts"])
-    return TrainedRow(
+    return TrainedSequence(
         ids=[*fields["prompts"].tolist(), *fields["responses"].tolist()],
         mask=[*nothing, *fields["response_mask"].tolist()],
         advantages=[*map(float, nothing), *fields["advantages"].tolist()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gem_core.training.sequences import TokenView, channel_rewards, discounted_returns, placeholder, token_views
+from gem_core.training.sequences import TokenSequence, channel_rewards, discounted_returns, padding_sequence, token_sequences
 from gem_core.types import Episode
 
 __all__ = ["Row", "to_rows"]
@@ -32,10 +32,10 @@ def to_rows(episode: Episode, end_id: int, *, gamma: float, whole: bool = False)
     `whole`, the first trained turn also carries what masked turns before it earned, so that it stands for the whole episode:
     what group estimators compare, and what an estimator of verl's own sums up (with gamma = 1).
     """
-    views = [view for view in token_views(episode) if view.trained]
+    views = [view for view in token_sequences(episode) if view.trained]
     if not views:
         prompt = episode.prompt_ids(0) if episode.turns else (end_id,)
-        return [_row(placeholder(prompt, end_id), [0.0] * (len(prompt) + 1))]
+        return [_row(padding_sequence(prompt, end_id), [0.0] * (len(prompt) + 1))]
     channels = [channel_rewards(episode, view, gamma) for view in views]
     if whole:
         turn, _, end = next(span for span in views[0].spans if span[0] in views[0].trained)
@@ -44,7 +44,7 @@ def to_rows(episode: Episode, end_id: int, *, gamma: float, whole: bool = False)
     return [_row(view, rewards) for view, rewards in zip(views, channels)]
 
 
-def _row(view: TokenView, rewards: Sequence[float]) -> Row:
+def _row(view: TokenSequence, rewards: Sequence[float]) -> Row:
     """verl needs a response of at least one token; a placeholder's is its end token."""
     start = min(view.prompt_length, len(view.ids) - 1)
     return Row(

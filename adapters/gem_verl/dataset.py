@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from gem_core.errors import ConfigError
-from gem_verl.config import GemSpec, spec_fields
+from gem_verl.config import GemConfig, spec_fields
 
 __all__ = ["GemDataset", "row_of"]
 
@@ -30,7 +30,7 @@ class GemDataset(Dataset):  # type: ignore[misc]
             raise ConfigError(f"data.train_files must be 'train' and data.val_files 'val' with GemDataset; given: {half!r}")
         if config is None or not config.get("gem"):
             raise ConfigError("GemDataset needs the environment under data.gem, as in +data.gem.env_id=game:Wordle-v0")
-        spec = GemSpec(**spec_fields(config.gem))
+        spec = GemConfig(**spec_fields(config.gem))
         if half == "train":
             self.starts = [(spec.env_id, seed, False) for seed in spec.train_seeds]
         else:  # verl builds a loader for it whether or not it validates, and cannot take an empty one

@@ -20,7 +20,7 @@ from gem_core.rollout.renderer import Renderer
 from gem_core.rollout.stage import Stage
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Generation, Sampling, StopReason
-from gem_verl.config import AGENT, GemSpec, channel, check_config, one_row_only, spec_of
+from gem_verl.config import AGENT, GemConfig, channel, check_config, one_row_only, spec_of
 from gem_verl.convert import Row, to_rows
 
 __all__ = ["GemAgentLoop", "GemAgentLoopOutput", "GemStage"]
@@ -41,7 +41,7 @@ class GemAgentLoopOutput(AgentLoopOutput):  # type: ignore[misc]
 class GemStage(Stage):
     """What the episodes of one worker process have in common under one spec."""
 
-    def __init__(self, spec: GemSpec, tokenizer: Any) -> None:
+    def __init__(self, spec: GemConfig, tokenizer: Any) -> None:
         super().__init__()
         self.spec = spec
         self.renderer = Renderer(tokenizer, template_kwargs=spec.template_kwargs)

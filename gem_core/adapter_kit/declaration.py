@@ -26,7 +26,7 @@ __all__ = ["Adapter", "AdapterStatus", "Capabilities", "adapters", "probe", "reg
 class Capabilities:
     """What the framework's way in allows. A golden case outside of it is refused, with the reason, before the first step."""
 
-    several_rows: bool
+    several_sequences: bool
     """An episode whose context is rewritten becomes several rows."""
     masked_turns: bool
     """A turn may stand in a row untrained, its reward flowing to the turns before it."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Mapping
-from inspect import isawaitable
 from types import TracebackType
 from typing import Any, cast
 
 from gem_core.cli.arguments import env_arguments, json_object
 from gem_core.cli.terminal import say
 from gem_core.env.base import Env
+from gem_core.env.maybe_async import Waiter
 from gem_core.env.registry import make
 from gem_core.env.wrapper import Wrapper
 from gem_core.env.wrapper_stack import parse_wrappers, wrappers
@@ -119,31 +118,17 @@ class _Table:
 
     def __init__(self, env: Env) -> None:
         self.env = env
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiter = Waiter()
 
     def reset(self, **kwargs: Any) -> tuple[str, dict[str, Any]]:
-        return cast("tuple[str, dict[str, Any]]", self._now(self.env.reset(**kwargs)))
+        return cast("tuple[str, dict[str, Any]]", self._waiter.result(self.env.reset(**kwargs)))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return cast("tuple[str, float, bool, bool, dict[str, Any]]", self._now(self.env.step(action)))
+        return cast("tuple[str, float, bool, bool, dict[str, Any]]", self._waiter.result(self.env.step(action)))
 
     def __enter__(self) -> _Table:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        closed: Any = self.env.close  # None, or an awaitable of it
-        self._now(closed())
-        if self._loop is not None:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
-
-    def _now(self, value: Any) -> Any:
-        if not isawaitable(value):
-            return value
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(_awaited(value))
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
+        self._waiter.result(self.env.close())
+        self._waiter.close()

@@ -69,8 +69,8 @@ class Env:
         for name in ("reset", "step", "close"):
             if name in vars(cls):
                 raise ContractError(
-                    f"{cls.__qualname__} overrides {name}(); define on_{name}() instead. `Env.{name}` checks the seed, the action "
-                    f"and the result, and calls on_{name}(). A Gymnasium environment can be used as it is: FromGymnasium(env)"
+                    f"{cls.__qualname__} overrides {name}(); define on_{name}() instead: `Env.{name}` checks arguments and "
+                    f"results and calls it. A Gymnasium environment can be used as it is: FromGymnasium(env)"
                 )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Env:
@@ -252,7 +252,10 @@ class Env:
     def _took(self, result: Any) -> StepResult:
         """Check a step's result, convert its numbers, and note whether the episode ended."""
         if not isinstance(result, tuple) or len(result) != 5:
-            raise self._nonsense(result)
+            raise ContractError(
+                f"step() of {self._name()} returned {short(result)}; it must return "
+                "(observation, reward, terminated, truncated, info)"
+            )
         observation, reward, terminated, truncated, info = result
         reward, terminated, truncated = self._as_reward(reward), self._flag(terminated), self._flag(truncated)
         if not (isinstance(observation, str) and isinstance(info, dict) and isfinite(reward)):
@@ -264,12 +267,6 @@ class Env:
         if terminated or truncated:
             self._phase = "ended"
         return observation, reward, terminated, truncated, info
-
-    def _nonsense(self, result: object) -> ContractError:
-        return ContractError(
-            f"step() of {self._name()} returned {short(result)}; it must return "
-            "(observation, reward, terminated, truncated, info)"
-        )
 
     def _as_reward(self, reward: Any) -> float:
         """A reward as a float: whole numbers, bools and the scalars of numpy and torch are taken."""

@@ -1,12 +1,13 @@
-"""One body of code over results and awaitables: what an environment answers at once, and what it only promises."""
+"""Run the same code over plain values and awaitables."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
-__all__ = ["after", "drive"]
+__all__ = ["Waiter", "after", "awaited", "drive"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,3 +48,30 @@ async def _drive_awaiting(steps: Generator[Any, Any, R], value: Any) -> R:
             value = steps.send(value)
     except StopIteration as stop:
         return cast(R, stop.value)
+
+
+async def awaited(value: Awaitable[T]) -> T:
+    """Wrap any awaitable in a coroutine, which is what `asyncio.run` and event loops take."""
+    return await value
+
+
+class Waiter:
+    """Wait for awaitables in synchronous code. The event loop starts with the first awaitable."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def result(self, value: Any) -> Any:
+        """Return a plain value as it is, and the result of an awaitable."""
+        if type(value) is tuple or not isawaitable(value):
+            return value
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(awaited(value))
+
+    def close(self) -> None:
+        """Close the event loop, where there is one. The next awaitable starts a new one."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()

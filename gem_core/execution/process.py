@@ -11,7 +11,6 @@ process.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import multiprocessing
 import os
@@ -20,12 +19,12 @@ import signal
 import threading
 import weakref
 from collections.abc import Mapping
-from inspect import isawaitable
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, cast
 
 from gem_core.env.base import Env, ResetResult, StepResult
+from gem_core.env.maybe_async import Waiter
 from gem_core.errors import ConfigError, ContractError, DeadlineError, EnvDiedError, EnvError
 from gem_core.execution.remote import RemoteEnv, as_data, build, described, from_data, perform
 from gem_core.plugins.entry_points import EntryPoint
@@ -180,11 +179,8 @@ def _serve(pipe: Connection, recipe: bytes) -> None:
     asked: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, asked), daemon=True).start()
     entry_point, kwargs = pickle.loads(recipe)
-    loop = asyncio.new_event_loop()
+    waiter = Waiter()
     env: Env | None = None
-
-    def now(value: Any) -> Any:
-        return loop.run_until_complete(_awaited(value)) if isawaitable(value) else value
 
     while True:
         what, args = asked.get()
@@ -195,7 +191,7 @@ def _serve(pipe: Connection, recipe: bytes) -> None:
                 else:
                     env = build(entry_point, kwargs)
             if env is not None:
-                answer = (True, now(perform(env, what, args)))
+                answer = (True, waiter.result(perform(env, what, args)))
         except Exception as error:  # noqa: BLE001 - raised again in the other process
             answer = (False, as_data(error))
         try:
@@ -224,7 +220,3 @@ def _leave() -> None:
     if hasattr(os, "killpg"):
         os.killpg(0, signal.SIGKILL)  # ourselves, and what the environment started
     os._exit(0)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value

@@ -1,20 +1,17 @@
-"""Policies: ready-made ones, for a transformers model and for an OpenAI-compatible server. Nothing heavy is imported here."""
+"""Policies: ready-made ones, for a transformers model. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gem_core.policies.openai import OpenAIChatPolicy, OpenAIPolicy
     from gem_core.policies.smollm2 import load_smollm2
     from gem_core.policies.tiny import load_tiny, tiny_model_path
     from gem_core.policies.transformers_policy import TransformersPolicy
 
-__all__ = ["OpenAIChatPolicy", "OpenAIPolicy", "TransformersPolicy", "load_smollm2", "load_tiny", "tiny_model_path"]
+__all__ = ["TransformersPolicy", "load_smollm2", "load_tiny", "tiny_model_path"]
 
 _HOMES = {
-    "OpenAIChatPolicy": "openai",
-    "OpenAIPolicy": "openai",
     "TransformersPolicy": "local",
     "load_smollm2": "smollm2",
     "load_tiny": "tiny",

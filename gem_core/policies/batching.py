@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from gem_core.arguments import whole_number_or_none
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.types import FinishReason, Generation, Sampling
 
@@ -39,10 +40,8 @@ class BatchPolicy:
         requests that differ in their seeds go into one batch."""
         if where not in ("thread", "inline"):
             raise ConfigError(f"where must be 'thread' or 'inline'; given: {where!r}")
-        if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
-            raise ConfigError(f"max_batch must be a whole number from 1 up, or None; given: {max_batch!r}")
         self._generate = generate
-        self._max_batch = max_batch
+        self._max_batch = whole_number_or_none("max_batch", max_batch, 1, "no limit")
         self._max_wait = max_wait
         self._where = where
         self._seeded = seeded

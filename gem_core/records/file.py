@@ -6,7 +6,7 @@ is the last line or member, which readers pass over and the next writer cuts off
 
     with RecordWriter("run.jsonl.gz") as record:
         run_batch(remaining(tasks, "run.jsonl.gz"), policy, renderer, on_episode=record.write)
-    episodes = read_episodes("run.jsonl.gz")     # feeds advantages() and token_views() without a model
+    episodes = read_episodes("run.jsonl.gz")     # feeds advantages() and token_sequences() without a model
 
 How an episode becomes JSON, and that no secret is written, is `gem_core.records.serialize`.
 """
@@ -20,16 +20,15 @@ import threading
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+from uuid import uuid4
 
 from gem_core._version import __version__
-from gem_core.env.registry import wrappers_of
 from gem_core.errors import RecordError
 from gem_core.records.redact import Redactor
-from gem_core.records.serialize import VERSION, episode_from_json, episode_to_json, from_plain, to_plain, wrappers_without_secrets
-from gem_core.types import Episode, Task
+from gem_core.records.serialize import VERSION, episode_from_json, episode_to_json, from_plain, to_plain
+from gem_core.types import Episode
 
 try:
     import fcntl
@@ -39,12 +38,11 @@ except ImportError:  # a platform without file locks: two writers on one file ar
 __all__ = [
     "RecordTakenError",
     "RecordWriter",
+    "WorkerRecords",
     "episodes_behind",
     "read_episodes",
     "read_header",
     "record_of",
-    "recorded",
-    "remaining",
 ]
 
 _CHUNK = 1 << 16
@@ -191,6 +189,29 @@ def record_of(path: str, mark: str) -> RecordWriter:
         ) from error
 
 
+class WorkerRecords:
+    """The record files of one worker process, opened at the first write. `{rank}` in a path becomes the mark of this worker."""
+
+    def __init__(self, mark: str | None = None) -> None:
+        """`mark`: such as a rank; a random one if None."""
+        self._mark = uuid4().hex[:8] if mark is None else mark  # no process id, which another machine may have as well
+        self._writers: dict[str, RecordWriter] = {}
+
+    def write(self, path: str | None, episodes: Iterable[Episode]) -> None:
+        """Append episodes to the record at `path`; None records nothing."""
+        if path is None:
+            return
+        if path not in self._writers:
+            self._writers[path] = record_of(path, self._mark)
+        for episode in episodes:
+            self._writers[path].write(episode)
+
+    def close(self) -> None:
+        """Close the files. Writing again reopens them."""
+        while self._writers:
+            self._writers.popitem()[1].close()
+
+
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The header of a record: its format version, gem's version and `meta`."""
     path = Path(path)
@@ -199,39 +220,6 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
             header = _check_header(line, path)
             return {**header, "meta": from_plain(header.get("meta", {}))}
     raise RecordError(f"{path} is empty; a record begins with a header line")
-
-
-def recorded(tasks: Iterable[Task], path: str | os.PathLike[str], *, secrets: Iterable[str] = ()) -> list[Episode | None]:
-    """For each task, the finished episode a record holds of it, or None. Failed episodes do not count: they are to be played again.
-
-    Tasks are told apart by environment and its arguments, wrappers, seed and options; the n-th of equal tasks has the n-th of
-    their episodes. Those that differ in a secret only are equal, since a record holds none. A task without a seed takes any
-    episode of its environment that no other task claims. A path that is not there holds nothing.
-    """
-    tasks = list(tasks)
-    if not Path(path).exists():
-        return [None] * len(tasks)
-    redactor = Redactor(secrets)  # keys are compared as they are written
-    found: dict[tuple[str, ...], list[Episode]] = {}
-    for episode in read_episodes(path):
-        if not episode.failed:
-            found.setdefault(_key(episode, episode.wrappers, redactor), []).append(episode)
-    matched: list[Episode | None] = [None] * len(tasks)
-    for seeded in (True, False):
-        for i, task in enumerate(tasks):
-            if (task.seed is not None) is not seeded:
-                continue
-            known = found.get(_key(task, wrappers_of(task), redactor), [])
-            at = next((n for n, e in enumerate(known) if not seeded or e.seed == task.seed), None)
-            if at is not None:
-                matched[i] = replace(known.pop(at), index=i)
-    return matched
-
-
-def remaining(tasks: Iterable[Task], path: str | os.PathLike[str], *, secrets: Iterable[str] = ()) -> list[Task]:
-    """The tasks that have no finished episode in a record: what is left to play of a batch that was broken off."""
-    tasks = list(tasks)
-    return [task for task, episode in zip(tasks, recorded(tasks, path, secrets=secrets), strict=True) if episode is None]
 
 
 # Files.
@@ -307,9 +295,3 @@ def _episode_at(line: bytes, path: Path, number: int) -> Episode:
         raise RecordError(f"{path}, line {number}: {error}") from error
     except ValueError as error:
         raise RecordError(f"{path}, line {number}, is damaged: {error}") from error
-
-
-def _key(thing: Task | Episode, wrappers: str, redactor: Redactor) -> tuple[str, ...]:
-    plain = [to_plain(dict(values), redactor) for values in (thing.options, thing.env_kwargs)]
-    start = _ADDRESS.sub("", json.dumps(plain, sort_keys=True))  # an object shown by its address has another in every run
-    return (thing.env_id, wrappers_without_secrets(wrappers, redactor), start)

@@ -12,8 +12,9 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+from gem_core.arguments import whole_number
 from gem_core.env.base import Env
 from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError
@@ -32,6 +33,9 @@ __all__ = ["Interrupted", "Limits", "Rollout", "run_batch", "run_episode", "task
 T = TypeVar("T")
 
 
+AnyPolicy = Policy | ChatPolicy | Player
+
+
 class Interrupted(KeyboardInterrupt):
     """Raised on Ctrl-C by the sync front doors. `episodes` holds one for each task, those cut short as failed."""
 
@@ -45,59 +49,97 @@ class Rollout:
 
     def __init__(
         self,
-        policy: Policy | ChatPolicy | Player,
+        policy: AnyPolicy | None = None,
         renderer: Renderer | None = None,
         *,
         sampling: Sampling | None = None,
         limits: Limits | None = None,
         concurrency: int = 64,
         make_env: Callable[[Task], Env] | None = None,
+        policy_errors: Literal["fail", "raise"] = "fail",
     ) -> None:
-        """`renderer` is needed for a policy that samples ids. `make_env` makes environments that are not registered."""
-        if not isinstance(policy, (Policy, ChatPolicy, Player)):
-            raise ConfigError(f"{type(policy).__name__} is no policy: it has neither generate(), chat() nor act()")
-        if isinstance(policy, Policy) and renderer is None:
-            raise ConfigError("a policy that samples token ids needs a renderer: Rollout(policy, Renderer(tokenizer))")
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise ConfigError(f"concurrency must be a whole number from 1 up; given: {concurrency!r}")
-        self.policy, self.renderer = policy, renderer
-        self.sampling, self.limits, self.concurrency = sampling or Sampling(), limits or Limits(), concurrency
+        """`policy`: may be left out if each `episode` is given one. `renderer`: needed for a policy that samples ids.
+        `make_env`: makes environments that are not registered. `policy_errors`: an error of the policy fails its episode, or
+        is raised and ends the rollout, which is what a trainer wants of its own engine. A `PolicyError` about one generation
+        always fails the episode."""
+        if policy_errors not in ("fail", "raise"):
+            raise ConfigError(f"policy_errors must be 'fail' or 'raise'; given: {policy_errors!r}")
+        self.policy_errors = policy_errors
+        self.policy, self.renderer, self.sampling, self.limits, self.concurrency = None, None, Sampling(), Limits(), 64
         self.threads = StepThreads(concurrency)
         self.pool = EnvPool(self.threads, make_env)
+        self.configure(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)
         self._running: set[asyncio.Task[Episode]] = set()
         self._lock = threading.RLock()  # `stop` may break into its own thread, where a signal calls it
         self._busy = 0
         """Batches and streams under way: what there is to stop."""
+        self._single = 0
+        """Episodes under way that were asked for one by one."""
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop of the stream that plays, once it has begun."""
         self._thread = 0
         """Where the loop runs."""
         load_plugins()
-        if isinstance(policy, Policy):
-            warn_if_cut(self.sampling)
 
-    def reuse(
+    policy: AnyPolicy | None
+    renderer: Renderer | None
+    sampling: Sampling
+    limits: Limits
+    concurrency: int
+
+    def configure(
         self,
-        policy: Policy | ChatPolicy | Player,
-        renderer: Renderer | None,
+        policy: AnyPolicy | None = None,
+        renderer: Renderer | None = None,
         *,
-        sampling: Sampling,
-        limits: Limits,
-        concurrency: int,
+        sampling: Sampling | None = None,
+        limits: Limits | None = None,
+        concurrency: int | None = None,
     ) -> None:
-        """Goes on with other settings and the same environments, as a trainer does from step to step."""
-        other = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)  # which checks them
-        self.policy, self.renderer, self.sampling, self.limits = other.policy, other.renderer, sampling, limits
-        self.concurrency = self.threads.size = concurrency
+        """Change settings between batches and keep the environments, as a trainer does from step to step."""
+        policy, renderer = policy or self.policy, renderer or self.renderer
+        if policy is not None:
+            _check_policy(policy, renderer)
+        self.policy, self.renderer = policy, renderer
+        self.sampling, self.limits = sampling or self.sampling, limits or self.limits
+        if concurrency is not None:
+            self.concurrency = self.threads.size = whole_number("concurrency", concurrency, 1)
+        if sampling is not None and isinstance(policy, Policy):
+            warn_if_cut(sampling)
 
-    def play(self, task: Task) -> EpisodeRunner:
-        """The play of one task; an engine whose policy or settings differ from task to task overrides it."""
+    def runner(self, task: Task) -> EpisodeRunner:
+        """The runner of one task; an engine whose policy or settings differ from task to task overrides it."""
+        if self.policy is None:
+            raise ConfigError(
+                "this rollout has no policy; give one to Rollout(policy, ...), or to each episode(task, policy=...)"
+            )
         return EpisodeRunner(task, self.policy, self.renderer, self.sampling, self.limits, self.pool)
 
-    async def episode(self, task: Task) -> Episode:
-        """Plays one task."""
-        return await self.play(task).run()
+    async def episode(
+        self,
+        task: Task,
+        *,
+        policy: AnyPolicy | None = None,
+        renderer: Renderer | None = None,
+        sampling: Sampling | None = None,
+        limits: Limits | None = None,
+    ) -> Episode:
+        """Play one task, with its own policy and settings where given. For trainers that ask for episodes one by one: any
+        number may be under way, each with a thread for its blocking steps, and they share the environments."""
+        if policy is None:
+            policy = self.runner(task).policy
+        renderer = renderer or self.renderer
+        _check_policy(policy, renderer)
+        runner = EpisodeRunner(task, policy, renderer, sampling or self.sampling, limits or self.limits, self.pool)
+        self._single += 1
+        self.threads.size = max(self.threads.size, self._single)
+        try:
+            episode = await runner.run()
+        finally:
+            self._single -= 1
+        self._raise_engine_error(runner)
+        return episode
 
     async def stream(self, tasks: Iterable[Task]) -> AsyncGenerator[Episode, None]:
         """Plays tasks, `concurrency` at a time, and yields each episode when it ends; tasks are drawn as they are needed, and no
@@ -110,18 +152,19 @@ class Rollout:
             try:
                 while True:
                     while len(running) < self.concurrency and not self._stopping and (task := next(waiting, None)) is not None:
-                        play = self.play(task)
-                        future = asyncio.ensure_future(play.run())
+                        runner = self.runner(task)
+                        future = asyncio.ensure_future(runner.run())
                         future.add_done_callback(ended.put_nowait)
-                        running[future] = play
+                        running[future] = runner
                         self._running.add(future)
                     self._tell_live(len(running))
                     if not running:
                         return
                     done = await ended.get()
-                    play = running.pop(done)
+                    runner = running.pop(done)
                     self._running.discard(done)
-                    yield play.cut_short() if done.cancelled() else done.result()
+                    self._raise_engine_error(runner)
+                    yield runner.cut_short() if done.cancelled() else done.result()
             finally:
                 self._running -= running.keys()
                 for left in running:
@@ -140,7 +183,7 @@ class Rollout:
                     episodes[episode.index] = episode
                     if on_episode is not None:
                         on_episode(episode)
-        ordered = [episodes[i] if i in episodes else self.play(task).cut_short() for i, task in enumerate(listed)]
+        ordered = [episodes[i] if i in episodes else self.runner(task).cut_short() for i, task in enumerate(listed)]
         send_event("batch_end", episodes=ordered)
         return ordered
 
@@ -184,10 +227,14 @@ class Rollout:
                 return
         self._cancel_running()
 
+    def _raise_engine_error(self, runner: EpisodeRunner) -> None:
+        if self.policy_errors == "raise" and runner.engine_error is not None:
+            raise runner.engine_error
+
     def _cancel_running(self) -> None:
         if self._stopping:  # else what was to be stopped has ended meanwhile
-            for play in self._running:
-                play.cancel()
+            for future in self._running:
+                future.cancel()
 
     @contextmanager
     def _under_way(self, loop: asyncio.AbstractEventLoop | None = None) -> Iterator[None]:
@@ -210,6 +257,13 @@ class Rollout:
             tell(episodes)
 
 
+def _check_policy(policy: Any, renderer: Renderer | None) -> None:
+    if not isinstance(policy, (Policy, ChatPolicy, Player)):
+        raise ConfigError(f"{type(policy).__name__} is not a policy: it has neither generate(), chat() nor act()")
+    if isinstance(policy, Policy) and renderer is None:
+        raise ConfigError("a policy that samples token ids needs a renderer: Rollout(policy, Renderer(tokenizer))")
+
+
 def tasks_for(
     env_id: str,
     seeds: Iterable[int],
@@ -228,7 +282,7 @@ def tasks_for(
 
 def run_episode(
     env: str | Env,
-    policy: Policy | ChatPolicy | Player,
+    policy: AnyPolicy,
     renderer: Renderer | None = None,
     *,
     seed: int | None = None,
@@ -254,7 +308,7 @@ def run_episode(
 
 def run_batch(
     tasks: Iterable[Task],
-    policy: Policy | ChatPolicy | Player,
+    policy: AnyPolicy,
     renderer: Renderer | None = None,
     *,
     sampling: Sampling | None = None,

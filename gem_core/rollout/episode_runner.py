@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.registry import wrappers_of
-from gem_core.errors import ContractError, EnvDiedError, PolicyError
+from gem_core.errors import ContractError, EngineError, EnvDiedError, PolicyError
 from gem_core.plugins.events import send_event
 from gem_core.policies.base import ChatPolicy, Player, Policy
 from gem_core.rollout.env_pool import EnvPool
@@ -69,6 +69,8 @@ class EpisodeRunner:
         self.renderer = renderer if isinstance(policy, Policy) else None
         self.seed = secrets.randbits(32) if task.seed is None else task.seed
         self.attempts = 1
+        self.engine_error: Exception | None = None
+        """What the policy's engine raised, if that ended the episode."""
         self._began = time.monotonic()
         self._env: Env | None = None
         self._clear()
@@ -101,6 +103,8 @@ class EpisodeRunner:
             self.pool.give(self.task, self._take_env())
         except _Broken as broken:
             stop, failure = broken.stop, broken.failure
+            if stop is StopReason.POLICY_ERROR and failure.where == "generate":
+                self.engine_error = _engine_error(broken.__cause__)
         finally:
             if self._env is not None:
                 self.pool.drop(self._take_env())
@@ -390,6 +394,13 @@ def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
 def _broken(stop: StopReason, error: BaseException, where: str) -> _Broken:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return _Broken(stop, Failure(type(error).__name__, str(error), where, text))
+
+
+def _engine_error(error: BaseException | None) -> Exception | None:
+    """The engine's own error: what a policy raised, unless it is a `PolicyError` about one generation."""
+    if isinstance(error, PolicyError) and not isinstance(error, EngineError):
+        return _engine_error(error.__cause__)  # a batching policy wraps what its engine raised
+    return error if isinstance(error, Exception) else None
 
 
 async def _contained(value: Awaitable[Any]) -> Any:

@@ -1,17 +1,17 @@
-"""Training spec: what a user says about an environment to train on, in the same words for every trainer.
+"""Training config: the environment to train on and how, in the same words for every trainer.
 
-An adapter extends it by what only its framework has, and names itself in `adapter`: what the framework cannot do is refused
-here, before a model is loaded.
+An adapter extends it to its own `GemConfig` and names itself in `adapter`; what its trainer does not support raises
+`ConfigError` here, before a model is loaded.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from gem_core.adapter_kit.declaration import Adapter
 from gem_core.env.registry import canonical_wrappers, check_make, spec
 from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError
@@ -21,7 +21,12 @@ from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.moments import Gather
 from gem_core.types import Episode, Task
 
-__all__ = ["TrainingSpec"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gem_core.adapter_kit.declaration import Adapter
+
+__all__ = ["TrainingConfig"]
 
 _HELD_OUT = 1_000_000
 _REWRITES = {
@@ -32,27 +37,27 @@ _REWRITES = {
 
 
 @dataclass
-class TrainingSpec:
-    """An environment, the starts to train on, how turns are credited, and what an episode may cost."""
+class TrainingConfig:
+    """An environment, the seeds to train on, the advantage estimator, and the limits of an episode."""
 
     adapter: ClassVar[Adapter]
-    """The trainer this is for; set by each adapter's own spec."""
+    """The adapter of the trainer; set by each adapter's `GemConfig`."""
 
     env_id: str
     """An environment id, or a mixture such as `2*game:A + 1*game:B`."""
     seeds: int | Sequence[int] = 1024
-    """The starts to train on: so many, or these."""
+    """The seeds to train on: a number of them, or a list."""
     eval_seeds: int | Sequence[int] = 0
-    """The starts to evaluate on; a number counts from one million up. One that is trained on is refused."""
+    """The seeds to evaluate on; a number counts from one million up. A seed that is trained on is rejected."""
     wrappers: Sequence[Any] | str = ()
     """By name, innermost first."""
     tools: Sequence[Any] | str = ()
     """By name, put around the wrappers."""
     options: Mapping[str, Any] = field(default_factory=dict)
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    eval_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment is made with, beyond `env_kwargs`, for the starts to evaluate on. A seed draws a row of a data set,
-    and another seed may draw the same one: give the split that is not trained on, as in {"split": "test"}."""
+    eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environment, beyond `env_kwargs`, for evaluation. In a data set two seeds may draw the same row: name
+    the split that is not trained on, as in {"split": "test"}."""
     advantage: str = "rebn"
     """Any registered estimator whose needs the trainer can meet."""
     gamma: float = 1.0
@@ -78,19 +83,55 @@ class TrainingSpec:
     """Where to append every episode, as JSON lines; `{rank}` stands for the process."""
 
     def __post_init__(self) -> None:
-        self.horizon = HorizonSchedule.parse(self.horizon)
         if not 0.0 <= self.gamma <= 1.0:
             raise ConfigError(f"gamma must be between 0 and 1; given: {self.gamma!r}")
-        self._refuse_estimator()
-        for more in ({}, self.eval_kwargs):  # names nobody knows are refused now: later, every episode would fail by them
+        self._check_estimator()
+        for more in ({}, self.eval_env_kwargs):  # unknown names raise now: later, every episode would fail by them
             check_make(self.env_id, wrappers=self.all_wrappers, options=self.options, env_kwargs={**self.env_kwargs, **more})
-        self._refuse_rewriting()
+        self._check_history()
         overlap = set(self.train_seeds) & set(self.held_out_seeds)
         if overlap:
             raise ConfigError(
                 f"{len(overlap)} of the seeds to evaluate on are trained on, among them {min(overlap)}; keep them apart"
             )
-        self.limits(0)  # a limit that means nothing is refused now
+        self.limits(0)  # an invalid limit raises now
+
+    @classmethod
+    def from_dict(cls, fields_given: Mapping[str, Any], where: str = "the configuration") -> Self:
+        """A config from plain data, as a YAML file, a command line or a data set holds it. `where` is for error messages."""
+        known = [each.name for each in fields(cls)]
+        for name in fields_given:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ConfigError(f"{where} has the unknown field {name!r}{hint}. Known fields: {', '.join(known)}")
+        if "env_id" not in fields_given:
+            raise ConfigError(f"{where} has no env_id, the environment to train on, such as 'game:Wordle-v0-easy'")
+        return cls(**fields_given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as plain data that `from_dict` takes."""
+        plain: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, HorizonSchedule):
+                value = asdict(value)
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            if value != default:
+                plain[each.name] = value
+        try:
+            decoded: dict[str, Any] = json.loads(json.dumps(plain))
+        except TypeError as error:
+            raise ConfigError(
+                f"{self.adapter.name} hands the config to its worker processes as plain data ({error}); register wrappers and "
+                "tools, and give their names"
+            ) from error
+        return decoded
+
+    @property
+    def schedule(self) -> HorizonSchedule | None:
+        """The horizon as a schedule; None where there is no horizon."""
+        return HorizonSchedule.parse(self.horizon)
 
     @property
     def all_wrappers(self) -> tuple[Any, ...]:
@@ -99,24 +140,25 @@ class TrainingSpec:
 
     @property
     def train_seeds(self) -> list[int]:
-        """The starts to train on."""
+        """The seeds to train on."""
         return _seeds(self.seeds, 0)
 
     @property
     def held_out_seeds(self) -> list[int]:
-        """The starts to evaluate on."""
+        """The seeds to evaluate on."""
         return _seeds(self.eval_seeds, _HELD_OUT)
 
     def task(self, seed: int, index: int = 0) -> Task:
-        """One episode from one start."""
-        more = self.eval_kwargs if self.eval_kwargs and seed in set(self.held_out_seeds) else {}
+        """The episode of one seed."""
+        more = self.eval_env_kwargs if self.eval_env_kwargs and seed in set(self.held_out_seeds) else {}
         return Task(self.env_id, seed, dict(self.options), self.all_wrappers, {**self.env_kwargs, **more}, index)
 
     def limits(self, step: int, *, max_context: int | None = None, max_response: int | None = None) -> Limits:
-        """What an episode may cost after `step` finished updates; where spec and trainer both cap a context, the smaller cap."""
+        """The limits of an episode after `step` finished updates; `max_context` is the smaller of the config's and the trainer's."""
+        schedule = self.schedule
         caps = [cap for cap in (self.max_context, max_context) if cap is not None]
         return Limits(
-            max_turns=self.horizon(step) if isinstance(self.horizon, HorizonSchedule) else None,
+            max_turns=schedule(step) if schedule is not None else None,
             max_context=min(caps, default=None),
             max_response=max_response,
             make_deadline=self.make_deadline,
@@ -126,13 +168,29 @@ class TrainingSpec:
             on_cut=self.on_cut,
         )
 
-    def credit(self, episodes: Sequence[Episode], gather: Gather | None = None) -> list[list[float]]:
-        """One number per turn, by the spec's estimator, with statistics over all ranks."""
-        return advantages(episodes, self.advantage, gamma=self.gamma, gather=gather, **self.estimator_kwargs)
+    @property
+    def needs_groups(self) -> bool:
+        """Whether the estimator compares several episodes from one seed."""
+        return "groups" in estimators.get(self.advantage).needs
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the estimator needs a critic's value of each turn."""
+        return "values" in estimators.get(self.advantage).needs
+
+    def compute_advantages(
+        self,
+        episodes: Sequence[Episode],
+        gather: Gather | None = None,
+        values: Sequence[Sequence[float]] | None = None,
+    ) -> list[list[float]]:
+        """One number per turn, by the config's estimator; `gather` collects statistics from all ranks."""
+        critic = {"values": values} if self.needs_values else {}
+        return advantages(episodes, self.advantage, gamma=self.gamma, gather=gather, **critic, **self.estimator_kwargs)
 
     def rewriting_wrapper(self) -> str | None:
-        """The wrapper that makes an episode several rows, if one does. An environment's own wrappers count too; a suffix that
-        rewrites the past is only seen when it is played."""
+        """The wrapper that makes several sequences of an episode, if one does. An environment's own wrappers count too; a suffix
+        that rewrites the past is only seen when it is played."""
         for item in json.loads(canonical_wrappers(spec(self.env_id).id, self.all_wrappers)):
             name, arguments = item if isinstance(item, list) else (item, {})
             harmless = name == "concat_chat" and arguments.get("window") is None and arguments.get("template") is None
@@ -140,26 +198,32 @@ class TrainingSpec:
                 return str(name)
         return None
 
-    def _refuse_estimator(self) -> None:
-        can = self.adapter.capabilities
-        needs = estimators.get(self.advantage).needs
-        for need, there, what in (("values", can.critic_values, "a critic"), ("groups", can.groups, "groups from one start")):
-            if need in needs and not there:
-                raise ConfigError(
-                    f"the estimator {self.advantage!r} needs {what}, which {self.adapter.name} does not offer; 'rebn' needs none"
-                )
-        check_estimator(self.advantage, {"gamma", "gather", *self.estimator_kwargs, *(needs & {"values"})})
+    def _check_estimator(self) -> None:
+        supported = self.adapter.capabilities
+        if self.needs_values and not supported.critic_values:
+            raise ConfigError(
+                f"the estimator {self.advantage!r} needs a critic, which {self.adapter.name} does not offer; use 'rebn'"
+            )
+        if self.needs_groups and not supported.groups:
+            raise ConfigError(
+                f"the estimator {self.advantage!r} needs groups of episodes from one seed, which {self.adapter.name} does not "
+                "offer; use 'rebn'"
+            )
+        if "values" in self.estimator_kwargs:
+            raise ConfigError("an estimator's values are those of the trainer's critic; remove them from estimator_kwargs")
+        check_estimator(self.advantage, {"gamma", "gather", *self.estimator_kwargs, *({"values"} if self.needs_values else ())})
 
-    def _refuse_rewriting(self) -> None:
-        name = None if self.adapter.capabilities.several_rows else self.rewriting_wrapper()
+    def _check_history(self) -> None:
+        name = None if self.adapter.capabilities.several_sequences else self.rewriting_wrapper()
         if name is not None:
             raise ConfigError(
-                f"the wrapper {name!r} {_REWRITES[name]}, so that an episode is several rows, and {self.adapter.name} takes "
-                "one row per episode; leave it out (the engine keeps the whole conversation), or use 'concat_chat_on_reset'"
+                f"the wrapper {name!r} {_REWRITES[name]}, which makes several sequences of an episode, and {self.adapter.name} "
+                "takes one sequence per episode; remove it (the engine keeps the whole conversation), or use "
+                "'concat_chat_on_reset'"
             )
 
 
 def _seeds(given: int | Sequence[int], start: int) -> list[int]:
     if isinstance(given, bool) or (isinstance(given, int) and given < 0):
-        raise ConfigError(f"seeds is a number of starts, or a list of them; given: {given!r}")
+        raise ConfigError(f"seeds must be a number of seeds, or a list of them; given: {given!r}")
     return list(range(start, start + given)) if isinstance(given, int) else [int(s) for s in given]

@@ -2,7 +2,7 @@
 
     with Rollout(player_named("expert")) as engine:
         played = engine.run_batch(tasks_for("textcraft:TextCraft-v0-depth1", range(256)))
-    rows = [view for episode in played for view in token_views(tokenised(episode, Renderer(tokenizer)))]
+    rows = [view for episode in played for view in token_sequences(tokenised(episode, Renderer(tokenizer)))]
 
 Each view's `mask` marks the tokens of the player's turns. A few updates of cross-entropy on them show a small model the format
 of an environment, which training by reward alone may never stumble upon.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError
 
 __all__ = ["HorizonSchedule"]
@@ -25,10 +26,11 @@ class HorizonSchedule:
     """Updates per stage; without meaning where there is one stage."""
 
     def __post_init__(self) -> None:
-        if not self.rounds or any(isinstance(r, bool) or not isinstance(r, int) or r < 1 for r in self.rounds):
-            raise ConfigError(f"the rounds of a horizon schedule are whole numbers from 1 up; given: {self.rounds!r}")
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise ConfigError(f"a stage of a horizon schedule lasts a whole number of updates from 1 up; given: {self.every!r}")
+        if not self.rounds:
+            raise ConfigError("a horizon schedule needs at least one number of turns; given: none")
+        for turns in self.rounds:
+            whole_number(f"each of the rounds {self.rounds!r} of a horizon schedule", turns, 1)
+        whole_number("every, the updates per stage of a horizon schedule,", self.every, 1)
 
     def stage(self, step: int) -> int:
         """Which stage an update belongs to, both counted from 0."""

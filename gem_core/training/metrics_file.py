@@ -4,7 +4,7 @@
     metrics.write(step=0, success=0.25, loss=0.7)
 
 A line is one write and the file only grows: a killed process leaves at most one incomplete last line, which readers skip and
-the next writer removes. Each line is also the event `update_end`, for plugins such as `gem_core.training.tracker`.
+the next writer removes. Each line is also the event `update_end`, for plugins such as `gem_eval.tracker`.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from gem_core.errors import ConfigError, NotTrainableError
 from gem_core.types import Episode
 
-__all__ = ["TokenView", "channel_rewards", "discounted_returns", "placeholder", "token_views"]
+__all__ = ["TokenSequence", "channel_rewards", "discounted_returns", "padding_sequence", "token_sequences"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TokenView:
+class TokenSequence:
     """One row: ids, and for each the turn that sampled it."""
 
     ids: tuple[int, ...]
@@ -28,7 +28,7 @@ class TokenView:
     """The turns of this row whose tokens are trained."""
 
     def __repr__(self) -> str:
-        return f"<TokenView of {len(self.ids)} ids, {sum(self.mask)} trained, turns {sorted(self.trained)}>"
+        return f"<TokenSequence of {len(self.ids)} ids, {sum(self.mask)} trained, turns {sorted(self.trained)}>"
 
     @property
     def prompt_length(self) -> int:
@@ -53,12 +53,12 @@ class TokenView:
                 found.append((turn, i, i + 1))
         return tuple(found)
 
-    def spread(self, per_turn: Sequence[float]) -> list[float]:
+    def broadcast(self, per_turn: Sequence[float]) -> list[float]:
         """One number per token: its turn's, and 0.0 for every token that is not trained."""
         return [per_turn[t] if t in self.trained else 0.0 for t in self.turn_of]
 
 
-def token_views(episode: Episode) -> list[TokenView]:
+def token_sequences(episode: Episode) -> list[TokenSequence]:
     """The rows of an episode, in the order of its turns; none for a failed episode, whose rewards are unknown.
 
     A row ends with the last sampled token: what the environment said after it is in `episode.final_observation`.
@@ -70,7 +70,7 @@ def token_views(episode: Episode) -> list[TokenView]:
         )
     if episode.failed:
         return []
-    views: list[TokenView] = []
+    views: list[TokenSequence] = []
     ids: list[int] = []
     turn_of: list[int] = []
     logprobs: list[float] | None = []
@@ -82,7 +82,7 @@ def token_views(episode: Episode) -> list[TokenView]:
             del ids[len(turn_of) :]
             kept = None if logprobs is None else tuple(logprobs[: len(turn_of)])
             trained = frozenset(t for t in set(turn_of) if t >= 0 and episode.trained(t))
-            views.append(TokenView(tuple(ids), tuple(turn_of), kept, trained))
+            views.append(TokenSequence(tuple(ids), tuple(turn_of), kept, trained))
 
     for number, turn in enumerate(episode.turns):
         adjacent = not turn.added_ids and bool(turn_of) and turn_of[-1] >= 0
@@ -105,10 +105,10 @@ def token_views(episode: Episode) -> list[TokenView]:
     return views
 
 
-def placeholder(prompt_ids: Sequence[int], end_id: int) -> TokenView:
+def padding_sequence(prompt_ids: Sequence[int], end_id: int) -> TokenSequence:
     """The row of an episode with nothing to train, where a framework insists on one: prompt and one end token, all -1."""
     ids = (*prompt_ids, end_id)
-    return TokenView(ids, (-1,) * len(ids), (0.0,) * len(ids), frozenset())
+    return TokenSequence(ids, (-1,) * len(ids), (0.0,) * len(ids), frozenset())
 
 
 def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
@@ -124,7 +124,7 @@ def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
     return returns
 
 
-def channel_rewards(episode: Episode, view: TokenView, gamma: float) -> list[float]:
+def channel_rewards(episode: Episode, view: TokenSequence, gamma: float) -> list[float]:
     """Token rewards for frameworks that carry only rewards and a mask to their estimator.
 
     On the last token of each trained turn t stands G_t - gamma * G_u, u being the next trained turn in the same row (0 if

@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gem_core.arguments import whole_number_or_none
 from gem_core.env.base import Env
 from gem_core.env.wrapper import Wrapper
-from gem_core.errors import ConfigError
 from gem_core.types import Context, Message, Role
 
 __all__ = ["Concat", "ConcatChat", "ConcatChatOnReset", "History"]
@@ -33,9 +33,7 @@ class History(Wrapper):
 
     def __init__(self, env: Env, window: int | None = None) -> None:
         super().__init__(env)
-        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
-            raise ConfigError(f"window must be a whole number from 1 up, or None for the whole history; given: {window!r}")
-        self.window = window
+        self.window = whole_number_or_none("window", window, 1, "the whole history")
 
     def begin(self, task: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """What is shown at the start."""

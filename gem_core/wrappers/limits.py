@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gem_core.arguments import whole_number
 from gem_core.env.base import Env
 from gem_core.env.wrapper import Wrapper
-from gem_core.errors import ConfigError
 
 __all__ = ["TokenLimit", "TurnLimit"]
 
@@ -17,9 +17,7 @@ class TurnLimit(Wrapper):
 
     def __init__(self, env: Env, max_turns: int) -> None:
         super().__init__(env)
-        if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
-            raise ConfigError(f"max_turns must be a whole number from 1 up; given: {max_turns!r}")
-        self.max_turns = max_turns
+        self.max_turns = whole_number("max_turns", max_turns, 1)
 
     def on_step(self, action: str) -> Any:
         observation, reward, terminated, truncated, info = yield self.env.step(action)
@@ -34,9 +32,7 @@ class TokenLimit(Wrapper):
 
     def __init__(self, env: Env, max_tokens: int, count: Callable[[str], int] | None = None) -> None:
         super().__init__(env)
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-            raise ConfigError(f"max_tokens must be a whole number from 1 up; given: {max_tokens!r}")
-        self.max_tokens = max_tokens
+        self.max_tokens = whole_number("max_tokens", max_tokens, 1)
         self.count = count
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_tools.passage import Passage, show_passages
 from gem_tools.tool import Tool, ToolResult
@@ -46,8 +47,7 @@ class RetrievalTool(Tool):
         each time, or as long as the server asks for."""
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"the tool 'retrieval' needs the address of a server: retrieval(url='http://...'); given: {url!r}")
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ConfigError(f"k must be a whole number from 1 up; given: {k!r}")
+        whole_number("k", k, 1)
         if retries < 0 or timeout <= 0 or backoff < 0:
             raise ConfigError(
                 f"retries and backoff must be 0 or more and timeout above 0; given: {retries}, {backoff}, {timeout}"

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_tools.passage import Passage, show_passages
 from gem_tools.tool import Tool, ToolResult
@@ -133,8 +134,7 @@ class SearchTool(Tool):
         """`max_tokens` limits what is shown, counted by `count` (default: by words)."""
         if not index:
             raise ConfigError("the tool 'search' needs search(index='FOLDER'); build an index with: gem-rl index CORPUS FOLDER")
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ConfigError(f"k must be a whole number from 1 up; given: {k!r}")
+        whole_number("k", k, 1)
         self.index = index if isinstance(index, Index) else Index.open(index)
         self.k, self.max_tokens, self.count, self.description = k, max_tokens, count, description
         self.parameters = {

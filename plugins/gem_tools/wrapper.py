@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, cast
 
+from gem_core.arguments import whole_number, whole_number_or_none
 from gem_core.env.base import Env
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
@@ -49,7 +50,7 @@ class ToolWrapper(Wrapper):
     ) -> None:
         """`max_uses` calls are run in an episode; `refusals` more are answered with a message, the next one truncates it.
         Rewards are per call: for any, and on top for one that went well, or did not. `deadline`: seconds an engine waits for
-        one call, beyond the tool's own. `on_outage`: a tool that is itself broken makes the episode failed, or tells the model."""
+        one call, beyond the tool's own. `on_outage`: a broken tool fails the episode ('failed') or tells the model ('tell')."""
         super().__init__(env)
         if style not in ("tag", "json", "native"):
             raise ConfigError(f"style must be 'tag', 'json' or 'native'; given: {style!r}")
@@ -57,14 +58,12 @@ class ToolWrapper(Wrapper):
             raise ConfigError(f"place must be 'system' or 'observation'; given: {place!r}")
         if on_outage not in ("failed", "tell"):
             raise ConfigError(f"on_outage must be 'failed' or 'tell'; given: {on_outage!r}")
-        if max_uses is not None and (isinstance(max_uses, bool) or not isinstance(max_uses, int) or max_uses < 0):
-            raise ConfigError(f"max_uses must be a whole number from 0 up, or None for no limit; given: {max_uses!r}")
-        if isinstance(refusals, bool) or not isinstance(refusals, int) or refusals < 0:
-            raise ConfigError(f"refusals must be a whole number from 0 up; given: {refusals!r}")
+        self.max_uses = whole_number_or_none("max_uses", max_uses, 0, "no limit")
+        self.refusals = whole_number("refusals", refusals, 0)
         if isinstance(tools, (str, Tool, Toolset)) or not tools:
             raise ConfigError(f"tools must be a list of at least one tool or name of one; given: {tools!r}")
         self.given = [_made(tool) for tool in tools]
-        self.style, self.place, self.max_uses, self.refusals = style, place, max_uses, refusals
+        self.style, self.place = style, place
         self.use_reward, self.success_reward, self.error_reward = float(use_reward), float(success_reward), float(error_reward)
         self.deadline, self.on_outage = deadline, on_outage
         self.tools: dict[str, Tool] | None = None

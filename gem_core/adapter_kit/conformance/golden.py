@@ -109,9 +109,13 @@ def _cases() -> tuple[Case, ...]:
             (replace(RAGGED[0], stop=StopReason.CONTEXT_FULL), no_turns, *RAGGED[1:]),
             needs=frozenset({"failed_episodes"}),
         ),
-        Case("adjacent turns", (adjacent, *RAGGED), needs=frozenset({"several_rows"})),
-        Case("rewritten history", (rewritten, *RAGGED), needs=frozenset({"several_rows"})),
-        Case("rewritten history, a turn masked", (rewritten_masked, *RAGGED), needs=frozenset({"several_rows", "masked_turns"})),
+        Case("adjacent turns", (adjacent, *RAGGED), needs=frozenset({"several_sequences"})),
+        Case("rewritten history", (rewritten, *RAGGED), needs=frozenset({"several_sequences"})),
+        Case(
+            "rewritten history, a turn masked",
+            (rewritten_masked, *RAGGED),
+            needs=frozenset({"several_sequences", "masked_turns"}),
+        ),
         Case("multi-byte text", (_episode(12, [one_byte_each]), *RAGGED)),
         Case(
             "constant returns, 0.1 + 0.2 against 0.3",

@@ -7,71 +7,18 @@ a framework's own channel is float32), the gradient within 1e-4 of the reference
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
 
 from gem_core.adapter_kit.conformance.golden import CASES, GRADIENT_CASES, ONE_RANK_FAILED, Case
-from gem_core.adapter_kit.declaration import Adapter
+from gem_core.adapter_kit.conformance.harness import CARRIED, Harness, TrainedSequence
 from gem_core.errors import GemError
 from gem_core.training.advantage import advantages
-from gem_core.training.sequences import TokenView, discounted_returns, token_views
+from gem_core.training.sequences import TokenSequence, discounted_returns, token_sequences
 from gem_core.types import Episode
 
-__all__ = ["Harness", "Result", "TrainedRow", "report", "run"]
-
-
-@dataclass(frozen=True)
-class TrainedRow:
-    """One row as the framework's loss sees it, padding taken off."""
-
-    ids: Sequence[int]
-    """Prompt and response."""
-    mask: Sequence[int]
-    """1 for each id whose log-probability is trained, aligned with `ids`."""
-    advantages: Sequence[float]
-    """Aligned with `ids`."""
-    logprobs: Sequence[float] | None = None
-    """Those of the sampler, aligned with `ids`: 0.0 where nobody sampled; a turn that is masked has its own, or 0.0."""
-    rewards: Sequence[float] | None = None
-    """Token rewards, aligned with `ids`."""
-    total: float | None = None
-    """The reward of the whole row, one number; None or NaN for a failed episode only."""
-
-
-_CARRIED = ("logprobs", "rewards", "total")
-
-
-class Harness(Protocol):
-    """What an adapter supplies: its framework's own batch, advantage and loss code, driven with given episodes."""
-
-    adapter: Adapter
-    version: str
-    carries: frozenset[str]
-    """Which of `logprobs`, `rewards` and `total` the framework's batch carries: they stand in every row that is trained, or the
-    check fails. One of `rewards` and `total` is needed: without either, nothing says that the reward arrived."""
-    row_per_turn: bool
-    """Whether the framework trains every turn as a row of its own, its whole prompt before it; False where it is not said."""
-    settled_placeholders: bool
-    """Whether a placeholder, of which nobody sampled anything, has the trainer's own logprobs in place of 0.0, so that what the
-    framework logs about sampler and trainer is not about it; False where it is not said."""
-
-    def train(self, case: Case) -> list[TrainedRow]:
-        """The rows of a batch, in the order of the episodes, placeholders included, padding rows left out."""
-        ...
-
-    def gradient(self, case: Case) -> Mapping[str, Any]:
-        """The gradient of the framework's own loss on the tiny model, by parameter name, as torch tensors."""
-        ...
-
-    def gradient_factor(self, case: Case) -> float:
-        """The framework's loss is this many times the canonical one under one update over the whole batch."""
-        ...
-
-    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
-        """The rows of each rank when the batch is split over real processes."""
-        ...
+__all__ = ["Result", "check_gradient", "check_ranks", "check_rows", "report", "run"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +63,7 @@ def report(harness: Harness, results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def check_rows(harness: Harness, case: Case, rows: Sequence[TrainedRow]) -> None:
+def check_rows(harness: Harness, case: Case, rows: Sequence[TrainedSequence]) -> None:
     """Token identity, masks, logprobs, reward mass and turn credit of a whole batch."""
     _check_part(harness, case, rows, case.episodes)
     _check_sum(case, rows, _carries(harness))
@@ -139,10 +86,10 @@ def check_gradient(harness: Harness, case: Case = GRADIENT_CASES[0]) -> None:
     _must(apart <= 1e-4 * norm + 1e-7, f"the gradient is {apart:.3g} away from the reference, whose norm is {norm:.3g}")
 
 
-def _check_part(harness: Harness, case: Case, rows: Sequence[TrainedRow], part: Sequence[Episode]) -> None:
+def _check_part(harness: Harness, case: Case, rows: Sequence[TrainedSequence], part: Sequence[Episode]) -> None:
     """The rows that some of the case's episodes became, one by one."""
     carries = _carries(harness)
-    played = _expected(case, part, _row_per_turn(harness))
+    played = _expected(case, part, harness.sequence_per_turn)
     expected = [want for want in played if any(want.mask)]
     untrained = {tuple(want.ids): want for want in played if not any(want.mask)}
     for row in rows:
@@ -155,7 +102,7 @@ def _check_part(harness: Harness, case: Case, rows: Sequence[TrainedRow], part: 
             own = untrained.get(tuple(row.ids))
             if own is not None:
                 _check_logprobs("a row that trains nothing", row, own)
-            elif not getattr(harness, "settled_placeholders", False):
+            elif not harness.padding_has_logprobs:
                 _must(not any(row.logprobs or ()), "a placeholder, of which nobody sampled anything, has logprobs other than 0.0")
     trained = [row for row in rows if any(row.mask)]
     _must(len(trained) == len(expected), f"{len(trained)} rows are trained; {len(expected)} were played")
@@ -166,7 +113,7 @@ def _check_part(harness: Harness, case: Case, rows: Sequence[TrainedRow], part: 
         _must(unknown <= failed, f"{unknown} rows have no total, and {failed} episodes are failed")
 
 
-def _check_row(where: str, case: Case, row: TrainedRow, want: TrainedRow, carries: frozenset[str]) -> None:
+def _check_row(where: str, case: Case, row: TrainedSequence, want: TrainedSequence, carries: frozenset[str]) -> None:
     _must(
         list(row.ids) == list(want.ids),
         f"{where}: the ids are not those that were sampled: {list(row.ids)} against {list(want.ids)}",
@@ -188,7 +135,7 @@ def _check_row(where: str, case: Case, row: TrainedRow, want: TrainedRow, carrie
         _must(_is_paid(case, row.total, want.total), f"{where}: the total is {row.total}, {want.total} was paid")
 
 
-def _check_logprobs(where: str, row: TrainedRow, want: TrainedRow) -> None:
+def _check_logprobs(where: str, row: TrainedSequence, want: TrainedSequence) -> None:
     """Those of the sampler where a token is trained, 0.0 where nobody sampled it; frameworks differ on turns that are masked."""
     if row.logprobs is None:
         return
@@ -200,9 +147,9 @@ def _check_logprobs(where: str, row: TrainedRow, want: TrainedRow) -> None:
             _must(abs(found - sampled) <= 1e-6, f"{where}: logprobs are not aligned with the sampled ids")
 
 
-def _check_sum(case: Case, rows: Sequence[TrainedRow], carries: frozenset[str]) -> None:
+def _check_sum(case: Case, rows: Sequence[TrainedSequence], carries: frozenset[str]) -> None:
     """Σ(totals) = Σ(environment rewards), rows that train nothing included, for episodes without masked or failed turns."""
-    plain = all(_plain(e) and len(token_views(e)) <= 1 for e in case.episodes)
+    plain = all(_plain(e) and len(token_sequences(e)) <= 1 for e in case.episodes)
     if "total" not in carries or not plain:
         return
     total, paid = sum(row.total or 0.0 for row in rows), sum(sum(e.rewards) for e in case.episodes)
@@ -244,13 +191,9 @@ def _outcome(harness: Harness, name: str, case: Case, check: Callable[[], None])
     return Result(name, "ok")
 
 
-def _row_per_turn(harness: Harness) -> bool:
-    return bool(getattr(harness, "row_per_turn", False))
-
-
 def _carries(harness: Harness) -> frozenset[str]:
-    found = frozenset(getattr(harness, "carries", ()))
-    _must(found <= {*_CARRIED}, f"the harness carries {sorted(found)}; known are {', '.join(_CARRIED)}")
+    found = harness.carries
+    _must(found <= {*CARRIED}, f"the harness carries {sorted(found)}; known are {', '.join(CARRIED)}")
     _must(
         bool(found & {"rewards", "total"}),
         f"the harness says that it carries {sorted(found)}: the reward mass cannot be seen; set `carries`, with rewards or total",
@@ -258,30 +201,30 @@ def _carries(harness: Harness) -> frozenset[str]:
     return found
 
 
-def _expected(case: Case, part: Sequence[Episode], row_per_turn: bool) -> list[TrainedRow]:
+def _expected(case: Case, part: Sequence[Episode], sequence_per_turn: bool) -> list[TrainedSequence]:
     """The rows of some of the case's episodes, credited within all of them; `total` is set where it follows from invariant 2."""
     found = []
     numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
     credit = {id(episode): per_turn for episode, per_turn in zip(case.episodes, numbers)}
     for episode in part:
         per_turn, rewards = credit[id(episode)], episode.rewards
-        views = token_views(episode)
+        views = token_sequences(episode)
         totals = [sum(rewards)] if len(views) == 1 else [None] * len(views)
-        if row_per_turn:
+        if sequence_per_turn:
             played = [turn for view in views for turn, _, _ in view.spans]
             views, totals = [_turn_row(episode, turn) for turn in played], [rewards[turn] for turn in played]
         for view, total in zip(views, totals):
-            credited = view.spread(per_turn)
-            found.append(TrainedRow(view.ids, view.mask, credited, view.logprobs, total=total if _plain(episode) else None))
+            credited = view.broadcast(per_turn)
+            found.append(TrainedSequence(view.ids, view.mask, credited, view.logprobs, total=total if _plain(episode) else None))
     return found
 
 
-def _turn_row(episode: Episode, number: int) -> TokenView:
+def _turn_row(episode: Episode, number: int) -> TokenSequence:
     prompt, turn = episode.prompt_ids(number), episode.turns[number]
     turn_of = (-1,) * len(prompt) + (number,) * len(turn.action_ids)
     logprobs = None if turn.logprobs is None else (0.0,) * len(prompt) + tuple(turn.logprobs)
     trained = frozenset({number} if episode.trained(number) else ())
-    return TokenView((*prompt, *turn.action_ids), turn_of, logprobs, trained)
+    return TokenSequence((*prompt, *turn.action_ids), turn_of, logprobs, trained)
 
 
 def _tolerance(case: Case) -> float:

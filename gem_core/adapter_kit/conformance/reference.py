@@ -13,7 +13,7 @@ from typing import Any
 from gem_core.adapter_kit.conformance.golden import GRADIENT_CASES, Case
 from gem_core.errors import MissingDependencyError
 from gem_core.training.advantage import advantages
-from gem_core.training.sequences import token_views
+from gem_core.training.sequences import token_sequences
 
 __all__ = ["compute_reference", "distance", "load_reference", "reference_path", "tiny_model"]
 
@@ -40,7 +40,7 @@ def compute_reference(case: Case, model: Any = None) -> dict[str, Any]:
     model = tiny_model() if model is None else model
     model.zero_grad(set_to_none=True)
     per_turn = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
-    rows = [(view, view.spread(a)) for e, a in zip(case.episodes, per_turn) for view in token_views(e)]
+    rows = [(view, view.broadcast(a)) for e, a in zip(case.episodes, per_turn) for view in token_sequences(e)]
     trained = sum(sum(view.mask) for view, _ in rows)
     for view, tokens in rows:
         ids = torch.tensor([view.ids])

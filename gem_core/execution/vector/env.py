@@ -24,19 +24,17 @@ whichever are ready, so that a slow one holds up nobody. `mode="ray"` is the sam
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from inspect import isawaitable
 from operator import countOf
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, cast
 
 from gem_core.env.base import Env, StepResult
-from gem_core.env.maybe_async import drive
+from gem_core.env.maybe_async import Waiter, drive
 from gem_core.errors import ActionTypeError, ConfigError, ContractError, DeadlineError, ResetNeededError
 from gem_core.execution.vector.runner import Background, OnLoop, OnThread, Runner
 from gem_core.execution.vector.slot import Autoreset, Slot, failed
@@ -87,7 +85,7 @@ class VectorEnv:
         self._slots = [Slot(make_env, self.autoreset) for make_env in makers]
         self.env_ids = list(env_ids) if env_ids is not None else [type(e.unwrapped).__name__ for e in self.envs if e is not None]
         self.num_envs = len(self._slots)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiter = Waiter()
         self._closed = False
         self._may_refuse = True
         """Whether a step may have to be refused because an environment has no running episode."""
@@ -127,13 +125,13 @@ class VectorEnv:
                 if slot.running:  # the short way of `slot.act`
                     result = slot.env.step(action)  # type: ignore[union-attr]  # a running slot has one
                     if type(result) is not tuple:
-                        result = self._now(result)
+                        result = self._waiter.result(result)
                     if result[2] or result[3]:
-                        result = slot.ended_here(result) or self._now(drive(slot.ended(result)))
+                        result = slot.ended_here(result) or self._waiter.result(drive(slot.ended(result)))
                 else:
-                    result = self._now(drive(slot.act(action)))
+                    result = self._waiter.result(drive(slot.act(action)))
             except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
-                result = self._now(drive(slot.fail("step", error)))
+                result = self._waiter.result(drive(slot.fail("step", error)))
             extend(result)
         if len(flat) != 5 * len(slots):  # which no environment's step lets through, unless it has one of its own
             raise ContractError("a step() returned other than (observation, reward, terminated, truncated, info)")
@@ -146,9 +144,8 @@ class VectorEnv:
         self._closed = True
         for slot in self._slots:
             if slot.env is not None:
-                self._now(slot.env.close())
-        if self._loop is not None:
-            self._loop.close()
+                self._waiter.result(slot.env.close())
+        self._waiter.close()
 
     def __enter__(self) -> VectorEnv:
         return self
@@ -217,15 +214,7 @@ class VectorEnv:
         return indices, given
 
     def _advance(self, work: Mapping[int, Generator[Any, Any, StepResult]]) -> list[StepResult]:
-        return [self._now(drive(steps)) for steps in work.values()]
-
-    def _now(self, value: Any) -> Any:
-        """What an async environment answers, waited for."""
-        if type(value) is tuple or not isawaitable(value):
-            return value
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(_awaited(value))
+        return [self._waiter.result(drive(steps)) for steps in work.values()]
 
 
 class AsyncVectorEnv(VectorEnv):
@@ -391,7 +380,3 @@ def _made_for(background: Background, make_env: Callable[[], Env]) -> Env:
 
 async def _nowhere(*_: Any) -> Any:
     raise NotImplementedError
-
-
-async def _awaited(value: Any) -> Any:
-    return await value

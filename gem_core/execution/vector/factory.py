@@ -11,6 +11,7 @@ from gem_core.env.registry import make
 from gem_core.errors import ConfigError
 from gem_core.execution.vector.env import AsyncVectorEnv, VectorEnv
 from gem_core.execution.vector.slot import Autoreset
+from gem_core.plugins.entry_points import load_entry_point
 
 __all__ = ["make_vec"]
 
@@ -43,9 +44,9 @@ def make_vec(
                 f"make_vec() was given {len(each)} environments and {len(kwargs)} env_kwargs; give one mapping, or one each"
             )
     if mode == "ray":
-        from gem_core.execution.ray_hosts import make_ray_vec
-
-        return make_ray_vec(each, kwargs, wrappers=wrappers, autoreset=autoreset, deadline=deadline, **more)
+        make_ray_vec = load_entry_point("gem_ray.hosts:make_ray_vec", "mode='ray'", extra="ray")
+        vector: VectorEnv = make_ray_vec(each, kwargs, wrappers=wrappers, autoreset=autoreset, deadline=deadline, **more)
+        return vector
     if mode not in ("sync", "async"):
         raise ConfigError(f"mode must be 'sync', 'async' or 'ray'; given: {mode!r}")
     if more:

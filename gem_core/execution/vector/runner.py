@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from gem_core.env.base import Env, StepResult
-from gem_core.env.maybe_async import drive
+from gem_core.env.maybe_async import awaited, drive
 from gem_core.execution.vector.slot import Slot
 from gem_core.rollout.step_threads import StepThreads
 
@@ -170,7 +170,7 @@ def _close(env: Env) -> None:
     try:
         value: Any = env.close()
         if isawaitable(value):
-            asyncio.run(_awaited(value))
+            asyncio.run(awaited(value))
     except Exception:  # noqa: BLE001 - nobody can do anything about it any more
         _log.warning("closing %s failed", type(env.unwrapped).__name__, exc_info=True)
 
@@ -182,7 +182,3 @@ async def _closed(env: Env) -> None:
             await value
     except Exception:  # noqa: BLE001 - nobody can do anything about it any more
         _log.warning("closing %s failed", type(env.unwrapped).__name__, exc_info=True)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value

@@ -23,6 +23,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from gem_core.arguments import short
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError, EnvError
 
@@ -115,7 +116,7 @@ class Dialect:
         if isinstance(reply, Mapping) and name in reply:
             return reply[name]
         raise EnvError(
-            f"POST {where} answered {_short(reply)}; a server of the dialect {self.name!r} answers with {name!r}. "
+            f"POST {where} answered {short(reply)}; a server of the dialect {self.name!r} answers with {name!r}. "
             f"Is it another one? The dialects: {', '.join(DIALECTS)}"
         )
 
@@ -123,19 +124,19 @@ class Dialect:
         """An observation, which must be a string."""
         if isinstance(value, str):
             return value
-        raise EnvError(f"POST {where} answered with the observation {_short(value)}; it must be a string")
+        raise EnvError(f"POST {where} answered with the observation {short(value)}; it must be a string")
 
     def number(self, value: Any) -> float:
         """A reward or a score."""
         if isinstance(value, (int, float)):
             return float(value)
-        raise EnvError(f"POST /step answered with the {self.value} {_short(value)}; it must be a number")
+        raise EnvError(f"POST /step answered with the {self.value} {short(value)}; it must be a number")
 
     def flag(self, value: Any) -> bool:
         """Whether an episode is over."""
         if isinstance(value, bool):
             return value
-        raise EnvError(f"POST /step answered with {_short(value)} for the end of the episode; it must be true or false")
+        raise EnvError(f"POST /step answered with {short(value)} for the end of the episode; it must be true or false")
 
 
 class Gem(Dialect):
@@ -223,9 +224,7 @@ class SearchQA(Dialect):
 
     def created(self, reply: Reply) -> Any:
         if isinstance(reply, bool) or not isinstance(reply, int):
-            raise EnvError(
-                f"POST /create answered {_short(reply)}; a server of the dialect 'searchqa' answers with a bare number"
-            )
+            raise EnvError(f"POST /create answered {short(reply)}; a server of the dialect 'searchqa' answers with a bare number")
         return reply
 
     def began(self, reply: Reply) -> ResetResult:
@@ -293,8 +292,3 @@ def dialect(name: str) -> Dialect:
         return DIALECTS[name]()
     except (KeyError, TypeError):
         raise ConfigError(f"dialect must be one of {', '.join(DIALECTS)}; given: {name!r}") from None
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."

@@ -34,6 +34,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from gem_core.arguments import whole_number
 from gem_core.env.base import Env
+from gem_core.env.maybe_async import awaited
 from gem_core.errors import ActionTypeError, ConfigError, OptionError, ResetNeededError
 from gem_envs.remote.protocols import dialect
 
@@ -80,9 +81,8 @@ class Server:
             "action_example": probe.action_example,
             "plays_at_random": probe.unwrapped.plays_at_random,
         }
-        closed: Any = probe.close  # None, or an awaitable of it
-        if isawaitable(waiting := closed()):
-            asyncio.run(_awaited(waiting))
+        if isawaitable(closing := probe.close()):
+            asyncio.run(awaited(closing))
         try:
             self._http = _listener(host, whole_number("port", port, 0, 65535), self)
         except OSError as error:
@@ -186,12 +186,12 @@ class Server:
             seed, options = body.get(self.dialect.task), body.get("options") or {}
             if seed is None and self.dialect.name != "gem":
                 seed = 0
-            observation, info = self._now(env.reset(seed=seed, options=options))
+            observation, info = self._result(env.reset(seed=seed, options=options))
             session.observation, session.total = observation, 0.0
             return self.dialect.start(session.number, observation, _plain(info))
         if "action" not in body:
             raise _Refusal(400, "POST /step needs 'action'")
-        result = self._now(env.step(self.dialect.action(body["action"])))
+        result = self._result(env.step(self.dialect.action(body["action"])))
         session.observation, session.total = result[0], session.total + result[1]
         return self.dialect.turn((*result[:4], _plain(result[4])), session.total)
 
@@ -219,8 +219,8 @@ class Server:
 
     # Environments, sync or async.
 
-    def _now(self, value: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(_awaited(value), self._loop).result() if isawaitable(value) else value
+    def _result(self, value: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(awaited(value), self._loop).result() if isawaitable(value) else value
 
     def _end(self, session: _Session, patience: float = -1.0) -> None:
         """Closes its environment when no step is under way; waits so many seconds for that, or as long as it takes."""
@@ -228,8 +228,7 @@ class Server:
             _log.warning("a session of %s is still in a step, and is left as it is", self._about["env"])
             return
         try:
-            closing: Any = session.env.close  # None, or an awaitable of it
-            self._now(closing())
+            self._result(session.env.close())
         except Exception:  # noqa: BLE001 - it is given up either way
             _log.warning("closing a session of %s failed", self._about["env"], exc_info=True)
         finally:
@@ -367,10 +366,6 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
         except (TypeError, ValueError):
             left_out.append(name)
     return {**kept, "left_out": sorted(left_out)} if left_out else kept
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
 
 
 _dialect = dialect  # the constructor has an argument of that name

@@ -23,8 +23,8 @@ from gem_core.types import Sampling
 from gem_eval.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from gem_core.policies.catalog import NamedPolicy
     from gem_eval.evaluation import Plan, Score
+    from gem_eval.models.catalog import NamedPolicy
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -163,7 +163,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
 
 
 def _named(args: argparse.Namespace) -> NamedPolicy:
-    from gem_core.policies.catalog import policy_named
+    from gem_eval.models.catalog import policy_named
 
     return policy_named(
         args.model,
@@ -181,9 +181,9 @@ def _named(args: argparse.Namespace) -> NamedPolicy:
 def _bound(args: argparse.Namespace, plan: Plan, player: str) -> list[tuple[Plan, NamedPolicy]]:
     """The floor or the ceiling of a plan, on the environments that have one. An expert plays a start the same way every time."""
     from gem_core.env.registry import make
-    from gem_core.policies.catalog import policy_named
     from gem_core.policies.players import unplayable
     from gem_core.rollout.env_pool import close_unused
+    from gem_eval.models.catalog import policy_named
 
     if args.no_bounds or player == args.model:
         return []

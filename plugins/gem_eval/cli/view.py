@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     credit = Credit(args.advantage, args.gamma)
     tokenizer: Any = None
     if args.tokenizer:
-        from gem_core.policies.catalog import tokenizer_named
+        from gem_eval.models.catalog import tokenizer_named
 
         tokenizer = tokenizer_named(args.tokenizer)
     if args.follow:

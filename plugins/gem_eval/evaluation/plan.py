@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gem_core.arguments import short
 from gem_core.env.ids import is_mixture
 from gem_core.env.registry import environments, list_envs, spec
 from gem_core.env.wrapper_stack import parse_wrappers
@@ -86,7 +87,7 @@ class Plan:
         own, recorded = self.as_json(), without_secrets(recorded)  # a key that is another one today is no other evaluation
         other = [name for name in own if own[name] != recorded.get(name)]
         if other:
-            told = "; ".join(f"{name} was {_short(recorded.get(name))}, and is now {_short(own[name])}" for name in other)
+            told = "; ".join(f"{name} was {short(recorded.get(name), 60)}, and is now {short(own[name], 60)}" for name in other)
             raise ConfigError(f"{where} holds another evaluation: {told}. Give another --out, or --overwrite to begin anew")
 
 
@@ -123,8 +124,3 @@ def _request_shown(text: str) -> str:
         return text
     kept = without_secrets(fields)
     return json.dumps(kept, default=repr) if REDACTED in repr(kept) else text
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."

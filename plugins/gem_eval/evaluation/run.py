@@ -107,11 +107,11 @@ class _Engine(Rollout):
         super().__init__(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)
         self.plan = plan
 
-    def play(self, task: Task) -> EpisodeRunner:
-        policy = self.policy
-        if isinstance(policy, RandomPlayer):
-            policy = _RandomSample(self.plan.sample_of(task.index))
-        return EpisodeRunner(task, policy, self.renderer, self.sampling, self.limits, self.pool)
+    def runner(self, task: Task) -> EpisodeRunner:
+        runner = super().runner(task)
+        if isinstance(runner.policy, RandomPlayer):
+            runner.policy = _RandomSample(self.plan.sample_of(task.index))
+        return runner
 
     def finish(self, tasks: Sequence[Task], keep: OnEpisode) -> bool:
         """Plays tasks and hands over each episode that ended by itself. False where Ctrl-C cut it short."""

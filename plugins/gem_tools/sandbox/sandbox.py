@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
+from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError
 from gem_tools.sandbox.containment import Containment, Isolation, contain
 from gem_tools.sandbox.launch import Plan, SandboxLimits
@@ -46,8 +47,8 @@ class Sandbox:
             raise ConfigError(f"isolation must be 'auto', 'full' or 'partial'; given: {isolation!r}")
         cores = os.cpu_count() or 1
         self.limits = limits or SandboxLimits()
-        self.warm = _count("warm", warm, min(8, 2 * cores), 0)
-        self.running = _count("running", running, max(16, 4 * cores), 1)
+        self.warm = whole_number("warm", min(8, 2 * cores) if warm is None else warm, 0)
+        self.running = whole_number("running", max(16, 4 * cores) if running is None else running, 1)
         self.containment = contain(isolation, filters)
         self._plan = Plan(self.containment.parts, self.limits, packages, tuple(preload))
         self._closed = False
@@ -180,11 +181,3 @@ _open: set[Sandbox] = set()
 def _close_all() -> None:
     for sandbox in list(_open):
         sandbox.close()
-
-
-def _count(name: str, value: int | None, default: int, at_least: int) -> int:
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ConfigError(f"{name} must be a whole number from {at_least} up; given: {value!r}")
-    return value

@@ -53,10 +53,10 @@ def policy_named(
     shared: dict[str, Any] = {"api_key_env": api_key_env, "timeout": timeout, "retries": retries}
     shared |= {"max_connections": max_connections, "extra": request}
     if not tokenizer:
-        from gem_core.policies.openai import OpenAIChatPolicy
+        from gem_eval.models.openai import OpenAIChatPolicy
 
         return NamedPolicy(OpenAIChatPolicy(server, model, max_tokens_field=max_tokens_field, **shared), "chat")
-    from gem_core.policies.openai import OpenAIPolicy
+    from gem_eval.models.openai import OpenAIPolicy
 
     known = tokenizer_named(tokenizer)
     ends = [known.eos_token_id] if known.eos_token_id is not None else []

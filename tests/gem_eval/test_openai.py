@@ -27,7 +27,7 @@ from gem_core import (
     run_batch,
     run_episode,
     tasks_for,
-    token_views,
+    token_sequences,
 )
 from gem_core.errors import ConfigError, MissingDependencyError, NotTrainableError, PolicyError
 from gem_core.policies import OpenAIChatPolicy, OpenAIPolicy
@@ -222,7 +222,7 @@ def test_whole_episodes_over_a_bad_line_are_token_exact(policies):
     assert [[t.action_ids for t in e.turns] for e in good] == [[t.action_ids for t in e.turns] for e in bad]
     for episode in bad:
         assert not episode.failed
-        (view,) = token_views(episode)
+        (view,) = token_sequences(episode)
         assert view.logprobs is not None
         assert sum(view.mask) == sum(len(t.action_ids) for t in episode.turns)
 
@@ -276,7 +276,7 @@ def test_chat_plays_and_its_episodes_cannot_be_trained(url, policies):
         assert not episode.trainable
         assert all(t.action.startswith("\\boxed{") for t in episode.turns)
         with pytest.raises(NotTrainableError):
-            token_views(episode)
+            token_sequences(episode)
 
 
 def test_chat_sends_the_conversation_in_roles_every_server_takes(policies):

@@ -23,6 +23,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, cast
 
+from gem_core.arguments import whole_number
 from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.registry import EnvSpec, make
 from gem_core.errors import ConfigError, ContractError, DeadlineError, EnvDiedError, EnvError, MissingDependencyError
@@ -39,7 +40,7 @@ try:
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError, TaskCancelledError
 except ImportError as error:
-    raise MissingDependencyError("gem_core.execution.ray_hosts", "ray", str(error)) from error
+    raise MissingDependencyError("gem_ray.hosts", "ray", str(error)) from error
 
 __all__ = ["EnvHost", "EnvHosts", "RayEnv", "make_ray_vec"]
 
@@ -61,9 +62,8 @@ class EnvHosts:
     ) -> None:
         """`calls`: at a time for each host. `start_seconds`: how long to wait for a host where there is none. `options`: further
         options of the actors, such as `resources`. Starts or joins a cluster with `ray.init()` unless that was done."""
-        for name, number in (("count", count), ("calls", calls)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ConfigError(f"{name} must be a whole number from 1 up; given: {number!r}")
+        whole_number("count", count, 1)
+        whole_number("calls", calls, 1)
         if not ray.is_initialized():
             ray.init(log_to_driver=False)
         self.calls, self.start_seconds = calls, start_seconds

@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from gem_core.arguments import short
 from gem_core.errors import ConfigError, MissingDependencyError, PolicyError
 from gem_core.types import FinishReason, Generation, Message, Sampling
 
@@ -159,7 +160,7 @@ class OpenAIChatPolicy:
         message = choice.get("message")
         text = message.get("content") if isinstance(message, dict) else None
         if not (text is None or isinstance(text, str)):
-            raise PolicyError(f"{self._server.url} answered with the content {_short(text)}; text was expected")
+            raise PolicyError(f"{self._server.url} answered with the content {short(text)}; text was expected")
         finish = _finish(choice, bool(text), self._server)
         return Generation((), None, finish, text or "", tokens=_counted(answer))
 
@@ -238,7 +239,7 @@ class _Server:
                     try:
                         return response.json()
                     except (json.JSONDecodeError, UnicodeDecodeError):
-                        raise self._error(f"{url} answered 200 with {_short(response.text)}; JSON was expected") from None
+                        raise self._error(f"{url} answered 200 with {short(response.text)}; JSON was expected") from None
                 trouble = f"answered {response.status_code}: {_said(response)}"
                 kind = str(response.status_code)
                 again = response.status_code in _RETRIED
@@ -290,7 +291,7 @@ def _root(base_url: str) -> tuple[str, tuple[str, ...]]:
     parts = urllib.parse.urlsplit(base_url if isinstance(base_url, str) else "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
-            f"base_url must be an http or https address, as in 'http://localhost:8000/v1'; given: {_short(base_url)}"
+            f"base_url must be an http or https address, as in 'http://localhost:8000/v1'; given: {short(base_url)}"
         )
     host = parts.netloc.rpartition("@")[2]
     path = parts.path.rstrip("/") or "/v1"
@@ -318,7 +319,7 @@ def _spoken(message: Message) -> dict[str, str]:
 def _first_choice(answer: Any, server: _Server) -> Mapping[str, Any]:
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise PolicyError(f"{server.url} answered {_short(answer)}; an object with 'choices' was expected")
+        raise PolicyError(f"{server.url} answered {short(answer)}; an object with 'choices' was expected")
     found: Mapping[str, Any] = choices[0]
     return found
 
@@ -348,7 +349,7 @@ def _sampled_logprobs(choice: Mapping[str, Any], ids: list[int], server: _Server
     if found is None:
         return None if ids else ()
     if len(found) != len(ids) or not all(isinstance(p, (int, float)) for p in found):
-        raise PolicyError(f"{server.url} gave {len(ids)} token ids and the logprobs {_short(found)}; each id needs its own")
+        raise PolicyError(f"{server.url} gave {len(ids)} token ids and the logprobs {short(found)}; each id needs its own")
     return tuple(float(p) for p in found)
 
 
@@ -392,11 +393,6 @@ def _retry_after(response: Any) -> float:
         return min(max(float(response.headers.get("retry-after", "0")), 0.0), _LONGEST_WAIT)
     except ValueError:  # a date; the usual waiting does
         return 0.0
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
 
 
 def _httpx() -> Any:

@@ -23,7 +23,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from gem_core import Env, Limits, RandomPlayer, Rollout, ScriptedPlayer, StopReason, register, run_batch, tasks_for
 from gem_core.env import registry  # noqa: E402
 from gem_core.errors import ConfigError, EnvDiedError  # noqa: E402
-from gem_core.execution.ray_hosts import EnvHosts, _Host  # noqa: E402
+from gem_ray.hosts import EnvHosts, _Host  # noqa: E402
 from gem_core.execution.vector.env import AsyncVectorEnv
 from gem_core.execution.vector.factory import make_vec  # noqa: E402
 

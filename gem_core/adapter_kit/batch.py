@@ -1,0 +1,56 @@
+"""Batch: episodes as the sequences a trainer takes, and the check that its batch still holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gem_core.errors import BatchMismatchError, ConfigError
+from gem_core.training.metrics import advantage_sizes
+from gem_core.training.moments import Gather
+from gem_core.training.sequences import TokenSequence, padding_sequence, token_sequences
+from gem_core.types import Episode
+
+__all__ = ["check_sequence", "mean_abs_advantage", "one_sequence", "sequences_or_padding"]
+
+
+def sequences_or_padding(episode: Episode, end_id: int) -> list[TokenSequence]:
+    """The sequences of an episode; one padding sequence, in which nothing is trained, where there are none."""
+    sequences = token_sequences(episode)
+    if sequences:
+        return sequences
+    return [padding_sequence(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)]
+
+
+def one_sequence(episode: Episode, end_id: int, trainer: str) -> TokenSequence:
+    """The sequence of an episode, for a trainer that takes one; a rewritten history raises `ConfigError`."""
+    sequences = sequences_or_padding(episode, end_id)
+    if len(sequences) > 1:
+        raise ConfigError(
+            f"the episode of {episode.env_id} with seed {episode.seed} has {len(sequences)} sequences, because its context was "
+            f"rewritten between turns; {trainer} takes one per episode. Remove the wrapper that rewrites the history"
+        )
+    return sequences[0]
+
+
+def check_sequence(
+    where: str, ids: Sequence[int], mask: Sequence[int], expected_ids: Sequence[int], expected_mask: Sequence[int]
+) -> None:
+    """Raise `BatchMismatchError` unless a trainer's sequence begins with the ids that were played and trains just the tokens
+    that were sampled; what follows is padding, which must not be trained."""
+    ids, mask = list(ids), list(mask)
+    expected_ids, expected_mask = list(expected_ids), list(expected_mask)
+    padding = [0] * (len(mask) - len(expected_mask))
+    if ids[: len(expected_ids)] != expected_ids or mask != expected_mask + padding:
+        raise BatchMismatchError(
+            f"{where} is not what was played: its ids or its loss mask changed on the way to the loss, which would train "
+            f"{sum(map(bool, mask))} tokens where {sum(expected_mask)} were sampled. A patch or another version of the trainer "
+            "changes batches; use a version the adapter supports"
+        )
+
+
+def mean_abs_advantage(episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]], gather: Gather | None = None) -> float:
+    """The mean of |advantage| over the trained turns of all ranks: the metric `gem/advantage_abs`."""
+    sizes = advantage_sizes(episodes, per_turn)
+    if gather is not None:
+        sizes = [size for part in gather(sizes) for size in part]
+    return sum(sizes) / len(sizes) if sizes else 0.0

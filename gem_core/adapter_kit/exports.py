@@ -1,0 +1,27 @@
+"""Exports: what an adapter package offers, imported when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from gem_core.adapter_kit.declaration import Adapter
+from gem_core.errors import MissingDependencyError
+
+__all__ = ["lazy_exports"]
+
+
+def lazy_exports(adapter: Adapter, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module's `__getattr__`: imports each name from the adapter's module it is mapped to. Importing the adapter itself needs
+    no framework; a name whose framework is missing raises `MissingDependencyError`."""
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {adapter.package!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(f"{adapter.package}.{modules[name]}"), name)
+        except ImportError as error:
+            raise MissingDependencyError(f"{adapter.package}.{name}", adapter.extra, str(error)) from error
+
+    return get

@@ -1,0 +1,48 @@
+"""Settings: checks of a trainer's own settings, reported all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gem_core.errors import ConfigError
+from gem_core.training.config import TrainingConfig
+
+__all__ = ["Rejection", "few_samples", "long_turns", "model_context", "reject"]
+
+Rejection = tuple[Any, str]
+"""(condition, message): if the condition is true, the settings are rejected with the message, which says what to do."""
+
+
+def reject(rejections: Iterable[Rejection]) -> None:
+    """Raise one `ConfigError` with the messages of all rejections whose condition is true."""
+    messages = [message for condition, message in rejections if condition]
+    if len(messages) == 1:
+        raise ConfigError(messages[0])
+    if messages:
+        raise ConfigError(f"{len(messages)} settings are rejected:" + "".join(f"\n- {message}" for message in messages))
+
+
+def few_samples(config: TrainingConfig, samples: int, setting: str) -> Rejection:
+    """Reject fewer than two episodes per seed for an estimator that compares them. `setting` is the trainer's name for it."""
+    return (
+        config.needs_groups and samples < 2,
+        f"the estimator {config.advantage!r} compares episodes from one seed, and {setting} is {samples}; set it to 2 or more, "
+        "or use 'rebn'",
+    )
+
+
+def long_turns(config: TrainingConfig, longest: int, setting: str) -> Rejection:
+    """Reject a cap per turn above the trainer's cap on everything after the prompt."""
+    return (
+        config.max_turn_tokens is not None and config.max_turn_tokens > longest,
+        f"max_turn_tokens={config.max_turn_tokens} is above {setting}={longest}, which caps everything after the prompt; raise "
+        "the latter",
+    )
+
+
+def model_context(model_config: Any) -> int | None:
+    """The longest sequence of a transformers model, by its configuration; None where it names no limit."""
+    text_config = model_config.get_text_config() if hasattr(model_config, "get_text_config") else model_config
+    length = getattr(text_config, "max_position_embeddings", None)
+    return int(length) if length else None

@@ -1,0 +1,1 @@
+"""Models to evaluate: local ones, players, and models of OpenAI-compatible servers."""
