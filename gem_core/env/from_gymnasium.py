@@ -1,8 +1,8 @@
-"""FromGymnasium: an environment with Gymnasium's `reset` and `step` as a gem environment."""
+"""FromGymnasium: an environment with Gymnasium's `reset` and `step` as a gem environment. Needs no gymnasium itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gem_core.arguments import short
@@ -13,12 +13,15 @@ __all__ = ["FromGymnasium"]
 
 
 class FromGymnasium(Env):
-    """Plays a Gymnasium environment as text.
+    """Play a Gymnasium environment as text.
 
-        env = FromGymnasium(gymnasium.make("MyText-v0"))
+        env = FromGymnasium(lambda: gymnasium.make("MyText-v0"))
+        env = FromGymnasium(lambda: gymnasium.make("FrozenLake-v1"), to_text=str)           # actions "0" to "3"
         gem_core.register("mine:Text-v0", lambda: FromGymnasium(gymnasium.make("MyText-v0")))
 
-    Observations and actions that are no strings need `to_text` and `to_action`.
+    Observations that are no strings need `to_text`. Actions are passed on as they are to a text space and as whole numbers to
+    a `Discrete` space; other action spaces need `to_action`. A text that is no action ends the episode with reward 0 and
+    `info["format_error"]`.
     """
 
     def __init__(
@@ -27,25 +30,50 @@ class FromGymnasium(Env):
         *,
         to_text: Callable[[Any], str] | None = None,
         to_action: Callable[[str], Any] | None = None,
-        action_example: str = "action",
+        option_names: Iterable[str] = (),
+        action_example: str | None = None,
     ) -> None:
-        """`env`: an environment, or a function that makes one, which is what `check_env` needs to make several. `to_action`
-        may raise ValueError for a text that is no action: the episode ends without a reward."""
-        self.inner = env() if callable(env) and not hasattr(env, "step") else env
+        """`env`: an environment, or a function or class that makes one, which `spawn` and `check_env` need to make several.
+        `to_action` may raise ValueError or KeyError for a text that is no action. `option_names`: options `reset` accepts."""
+        makes_envs = isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
+        self.inner = env() if makes_envs else env
         if not (hasattr(self.inner, "reset") and hasattr(self.inner, "step")):
-            raise ConfigError(f"FromGymnasium takes an environment with reset() and step(), or a function; given: {short(env)}")
-        self.to_text, self.to_action, self.action_example = to_text, to_action, action_example
+            raise ConfigError(
+                "FromGymnasium takes an environment with reset() and step(), or a function that makes one; "
+                f"given: {short(env)}" + (f", which made {short(self.inner)}" if makes_envs else "")
+            )
+        self._makes_envs = makes_envs
+        self._space: Any = getattr(self.inner, "action_space", None)
+        self._samples = to_action is None and hasattr(self._space, "sample")  # only then is a sample's text an action
+        self.to_text, self.to_action = to_text, to_action or self._default_to_action()
+        self._options_of_inner = frozenset(option_names)
+        self.action_example = action_example or ("0" if self.to_action is int else "action")
+        if getattr(getattr(self.inner, "spec", None), "nondeterministic", False):
+            self.deterministic = False  # type: ignore[misc]  # the declaration of the inner environment
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
-        observation, info = self.inner.reset(seed=self.seed % 2**32, options=dict(options) or None)
-        return self._text(observation), dict(info)
+        result = self.inner.reset(seed=self.seed, options=dict(options) or None)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ContractError(
+                f"reset() of {self._inner_name()} returned {short(result)}; Gymnasium's reset() returns (observation, info). "
+                "Convert an environment of the older gym first, for example with shimmy"
+            )
+        return self._text(result[0]), dict(result[1])
 
     def on_step(self, action: str) -> StepResult:
         try:
-            inner_action = action if self.to_action is None else self.to_action(action)
-        except ValueError as error:
-            return f"{action!r:.80} is not an action: {error}", 0.0, True, False, {"success": False, "format_error": True}
-        observation, reward, terminated, truncated, info = self.inner.step(inner_action)
+            inner_action = self.to_action(action)
+        except (ValueError, KeyError) as error:
+            return self._no_action(action, str(error))
+        if not isinstance(inner_action, str) and hasattr(self._space, "contains") and not self._space.contains(inner_action):
+            return self._no_action(action, f"it is not in {self._space}")
+        result = self.inner.step(inner_action)
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise ContractError(
+                f"step() of {self._inner_name()} returned {short(result)}; Gymnasium's step() returns "
+                "(observation, reward, terminated, truncated, info)"
+            )
+        observation, reward, terminated, truncated, info = result
         return self._text(observation), reward, terminated, truncated, dict(info)
 
     def on_close(self) -> None:
@@ -53,32 +81,57 @@ class FromGymnasium(Env):
             self.inner.close()
 
     def sample_action(self) -> str:
-        """A sample of the action space, seeded by this episode."""
-        if getattr(self.inner, "action_space", None) is None:
-            raise NotImplementedError(f"{type(self.inner).__name__} has no action_space to sample from")
-        self.inner.action_space.seed(self.action_rng.getrandbits(31))
-        return str(self.inner.action_space.sample())
+        """A sample of the action space, drawn from `action_rng`."""
+        if not self.plays_at_random:
+            raise NotImplementedError(f"{self._inner_name()} has no action space whose samples are actions as text")
+        self._space.seed(self.action_rng.getrandbits(31))
+        return str(self._space.sample())
+
+    @property
+    def plays_at_random(self) -> bool:
+        """Whether there is an action space, and no `to_action` that expects something else than the text of a sample."""
+        return self._samples
 
     @property
     def accepted_options(self) -> frozenset[str]:
-        """All: the inner environment checks its options itself."""
-        return _Everything()
+        """The `option_names` it was made with."""
+        return self._options_of_inner
+
+    def spawn(self) -> Env:
+        """Another instance; raises `ConfigError` if this one was made from an environment instead of a function."""
+        if not self._makes_envs:
+            raise ConfigError(
+                f"{self!r} cannot make another one of {self._inner_name()}; pass a function that makes it, "
+                "as in FromGymnasium(lambda: gymnasium.make('MyText-v0'))"
+            )
+        return super().spawn()
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.spec is not None else f"<FromGymnasium<{self._inner_name()}>>"
+
+    def _inner_name(self) -> str:
+        return type(getattr(self.inner, "unwrapped", self.inner)).__name__
+
+    def _default_to_action(self) -> Callable[[str], Any]:
+        if hasattr(self._space, "n") and hasattr(self._space, "start"):  # Discrete
+            return int
+        dtype = getattr(self._space, "dtype", None)
+        if dtype is not None and getattr(dtype, "kind", "U") != "U":
+            raise ConfigError(
+                f"{self._inner_name()} has the action space {self._space}; give FromGymnasium(env, to_action=...), "
+                "a function from strings to actions"
+            )
+        return str
+
+    def _no_action(self, action: str, reason: str) -> StepResult:
+        return f"{short(action)} is not an action: {reason}.", 0.0, True, False, {"success": False, "format_error": True}
 
     def _text(self, observation: Any) -> str:
         text = observation if self.to_text is None else self.to_text(observation)
         if not isinstance(text, str):
+            where = f"{self._inner_name()} returned the observation" if self.to_text is None else "to_text() returned"
             raise ContractError(
-                f"{type(self.inner).__name__} returned the observation {short(observation)}; a gem environment speaks text. "
+                f"{where} {short(text)}; a gem environment speaks text. "
                 "Give FromGymnasium(env, to_text=...), a function from observations to strings"
             )
         return text
-
-
-class _Everything(frozenset[str]):
-    """A set that contains every name."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-    def __rsub__(self, other: Any) -> Any:
-        return frozenset()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import isawaitable
-from typing import Any
+from typing import Any, cast
 
 from gem_core.env.base import Env, ResetResult, StepResult
+from gem_core.env.maybe_async import Waiter
 from gem_core.errors import ConfigError, MissingDependencyError
 
 try:
@@ -18,24 +18,32 @@ __all__ = ["AnyText", "ToGymnasium"]
 
 
 class AnyText(gymnasium.spaces.Space[str]):  # type: ignore[misc]  # gymnasium is absent where types are checked
-    """The space of all strings. Sampling takes a legal action of the environment, where there is one."""
+    """The space of all strings. `gymnasium.spaces.Text` would need a largest length and a list of all characters."""
 
-    def __init__(self, env: Env | None = None) -> None:
-        super().__init__((), str)
+    def __init__(self, env: Env | None = None, seed: int | None = None) -> None:
+        """`env`: where samples come from, as its legal actions. A sample without one is a short text."""
+        super().__init__((), str, seed)
         self._env = env
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Never: a text has no fixed size."""
+        """False: a text has no fixed size."""
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """A legal action, or a short text for observations."""
-        return self._env.sample_action() if self._env is not None and self._env.plays_at_random else "text"
+        """Return a legal action of the environment's running episode, drawn with this space's seed."""
+        number = int(self.np_random.integers(2**31))
+        if self._env is None or not self._env.unwrapped.plays_at_random:
+            return f"text {number}"
+        self._env.unwrapped.vary_actions(number)
+        return self._env.sample_action()
 
     def contains(self, x: Any) -> bool:
         """Whether `x` is a string."""
         return isinstance(x, str)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AnyText:
+        return AnyText(self._env)  # a copied environment would not follow the episode
 
     def __repr__(self) -> str:
         return "AnyText()"
@@ -47,35 +55,52 @@ class AnyText(gymnasium.spaces.Space[str]):  # type: ignore[misc]  # gymnasium i
 
 
 class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]  # as above
-    """`ToGymnasium(gem_core.make("game:Wordle-v0-easy"))` is a `gymnasium.Env` with text observations and actions."""
+    """A gem environment as a `gymnasium.Env` with text observations and actions.
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares it as an instance's
+        env = ToGymnasium(gem_core.make("game:Wordle-v0-easy"))
+        gymnasium.register("Wordle-v0", lambda **kwargs: ToGymnasium(gem_core.make("game:Wordle-v0-easy"), **kwargs))
 
-    def __init__(self, env: Env) -> None:
+    Async environments are waited for. `render_mode="ansi"` renders the latest observation.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - as Gymnasium declares it
+
+    def __init__(self, env: Env, *, render_mode: str | None = None) -> None:
         if not isinstance(env, Env):
             raise ConfigError(f"ToGymnasium takes a gem_core Env; given: {type(env).__name__}")
-        if env.is_async:
-            raise ConfigError(f"{env!r} is async; Gymnasium's reset() and step() return at once. Use gem_core.make_vec")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ConfigError(f"render_mode must be 'ansi' or None; given: {render_mode!r}")
         self.env = env
+        self.render_mode = render_mode
         self.observation_space: Any = AnyText()
         self.action_space: Any = AnyText(env)
+        self._waiter = Waiter()
+        self._observation = ""
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
-        """Starts an episode. Gymnasium's rule holds: without a seed, the next one of a generator the last seed set."""
+        """Start an episode. Without a seed, it follows from the last seed given, as Gymnasium specifies."""
         super().reset(seed=seed)
-        result = self.env.reset(seed=int(self.np_random.integers(2**31)) if seed is None else seed, options=options)
-        return _now(result)  # type: ignore[no-any-return]
+        next_seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        result = cast(ResetResult, self._waiter.result(self.env.reset(seed=next_seed, options=options)))
+        self._observation = result[0]
+        return result
 
     def step(self, action: str) -> StepResult:
-        """Takes one action."""
-        return _now(self.env.step(action))  # type: ignore[no-any-return]
+        """Take one action."""
+        result = cast(StepResult, self._waiter.result(self.env.step(action)))
+        self._observation = result[0]
+        return result
+
+    def render(self) -> str | None:
+        """Return the latest observation if `render_mode` is "ansi"."""
+        return self._observation if self.render_mode == "ansi" else None
 
     def close(self) -> None:
-        """Closes the environment."""
-        self.env.close()
+        """Close the environment."""
+        self._waiter.result(self.env.close())
+        self._waiter.close()
 
+    def __repr__(self) -> str:
+        return f"<ToGymnasium{self.env!r}>"
 
-def _now(result: Any) -> Any:
-    if isawaitable(result):
-        raise ConfigError("the environment answered with an awaitable; Gymnasium's reset() and step() return at once")
-    return result
+    __str__ = __repr__

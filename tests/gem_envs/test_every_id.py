@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rotation import todays
 
-from gem_core.env.checker import check_env, transcripts, transcripts_elsewhere
+from gem_core.env.checker import check_env
+from gem_core.env.transcripts import transcripts, transcripts_elsewhere
 from gem_core.env.registry import environments
 
 pytestmark = [

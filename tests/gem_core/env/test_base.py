@@ -230,20 +230,30 @@ def test_an_environment_without_arguments_refuses_them() -> None:
         Bare().sample_action()
 
 
-def test_a_draw_is_the_seeds_alone_and_spreads_evenly() -> None:
-    env, counts, pairs = ScriptedEnv(), [0] * 10, [0] * 100
-    last = 0
-    for seed in range(20_000):
-        env.reset(seed=seed)
-        drawn = env.draw(10)
-        assert env.draw(10) == drawn
-        counts[drawn] += 1
-        pairs[last * 10 + drawn] += 1
-        last = drawn
-    assert all(abs(count - 2_000) < 200 for count in counts)  # 4.7 standard deviations
-    assert all(abs(count - 200) < 66 for count in pairs)  # neighbouring seeds say nothing about each other
-    env.reset(seed=2**100)
-    assert 0 <= env.draw(7) < 7
+@pytest.mark.parametrize("base", [Env, ScriptedEnv, Wrapper])
+@pytest.mark.parametrize("name", ["reset", "step", "close"])
+def test_a_class_that_overrides_reset_step_or_close_is_refused_where_it_is_written(base: type[Env], name: str) -> None:
+    with pytest.raises(ContractError, match=rf"Mine overrides {name}\(\); define on_{name}\(\) instead.*FromGymnasium\(env\)"):
+        type("Mine", (base,), {name: lambda self, *args, **kwargs: None})
+    type("Mine", (base,), {f"on_{name}": lambda self, *args: None})
+
+
+def test_the_repr_shows_the_wrapper_stack() -> None:
+    assert repr(ScriptedEnv()) == "<ScriptedEnv>"
+    assert repr(Shout(Wrapper(ScriptedEnv()))) == "<Shout<Wrapper<ScriptedEnv>>>"
+    assert repr(make("game:Wordle-v0-easy")) == "<Boxed<Wordle<game:Wordle-v0-easy>>>"
+    turns = make("game:Wordle-v0-easy", wrappers=["turn_limit(max_turns=2)"])
+    assert repr(turns) == "<TurnLimit<Boxed<Wordle<game:Wordle-v0-easy>>>>"
+
+
+def test_a_spawned_environment_is_made_alike_and_apart() -> None:
+    env = make("game:GuessTheNumber-v0-hard", wrappers=["concat(window=2)"])
+    env.reset(seed=3)
+    twin = env.spawn()
+    assert repr(twin) == repr(env)
+    assert (twin.window, twin.unwrapped.max_number) == (2, env.unwrapped.max_number)
+    assert twin.reset(seed=4) != env.step(r"\boxed{1}")
+    assert (env.seed, twin.seed) == (3, 4)
 
 
 def test_environments_can_be_copied_and_pickled() -> None:
