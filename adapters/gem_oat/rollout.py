@@ -229,7 +229,7 @@ def count_up(episodes: Sequence[Episode], batch: Sequence[Sequence[GemTransition
     if metrics.finished:
         found["actor/mean_episode_len"] = metrics.turns / metrics.finished
         found["actor/mean_episode_return"] = metrics.returns / metrics.finished
-    if metrics.told:
+    if metrics.judged:
         found["actor/mean_episode_success"] = metrics.successes / metrics.finished
     return found
 

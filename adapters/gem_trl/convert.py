@@ -1,57 +1,58 @@
-"""Convert: episodes to the dictionary a TRL rollout function returns, and back to one number per completion token."""
+"""Convert: episodes as the batch a TRL rollout function returns, and its reward function."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from gem_core.errors import ConfigError
-from gem_core.training.sequences import TokenSequence, padding_sequence, token_sequences
+from gem_core.adapter_kit.batch import one_sequence
+from gem_core.training.metrics import BatchMetrics
+from gem_core.training.sequences import TokenSequence
 from gem_core.types import Episode
 
-__all__ = ["completion", "row_of", "spread", "to_rows"]
+__all__ = ["completion_of", "episode_return", "per_token", "to_batch"]
 
 
-def row_of(episode: Episode, end_id: int) -> TokenSequence:
-    """The one row TRL takes per episode; a placeholder where there is nothing to train."""
-    views = token_sequences(episode)
-    if len(views) > 1:
-        raise ConfigError(
-            f"the episode of {episode.env_id} with seed {episode.seed} has {len(views)} rows, because its context was "
-            "rewritten between "
-            "turns; GRPOTrainer takes one row per prompt. Leave out the wrapper that rewrites the history"
-        )
-    if views:
-        return views[0]
-    return padding_sequence(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)
-
-
-def to_rows(episodes: Sequence[Episode], end_id: int) -> dict[str, Any]:
-    """What a rollout function returns. The mask is 1 on trained tokens only; the episode and its row travel as extra fields."""
-    views = [row_of(episode, end_id) for episode in episodes]
-    starts = [_completion_start(view) for view in views]
-    known = all(view.logprobs is not None for view in views)
+def to_batch(episodes: Sequence[Episode], end_id: int) -> dict[str, Any]:
+    """The result of a rollout function. The mask is 1 on trained tokens only; episodes and sequences travel as extra fields."""
+    sequences = [one_sequence(episode, end_id, "GRPOTrainer") for episode in episodes]
+    starts = [_start(sequence) for sequence in sequences]
+    has_logprobs = all(sequence.logprobs is not None for sequence in sequences)
     return {
-        "prompt_ids": [list(view.ids[:start]) for view, start in zip(views, starts)],
-        "completion_ids": [list(view.ids[start:]) for view, start in zip(views, starts)],
-        "logprobs": [list((view.logprobs or ())[start:]) for view, start in zip(views, starts)] if known else None,
-        "env_mask": [list(view.mask[start:]) for view, start in zip(views, starts)],
+        "prompt_ids": [list(sequence.ids[:start]) for sequence, start in zip(sequences, starts)],
+        "completion_ids": [list(sequence.ids[start:]) for sequence, start in zip(sequences, starts)],
+        "logprobs": [list((s.logprobs or ())[start:]) for s, start in zip(sequences, starts)] if has_logprobs else None,
+        "env_mask": [list(sequence.mask[start:]) for sequence, start in zip(sequences, starts)],
         "gem_episode": list(episodes),
-        "gem_row": views,
+        "gem_sequence": sequences,
     }
 
 
-def completion(view: TokenSequence) -> tuple[list[int], list[int]]:
-    """(ids, mask) of what TRL calls the completion: everything behind the first prompt."""
-    start = _completion_start(view)
-    return list(view.ids[start:]), list(view.mask[start:])
+def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:
+    """One number per completion token: its turn's, 0 where nothing is trained."""
+    return sequence.broadcast(per_turn)[_start(sequence) :]
 
 
-def spread(view: TokenSequence, per_turn: Sequence[float]) -> list[float]:
-    """One number per completion token: its turn's advantage, 0 where nothing is trained."""
-    return view.broadcast(per_turn)[_completion_start(view) :]
+def completion_of(sequence: TokenSequence) -> tuple[list[int], list[int]]:
+    """(ids, mask) of what TRL calls the completion: everything after the first prompt."""
+    start = _start(sequence)
+    return list(sequence.ids[start:]), list(sequence.mask[start:])
 
 
-def _completion_start(view: TokenSequence) -> int:
-    """TRL needs a completion of at least one token; a placeholder's is its end token."""
-    return min(view.prompt_length, len(view.ids) - 1)
+def episode_return(
+    prompts: Any, completions: Any, gem_episode: Sequence[Episode], log_metric: Any = None, **_: Any
+) -> list[float | None]:
+    """TRL's reward function: the undiscounted return of each episode, None where it failed. Logs how the episodes of all ranks
+    went."""
+    if log_metric is not None:
+        from accelerate.utils import gather_object
+
+        # summed here: TRL 1.10 gathers the names a rank logs, and hangs where ranks log different ones
+        for name, value in BatchMetrics.total(gather_object([BatchMetrics.of(gem_episode)])).means().items():
+            log_metric(f"gem/{name}", value)
+    return [episode.total_reward for episode in gem_episode]
+
+
+def _start(sequence: TokenSequence) -> int:
+    """Where the completion starts. TRL needs one token at least; that of a padding sequence is its end token."""
+    return min(sequence.prompt_length, len(sequence.ids) - 1)

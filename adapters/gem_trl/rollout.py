@@ -1,8 +1,8 @@
-"""Rollout: what GRPOTrainer calls for completions. Plays an episode per prompt, on the trainer's own generation engine.
+"""Rollout: the rollout function of GRPOTrainer. Plays one episode per prompt on the trainer's own generation engine.
 
-All live episodes that wait for the model go into one call of the engine, whichever it is: transformers, its continuous
-batching, or vLLM. Where that call is collective (vLLM server, tensor parallelism, sharded weights), ranks generate in
-lockstep: every rank makes the same number of calls with the same number of prompts, rows that are done standing in.
+All episodes that wait for the model share one call of the engine, whichever it is: transformers, its continuous batching, or
+vLLM. If that call is collective (vLLM server, tensor parallelism, sharded weights), ranks generate in lockstep: every rank
+makes the same number of calls with the same number of prompts, padded with prompts whose completions are discarded.
 """
 
 from __future__ import annotations
@@ -11,112 +11,108 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback
 
+from gem_core.adapter_kit.settings import model_context
 from gem_core.errors import ConfigError
 from gem_core.policies.batching import BatchPolicy, cut_generation
-from gem_core.records.file import RecordWriter, record_of
+from gem_core.records.file import WorkerRecords
 from gem_core.rollout.caller_thread import CallersThread
 from gem_core.rollout.engine import Rollout
 from gem_core.rollout.renderer import Renderer
-from gem_core.types import Episode, FinishReason, Generation, Sampling
-from gem_trl.config import check_trainer
-from gem_trl.convert import to_rows
+from gem_core.types import Episode, FinishReason, Generation, Sampling, Task
+from gem_trl.config import GemConfig, check_settings
+from gem_trl.convert import to_batch
 
-if TYPE_CHECKING:
-    from gem_trl.config import GemConfig
-
-__all__ = ["GemRollout", "needs_lockstep", "updates_of"]
+__all__ = ["EnginePolicy", "GemRollout", "needs_lockstep", "play", "updates_of"]
 
 
 class GemRollout:
     """The rollout function of one `GemConfig`."""
 
-    def __init__(self, spec: GemConfig) -> None:
-        self.spec = spec
+    def __init__(self, config: GemConfig) -> None:
+        self.config = config
         self.calls: list[int] = []
-        """How many prompts each call of the engine got, in the last rollout."""
-        self._renderer: Renderer | None = None
-        self._writer: RecordWriter | None = None
+        """The number of prompts in each call of the engine, in the last rollout."""
         self._rollout: Rollout | None = None
+        self._renderer: Renderer | None = None
+        self._records: WorkerRecords | None = None
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """TRL's contract: raw prompts in, already repeated `num_generations` times; one row for each out."""
+        """TRL's contract: raw prompts in, already repeated `num_generations` times; one sequence for each out."""
         renderer = self.prepare(trainer)
-        episodes = self.play(prompts, trainer, renderer)
-        if self.spec.record is not None:
-            self._record(episodes, trainer)
-        return to_rows(episodes, renderer.turn_end or 0)
+        episodes = self.episodes([self.config.task_of(prompt, index) for index, prompt in enumerate(prompts)], trainer, renderer)
+        if self._records is None:
+            self._records = WorkerRecords(str(trainer.accelerator.process_index))
+        self._records.write(self.config.record, episodes)
+        return to_batch(episodes, renderer.turn_end or 0)
 
-    def play(self, prompts: list[Any], trainer: Any, renderer: Renderer) -> list[Episode]:
+    def episodes(self, tasks: Sequence[Task], trainer: Any, renderer: Renderer) -> list[Episode]:
         """The episodes of one generation batch."""
-        spec, args = self.spec, trainer.args
-        limits = spec.limits(updates_of(trainer), max_context=_context_of(trainer), max_response=args.max_completion_length)
-        sampling = Sampling(
-            temperature=args.temperature,
-            top_p=args.top_p,
-            top_k=max(args.top_k or 0, 0),
-            max_tokens=spec.max_turn_tokens or args.max_completion_length,
-        )
-        tasks = [spec.task(spec.seed_of(prompt), index) for index, prompt in enumerate(prompts)]
-        lockstep = needs_lockstep(trainer) if spec.lockstep is None else spec.lockstep
-        engine = _Lockstep(trainer, len(prompts), self.calls) if lockstep else _Engine(trainer, self.calls)
-        self.calls.clear()
-        caller = CallersThread()  # TRL's engine belongs to this thread; the episodes play on another
-        policy = BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=spec.batch_wait)
+        config, args = self.config, trainer.args
         if self._rollout is None:
-            self._rollout = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=len(prompts))
-        rollout = self._rollout
-        rollout.reuse(policy, renderer, sampling=sampling, limits=limits, concurrency=len(prompts))
-        episodes = caller.run(lambda: rollout.run_batch(tasks), rollout.stop)
-        if engine.failure is not None:  # a broken engine is no bad rollout: going on would train on nothing, step after step
-            raise engine.failure
-        engine.wait_for_others(sampling)
-        return episodes
+            self._rollout = Rollout(renderer=renderer, policy_errors="raise")
+        self._rollout.configure(
+            renderer=renderer,
+            sampling=Sampling(
+                temperature=args.temperature,
+                top_p=args.top_p,
+                top_k=max(args.top_k or 0, 0),
+                max_tokens=config.max_turn_tokens or args.max_completion_length,
+            ),
+            limits=config.limits(updates_of(trainer), max_context=_context_of(trainer), max_response=args.max_completion_length),
+            concurrency=len(tasks),
+        )
+        lockstep = needs_lockstep(trainer) if config.lockstep is None else config.lockstep
+        self.calls.clear()
+        engine = LockstepPolicy(trainer, self.calls, len(tasks)) if lockstep else EnginePolicy(trainer, self.calls)
+        return play(self._rollout, tasks, engine, config.batch_wait)
 
     def prepare(self, trainer: Any) -> Renderer:
-        """Checks trainer and template; called at construction, too, where gem's advantages are used."""
-        check_trainer(trainer, self.spec, per_turn=hasattr(trainer, "gem_spec"))
-        if not any(isinstance(c, _AtTheEnd) and c.rollout is self for c in trainer.callback_handler.callbacks):
-            trainer.add_callback(_AtTheEnd(self))
+        """Check the trainer's settings and its chat template; trainers with gem's advantages call it at construction, too."""
+        check_settings(trainer, self.config)
+        if not any(isinstance(c, _CloseAtEnd) and c.rollout is self for c in trainer.callback_handler.callbacks):
+            trainer.add_callback(_CloseAtEnd(self))
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         if self._renderer is None or self._renderer.tokenizer is not tokenizer:
-            renderer = Renderer(tokenizer, template_kwargs=self.spec.template_kwargs)
+            renderer = Renderer(tokenizer, template_kwargs=self.config.template_kwargs)
             stops = _stop_ids(trainer)
             if renderer.turn_end is None or renderer.turn_end not in stops:
                 raise ConfigError(
                     f"the chat template ends a turn with token {renderer.turn_end}, but generation stops at {sorted(stops)}, so "
-                    "that no turn would end; set tokenizer.eos_token and model.generation_config.eos_token_id to the template's"
+                    "no turn would end; set tokenizer.eos_token and model.generation_config.eos_token_id to the template's"
                 )
             self._renderer = renderer
         return self._renderer
 
     def close(self) -> None:
-        """Closes environments and record. A trainer that goes on has them opened again."""
+        """Close environments and records. Further training reopens them."""
         if self._rollout is not None:
             self._rollout.close()
-        if self._writer is not None:
-            self._writer.close()
-        self._rollout = self._writer = None
-
-    def _record(self, episodes: Sequence[Episode], trainer: Any) -> None:
-        if self._writer is None:
-            assert self.spec.record is not None
-            self._writer = record_of(self.spec.record, str(trainer.accelerator.process_index))
-        for episode in episodes:
-            self._writer.write(episode)
+        if self._records is not None:
+            self._records.close()
+        self._rollout = self._records = None
 
 
-class _AtTheEnd(TrainerCallback):  # type: ignore[misc]
-    """Closes what a rollout function keeps open from batch to batch."""
+class _CloseAtEnd(TrainerCallback):  # type: ignore[misc]
+    """Closes what a rollout function keeps open between batches."""
 
     def __init__(self, rollout: GemRollout) -> None:
         self.rollout = rollout
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self.rollout.close()
+
+
+def play(rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wait: float) -> list[Episode]:
+    """Play tasks on another thread while TRL's engine, which belongs to this one, generates here."""
+    caller = CallersThread()
+    rollout.configure(BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=batch_wait))
+    episodes = caller.run(lambda: rollout.run_batch(tasks), rollout.stop)
+    engine.wait_for_others(rollout.sampling)
+    return episodes
 
 
 def updates_of(trainer: Any) -> int:
@@ -127,26 +123,15 @@ def updates_of(trainer: Any) -> int:
     return int(trainer.state.global_step * accumulated // max(steps, accumulated))
 
 
-class _Engine:
+class EnginePolicy:
     """The trainer's own generation, called on the trainer's own thread."""
 
     def __init__(self, trainer: Any, calls: list[int]) -> None:
         self.trainer, self.calls = trainer, calls
         self.stops = _stop_ids(trainer)
-        self.failure: Exception | None = None
-        """What the trainer's engine raised: an error of the run, not of an episode."""
 
     def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
         """One turn for each prompt."""
-        if self.failure is not None:
-            raise self.failure
-        try:
-            return self._generate(prompts, sampling)
-        except Exception as error:
-            self.failure = error
-            raise
-
-    def _generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
         self.calls.append(len(prompts))
         takes = inspect.signature(self.trainer._generate_single_turn).parameters
         several = {"num_generations": 1} if "num_generations" in takes else {}
@@ -167,30 +152,30 @@ class _Engine:
         """Nothing to wait for: this rank generates alone."""
 
 
-class _Lockstep(_Engine):
-    """Generation where every rank has to take part in every call, with as many prompts and the same cap as the others.
+class LockstepPolicy(EnginePolicy):
+    """Generation in which every rank takes part in every call, with equal numbers of prompts and the same token cap.
 
-    A round is: does any of us still play, and up to how many tokens? If so, all call the engine, `size` prompts each, with the
-    largest cap of all, and each rank cuts its answers to its own. A rank that is done, or has fewer live episodes than rows,
-    fills up with a prompt it throws away.
+    In each round the ranks agree on the largest cap any of them needs. If it is above 0, all call the engine with `size`
+    prompts, and each rank cuts its completions to its own cap. A rank with fewer live episodes pads with a prompt whose
+    completion it discards.
     """
 
-    def __init__(self, trainer: Any, size: int, calls: list[int]) -> None:
+    def __init__(self, trainer: Any, calls: list[int], size: int) -> None:
         super().__init__(trainer, calls)
         self.size = size
-        self._filler: list[int] = [next(iter(self.stops))]
+        self._padding: list[int] = [next(iter(self.stops))]
 
-    def _generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
+    def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
         cap = self._largest_cap(sampling.max_tokens)
-        self._filler = min(prompts, key=len)
-        filled = prompts + [self._filler] * (self.size - len(prompts))
-        found = super()._generate(filled, replace(sampling, max_tokens=cap))[: len(prompts)]
+        self._padding = min(prompts, key=len)
+        padded = prompts + [self._padding] * (self.size - len(prompts))
+        found = super().generate(padded, replace(sampling, max_tokens=cap))[: len(prompts)]
         return [cut_generation(generation, sampling.max_tokens) for generation in found]
 
     def wait_for_others(self, sampling: Sampling) -> None:
         """Takes part in the rounds of the ranks that still play."""
         while cap := self._largest_cap(0):
-            super()._generate([self._filler] * self.size, replace(sampling, max_tokens=cap))
+            super().generate([self._padding] * self.size, replace(sampling, max_tokens=cap))
 
     def _largest_cap(self, own: int) -> int:
         """0 where nobody plays any more."""
@@ -245,6 +230,4 @@ def _stop_ids(trainer: Any) -> frozenset[int]:
 
 def _context_of(trainer: Any) -> int | None:
     length = getattr(trainer.args, "vllm_max_model_length", None) if getattr(trainer, "use_vllm", False) else None
-    config = trainer.accelerator.unwrap_model(trainer.model).config
-    length = length or getattr(config.get_text_config(), "max_position_embeddings", None)
-    return int(length) if length else None
+    return int(length) if length else model_context(trainer.accelerator.unwrap_model(trainer.model).config)

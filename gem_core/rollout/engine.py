@@ -98,6 +98,7 @@ class Rollout:
         concurrency: int | None = None,
     ) -> None:
         """Change settings between batches and keep the environments, as a trainer does from step to step."""
+        changed = policy is not None or sampling is not None
         policy, renderer = policy or self.policy, renderer or self.renderer
         if policy is not None:
             _check_policy(policy, renderer)
@@ -105,8 +106,8 @@ class Rollout:
         self.sampling, self.limits = sampling or self.sampling, limits or self.limits
         if concurrency is not None:
             self.concurrency = self.threads.size = whole_number("concurrency", concurrency, 1)
-        if sampling is not None and isinstance(policy, Policy):
-            warn_if_cut(sampling)
+        if changed and isinstance(policy, Policy):
+            warn_if_cut(self.sampling)
 
     def runner(self, task: Task) -> EpisodeRunner:
         """The runner of one task; an engine whose policy or settings differ from task to task overrides it."""

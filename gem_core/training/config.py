@@ -81,6 +81,8 @@ class TrainingConfig:
     """For the chat template, as in {"enable_thinking": False}."""
     record: str | None = None
     """Where to append every episode, as JSON lines; `{rank}` stands for the process."""
+    metrics: str | None = None
+    """Where to append the metrics of each update, as JSON lines; `gem_core.adapter_kit.update_log` lists them."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.gamma <= 1.0:
@@ -154,7 +156,7 @@ class TrainingConfig:
         return Task(self.env_id, seed, dict(self.options), self.all_wrappers, {**self.env_kwargs, **more}, index)
 
     def limits(self, step: int, *, max_context: int | None = None, max_response: int | None = None) -> Limits:
-        """The limits of an episode after `step` finished updates; `max_context` is the smaller of the config's and the trainer's."""
+        """The limits of an episode after `step` finished updates. Of two caps on the context, the smaller holds."""
         schedule = self.schedule
         caps = [cap for cap in (self.max_context, max_context) if cap is not None]
         return Limits(

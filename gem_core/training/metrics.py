@@ -18,13 +18,15 @@ class BatchMetrics:
     failed: int = 0
     attempts: int = 0
     finished: int = 0
-    told: int = 0
+    judged: int = 0
     """Finished episodes whose environment said whether they were a success."""
     successes: int = 0
     returns: float = 0.0
     turns: int = 0
     masked_turns: int = 0
     tool_uses: int = 0
+    tokens: int = 0
+    """Trained tokens."""
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> BatchMetrics:
@@ -35,11 +37,12 @@ class BatchMetrics:
             failed=len(episodes) - len(finished),
             attempts=sum(e.attempts for e in episodes),
             finished=len(finished),
-            told=sum(e.success is not None for e in finished),
+            judged=sum(e.success is not None for e in finished),
             successes=sum(bool(e.success) for e in finished),
             returns=sum(e.total_reward or 0.0 for e in finished),
             turns=sum(len(e.turns) for e in finished),
             masked_turns=sum(not e.trained(t) for e in finished for t in range(len(e.turns))),
+            tokens=sum(len(turn.action_ids) for e in finished for t, turn in enumerate(e.turns) if e.trained(t)),
             tool_uses=sum(bool(turn.info.get("use_tool")) for e in finished for turn in e.turns),
         )
 
@@ -58,7 +61,7 @@ class BatchMetrics:
             for name in ("turns", "masked_turns", "tool_uses"):
                 found[name] = getattr(self, name) / self.finished
             found["return"] = self.returns / self.finished
-            if self.told:
+            if self.judged:
                 found["success"] = self.successes / self.finished
         return found
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies.base import ChatPolicy, Player, Policy
+from gem_core.policies.models import model_path
 from gem_core.policies.players import PLAYERS, player_named
 from gem_core.rollout.renderer import Renderer
 
@@ -70,7 +70,7 @@ def tokenizer_named(name: str) -> Any:
     except ImportError as error:
         raise MissingDependencyError("a tokenizer", "transformers", str(error)) from error
     try:
-        return AutoTokenizer.from_pretrained(_folder(name))
+        return AutoTokenizer.from_pretrained(model_path(name))
     except (OSError, ValueError) as error:
         raise ConfigError(f"there is no tokenizer {name!r}: {_first_line(error)}") from error
 
@@ -85,7 +85,7 @@ def _local(model: str) -> NamedPolicy:
 
     device = "cuda" if model != "tiny" and torch.cuda.is_available() else "cpu"
     try:
-        loaded, tokenizer = load_folder(_folder(model), "a local model", device)
+        loaded, tokenizer = load_folder(model_path(model), "a local model", device)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"there is no local model {model!r}: {_first_line(error)}. Give 'tiny', 'smollm2', 'random', 'expert', a model "
@@ -93,18 +93,6 @@ def _local(model: str) -> NamedPolicy:
         ) from error
     context = getattr(loaded.config, "max_position_embeddings", None)
     return NamedPolicy(TransformersPolicy(loaded, tokenizer), "local", Renderer(tokenizer), context)
-
-
-def _folder(model: str) -> str | Path:
-    if model == "tiny":
-        from gem_core.policies.tiny import tiny_model_path
-
-        return tiny_model_path()
-    if model == "smollm2":
-        from gem_core.policies.smollm2 import smollm2_path
-
-        return smollm2_path()
-    return model
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, Result, TrainedRow, report, run
+from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, Result, TrainedSequence, report, run
 from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
 from gem_core.adapter_kit.conformance.reference import compute_reference, distance, load_reference
 from gem_trl.conformance import TRLHarness
@@ -25,7 +25,7 @@ def test_the_table_holds(harness: TRLHarness, say: Callable[[str], None]) -> Non
     results = run(harness)
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
-    beyond = {c.name for c in CASES if c.needs & {"several_rows", "critic_values"}}
+    beyond = {c.name for c in CASES if c.needs & {"several_sequences", "critic_values"}}
     assert {r.case for r in results if r.outcome == "refused"} == beyond
     ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
     assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
@@ -70,8 +70,8 @@ class Forgetful(TRLHarness):
             out["sampling_per_token_logps"][out["tool_mask"] == 0] = -7.0
         return out, count
 
-    def _rows(self, out: Mapping[str, Any], count: int) -> list[TrainedRow]:
-        found = super()._rows(out, count)
+    def _sequences(self, out: Mapping[str, Any], count: int) -> list[TrainedSequence]:
+        found = super()._sequences(out, count)
         if self.flaw == "totals":  # a reward function that gives None for the first episode, and something else for the others
             return [replace(row, total=math.nan if i == 0 else -9.0) for i, row in enumerate(found)]
         return found

@@ -23,9 +23,9 @@ from accelerate import Accelerator
 from gem_core import register
 from gem_core.policies.tiny import load_tiny
 import gem_trl.rollout
-from gem_trl import GemSpec
+from gem_trl import GemConfig
 sys.path.insert(0, {here!r})
-from conftest import Echo
+from worlds import Echo
 
 accelerator = Accelerator(cpu=True)
 rank = accelerator.process_index
@@ -60,7 +60,7 @@ trainer = SimpleNamespace(
     callback_handler=SimpleNamespace(callbacks=[]), add_callback=lambda callback: None,
 )
 accelerator.unwrap_model = lambda m: m
-spec = GemSpec("test:Echo-v0", max_turn_tokens=8)
+spec = GemConfig("test:Echo-v0", max_turn_tokens=8)
 rollout = spec.rollout_func
 gem_trl.rollout.check_trainer = lambda *args, **kwargs: None  # there is no real trainer to look at
 # rank 0 plays one turn each, rank 1 up to three: seeds fix the number of turns (1 + seed % 3)

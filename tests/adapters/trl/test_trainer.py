@@ -16,9 +16,9 @@ from trl.experimental.gmpo import GMPOTrainer
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.records.file import read_episodes
 from gem_core.training.advantage import advantages
-from gem_core.training.sequences import token_views
-from gem_trl import GemAdvantages, GemGRPOTrainer, GemSpec, install_gem_advantages
-from gem_trl.advantage import MaskLostError
+from gem_core.training.sequences import token_sequences
+from gem_trl import GemAdvantages, GemGRPOTrainer, GemConfig, install_gem_advantages
+from gem_trl.trainer import BatchMismatchError
 from gem_trl.rollout import updates_of
 
 ECHO = "test:Echo-v0"
@@ -48,7 +48,7 @@ def spy(trainer: Any) -> list[tuple[Any, Any, Any]]:
 
 @pytest.mark.parametrize("settings", MATRIX.values(), ids=MATRIX.keys())
 def test_every_loss_takes_an_advantage_per_token(make_trainer: Callable[..., Any], settings: dict[str, Any]) -> None:
-    trainer = make_trainer(GemSpec(ECHO, seeds=16, max_turn_tokens=6), **settings)
+    trainer = make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6), **settings)
     before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
     seen = spy(trainer)
     trainer.train()
@@ -66,7 +66,7 @@ def test_mixin_subclass_and_installed_advantages_are_one(make_trainer: Callable[
 
     norms = []
     for kind in (GemGRPOTrainer, Mine, GRPOTrainer):
-        trainer = make_trainer(GemSpec(ECHO, seeds=16, max_turn_tokens=6), kind, seed=3)
+        trainer = make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6), kind, seed=3)
         if kind is GRPOTrainer:
             install_gem_advantages(trainer)
         trainer.train()
@@ -76,16 +76,16 @@ def test_mixin_subclass_and_installed_advantages_are_one(make_trainer: Callable[
 
 def test_what_is_trained_is_what_was_played(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
     """The ids and advantages in the loss are those of the recorded episodes, credited by the core."""
-    spec = GemSpec(ECHO, seeds=16, max_turn_tokens=6, gamma=0.9, record=str(tmp_path / "episodes.jsonl"))
+    spec = GemConfig(ECHO, seeds=16, max_turn_tokens=6, gamma=0.9, record=str(tmp_path / "episodes.jsonl"))
     trainer = make_trainer(spec, per_device_train_batch_size=8, shuffle_dataset=False)
     seen = spy(trainer)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
     assert len(episodes) == 8 and {len(e.turns) for e in episodes} > {1}
     expected = sorted(
-        (view.ids[view.prompt_length :], view.mask[view.prompt_length :], tuple(view.spread(a))[view.prompt_length :])
+        (view.ids[view.prompt_length :], view.mask[view.prompt_length :], tuple(view.broadcast(a))[view.prompt_length :])
         for episode, a in zip(episodes, advantages(episodes, "rebn", gamma=0.9))
-        for view in token_views(episode)
+        for view in token_sequences(episode)
     )
     (given, mask, ids), *rest = seen
     assert not rest
@@ -100,7 +100,7 @@ def test_what_is_trained_is_what_was_played(make_trainer: Callable[..., Any], tm
 
 
 def test_a_group_plays_one_start_and_live_rows_share_a_call(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    spec = GemSpec(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
+    spec = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
     trainer = make_trainer(spec, per_device_train_batch_size=8, num_generations=4)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
@@ -112,7 +112,7 @@ def test_a_group_plays_one_start_and_live_rows_share_a_call(make_trainer: Callab
 
 def test_stock_trainer_learns_from_the_same_episodes(make_trainer: Callable[..., Any]) -> None:
     """Without gem's advantages, TRL's own: one number per row, the environment's words masked all the same."""
-    trainer = make_trainer(GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), GRPOTrainer)
+    trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), GRPOTrainer)
     seen = spy(trainer)
     trainer.train()
     assert all(given.dim() == 1 for given, _, _ in seen)
@@ -120,7 +120,7 @@ def test_stock_trainer_learns_from_the_same_episodes(make_trainer: Callable[...,
 
 
 def test_metrics_are_in_trl_own_log(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(GemSpec("game:GuessTheNumber-v0-easy", seeds=16, max_turn_tokens=12))
+    trainer = make_trainer(GemConfig("game:GuessTheNumber-v0-easy", seeds=16, max_turn_tokens=12))
     trainer.train()
     log = trainer.state.log_history[0]
     assert {"gem/success", "gem/return", "gem/turns", "gem/failed", "gem/tool_uses", "gem/advantage_abs"} <= set(log)
@@ -129,7 +129,7 @@ def test_metrics_are_in_trl_own_log(make_trainer: Callable[..., Any]) -> None:
 
 
 def test_a_failed_episode_is_left_out_and_the_rest_is_trained(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(GemSpec("test:Moody-v0", seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4)
+    trainer = make_trainer(GemConfig("test:Moody-v0", seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4)
     seen = spy(trainer)
     trainer.train()
     log = trainer.state.log_history[0]
@@ -140,7 +140,7 @@ def test_a_failed_episode_is_left_out_and_the_rest_is_trained(make_trainer: Call
 
 
 def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    spec = GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
+    spec = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
     trainer = make_trainer(spec, max_steps=3)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
@@ -150,7 +150,7 @@ def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_p
 def test_the_horizon_grows_with_batches_of_episodes_not_with_optimizer_steps(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
-    spec = GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
+    spec = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
     trainer = make_trainer(spec, max_steps=8, steps_per_generation=2, num_iterations=2)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
@@ -164,27 +164,27 @@ def test_a_record_is_free_again_when_the_training_ends(make_trainer: Callable[..
     """As in a notebook, whose cell is run twice while the first trainer is still there."""
     trainers = []
     for _ in range(2):
-        trainers.append(make_trainer(GemSpec(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))))
+        trainers.append(make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))))
         trainers[-1].train()
     trainers[0].train()
     assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 12
 
 
 def test_the_row_never_outgrows_max_completion_length(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=16), max_completion_length=40)
+    trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=16), max_completion_length=40)
     seen = spy(trainer)
     trainer.train()
     assert all(ids.shape[1] <= 40 for _, _, ids in seen)
 
 
 def test_evaluation_plays_starts_of_its_own(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(GemSpec(ECHO, seeds=8, eval_seeds=4, max_turn_tokens=6), per_device_eval_batch_size=4)
+    trainer = make_trainer(GemConfig(ECHO, seeds=8, eval_seeds=4, max_turn_tokens=6), per_device_eval_batch_size=4)
     found = trainer.evaluate()
     assert 0 <= found["eval_gem/return"] <= 3
 
 
 def test_continuous_batching_uses_the_same_rollout_function(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    spec = GemSpec(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
+    spec = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
     trainer = make_trainer(spec, use_transformers_continuous_batching=True)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
@@ -204,7 +204,7 @@ def test_settings_that_break_a_promise_are_refused_at_construction(
     make_trainer: Callable[..., Any], spec: dict[str, Any], config: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        make_trainer(GemSpec(ECHO, seeds=8, **spec), **config)
+        make_trainer(GemConfig(ECHO, seeds=8, **spec), **config)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_settings_that_break_a_promise_are_refused_at_construction(
 )
 def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        GemSpec(**{"env_id": ECHO, **fields})
+        GemConfig(**{"env_id": ECHO, **fields})
 
 
 def test_a_trainer_that_assumes_one_advantage_per_row_is_refused(make_trainer: Callable[..., Any]) -> None:
@@ -232,11 +232,11 @@ def test_a_trainer_that_assumes_one_advantage_per_row_is_refused(make_trainer: C
         pass
 
     with pytest.raises(ConfigError, match="one advantage per row"):
-        make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6), Both)
+        make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), Both)
 
 
 def test_a_spec_does_not_vouch_for_its_second_trainer(make_trainer: Callable[..., Any]) -> None:
-    spec = GemSpec(ECHO, seeds=8, max_turn_tokens=6)
+    spec = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
     make_trainer(spec, GRPOTrainer).train()
     trainer = make_trainer(spec, GRPOTrainer, mask_truncated_completions=True)
     with pytest.raises(ConfigError, match="on_cut='mask'"):
@@ -247,7 +247,7 @@ def test_rewards_that_would_not_be_trained_on_are_refused(make_trainer: Callable
     def brevity(completions: Any, **_: Any) -> list[float]:
         return [-float(len(c)) for c in completions]
 
-    spec = GemSpec(ECHO, seeds=8, max_turn_tokens=6)
+    spec = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
     trainer = make_trainer(spec, GRPOTrainer)
     trainer.reward_funcs = [*trainer.reward_funcs, brevity]
     trainer.reward_weights = torch.tensor([1.0, 0.5])
@@ -263,7 +263,7 @@ def test_a_loss_that_ignores_the_mask_is_refused(make_trainer: Callable[..., Any
             return None
 
     with pytest.raises(ConfigError, match="tool_mask"):
-        make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6), Patched)
+        make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), Patched)
 
 
 def test_a_mask_lost_on_the_way_stops_training(make_trainer: Callable[..., Any]) -> None:
@@ -273,8 +273,8 @@ def test_a_mask_lost_on_the_way_stops_training(make_trainer: Callable[..., Any])
             del out["tool_mask"]
             return out
 
-    trainer = make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6), type("T", (GemAdvantages, Losing), {}))
-    with pytest.raises(MaskLostError, match="tool_mask"):
+    trainer = make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), type("T", (GemAdvantages, Losing), {}))
+    with pytest.raises(BatchMismatchError, match="tool_mask"):
         trainer.train()
 
 
@@ -287,14 +287,14 @@ def test_a_batch_changed_on_the_way_stops_training(make_trainer: Callable[..., A
             out[key] = out[key].roll(1, dims=1)
             return out
 
-    trainer = make_trainer(GemSpec(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), type("T", (GemAdvantages, Changing), {}))
-    with pytest.raises(MaskLostError, match="not what was played"):
+    trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), type("T", (GemAdvantages, Changing), {}))
+    with pytest.raises(BatchMismatchError, match="not what was played"):
         trainer.train()
 
 
 def test_a_broken_engine_ends_the_run(make_trainer: Callable[..., Any]) -> None:
     """A whole batch of failed episodes, step after step, would look like training."""
-    trainer = make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6))
+    trainer = make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6))
 
     def out_of_memory(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("CUDA out of memory")
@@ -305,7 +305,7 @@ def test_a_broken_engine_ends_the_run(make_trainer: Callable[..., Any]) -> None:
 
 
 def test_success_counts_episodes_a_horizon_cut(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    spec = GemSpec("game:GuessTheNumber-v0-easy", seeds=64, max_turn_tokens=12, horizon=1, record=str(tmp_path / "e.jsonl"))
+    spec = GemConfig("game:GuessTheNumber-v0-easy", seeds=64, max_turn_tokens=12, horizon=1, record=str(tmp_path / "e.jsonl"))
     trainer = make_trainer(spec, per_device_train_batch_size=32)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
@@ -313,14 +313,14 @@ def test_success_counts_episodes_a_horizon_cut(make_trainer: Callable[..., Any],
 
 
 def test_another_rollout_function_is_refused(make_trainer: Callable[..., Any]) -> None:
-    spec = GemSpec(ECHO, seeds=8)
+    spec = GemConfig(ECHO, seeds=8)
     spec.__dict__["rollout_func"] = lambda prompts, trainer: {}
     with pytest.raises(ConfigError, match="rollout_func=spec.rollout_func"):
         make_trainer(spec)
 
 
 def test_a_data_set_without_tasks_is_refused(make_trainer: Callable[..., Any]) -> None:
-    spec = GemSpec(ECHO, seeds=8, max_turn_tokens=6)
+    spec = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
     spec.__dict__["train_dataset"] = spec.train_dataset.map(
         lambda row: {"prompt": [{"role": "user", "content": "hi"}]}, remove_columns=["prompt"]
     )
@@ -331,4 +331,4 @@ def test_a_data_set_without_tasks_is_refused(make_trainer: Callable[..., Any]) -
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.20.0")
     with pytest.raises(ConfigError, match=r"fits trl >=1.10,<2; installed is 0.20.0"):
-        make_trainer(GemSpec(ECHO, seeds=8, max_turn_tokens=6))
+        make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6))

@@ -1,0 +1,25 @@
+"""Models: a language model by name, for recipes and evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gem_core.policies.smollm2 import smollm2_path
+from gem_core.policies.tiny import load_folder, tiny_model_path
+
+__all__ = ["load_model", "model_path"]
+
+
+def model_path(name: str) -> str:
+    """What `from_pretrained` takes for a name: `tiny` (ships with gem), `smollm2` (fetched once), a folder, or a hub name."""
+    if name == "tiny":
+        return str(tiny_model_path())
+    if name == "smollm2":
+        return str(smollm2_path())
+    return str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
+
+
+def load_model(name: str, device: Any = "cpu") -> tuple[Any, Any]:
+    """(model, tokenizer) in float32 for a name that `model_path` takes."""
+    return load_folder(model_path(name), f"the model {name!r}", device)

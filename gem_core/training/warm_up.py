@@ -1,0 +1,78 @@
+"""SFT warm-up: a few updates of cross-entropy on what a player does, before training by reward.
+
+    warm_up(model, tokenizer, "game:GuessTheNumber-v0-easy", updates=10)
+
+It shows a small model the action format of an environment, which training by reward alone may never find.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gem_core.errors import ConfigError
+from gem_core.policies.base import Player
+from gem_core.policies.players import RandomPlayer
+from gem_core.rollout.engine import Rollout, tasks_for
+from gem_core.rollout.renderer import Renderer
+from gem_core.training.demonstrations import tokenised
+from gem_core.training.sequences import TokenSequence, token_sequences
+
+__all__ = ["warm_up"]
+
+_FIRST_SEED = 2**30
+"""Far from the seeds that are trained or evaluated on."""
+
+
+def warm_up(
+    model: Any,
+    tokenizer: Any,
+    env_id: str,
+    *,
+    updates: int = 10,
+    player: Player | None = None,
+    wrappers: Sequence[Any] | str = (),
+    env_kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 32,
+    learning_rate: float = 1e-4,
+    max_grad_norm: float = 1.0,
+    seed: int = 0,
+) -> float:
+    """Train `model` in place on episodes of `player` (default: legal actions at random) and return the last loss.
+
+    Episodes start from seeds far from those that are trained on.
+    """
+    import torch
+
+    tasks = tasks_for(env_id, range(_FIRST_SEED, _FIRST_SEED + batch_size * updates), wrappers=wrappers, env_kwargs=env_kwargs)
+    with Rollout(player or RandomPlayer()) as rollout:
+        episodes = rollout.run_batch(tasks)
+    failed = next((episode for episode in episodes if episode.failed), None)
+    if failed is not None:
+        raise ConfigError(f"an SFT warm-up needs a player that can play the environment; {failed!r}")
+    renderer = Renderer(tokenizer)
+    sequences = [sequence for episode in episodes for sequence in token_sequences(tokenised(episode, renderer))]
+    random.Random(seed).shuffle(sequences)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
+    was_training, loss = model.training, torch.zeros(())
+    model.train()
+    for first in range(0, batch_size * updates, batch_size):
+        loss = _loss(model, sequences[first : first + batch_size])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+        optimizer.step()
+    model.train(was_training)
+    return float(loss.detach())
+
+
+def _loss(model: Any, sequences: Sequence[TokenSequence]) -> Any:
+    import torch
+
+    width = max(len(sequence.ids) for sequence in sequences)
+    padded = [([*s.ids, *[0] * (width - len(s.ids))], [*s.mask, *[0] * (width - len(s.ids))]) for s in sequences]
+    ids_B_T = torch.tensor([ids for ids, _ in padded], device=model.device)
+    mask_B_T = torch.tensor([mask for _, mask in padded], device=model.device).bool()
+    logits_B_T_V = model(input_ids=ids_B_T).logits[:, :-1]  # padding comes last, where causal attention does not see it
+    return torch.nn.functional.cross_entropy(logits_B_T_V[mask_B_T[:, 1:]].float(), ids_B_T[:, 1:][mask_B_T[:, 1:]])
