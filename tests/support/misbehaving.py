@@ -112,17 +112,6 @@ class FailsToStart(Counter):
         raise RuntimeError("cannot be made")
 
 
-class CopyCounter(Counter):
-    snapshots = "copy"
-
-
-class TellsItsStart(CopyCounter):
-    def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
-        began = super().on_reset(options)
-        self.action_example = f"from {self.count}"
-        return began
-
-
 class Chaos(Misbehaving):
     """Names its kind and its luck, by which a policy can tell it what to do."""
 

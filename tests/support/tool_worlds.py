@@ -14,7 +14,6 @@ class Quiz(Env):
     """Asks one question; the first answer ends it."""
 
     execution = "inline"
-    snapshots = "copy"
 
     def __init__(self, questions: Mapping[str, str] | None = None, turns: int = 1) -> None:
         self.questions = dict(questions or {"What is 2 + 2?": "4"})
