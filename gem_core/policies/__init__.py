@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["TransformersPolicy", "load_smollm2", "load_tiny", "tiny_model_path"]
 
 _HOMES = {
-    "TransformersPolicy": "local",
+    "TransformersPolicy": "transformers_policy",
     "load_smollm2": "smollm2",
     "load_tiny": "tiny",
     "tiny_model_path": "tiny",

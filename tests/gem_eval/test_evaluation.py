@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from project import ROOT, clean_env
+from project import SOURCES, SUPPORT, clean_env
 
 from gem_core import (
     Env,
@@ -44,7 +44,7 @@ from gem_eval.evaluation import Plan, chosen_envs, compare, evaluate, mean_by_se
 from gem_eval.evaluation.scaling import scaling_points
 
 EASY = "game:GuessTheNumber-v0-easy"
-SERVER = Path(__file__).parent / "openai_server.py"
+SERVER = SUPPORT / "openai_server.py"
 
 
 def episode(seed: int, reward: float, success: bool | None = None, **more: Any) -> Episode:
@@ -387,7 +387,7 @@ def test_killed_and_gone_on_with_gives_the_same_bytes(server: Any, tmp_path: Pat
     that of one that was not: no episode lost, none repeated."""
     url = server()
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    env = clean_env(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "adapters")]))
+    env = clean_env(PYTHONPATH=os.pathsep.join(SOURCES))
     gem = [sys.executable, "-m", "gem_core"]
     assert subprocess.run([*gem, *command(url, whole)], env=env, capture_output=True).returncode == 0
     slow = server("--trouble", "busy")
@@ -412,7 +412,7 @@ def test_killed_and_gone_on_with_gives_the_same_bytes(server: Any, tmp_path: Pat
 
 def test_ctrl_c_keeps_what_was_finished(server: Any, tmp_path: Path) -> None:
     url = server("--trouble", "busy,busy")
-    env = clean_env(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "adapters")]))
+    env = clean_env(PYTHONPATH=os.pathsep.join(SOURCES))
     process = subprocess.Popen(
         [sys.executable, "-m", "gem_core", *command(url, tmp_path)], env=env, stderr=subprocess.PIPE, text=True
     )

@@ -30,7 +30,7 @@ from gem_core import (
     token_sequences,
 )
 from gem_core.errors import ConfigError, MissingDependencyError, NotTrainableError, PolicyError
-from gem_core.policies import OpenAIChatPolicy, OpenAIPolicy
+from gem_eval.models.openai import OpenAIChatPolicy, OpenAIPolicy
 
 EASY = "game:GuessTheNumber-v0-easy"
 SERVER = SUPPORT / "openai_server.py"

@@ -8,24 +8,20 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-ray = pytest.importorskip("ray")
-CORE = str(Path(__file__).parents[1] / "core")
-sys.path.insert(0, CORE)  # where misbehaving.py is; the hosts get this path too
-
-from ray.cluster_utils import Cluster  # noqa: E402
+import ray
+from project import SUPPORT
+from ray.cluster_utils import Cluster
 
 from gem_core import Env, Limits, RandomPlayer, Rollout, ScriptedPlayer, StopReason, register, run_batch, tasks_for
-from gem_core.env import registry  # noqa: E402
-from gem_core.errors import ConfigError, EnvDiedError  # noqa: E402
-from gem_ray.hosts import EnvHosts, _Host  # noqa: E402
+from gem_core.env import registry
+from gem_core.errors import ConfigError, EnvDiedError
 from gem_core.execution.vector.env import AsyncVectorEnv
-from gem_core.execution.vector.factory import make_vec  # noqa: E402
+from gem_core.execution.vector.factory import make_vec
+from gem_ray.hosts import EnvHosts, _Host
 
 GUESS = "game:GuessTheNumber-v0-hard"
 NAMES = ("Counter", "Blocking", "Awaited", "Misbehaving", "MisbehavingIsolated", "FailsToStart")
@@ -40,7 +36,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    os.environ["PYTHONPATH"] = os.pathsep.join([CORE, *sys.path])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *sys.path])  # the hosts import misbehaving.py
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(2):
         made.add_node(num_cpus=4)

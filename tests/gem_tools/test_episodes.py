@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_tokenizer import ByteTokenizer
 from project import SUPPORT
 from tool_worlds import Quiz, Shop
 
@@ -22,9 +23,6 @@ from gem_core.types import Generation, Message, Sampling, Task
 from gem_tools.mcp import McpTools
 from gem_tools.search import Index
 from gem_tools.wrapper import ToolWrapper
-
-sys.path.append(str(Path(__file__).parents[1] / "core"))
-from byte_tokenizer import ByteTokenizer
 
 SUMS = {
     f"What is the sum of the primes below {n}?": str(sum(p for p in range(2, n) if all(p % d for d in range(2, p))))

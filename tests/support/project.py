@@ -10,6 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = Path(__file__).parent
+SOURCES = tuple(str(ROOT / folder) for folder in ("", "plugins", "adapters"))
+"""Where the packages of the checkout are, for the path of a program that a test starts."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from project import ROOT, clean_env
+from project import SOURCES, clean_env
 
 from gem_core import Env, register
 from gem_core.__main__ import main
@@ -24,7 +24,7 @@ from gem_core.env.registry import environments
 
 EASY = "game:GuessTheNumber-v0-easy"
 GEM = [sys.executable, "-m", "gem_core"]
-ENV = clean_env(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "adapters")]))
+ENV = clean_env(PYTHONPATH=os.pathsep.join(SOURCES))
 
 
 class Echo(Env):
@@ -87,7 +87,7 @@ def test_wrappers_and_plugins_are_listed(capsys: pytest.CaptureFixture[str]) -> 
     assert "react" in {entry["name"] for entry in json.loads(capsys.readouterr().out)}
     assert main(["plugins", "--json"]) == 0
     plugins = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
-    assert plugins["gem_envs"]["hooks"] == ["register_environments"]
+    assert plugins["gem_envs"]["hooks"] == ["register_commands", "register_environments"]
     assert plugins["gem_envs"]["origin"] == "built in"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from project import ROOT, Installation, clean_env, run
+from project import ROOT, SOURCES, Installation, clean_env, run
 
 import gem_core
 from gem_core import hookimpl
@@ -94,7 +95,7 @@ def broken(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 3.1\n")
         (info / "entry_points.txt").write_text("[gem]\nbroken = broken_plugin\n")
-        paths = ":".join(map(str, (tmp_path, ROOT, ROOT / "adapters")))
+        paths = os.pathsep.join([str(tmp_path), *SOURCES])
         command = [sys.executable, "-m", "gem_core", *(arguments or ("envs",))]
         return subprocess.run(command, env=clean_env(PYTHONPATH=paths, **variables), capture_output=True, text=True, timeout=60)
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from project import SUPPORT
@@ -20,20 +19,17 @@ from gem_core import (
     Failure,
     FinishReason,
     Message,
-    RandomPlayer,
     Sampling,
     StopReason,
     Task,
     Turn,
     TurnStatus,
     advantages,
-    run_batch,
-    tasks_for,
-    token_views,
+    token_sequences,
 )
 from gem_core.env.registry import wrappers_of
 from gem_core.errors import RecordError
-from gem_core.records.file import RecordWriter, read_episodes, read_header, recorded, remaining
+from gem_core.records.file import RecordWriter, WorkerRecords, read_episodes, read_header
 from gem_core.records.redact import REDACTED, Redactor
 from gem_core.records.serialize import Shown, episode_from_json, episode_to_json, without_secrets
 
@@ -188,7 +184,7 @@ def test_zeros_behind_the_end_are_no_episodes(tmp_path: Path) -> None:
 WRITE_FOREVER = """
 import sys
 sys.path[:0] = sys.argv[2:]
-from test_record import full_episode
+from test_records import full_episode
 from gem_core.records.file import RecordWriter
 with RecordWriter(sys.argv[1]) as record:
     seed = 0
@@ -202,7 +198,7 @@ with RecordWriter(sys.argv[1]) as record:
 @pytest.mark.parametrize("name", SUFFIXES)
 def test_kill_9_loses_no_episode_that_was_written(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    command = [sys.executable, "-c", WRITE_FOREVER, str(path), str(SUPPORT), *sys.path]
+    command = [sys.executable, "-c", WRITE_FOREVER, str(path), str(Path(__file__).parent), str(SUPPORT), *sys.path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         acknowledged = -1
@@ -278,47 +274,6 @@ def test_a_writer_that_nobody_holds_lets_its_file_go(tmp_path: Path) -> None:
     assert len(list(read_episodes(tmp_path / "r.jsonl"))) == 2
 
 
-def test_a_batch_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl.gz"
-    tasks = tasks_for("game:GuessTheNumber-v0-easy", range(4), samples=3)
-    assert remaining(tasks, path) == tasks
-    with RecordWriter(path) as record:
-        run_batch([tasks[0], tasks[2], tasks[11], tasks[4]], RandomPlayer(), on_episode=record.write)
-        record.write(Episode(tasks[6].env_id, 2, (), StopReason.ENV_ERROR, wrappers=next(read_episodes(path)).wrappers))
-    left = remaining(tasks, path)
-    assert [t.seed for t in left] == [0, 1, 1, 2, 2, 2, 3, 3]  # the failed one is played again
-    with RecordWriter(path) as record:
-        run_batch(left, RandomPlayer(), on_episode=record.write)
-    assert remaining(tasks, path) == []
-    episodes = recorded(tasks, path)
-    assert [(e.seed, e.index) for e in episodes if e is not None] == [(t.seed, i) for i, t in enumerate(tasks)]
-
-
-class Thing:
-    """Shown by its address, which is another one in every run."""
-
-
-def test_tasks_that_differ_in_what_their_environment_is_made_with_are_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    kinds: list[dict[str, Any]] = [{}, {"max_turns": 2}, {"max_turns": 3}, {"dim_room": (6, 6)}, {"thing": Thing()}]
-    tasks = [Task("test:Env", 0, env_kwargs=kwargs) for kwargs in kinds]
-    with RecordWriter(path) as record:
-        for task in tasks[1::2]:
-            record.write(Episode(task.env_id, 0, (), StopReason.TERMINATED, env_kwargs=task.env_kwargs))
-    assert remaining(tasks, path) == tasks[0::2]
-    with RecordWriter(path) as record:
-        record.write(Episode("test:Env", 0, (), StopReason.TERMINATED, env_kwargs={"thing": Thing()}))
-    assert remaining(tasks, path) == [tasks[0], tasks[2]]
-
-
-def test_tasks_without_a_seed_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    tasks = tasks_for("game:GuessTheNumber-v0-easy", [None, None, 5])  # type: ignore[list-item]
-    with RecordWriter(path) as record:
-        run_batch(tasks[:1], RandomPlayer(), on_episode=record.write)
-    assert [t.seed for t in remaining(tasks, path)] == [None, 5]
-
-
 def test_a_record_feeds_credit_and_rows_without_a_model(tmp_path: Path) -> None:
     episodes = [full_episode(0), full_episode(1), failed_episode()]
     with RecordWriter(tmp_path / "r.jsonl") as record:
@@ -326,7 +281,7 @@ def test_a_record_feeds_credit_and_rows_without_a_model(tmp_path: Path) -> None:
             record.write(episode)
     again = list(read_episodes(tmp_path / "r.jsonl"))
     assert advantages(again, "rebn", gamma=0.9) == advantages(episodes, "rebn", gamma=0.9)
-    assert [token_views(e) for e in again] == [token_views(e) for e in episodes]
+    assert [token_sequences(e) for e in again] == [token_sequences(e) for e in episodes]
 
 
 KEY = "correct-horse-battery"
@@ -449,18 +404,17 @@ def test_an_info_may_hold_the_word_to_be_guessed_and_no_password(tmp_path: Path)
 
 
 @pytest.mark.parametrize("env", ["game:GuessTheNumber-v0-easy", "test:Nowhere-v0"])  # a stack, and the repr of one
-def test_a_batch_with_a_secret_in_its_wrappers_goes_on(tmp_path: Path, env: str) -> None:
+def test_a_secret_in_the_wrappers_is_not_recorded(tmp_path: Path, env: str) -> None:
     path = tmp_path / "r.jsonl"
     given = {
         "url": "http://ann:hunter2@host",
         "headers": {"Authorization": "odd", "A": "b"},
         "env": {"SERVICE_TOKEN": "abcd-1234"},
     }
-    tasks = [Task(env, 0, wrappers=(("retrieval", given),)), Task(env, 0)]
+    task = Task(env, 0, wrappers=(("retrieval", given),))
     with RecordWriter(path) as record:
-        record.write(Episode(env, 0, (), StopReason.TERMINATED, wrappers=wrappers_of(tasks[0])))
+        record.write(Episode(env, 0, (), StopReason.TERMINATED, wrappers=wrappers_of(task)))
     assert not [secret for secret in ("hunter2", "odd", "abcd-1234") if secret in path.read_text()]
-    assert remaining(tasks, path) == tasks[1:]
 
 
 def test_data_without_secrets_is_else_the_same() -> None:
@@ -474,3 +428,32 @@ def test_short_and_harmless_variables_do_not_redact(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     monkeypatch.setenv("GREETING", "good morning")
     assert Redactor().said("false good morning, cookie jar, the key is 5") == "false good morning, cookie jar, the key is 5"
+
+
+def test_every_worker_has_a_record_of_its_own(tmp_path: Path) -> None:
+    for seed in range(2):
+        worker = WorkerRecords()
+        worker.write(str(tmp_path / "{rank}.jsonl"), [full_episode(seed), failed_episode()])
+        worker.write(None, [full_episode(seed)])
+        worker.close()
+    paths = sorted(tmp_path.iterdir())
+    assert [len(list(read_episodes(path))) for path in paths] == [2, 2]
+
+
+def test_a_path_without_a_rank_serves_one_worker_and_the_next_is_told_what_to_do(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    first, second = WorkerRecords(), WorkerRecords()
+    first.write(str(tmp_path / "run.jsonl.gz"), [full_episode(0), full_episode(1)])
+    with pytest.raises(RecordError, match=r"put \{rank\}, which.*run-\{rank\}\.jsonl\.gz") as refused:
+        second.write(str(tmp_path / "run.jsonl.gz"), [full_episode(0)])
+    second.write(str(refused.value).rsplit(" ", 1)[1], [full_episode(0)])  # which works
+    first.close()
+    second.close()
+    assert [len(list(read_episodes(path))) for path in sorted(tmp_path.iterdir())] == [1, 2]
+
+
+def test_a_file_that_is_no_record_is_not_blamed_on_its_path(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text("mine\n")
+    with pytest.raises(RecordError, match="no record of gem") as refused:
+        WorkerRecords().write(str(tmp_path / "run.jsonl"), [full_episode(0)])
+    assert "rank" not in str(refused.value)

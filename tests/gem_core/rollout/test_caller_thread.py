@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,7 +86,7 @@ def test_ctrl_c_during_a_generation_ends_the_program() -> None:
     program = textwrap.dedent(
         """
         import sys, time
-        from test_caller import CallersThread, rollout, tasks_for
+        from test_caller_thread import CallersThread, rollout, tasks_for
         caller = CallersThread()
         def generate(prompts, sampling):
             print("generating", flush=True)
@@ -98,7 +99,7 @@ def test_ctrl_c_during_a_generation_ends_the_program() -> None:
             sys.exit(130)
         """
     )
-    path = [str(SUPPORT), *sys.path]
+    path = [str(Path(__file__).parent), str(SUPPORT), *sys.path]
     process = subprocess.Popen(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{program}"], stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""1,000 episodes while everything breaks: each comes back as finished or failed, for the reason it should, and the program ends."""
+"""Chaos: 1,000 episodes of environments and policies that fail in every way; each comes back once, with its reason."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 from chaos_program import EPISODES, KINDS, tasks
+from project import SUPPORT
 
-from gem_core import StopReason, TurnStatus, advantages, token_views
+from gem_core import StopReason, TurnStatus, advantages, token_sequences
 from gem_core.records.file import read_episodes
 
-HERE = Path(__file__).parent
 LUCK = re.compile(r"(Chaos\w+) luck (\d+);")
 FATES = {0: "raise", 1: "hang", 2: "nonsense", 3: "nan", 4: "exit", 5: "segfault"}
 DROPPED, HALVED, REFUSED = 10, 11, 12
@@ -85,8 +85,8 @@ def port() -> Iterator[int]:
 
 @pytest.mark.slow
 def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
-    path = os.pathsep.join([str(HERE), *sys.path])
-    command = [sys.executable, str(HERE / "chaos_program.py"), str(port), str(tmp_path / "chaos.jsonl.gz")]
+    path = os.pathsep.join([str(SUPPORT), *sys.path])
+    command = [sys.executable, str(SUPPORT / "chaos_program.py"), str(port), str(tmp_path / "chaos.jsonl.gz")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as program:
         assert program.stdout is not None
         said = json.loads(program.stdout.readline())
@@ -124,7 +124,7 @@ def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
             assert episode.total_reward is None  # unknown, not zero
             assert episode.failure is not None
             assert episode.attempts == 2
-            assert token_views(episode) == []
+            assert token_sequences(episode) == []
     for kind in KINDS[:3]:
         for fate in ("raise", "nonsense", "nan", "policy", "go on"):
             assert seen[kind, fate], f"the seeds no longer give {kind} the fate {fate!r}"

@@ -13,12 +13,11 @@ import textwrap
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from byte_tokenizer import ByteTokenizer
-from project import ROOT
+from project import SOURCES, SUPPORT
 from scripted_env import AsyncEnv, Hang, ScriptedEnv, counts
 
 from gem_core import (
@@ -44,7 +43,7 @@ from gem_core import (
     run_batch,
     run_episode,
     tasks_for,
-    token_views,
+    token_sequences,
 )
 from gem_core.errors import ConfigError, PluginError, PolicyError
 from gem_core.plugins.manager import unregister_plugin
@@ -132,7 +131,7 @@ def test_what_is_trained_is_what_was_sampled(context: str) -> None:
     assert [t.action_ids for t in episode.turns] == [g.ids for g in policy.given]
     assert [t.logprobs for t in episode.turns] == [g.logprobs for g in policy.given]
     seen = []
-    for row in token_views(episode):
+    for row in token_sequences(episode):
         assert row.logprobs is not None
         assert len(row.ids) == len(row.turn_of) == len(row.logprobs)
         assert row.turn_of[-1] >= 0, "a row ends with the last sampled token"
@@ -147,7 +146,7 @@ def test_what_is_trained_is_what_was_sampled(context: str) -> None:
 
 def test_append_mode_is_one_row_and_keeps_thinking() -> None:
     lines = [f"<think>{i}</think>\n\nanswer {i}" for i in range(3)]
-    (row,) = token_views(play(ScriptedEnv, Recorder(lines, ByteTokenizer("thinking")), style="thinking"))
+    (row,) = token_sequences(play(ScriptedEnv, Recorder(lines, ByteTokenizer("thinking")), style="thinking"))
     assert [turn for turn, _, _ in row.spans] == [0, 1, 2]
     text = ByteTokenizer().decode(row.ids)
     assert text.count("<think>") == 3
@@ -156,14 +155,14 @@ def test_append_mode_is_one_row_and_keeps_thinking() -> None:
 def test_template_mode_splits_rows_where_the_template_rewrites() -> None:
     lines = [f"<think>{i}</think>\n\nanswer {i}" for i in range(3)]
     episode = play(ScriptedEnv, Recorder(lines, ByteTokenizer("thinking")), style="thinking", mode="template")
-    rows = token_views(episode)
+    rows = token_sequences(episode)
     assert [[turn for turn, _, _ in row.spans] for row in rows] == [[0], [1], [2]]
     assert "<think>0" not in ByteTokenizer().decode(rows[1].ids)
 
 
 def test_a_cut_turn_is_closed_with_a_token_nobody_sampled() -> None:
     policy = Recorder([Generation((65, 66), (-0.1, -0.2), FinishReason.LENGTH), "x", "y"], ByteTokenizer())
-    (row,) = token_views(play(ScriptedEnv, policy))
+    (row,) = token_sequences(play(ScriptedEnv, policy))
     _, _, end = row.spans[0]
     assert (row.ids[end], row.turn_of[end]) == (257, -1)
     _, _, end = row.spans[1]
@@ -309,7 +308,7 @@ def test_every_end_has_a_name_and_a_credit(why: str, kind: type[ScriptedEnv]) ->
     assert episode.failed == stop.failed == (episode.failure is not None)
     for turn in episode.turns:
         assert (turn.reward is None) == (turn.status is TurnStatus.FAILED), "no reward is made up, none is lost"
-    assert (token_views(episode) == []) == (episode.failed or not statuses)
+    assert (token_sequences(episode) == []) == (episode.failed or not statuses)
     assert pickle.loads(pickle.dumps(episode)) == episode
 
 
@@ -938,7 +937,7 @@ def test_a_text_only_policy_is_shown_the_conversation_and_cannot_be_trained() ->
         [TurnStatus.VALID] * 3,
     )
     with pytest.raises(ValueError, match="without token ids"):
-        token_views(episode)
+        token_sequences(episode)
 
 
 def test_a_text_only_policy_is_shown_a_rewritten_context() -> None:
@@ -970,7 +969,7 @@ def test_a_player_sees_the_environment_and_may_be_async() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((object(),), "object is no policy"),
+        ((object(),), "object is not a policy"),
         ((ScriptedPolicy([], ByteTokenizer()),), "needs a renderer"),
     ],
 )
@@ -1077,7 +1076,7 @@ def program(body: str, *, presses: int = 0, expect: str = "ready") -> tuple[str,
         from gem_core.rollout.engine import Interrupted
         player = ScriptedPlayer(lambda env, observation: "go")
     """
-    path = os.pathsep.join([str(ROOT), str(ROOT / "adapters"), str(Path(__file__).parent)])
+    path = os.pathsep.join([*SOURCES, str(SUPPORT)])
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(body)],
         stdout=subprocess.PIPE,
@@ -1194,7 +1193,7 @@ def test_transcripts_are_equal_in_any_process(hash_seed: str) -> None:
         print(json.dumps([[e.component, e.group, said] for e, said in zip(episodes, turns)]))
         """
     )
-    env = {**os.environ, "PYTHONHASHSEED": hash_seed, "GEM_PLUGINS": "", "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed, "GEM_PLUGINS": "", "PYTHONPATH": os.pathsep.join(SOURCES)}
     there = json.loads(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout)
     episodes = run_batch(tasks_for("2*game:GuessTheNumber-v0-random + game:GuessTheNumber-v0-hard", range(20)), RandomPlayer())
     here = [[e.component, list(e.group), [[t.messages[-1].content, t.action, t.reward] for t in e.turns]] for e in episodes]
@@ -1229,4 +1228,4 @@ def test_a_rewritten_context_begins_a_row_with_the_whole_response_limit() -> Non
     with engine(lambda: Concat(ScriptedEnv()), limits=Limits(max_response=48)) as rollout:
         (episode,) = rollout.run_batch([Task("test:Env", 1)])
     assert len(episode.turns) == 3
-    assert all(len(view.ids) - view.prompt_length <= 48 for view in token_views(episode))
+    assert all(len(view.ids) - view.prompt_length <= 48 for view in token_sequences(episode))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from gem_core import FinishReason, Generation, Message, Renderer, TurnStatus, run_episode, token_views
+from gem_core import FinishReason, Generation, Message, Renderer, TurnStatus, run_episode, token_sequences
 from gem_core.errors import RenderError
 from gem_core.policies import tiny_model_path
 from gem_core.policies.scripted import ScriptedPolicy
@@ -147,7 +147,7 @@ def test_a_cut_turn_gets_its_end_as_a_token_nobody_sampled(name):
     episode = run_episode("game:GuessTheNumber-v0-easy", ScriptedPolicy(script, tokenizer), renderer, seed=3)
     assert [t.status for t in episode.turns] == [TurnStatus.VALID] * len(episode.turns)
     assert len(episode.turns) >= 2
-    (view,) = token_views(episode)
+    (view,) = token_sequences(episode)
     (_, first, end), *_ = view.spans
     assert view.ids[first:end] == cut
     closing = "<|end|>" if name.startswith("gptoss") else "<|END_RESPONSE|>" if name.startswith("cohere2") else end_of(name)
@@ -234,7 +234,7 @@ def test_template_mode_starts_a_row_where_the_template_drops_thinking(name, rewr
         ids = tuple(tokenizer.encode(text.format(guess) + end_of(name), add_special_tokens=False))
         script.append(Generation(ids, (-1.0,) * len(ids)))
     episode = run_episode("game:GuessTheNumber-v0-easy", ScriptedPolicy(script, tokenizer), renderer, seed=3)
-    views = token_views(episode)
+    views = token_sequences(episode)
     assert len(episode.turns) > 1
     assert len(views) == (len(episode.turns) if rewrites else 1)
     assert sorted(t for v in views for t in v.trained) == list(range(len(episode.turns)))

@@ -10,7 +10,7 @@ import pytest
 from gem_core import RandomPlayer, StopReason, run_batch, tasks_for
 from gem_core.errors import ConfigError, OptionError, UnknownNameError
 from gem_core.rollout.limits import Limits
-from gem_core.training.config import TrainingSpec
+from gem_core.training.config import TrainingConfig
 from gem_core.training.metrics import BatchMetrics, advantage_sizes
 from gem_trl import ADAPTER
 
@@ -18,17 +18,17 @@ GAME = "game:GuessTheNumber-v0-easy"
 
 
 @dataclass
-class Spec(TrainingSpec):
-    """For a trainer that takes one row per episode, and has no critic."""
+class Spec(TrainingConfig):
+    """For a trainer that takes one sequence per episode, and has no critic."""
 
     adapter = ADAPTER
 
 
 @dataclass
-class Able(TrainingSpec):
+class Able(TrainingConfig):
     """For a trainer that can do everything."""
 
-    adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_rows=True, critic_values=True))
+    adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_sequences=True, critic_values=True))
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,19 @@ class Able(TrainingSpec):
         ({"advantage": "gae"}, ConfigError, "a critic, which trl does not offer"),
         ({"advantage": "rebm"}, UnknownNameError, "did you mean"),
         ({"estimator_kwargs": {"per_envs": True}}, ConfigError, "does not take"),
-        ({"wrappers": "concat"}, ConfigError, "several rows"),
-        ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several rows"),
+        ({"wrappers": "concat"}, ConfigError, "several sequences"),
+        ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several sequences"),
         ({"wrappers": "reakt"}, UnknownNameError, "react"),
         ({"tools": "pyton"}, UnknownNameError, "python"),
         ({"wrappers": "turn_limit(turns=3)"}, ConfigError, "does not take 'turns'"),
         ({"env_kwargs": {"max_turn": 3}}, ConfigError, "does not take 'max_turn'"),
-        ({"eval_kwargs": {"split": "test"}}, ConfigError, "does not take 'split'"),
+        ({"eval_env_kwargs": {"split": "test"}}, ConfigError, "does not take 'split'"),
         ({"options": {"index": 3}}, OptionError, "does not take the option 'index'"),
         ({"env_id": f"2*{GAME} + 1*game:Wordle-v0-easy", "wrappers": "reakt"}, UnknownNameError, "react"),
-        ({"seeds": -1}, ConfigError, "number of starts"),
+        ({"seeds": -1}, ConfigError, "a number of seeds"),
         ({"seeds": [1_000_002], "eval_seeds": 3}, ConfigError, "are trained on"),
         ({"step_deadline": 0}, ConfigError, "step_deadline"),
-        ({"horizon": []}, ConfigError, "rounds"),
+        ({"horizon": []}, ConfigError, "at least one number of turns"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_before_anything_is_loaded(fields: Any, error: type[Exception], says: str) -> None:
@@ -77,26 +77,28 @@ def test_seeds_tasks_and_limits() -> None:
     assert Spec(GAME, max_context=100).limits(0).max_context == 100
 
 
-def test_a_trainer_that_takes_several_rows_refuses_unknown_names_too() -> None:
+def test_a_trainer_that_takes_several_sequences_refuses_unknown_names_too() -> None:
     with pytest.raises(UnknownNameError, match="boxed"):
         Able(GAME, wrappers=["boxd"])
 
 
 def test_a_split_of_its_own_is_evaluated_on() -> None:
-    spec = Spec("qa:Sample-v0", seeds=3, eval_seeds=2, env_kwargs={"max_turns": 2}, eval_kwargs={"split": "test", "max_turns": 1})
+    spec = Spec(
+        "qa:Sample-v0", seeds=3, eval_seeds=2, env_kwargs={"max_turns": 2}, eval_env_kwargs={"split": "test", "max_turns": 1}
+    )
     assert spec.task(2).env_kwargs == {"max_turns": 2}
     assert spec.task(1_000_001).env_kwargs == {"max_turns": 1, "split": "test"}
     assert Spec("qa:Sample-v0", options={"index": 3}).task(0).options == {"index": 3}
 
 
-def test_credit_is_the_estimator_of_the_spec() -> None:
+def test_advantages_come_from_the_estimator_of_the_config() -> None:
     episodes = run_batch(tasks_for(GAME, range(16)), RandomPlayer())
     seen: list[Any] = []
-    plain = Spec(GAME, gamma=0.5, advantage="reinforce").credit(episodes)
+    plain = Spec(GAME, gamma=0.5, advantage="reinforce").compute_advantages(episodes)
     assert plain[0] == pytest.approx(
         [0.5 ** (len(e.turns) - 1 - t) * e.rewards[-1] for e in episodes[:1] for t in range(len(e.turns))]
     )
-    Spec(GAME).credit(episodes, gather=lambda mine: seen.append(mine) or [mine])
+    Spec(GAME).compute_advantages(episodes, gather=lambda mine: seen.append(mine) or [mine])
     assert len(seen) == 1
 
 

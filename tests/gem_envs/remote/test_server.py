@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
-from project import ROOT, SUPPORT, clean_env
+from project import SOURCES, SUPPORT, clean_env
 
 from gem_core import Env, make, run_batch, tasks_for
 from gem_core.errors import ConfigError, EnvError, OptionError
@@ -466,7 +466,7 @@ def test_the_seed_is_the_task_modulo_their_number() -> None:
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    environment = clean_env(PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "adapters")]))
+    environment = clean_env(PYTHONPATH=os.pathsep.join(SOURCES))
     command = [sys.executable, "-m", "gem_core", "serve", *arguments, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:

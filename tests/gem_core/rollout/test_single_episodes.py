@@ -1,0 +1,62 @@
+"""Single episodes: a trainer that asks for them one by one shares environments and threads between them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from byte_tokenizer import ByteTokenizer
+from misbehaving import Blocking
+
+from gem_core import ConfigError, Episode, Limits, Renderer, Rollout, ScriptedPolicy, Task, register
+from gem_core.env.registry import environments
+
+MADE: list[Any] = []
+
+
+class Slow(Blocking):
+    """Takes its time over every step, on whichever thread."""
+
+    def __init__(self) -> None:
+        super().__init__(seconds=0.2)
+        MADE.append(self)
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Any:
+    register("test:Slow-v0", Slow)
+    MADE.clear()
+    yield
+    environments.remove("test:Slow-v0")
+
+
+async def play(rollout: Rollout, count: int) -> list[Episode]:
+    tokenizer = ByteTokenizer()
+    policy, renderer = ScriptedPolicy(lambda _: "1", tokenizer), Renderer(tokenizer)
+    tasks = [Task("test:Slow-v0", seed) for seed in range(count)]
+    episodes = (rollout.episode(task, policy=policy, renderer=renderer, limits=Limits(max_turns=2)) for task in tasks)
+    return list(await asyncio.gather(*episodes))
+
+
+def test_every_episode_under_way_has_a_thread() -> None:
+    began = time.monotonic()
+    episodes = asyncio.run(play(Rollout(concurrency=1), 12))
+    assert time.monotonic() - began < 12 * 2 * 0.2 / 2, "twelve episodes of two slow steps were played one after the other"
+    assert all(len(e.turns) == 2 and not e.failed for e in episodes)
+
+
+def test_environments_are_used_again() -> None:
+    async def twice() -> None:
+        rollout = Rollout()
+        await play(rollout, 3)
+        await play(rollout, 3)
+
+    asyncio.run(twice())
+    assert len(MADE) == 3
+
+
+def test_an_episode_without_a_policy_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"has no policy; give one to Rollout\(policy, ...\)"):
+        asyncio.run(Rollout().episode(Task("test:Slow-v0", 1)))
