@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from byte_tokenizer import ByteTokenizer
 from project import SUPPORT
 
 from gem_core import BatchPolicy, Env, Generation, Limits, Renderer, Rollout, Sampling, StopReason, tasks_for
+from gem_core.errors import PolicyError
 from gem_core.rollout.caller_thread import CallersThread
-from gem_core.types import Task
+from gem_core.types import Episode, Task
 
 END = ByteTokenizer().eos_token_id
 
@@ -80,6 +82,58 @@ def test_what_the_rollout_raises_is_raised_here() -> None:
 
     with pytest.raises(KeyError, match="broken"):
         CallersThread().run(work, lambda: None)
+
+
+def test_a_rollout_without_end_advances_only_while_it_is_served() -> None:
+    caller = CallersThread()
+    on: list[threading.Thread] = []
+    episodes: list[Episode] = []
+
+    def generate(prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
+        on.append(threading.current_thread())
+        return [Generation((65, END), (-0.1, -0.1)) for _ in prompts]
+
+    engine = rollout(lambda prompts, sampling: caller.call(generate, prompts, sampling))
+    engine.configure(concurrency=2)
+
+    async def play() -> None:
+        async for episode in engine.stream(Task("test:Env", seed) for seed in count()):
+            caller.post(episodes.append, episode)
+
+    caller.start(lambda: asyncio.run(play()), engine.stop)
+    caller.serve_until(lambda: len(episodes) >= 3)
+    calls, finished = len(on), len(episodes)
+    time.sleep(0.6)  # as long as two episodes take
+    assert (len(on), len(episodes)) == (calls, finished)
+    caller.serve_until(lambda: len(episodes) >= finished + 4)
+    assert set(on) == {threading.current_thread()}
+    assert len({e.seed for e in episodes}) == len(episodes)
+    caller.post(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # an error on this thread stops the rollout
+        caller.serve_until(lambda: False)
+    with pytest.raises(PolicyError, match="stopped"):
+        caller.serve_until(lambda: False)
+
+
+def test_a_broken_engine_is_raised_at_every_call() -> None:
+    def generate(prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
+        raise RuntimeError("out of memory")
+
+    caller = CallersThread()
+    engine = rollout(lambda prompts, sampling: caller.call(generate, prompts, sampling))
+    engine.policy_errors = "raise"
+    caller.start(lambda: engine.run_batch(tasks_for("test:Env", range(3))), engine.stop)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            caller.serve_until(lambda: False)
+
+
+def test_a_rollout_that_ends_too_early_is_an_error() -> None:
+    caller = CallersThread()
+    caller.start(lambda: None, lambda: None)
+    with pytest.raises(PolicyError, match="has ended"):
+        caller.serve_until(lambda: False)
+    caller.serve_until(lambda: True)
 
 
 def test_ctrl_c_during_a_generation_ends_the_program() -> None:
