@@ -67,8 +67,8 @@ class TRLHarness(Harness):
         return trainer._generate_and_score_completions(inputs), len(episodes)
 
     def _sequences(self, out: Mapping[str, Any], count: int) -> list[TrainedSequence]:
-        """TRL's tensors, padding taken off: prompts are padded left, completions right."""
-        found = []
+        """TRL's tensors without padding: prompts are padded left, completions right."""
+        sequences = []
         logprobs = out.get("sampling_per_token_logps")
         size, accelerator = len(out["prompt_ids"]), self._trainer.accelerator
         logged = list(self._trainer._logs["rewards"]["episode_return"])[-size * accelerator.num_processes :]  # of all ranks
@@ -77,7 +77,7 @@ class TRLHarness(Harness):
             prompt = out["prompt_ids"][i][out["prompt_mask"][i].bool()].tolist()
             here = out["completion_mask"][i].bool()
             nothing = [0] * len(prompt)
-            found.append(
+            sequences.append(
                 TrainedSequence(
                     ids=prompt + out["completion_ids"][i][here].tolist(),
                     mask=nothing + out["tool_mask"][i][here].tolist(),
@@ -86,7 +86,7 @@ class TRLHarness(Harness):
                     total=rewards[i],
                 )
             )
-        return found
+        return sequences
 
     def _ready(self) -> Any:
         if self._trainer is None:

@@ -8,20 +8,24 @@ makes the same number of calls with the same number of prompts, padded with prom
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from gem_core.adapter_kit.settings import model_context
+from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import ConfigError
 from gem_core.policies.batching import BatchPolicy, cut_generation
 from gem_core.records.file import WorkerRecords
 from gem_core.rollout.caller_thread import CallersThread
 from gem_core.rollout.engine import Rollout
 from gem_core.rollout.renderer import Renderer
+from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Generation, Sampling, Task
 from gem_trl.config import GemConfig, check_settings
 from gem_trl.convert import to_batch
@@ -39,6 +43,9 @@ class GemRollout:
         self._rollout: Rollout | None = None
         self._renderer: Renderer | None = None
         self._records: WorkerRecords | None = None
+        self._updates: _Updates | None = None
+        self.batches: list[_Batch] = []
+        """Batches of episodes whose update is not written to `GemConfig.metrics` yet."""
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's contract: raw prompts in, already repeated `num_generations` times; one sequence for each out."""
@@ -47,6 +54,9 @@ class GemRollout:
         if self._records is None:
             self._records = WorkerRecords(str(trainer.accelerator.process_index))
         self._records.write(self.config.record, episodes)
+        if self.config.metrics is not None and trainer.model.training:  # an evaluation is no update
+            metrics = BatchMetrics.total(gather_object([BatchMetrics.of(episodes)]))
+            self.batches.append(_Batch(updates_of(trainer), metrics))
         return to_batch(episodes, renderer.turn_end or 0)
 
     def episodes(self, tasks: Sequence[Task], trainer: Any, renderer: Renderer) -> list[Episode]:
@@ -73,8 +83,9 @@ class GemRollout:
     def prepare(self, trainer: Any) -> Renderer:
         """Check the trainer's settings and its chat template; trainers with gem's advantages call it at construction, too."""
         check_settings(trainer, self.config)
-        if not any(isinstance(c, _CloseAtEnd) and c.rollout is self for c in trainer.callback_handler.callbacks):
-            trainer.add_callback(_CloseAtEnd(self))
+        if self._updates is None or self._updates.trainer is not trainer:
+            self._updates = _Updates(self, trainer)
+            trainer.add_callback(self._updates)
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         if self._renderer is None or self._renderer.tokenizer is not tokenizer:
             renderer = Renderer(tokenizer, template_kwargs=self.config.template_kwargs)
@@ -96,14 +107,53 @@ class GemRollout:
         self._rollout = self._records = None
 
 
-class _CloseAtEnd(TrainerCallback):  # type: ignore[misc]
-    """Closes what a rollout function keeps open between batches."""
+@dataclass
+class _Batch:
+    """A batch of episodes that is trained on, until its update is written."""
 
-    def __init__(self, rollout: GemRollout) -> None:
-        self.rollout = rollout
+    update: int
+    metrics: BatchMetrics
+    """Of all ranks."""
+    advantage_abs: float = math.nan
+    """NaN where TRL computes the advantages."""
+
+
+class _Updates(TrainerCallback):  # type: ignore[misc]
+    """Writes the metrics of each update to `GemConfig.metrics`, and closes the rollout function when the training ends."""
+
+    def __init__(self, rollout: GemRollout, trainer: Any) -> None:
+        self.rollout, self.trainer = rollout, trainer
+        self._log = UpdateLog(rollout.config.metrics if trainer.accelerator.is_main_process else None)
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.rollout.batches.clear()  # those of a run that was interrupted
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if not control.should_log:  # otherwise the loss follows
+            self._write()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        if "loss" in logs:
+            self._write(loss=logs["loss"], grad_norm=logs.get("grad_norm"))
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self.rollout.close()
+
+    def _write(self, **trainer_metrics: float | None) -> None:
+        """Write an update once all optimizer steps on its episodes are done."""
+        batches, done = self.rollout.batches, updates_of(self.trainer)
+        trained = [batch for batch in batches if batch.update < done]
+        if not trained:
+            return
+        batches[:] = [batch for batch in batches if batch.update >= done]
+        turns = [batch.metrics.turns - batch.metrics.masked_turns for batch in trained]
+        total = sum(batch.advantage_abs * count for batch, count in zip(trained, turns))
+        self._log.write(
+            trained[0].update,
+            BatchMetrics.total(batch.metrics for batch in trained),
+            advantage_abs=total / max(sum(turns), 1),
+            **trainer_metrics,
+        )
 
 
 def play(rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wait: float) -> list[Episode]:
@@ -116,8 +166,8 @@ def play(rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wa
 
 
 def updates_of(trainer: Any) -> int:
-    """How many batches of episodes were trained on, which is what a horizon grows by. TRL counts optimizer steps, and takes
-    several for a batch where `steps_per_generation` or `num_iterations` say so."""
+    """The number of batches of episodes that were trained on. TRL counts optimizer steps, of which `steps_per_generation` and
+    `num_iterations` make several per batch."""
     args = trainer.args
     steps, accumulated = args.steps_per_generation * args.num_iterations, args.gradient_accumulation_steps
     return int(trainer.state.global_step * accumulated // max(steps, accumulated))
@@ -136,7 +186,7 @@ class EnginePolicy:
         takes = inspect.signature(self.trainer._generate_single_turn).parameters
         several = {"num_generations": 1} if "num_generations" in takes else {}
         with _one_turn(self.trainer, sampling.max_tokens, set_number=not several):
-            found, logprobs = self.trainer._generate_single_turn(prompts, None, {}, **several)
+            completions, logprobs = self.trainer._generate_single_turn(prompts, None, {}, **several)
         step = self.trainer.state.global_step
         return [
             Generation(
@@ -145,11 +195,11 @@ class EnginePolicy:
                 FinishReason.STOP if ids and ids[-1] in self.stops else FinishReason.LENGTH if ids else FinishReason.EMPTY,
                 versions=(step, step),
             )
-            for i, ids in enumerate(found)
+            for i, ids in enumerate(completions)
         ]
 
     def wait_for_others(self, sampling: Sampling) -> None:
-        """Nothing to wait for: this rank generates alone."""
+        """Return at once: this rank generates alone."""
 
 
 class LockstepPolicy(EnginePolicy):
@@ -169,16 +219,16 @@ class LockstepPolicy(EnginePolicy):
         cap = self._largest_cap(sampling.max_tokens)
         self._padding = min(prompts, key=len)
         padded = prompts + [self._padding] * (self.size - len(prompts))
-        found = super().generate(padded, replace(sampling, max_tokens=cap))[: len(prompts)]
-        return [cut_generation(generation, sampling.max_tokens) for generation in found]
+        generations = super().generate(padded, replace(sampling, max_tokens=cap))[: len(prompts)]
+        return [cut_generation(generation, sampling.max_tokens) for generation in generations]
 
     def wait_for_others(self, sampling: Sampling) -> None:
-        """Takes part in the rounds of the ranks that still play."""
+        """Take part in the rounds of the ranks that still play."""
         while cap := self._largest_cap(0):
             super().generate([self._padding] * self.size, replace(sampling, max_tokens=cap))
 
     def _largest_cap(self, own: int) -> int:
-        """0 where nobody plays any more."""
+        """The largest cap of any rank; 0 once all have finished."""
         import torch
 
         accelerator = self.trainer.accelerator
@@ -192,7 +242,7 @@ def needs_lockstep(trainer: Any) -> bool:
     sharded = getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False)
     if getattr(trainer, "use_vllm", False):
         args = trainer.args
-        # vLLM that sleeps takes the weights over at every call, which gathers them from all ranks where they are sharded
+        # vLLM in sleep mode loads the weights at every call, which gathers sharded weights from all ranks
         wakes = sharded and getattr(args, "vllm_enable_sleep_mode", False)
         return bool(trainer.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1 or wakes)
     return bool(sharded)
@@ -200,10 +250,10 @@ def needs_lockstep(trainer: Any) -> bool:
 
 @contextmanager
 def _one_turn(trainer: Any, max_tokens: int, set_number: bool) -> Iterator[None]:
-    """TRL caps a call at `max_completion_length`, which is for the whole row; for one turn it is set aside and put back.
+    """Cap generation at `max_tokens` instead of `max_completion_length`, which is for the whole sequence, and restore it after.
 
-    `set_number`: where `_generate_single_turn` does not take `num_generations`, vLLM's server mode keeps every n-th prompt
-    only, because it expects them repeated; ours are all different.
+    `set_number`: if `_generate_single_turn` does not take `num_generations`, vLLM's server mode keeps only every n-th prompt,
+    because it expects repeated prompts; ours all differ, so the number is set to 1.
     """
     changes = [(getattr(trainer, "generation_config", None), "max_new_tokens", max_tokens)]
     changes.append((getattr(trainer, "vllm_generation", None), "max_completion_length", max_tokens))
@@ -221,11 +271,11 @@ def _one_turn(trainer: Any, max_tokens: int, set_number: bool) -> Iterator[None]
 
 
 def _stop_ids(trainer: Any) -> frozenset[int]:
-    """Where generation stops: TRL's own list, or, in versions without one, the tokenizer's end token."""
-    found = getattr(trainer, "eos_token_ids", None)
-    if found is None:
-        found = getattr(trainer, "_tokenizer", trainer.processing_class).eos_token_id
-    return frozenset([found] if isinstance(found, int) else found or ())
+    """The tokens generation stops at: TRL's own list, or, in versions without one, the tokenizer's end token."""
+    ids = getattr(trainer, "eos_token_ids", None)
+    if ids is None:
+        ids = getattr(trainer, "_tokenizer", trainer.processing_class).eos_token_id
+    return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 
 def _context_of(trainer: Any) -> int | None:

@@ -26,7 +26,10 @@ __all__ = ["GemAdvantages", "GemGRPOTrainer", "check_batch", "put_advantages", "
 def train(config: GemConfig, settings: Mapping[str, Any]) -> GemGRPOTrainer:
     """Train with TRL. `settings`: keyword arguments of GRPOTrainer, such as `model` and `args`. Returns the trainer."""
     trainer = GemGRPOTrainer(**settings, **trainer_kwargs(config))
-    trainer.train()
+    try:
+        trainer.train()
+    finally:
+        trainer.rollout_func.close()
     return trainer
 
 
@@ -79,8 +82,10 @@ def put_advantages(trainer: Any, inputs: Sequence[Mapping[str, Any]], batch: dic
         tokens = torch.tensor(per_token(sequence, numbers), dtype=torch.float32, device=ids.device)
         advantages[i, : len(tokens)] = tokens
     batch["advantages"] = advantages
-    mode = "train" if trainer.model.training else "eval"
-    trainer._metrics[mode]["gem/advantage_abs"].append(mean_abs_advantage(episodes, per_turn, _gather))
+    advantage_abs = mean_abs_advantage(episodes, per_turn, _gather)
+    trainer._metrics["train" if trainer.model.training else "eval"]["gem/advantage_abs"].append(advantage_abs)
+    if trainer.model.training and trainer.rollout_func.batches:
+        trainer.rollout_func.batches[-1].advantage_abs = advantage_abs
     _show_advantages(trainer, per_turn)
     return batch
 

@@ -13,8 +13,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # rollout_func is announced as experimental at every start
 
 import torch
-
 from worlds import registered
+
 
 @pytest.fixture(scope="session", autouse=True)
 def environments_for_tests() -> Iterator[None]:
@@ -26,16 +26,16 @@ def environments_for_tests() -> Iterator[None]:
 
 @pytest.fixture
 def make_trainer(tmp_path: Path) -> Callable[..., Any]:
-    """A trainer that makes one step: `make_trainer(config, trainer_class, **GRPOConfig fields)`."""
+    """A trainer that makes one step: `make_trainer(config, trainer_class, trainer_kwargs to replace, **GRPOConfig fields)`."""
 
-    def make(config: Any, trainer_class: Any = None, **grpo_config: Any) -> Any:
+    def make(config: Any, trainer_class: Any = None, kwargs: Any = None, **grpo_config: Any) -> Any:
         from trl import GRPOConfig
 
         from gem_core.policies.tiny import load_tiny
         from gem_trl import GemGRPOTrainer, trainer_kwargs
 
         model, tokenizer = load_tiny()
-        given = {
+        settings = {
             "output_dir": str(tmp_path / "trainer"),
             "use_cpu": True,
             "bf16": False,
@@ -51,8 +51,9 @@ def make_trainer(tmp_path: Path) -> Callable[..., Any]:
             "disable_tqdm": True,
             **grpo_config,
         }
+        all_kwargs = {**trainer_kwargs(config), **(kwargs or {})}
         return (trainer_class or GemGRPOTrainer)(
-            model=model, args=GRPOConfig(**given), processing_class=tokenizer, **trainer_kwargs(config)
+            model=model, args=GRPOConfig(**settings), processing_class=tokenizer, **all_kwargs
         )
 
     return make

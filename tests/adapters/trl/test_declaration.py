@@ -1,4 +1,4 @@
-"""What `gem-rl adapters` says where TRL is really installed, and whether the way in it names is still there."""
+"""The declaration of the adapter against the installed TRL, and the methods of TRL it relies on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gem_core.adapter_kit.declaration import probe
 from gem_trl import ADAPTER
 
 
-def test_the_installed_trl_is_one_the_adapter_fits() -> None:
+def test_the_adapter_supports_the_installed_trl() -> None:
     status = probe(ADAPTER)
     assert status.installed == trl.__version__
     assert status.supported

@@ -1,5 +1,4 @@
-"""Training with the real GRPOTrainer: every loss it has takes per-token advantages, and every setting gem cannot "
-"honour is refused."""
+"""Training with the real GRPOTrainer: every loss takes per-token advantages, and settings that break a promise are rejected."""
 
 from __future__ import annotations
 
@@ -12,16 +11,17 @@ import pytest
 import torch
 from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOTrainer
+from worlds import ECHO, MOODY
 
-from gem_core.errors import ConfigError, UnknownNameError
+from gem_core.errors import BatchMismatchError, ConfigError, UnknownNameError
 from gem_core.records.file import read_episodes
 from gem_core.training.advantage import advantages
-from gem_core.training.sequences import token_sequences
-from gem_trl import GemAdvantages, GemGRPOTrainer, GemConfig, install_gem_advantages
-from gem_trl.trainer import BatchMismatchError
+from gem_core.training.metrics_file import read_metrics
+from gem_core.training.sequences import TokenSequence, token_sequences
+from gem_trl import GemAdvantages, GemConfig, GemGRPOTrainer, train, trainer_kwargs
 from gem_trl.rollout import updates_of
+from gem_trl.trainer import check_batch
 
-ECHO = "test:Echo-v0"
 MATRIX: dict[str, dict[str, Any]] = {
     **{loss: {"loss_type": loss} for loss in ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")},
     "sequence-level ratios": {"importance_sampling_level": "sequence"},
@@ -34,7 +34,7 @@ MATRIX: dict[str, dict[str, Any]] = {
 
 
 def spy(trainer: Any) -> list[tuple[Any, Any, Any]]:
-    """What the loss is given: advantages, the mask it multiplies with, and the ids."""
+    """(advantages, loss mask, ids) of every call of the loss."""
     seen: list[tuple[Any, Any, Any]] = []
     inner = trainer._compute_loss
 
@@ -60,24 +60,22 @@ def test_every_loss_takes_an_advantage_per_token(make_trainer: Callable[..., Any
     assert any(not torch.equal(before[n], p) for n, p in trainer.model.named_parameters())
 
 
-def test_mixin_subclass_and_installed_advantages_are_one(make_trainer: Callable[..., Any]) -> None:
+def test_the_mixin_works_in_a_trainer_of_ones_own(make_trainer: Callable[..., Any]) -> None:
     class Mine(GemAdvantages, GRPOTrainer):
         pass
 
     norms = []
-    for kind in (GemGRPOTrainer, Mine, GRPOTrainer):
+    for kind in (GemGRPOTrainer, Mine):
         trainer = make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6), kind, seed=3)
-        if kind is GRPOTrainer:
-            install_gem_advantages(trainer)
         trainer.train()
         norms.append(trainer.state.log_history[0]["grad_norm"])
-    assert norms[0] == norms[1] == norms[2] > 0
+    assert norms[0] == norms[1] > 0
 
 
 def test_what_is_trained_is_what_was_played(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    """The ids and advantages in the loss are those of the recorded episodes, credited by the core."""
-    spec = GemConfig(ECHO, seeds=16, max_turn_tokens=6, gamma=0.9, record=str(tmp_path / "episodes.jsonl"))
-    trainer = make_trainer(spec, per_device_train_batch_size=8, shuffle_dataset=False)
+    """The loss gets the ids of the recorded episodes, with the advantages the core computes for them."""
+    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, gamma=0.9, record=str(tmp_path / "episodes.jsonl"))
+    trainer = make_trainer(config, per_device_train_batch_size=8, shuffle_dataset=False)
     seen = spy(trainer)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
@@ -90,28 +88,28 @@ def test_what_is_trained_is_what_was_played(make_trainer: Callable[..., Any], tm
     (given, mask, ids), *rest = seen
     assert not rest
     assert len(expected) == len(ids)
-    rows = []
-    for row in range(len(ids)):
-        length = max(i for i in range(ids.shape[1]) if mask[row, i]) + 1
-        rows.append((tuple(ids[row, :length].tolist()), tuple(mask[row, :length].tolist()), tuple(given[row, :length].tolist())))
-    for found, want in zip(sorted(rows), expected):
-        assert found[:2] == want[:2]
-        assert found[2] == pytest.approx(want[2], abs=1e-6)
+    trained = []
+    for i in range(len(ids)):
+        length = max(t for t in range(ids.shape[1]) if mask[i, t]) + 1
+        trained.append((tuple(ids[i, :length].tolist()), tuple(mask[i, :length].tolist()), tuple(given[i, :length].tolist())))
+    for sequence, want in zip(sorted(trained), expected):
+        assert sequence[:2] == want[:2]
+        assert sequence[2] == pytest.approx(want[2], abs=1e-6)
 
 
-def test_a_group_plays_one_start_and_live_rows_share_a_call(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    spec = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
-    trainer = make_trainer(spec, per_device_train_batch_size=8, num_generations=4)
+def test_a_group_shares_a_seed_and_live_episodes_share_a_call(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(config, per_device_train_batch_size=8, num_generations=4)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
     groups = [episodes[:4], episodes[4:]]
     assert all(len({e.group for e in group}) == 1 and len({e.turns[0].added_ids for e in group}) == 1 for group in groups)
     live = [sum(len(e.turns) > turn for e in episodes) for turn in range(max(len(e.turns) for e in episodes))]
-    assert spec.rollout_func.calls == live
+    assert trainer.rollout_func.calls == live
 
 
 def test_stock_trainer_learns_from_the_same_episodes(make_trainer: Callable[..., Any]) -> None:
-    """Without gem's advantages, TRL's own: one number per row, the environment's words masked all the same."""
+    """Without gem's advantages, TRL's own: one number per sequence, with observation tokens masked all the same."""
     trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), GRPOTrainer)
     seen = spy(trainer)
     trainer.train()
@@ -128,8 +126,8 @@ def test_metrics_are_in_trl_own_log(make_trainer: Callable[..., Any]) -> None:
     assert 1 <= log["gem/turns"] <= 4
 
 
-def test_a_failed_episode_is_left_out_and_the_rest_is_trained(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(GemConfig("test:Moody-v0", seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4)
+def test_a_failed_episode_is_not_trained_and_the_others_are(make_trainer: Callable[..., Any]) -> None:
+    trainer = make_trainer(GemConfig(MOODY, seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4)
     seen = spy(trainer)
     trainer.train()
     log = trainer.state.log_history[0]
@@ -140,8 +138,8 @@ def test_a_failed_episode_is_left_out_and_the_rest_is_trained(make_trainer: Call
 
 
 def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    spec = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
-    trainer = make_trainer(spec, max_steps=3)
+    config = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(config, max_steps=3)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
     assert [max(len(e.turns) for e in episodes[i : i + 4]) for i in (0, 4, 8)] == [1, 2, 3]
@@ -150,8 +148,8 @@ def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_p
 def test_the_horizon_grows_with_batches_of_episodes_not_with_optimizer_steps(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
-    spec = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
-    trainer = make_trainer(spec, max_steps=8, steps_per_generation=2, num_iterations=2)
+    config = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(config, max_steps=8, steps_per_generation=2, num_iterations=2)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
     assert [max(len(e.turns) for e in episodes[i : i + 8]) for i in (0, 8)] == [1, 2] and len(episodes) == 16
@@ -170,22 +168,22 @@ def test_a_record_is_free_again_when_the_training_ends(make_trainer: Callable[..
     assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 12
 
 
-def test_the_row_never_outgrows_max_completion_length(make_trainer: Callable[..., Any]) -> None:
+def test_a_sequence_never_exceeds_max_completion_length(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=16), max_completion_length=40)
     seen = spy(trainer)
     trainer.train()
     assert all(ids.shape[1] <= 40 for _, _, ids in seen)
 
 
-def test_evaluation_plays_starts_of_its_own(make_trainer: Callable[..., Any]) -> None:
+def test_evaluation_plays_seeds_of_its_own(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(GemConfig(ECHO, seeds=8, eval_seeds=4, max_turn_tokens=6), per_device_eval_batch_size=4)
-    found = trainer.evaluate()
-    assert 0 <= found["eval_gem/return"] <= 3
+    result = trainer.evaluate()
+    assert 0 <= result["eval_gem/return"] <= 3
 
 
 def test_continuous_batching_uses_the_same_rollout_function(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    spec = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
-    trainer = make_trainer(spec, use_transformers_continuous_batching=True)
+    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(config, use_transformers_continuous_batching=True)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
     assert len(episodes) == 4 and all(len(t.action_ids) <= 6 for e in episodes for t in e.turns)
@@ -193,18 +191,26 @@ def test_continuous_batching_uses_the_same_rollout_function(make_trainer: Callab
 
 
 @pytest.mark.parametrize(
-    ("spec", "config", "says"),
+    ("fields", "settings", "says"),
     [
         ({}, {"mask_truncated_completions": True}, "on_cut='mask'"),
         ({"max_turn_tokens": 500}, {}, "max_completion_length"),
         ({}, {"scale_rewards": "none"}, "estimator_kwargs={'scale': False}"),
     ],
 )
-def test_settings_that_break_a_promise_are_refused_at_construction(
-    make_trainer: Callable[..., Any], spec: dict[str, Any], config: dict[str, Any], says: str
+def test_settings_that_break_a_promise_are_rejected_at_construction(
+    make_trainer: Callable[..., Any], fields: dict[str, Any], settings: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        make_trainer(GemConfig(ECHO, seeds=8, **spec), **config)
+        make_trainer(GemConfig(ECHO, seeds=8, **fields), **settings)
+
+
+def test_all_rejected_settings_are_reported_at_once(make_trainer: Callable[..., Any]) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=500)
+    with pytest.raises(ConfigError, match="3 settings are rejected") as rejected:
+        make_trainer(config, mask_truncated_completions=True, scale_rewards="none")
+    for setting in ("mask_truncated_completions", "scale_rewards", "max_turn_tokens"):
+        assert setting in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +218,8 @@ def test_settings_that_break_a_promise_are_refused_at_construction(
     [
         ({"advantage": "gae"}, ConfigError, "a critic, which trl does not offer"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
-        ({"wrappers": ["concat"]}, ConfigError, "several rows"),
-        ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several rows"),
+        ({"wrappers": ["concat"]}, ConfigError, "several sequences"),
+        ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several sequences"),
         ({"wrappers": ["nothing"]}, UnknownNameError, "nothing"),
         ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
         ({"estimator_kwargs": {"per_envs": True}}, ConfigError, "does not take"),
@@ -222,48 +228,60 @@ def test_settings_that_break_a_promise_are_refused_at_construction(
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_a_config_that_trl_cannot_train_is_rejected(fields: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_a_trainer_that_assumes_one_advantage_per_row_is_refused(make_trainer: Callable[..., Any]) -> None:
+def test_a_trainer_with_one_advantage_per_sequence_is_rejected(make_trainer: Callable[..., Any]) -> None:
     class Both(GemAdvantages, GMPOTrainer):
         pass
 
-    with pytest.raises(ConfigError, match="one advantage per row"):
+    with pytest.raises(ConfigError, match="one advantage per sequence"):
         make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), Both)
 
 
-def test_a_spec_does_not_vouch_for_its_second_trainer(make_trainer: Callable[..., Any]) -> None:
-    spec = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
-    make_trainer(spec, GRPOTrainer).train()
-    trainer = make_trainer(spec, GRPOTrainer, mask_truncated_completions=True)
+def test_every_trainer_of_a_config_is_checked(make_trainer: Callable[..., Any]) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    make_trainer(config, GRPOTrainer).train()
+    trainer = make_trainer(config, GRPOTrainer, mask_truncated_completions=True)
     with pytest.raises(ConfigError, match="on_cut='mask'"):
         trainer.train()
 
 
-def test_rewards_that_would_not_be_trained_on_are_refused(make_trainer: Callable[..., Any]) -> None:
+def test_rewards_that_would_not_be_trained_on_are_rejected(make_trainer: Callable[..., Any]) -> None:
     def brevity(completions: Any, **_: Any) -> list[float]:
         return [-float(len(c)) for c in completions]
 
-    spec = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
-    trainer = make_trainer(spec, GRPOTrainer)
-    trainer.reward_funcs = [*trainer.reward_funcs, brevity]
-    trainer.reward_weights = torch.tensor([1.0, 0.5])
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    both = {"reward_funcs": [*trainer_kwargs(config)["reward_funcs"], brevity]}
     with pytest.raises(ConfigError, match="the rewards of brevity would not be trained on"):
-        install_gem_advantages(trainer)
-    trainer.reward_weights = torch.tensor([1.0, 0.0])
-    install_gem_advantages(trainer)
+        make_trainer(config, kwargs=both, reward_weights=[1.0, 0.5])
+    make_trainer(config, kwargs=both, reward_weights=[1.0, 0.0])
 
 
-def test_a_loss_that_ignores_the_mask_is_refused(make_trainer: Callable[..., Any]) -> None:
+def test_a_loss_that_ignores_the_mask_is_rejected(make_trainer: Callable[..., Any]) -> None:
     class Patched(GemAdvantages, GRPOTrainer):
         def _compute_loss(self, model: Any, inputs: Any) -> Any:
             return None
 
     with pytest.raises(ConfigError, match="tool_mask"):
         make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), Patched)
+
+
+def test_check_batch_raises_if_ids_or_mask_differ_from_the_episode() -> None:
+    sequence = TokenSequence((5, 6, 7, 8), (-1, 0, -1, 1), None, frozenset({0, 1}))
+    padded = {"completion_ids": [[6, 7, 8, 0]], "completion_mask": [[1, 1, 1, 0]], "tool_mask": [[1, 0, 1, 1]], "advantages": [0]}
+    batch = {key: torch.tensor(value) for key, value in padded.items()}
+    check_batch(batch, [sequence])
+    for key, wrong in (
+        ("completion_ids", [[6, 7, 9, 0]]),
+        ("tool_mask", [[1, 1, 1, 1]]),
+        ("tool_mask", [[1, 0, 0, 1]]),
+        ("completion_mask", [[1, 1, 1, 1]]),
+    ):
+        with pytest.raises(BatchMismatchError, match="sequence 0 of TRL's batch is not what was played"):
+            check_batch({**batch, key: torch.tensor(wrong)}, [sequence])
 
 
 def test_a_mask_lost_on_the_way_stops_training(make_trainer: Callable[..., Any]) -> None:
@@ -305,30 +323,97 @@ def test_a_broken_engine_ends_the_run(make_trainer: Callable[..., Any]) -> None:
 
 
 def test_success_counts_episodes_a_horizon_cut(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    spec = GemConfig("game:GuessTheNumber-v0-easy", seeds=64, max_turn_tokens=12, horizon=1, record=str(tmp_path / "e.jsonl"))
-    trainer = make_trainer(spec, per_device_train_batch_size=32)
+    config = GemConfig("game:GuessTheNumber-v0-easy", seeds=64, max_turn_tokens=12, horizon=1, record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(config, per_device_train_batch_size=32)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
     assert trainer.state.log_history[0]["gem/success"] == pytest.approx(sum(bool(e.success) for e in episodes) / len(episodes))
 
 
-def test_another_rollout_function_is_refused(make_trainer: Callable[..., Any]) -> None:
-    spec = GemConfig(ECHO, seeds=8)
-    spec.__dict__["rollout_func"] = lambda prompts, trainer: {}
-    with pytest.raises(ConfigError, match="rollout_func=spec.rollout_func"):
-        make_trainer(spec)
+def test_another_rollout_function_is_rejected(make_trainer: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"trainer_kwargs\(config\) to the trainer"):
+        make_trainer(GemConfig(ECHO, seeds=8), kwargs={"rollout_func": lambda prompts, trainer: {}})
 
 
-def test_a_data_set_without_tasks_is_refused(make_trainer: Callable[..., Any]) -> None:
-    spec = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
-    spec.__dict__["train_dataset"] = spec.train_dataset.map(
+def test_a_data_set_without_tasks_is_rejected(make_trainer: Callable[..., Any]) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    other = trainer_kwargs(config)["train_dataset"].map(
         lambda row: {"prompt": [{"role": "user", "content": "hi"}]}, remove_columns=["prompt"]
     )
     with pytest.raises(ConfigError, match="carries no gem task"):
-        make_trainer(spec).train()
+        make_trainer(config, kwargs={"train_dataset": other}).train()
 
 
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]) -> None:
+def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.20.0")
     with pytest.raises(ConfigError, match=r"fits trl >=1.10,<2; installed is 0.20.0"):
         make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6))
+
+
+def test_every_update_is_a_line_of_metrics(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    config = GemConfig(ECHO, seeds=16, eval_seeds=2, max_turn_tokens=6, metrics=str(path), record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(config, max_steps=3, eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=2)
+    trainer.train()
+    lines = read_metrics(path)
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    assert all(line["episodes"] == 4 and line["seconds"] > 0 for line in lines), "evaluation episodes are not counted"
+    assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 3 * (4 + 4)
+    for line, log in zip(lines, logs):
+        assert (line["loss"], line["grad_norm"]) == (log["loss"], log["grad_norm"])
+        assert line["advantage_abs"] == pytest.approx(log["gem/advantage_abs"])
+        for name in ("success", "return", "turns", "failed"):
+            assert line[name] == pytest.approx(log[f"gem/{name}"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "episodes"),
+    [
+        ({"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}, [8, 8]),
+        ({"gradient_accumulation_steps": 2, "generation_batch_size": 4, "max_steps": 2}, [8, 8]),
+        ({"gradient_accumulation_steps": 2, "max_steps": 1}, [8]),
+    ],
+    ids=["several steps for a batch", "several batches for a step", "gradient accumulation"],
+)
+def test_an_update_is_a_batch_of_episodes_or_an_optimizer_step(
+    make_trainer: Callable[..., Any], tmp_path: Path, settings: dict[str, Any], episodes: list[int]
+) -> None:
+    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
+    make_trainer(config, **settings).train()
+    lines = read_metrics(tmp_path)
+    assert [line["episodes"] for line in lines] == episodes
+    assert [line["step"] for line in lines] == list(range(len(episodes)))
+    assert all(line["loss"] is not None and line["advantage_abs"] > 0 for line in lines)
+
+
+def test_lines_without_a_loss_where_trl_logs_none(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
+    make_trainer(config, GRPOTrainer, max_steps=3, logging_steps=2).train()
+    lines = read_metrics(tmp_path)
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    assert ["loss" in line for line in lines] == [False, True, False]
+    assert all(line["advantage_abs"] is None for line in lines), "TRL's own advantages are not gem's"
+
+
+def test_train_is_the_entry_point(tmp_path: Path) -> None:
+    from trl import GRPOConfig
+
+    from gem_core.policies.tiny import load_tiny
+
+    model, tokenizer = load_tiny()
+    args = GRPOConfig(
+        output_dir=str(tmp_path / "trainer"),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=4,
+        num_generations=2,
+        max_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
+    trainer = train(config, {"model": model, "args": args, "processing_class": tokenizer})
+    assert trainer.state.global_step == 1
+    assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 4
