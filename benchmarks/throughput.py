@@ -442,7 +442,7 @@ def row_import(table: Table, theirs: Path) -> None:
 
 
 def row_vector(table: Table, theirs: Path) -> None:
-    for mode, bar in (("sync", 2), ("async", 10)):
+    for mode, bar in (("sync", 2), ("async", 5)):
         ours, reference = measure(f"vector_{mode}_ours", sys.executable), measure(f"vector_{mode}_reference", theirs)
         for unit in ("per cpu second", "per second"):
             ratio = ours[unit] / reference[unit]

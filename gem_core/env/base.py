@@ -62,6 +62,7 @@ class Env:
     _options: Mapping[str, Any]
     _turn: int
     _rng: random.Random | None
+    _rng_seeded: bool
     _action_rng: random.Random | None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -83,7 +84,7 @@ class Env:
         self._seed = 0
         self._options = {}
         self._turn = 0
-        self._rng = self._action_rng = None
+        self._rng, self._rng_seeded, self._action_rng = None, False, None
         return self
 
     # What an author writes.
@@ -114,7 +115,7 @@ class Env:
         self._seed = seed
         self._options = options
         self._turn = 0
-        self._rng = self._action_rng = None
+        self._rng_seeded, self._action_rng = False, None
         result: Any = self._call(self.on_reset, options)
         if type(result) is GeneratorType:
             result = drive(result)
@@ -159,6 +160,9 @@ class Env:
         """The generator of this episode, seeded by `reset`: the only source of chance an environment may use."""
         if self._rng is None:
             self._rng = random.Random(self._seed)
+        elif not self._rng_seeded:
+            self._rng.seed(self._seed)
+        self._rng_seeded = True
         return self._rng
 
     @property

@@ -17,7 +17,7 @@ from gem_core.env.base import Env, ResetResult
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
 
-__all__ = ["FORMAT_ERROR", "ActionFormat", "Boxed", "Code", "React", "ToolCall", "format_of", "last_boxed"]
+__all__ = ["FORMAT_ERROR", "ActionFormat", "Boxed", "Code", "React", "ToolCall", "format_of", "last_boxed", "with_instruction"]
 
 FORMAT_ERROR = -0.1
 """The reward of an action that cannot be read; it also ends the episode, so that it never pays to repeat one."""
@@ -80,7 +80,7 @@ class ActionFormat(Wrapper):
     def on_reset(self, options: Mapping[str, Any]) -> Any:
         self._errors = 0
         result = yield self.env.reset(seed=self._seed, options=options)
-        return _with(self.instruction(), self.place, result)
+        return with_instruction(self.instruction(), self.place, result)
 
     def on_step(self, action: str) -> Any:
         parsed = self.parse(action)
@@ -101,7 +101,7 @@ class ActionFormat(Wrapper):
         return self.write(self.env.sample_action())
 
 
-def _with(instruction: str, place: str, result: ResetResult) -> ResetResult:
+def with_instruction(instruction: str, place: str, result: ResetResult) -> ResetResult:
     """A first observation with what is said about the format."""
     observation, info = result
     if place == "observation":

@@ -123,7 +123,7 @@ class VectorEnv:
         for slot, action in zip(slots, given, strict=True):
             try:
                 if slot.running:  # the short way of `slot.act`
-                    result = slot.env.step(action)  # type: ignore[union-attr]  # a running slot has one
+                    result = slot.step(action)
                     if type(result) is not tuple:
                         result = self._waiter.result(result)
                     if result[2] or result[3]:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from gem_core.env.base import Env, StepResult
+from gem_core.execution.vector.fast_step import fast_calls
 from gem_core.types import Failure
 
 __all__ = ["Autoreset", "Slot", "failed"]
@@ -38,6 +39,8 @@ class Slot:
         self.same_step = autoreset is Autoreset.SAME_STEP
         self.env: Env | None = make_env()
         """None where it broke and has not been replaced yet."""
+        self.reset, self.step = fast_calls(self.env)
+        """`env.reset` and `env.step`, by the shortest way."""
         self.waits = self.env.is_async
         """Whether its answers have to be waited for."""
         self.first_seed = self.seed = 0
@@ -48,10 +51,6 @@ class Slot:
         """Whether an episode is on; if not, a step is a reset."""
         self.started = False
         """Whether the caller has ever reset it."""
-
-    def _env(self) -> Env:
-        assert self.env is not None
-        return self.env
 
     def begin(self, seed: int, options: Mapping[str, Any] | None) -> Generator[Any, Any, StepResult]:
         """A reset the caller asked for."""
@@ -65,7 +64,7 @@ class Slot:
             observation, reward, terminated, truncated, info = yield from self._reset()
             return observation, reward, terminated, truncated, {**info, "autoreset": True}
         try:
-            result: StepResult = yield self._env().step(action)
+            result: StepResult = yield self.step(action)
         except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
             return (yield from self.fail("step", error))
         return (yield from self.ended(result)) if result[2] or result[3] else result
@@ -88,7 +87,7 @@ class Slot:
         self.episodes += 1
         self.seed = (self.seed + _NEXT_SEED) & 0xFFFFFFFF
         try:
-            observation, info = self._env().reset(seed=self.seed, options=self.options)
+            observation, info = self.reset(seed=self.seed, options=self.options)
         except Exception:  # noqa: BLE001 - the long way tries again, and reports it
             self.episodes -= 1
             return None
@@ -126,9 +125,10 @@ class Slot:
             if self.env is None:
                 where = "make"
                 self.env = self.make_env()
+                self.reset, self.step = fast_calls(self.env)
                 where = "reset"
             self.seed = (self.first_seed + self.episodes * _NEXT_SEED) & 0xFFFFFFFF if self.episodes else self.first_seed
-            observation, info = yield self._env().reset(seed=self.seed, options=self.options)
+            observation, info = yield self.reset(seed=self.seed, options=self.options)
         except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
             return (yield from self._failed(where, error))
         self.running = True

@@ -27,9 +27,9 @@ class Game(Env):
 
     def carry_on(self, feedback: str, reward: float = 0.0, **info: Any) -> StepResult:
         """Not over yet, unless this was the last turn."""
-        if self.turn + 1 >= self.max_turns:
-            return self.out_of_turns(feedback, reward, **info)
-        return feedback, reward, False, False, info
+        if self._turn + 1 < self.max_turns:
+            return feedback, reward, False, False, info
+        return self.out_of_turns(feedback, reward, **info)
 
     def out_of_turns(self, feedback: str, reward: float, **info: Any) -> StepResult:
         """The turn limit cut the game; the feedback on the last action is kept."""

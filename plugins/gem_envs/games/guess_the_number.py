@@ -48,12 +48,12 @@ class GuessTheNumber(Game):
         text = action.strip()
         if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20):
             return self.unreadable(action, "a whole number")
-        guess = int(text)
-        if guess == self.secret:
+        guess, secret = int(text), self.secret
+        if guess == secret:
             return self.won(f"Yes, my number is {guess}.")
-        if self.secret > guess >= self.min_number:
+        if secret > guess >= self.min_number:
             return self.carry_on(f"My number is higher than {guess}.")
-        if self.secret < guess <= self.max_number:
+        if secret < guess <= self.max_number:
             return self.carry_on(f"My number is lower than {guess}.")
         return self.carry_on(f"{guess} is not between {self.min_number} and {self.max_number}.")
 

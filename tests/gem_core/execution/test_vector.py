@@ -352,7 +352,7 @@ def test_closing_gives_everything_back() -> None:
 def test_hanging_environments_do_not_hold_up_the_exit() -> None:
     code = (
         "import misbehaving, sys\nfrom functools import partial\nfrom gem_core.execution.process import ProcessEnv\n"
-        "from gem_core.execution.vector.env import make_vec\n"
+        "from gem_core import make_vec\n"
         "if __name__ == '__main__':\n"
         "    vec = make_vec([misbehaving.Misbehaving, partial(misbehaving.Awaited, seconds=3600),\n"
         "                    partial(ProcessEnv, misbehaving.Misbehaving)], mode='async')\n"

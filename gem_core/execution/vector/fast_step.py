@@ -1,0 +1,69 @@
+"""Fast step: a short way through the commonest stack, an action format around a plain environment.
+
+A wrapper's step goes through a generator, two checks of the result and a class with `__getattr__`, for which CPython looks up
+every attribute slowly. That is nothing beside an LLM call, and more than half of the time of a vector of small games. The bars
+"sync vector" and "async vector" of `benchmarks/throughput.py` need this module; nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gem_core.env.base import Env, ResetResult, StepResult
+from gem_core.env.wrapper import Wrapper
+from gem_core.wrappers.formats import ActionFormat, with_instruction
+
+__all__ = ["Reset", "Step", "fast_calls"]
+
+Reset = Callable[..., ResetResult]
+Step = Callable[[str], StepResult]
+
+
+def fast_calls(env: Env) -> tuple[Reset, Step]:
+    """`env.reset` and `env.step`, or shorter ways to the same results where no class of the stack has a way of its own.
+    A vector calls it once the environment is where it stays: on the caller's thread, or on a thread of its own."""
+    if not (
+        isinstance(env, ActionFormat)
+        and type(env).on_step is ActionFormat.on_step
+        and type(env).on_reset is ActionFormat.on_reset
+        and not isinstance(env.env, Wrapper)
+        and not env.is_async
+    ):
+        return env.reset, env.step
+    outer, inner, place = vars(env), env.env, env.place
+    parse, instruction, on_step = env.parse, env.instruction, inner.on_step
+
+    def reset(*, seed: int, options: Mapping[str, Any] | None) -> ResetResult:
+        if options:
+            return env.reset(seed=seed, options=options)
+        observation, info = inner.reset(seed=seed)
+        outer["_phase"], outer["_seed"], outer["_options"], outer["_turn"], outer["_errors"] = "running", seed, {}, 0, 0
+        outer["_rng_seeded"], outer["_action_rng"] = False, None
+        return with_instruction(instruction(), place, (observation, info))
+
+    def step(action: str) -> StepResult:
+        if inner._phase != "running" or outer["_phase"] != "running" or (parsed := parse(action)) is None:
+            return env.step(action)
+        result = on_step(parsed)
+        if type(result) is tuple and len(result) == 5:
+            observation, reward, terminated, truncated, info = result
+            if (
+                type(observation) is str
+                and type(reward) is float
+                and reward - reward == 0.0  # finite
+                and (terminated is False or terminated is True)
+                and (truncated is False or truncated is True)
+                and type(info) is dict
+            ):
+                inner._turn = outer["_turn"] = inner._turn + 1
+                if "parsed_action" not in info:
+                    info["parsed_action"] = parsed
+                if terminated or truncated:
+                    inner._phase = outer["_phase"] = "ended"
+                return result
+        checked = inner._took(result)  # converts what can be converted, or raises
+        checked[4].setdefault("parsed_action", parsed)
+        return env._took(checked)
+
+    return reset, step

@@ -1,0 +1,80 @@
+"""The short way through an action format must lead where the long one does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from scripted_env import AsyncEnv, ScriptedEnv, counts
+
+from gem_core import GemError, OptionError, ResetNeededError, make
+from gem_core.execution.vector.fast_step import fast_calls
+from gem_core.wrappers.formats import Boxed
+
+
+class Five(NamedTuple):
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+@pytest.mark.parametrize("actions", [r"\boxed{a} \boxed{b} \boxed{c} \boxed{d}", r"\boxed{a} b \boxed{c}"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        counts,
+        lambda env, action: ("x", 0.5, False, True, {"parsed_action": "another"}),
+        lambda env, action: ("x", 1, 1, 0, {}),
+        lambda env, action: Five("x", 1.0, False, False, {"n": env.turn}),
+        lambda env, action: ("x", 1.0, False, {}),
+        lambda env, action: ["x", 1.0, False, False, {}],
+        lambda env, action: ("x", "1", False, False, {}),
+        lambda env, action: ("x", float("nan"), False, False, {}),
+        lambda env, action: ("x", 1.0, "no", False, {}),
+        lambda env, action: (b"x", 1.0, False, False, {}),
+        lambda env, action: ("x", 1.0, False, False, None),
+        lambda env, action: None,
+        lambda env, action: 1 / env.turn,
+    ],
+)
+def test_the_fast_way_gives_the_results_of_the_long_one(actions: str, answer: Any) -> None:
+    def played(fast: bool) -> Iterator[Any]:
+        env = Boxed(ScriptedEnv(answer))
+        reset, step = fast_calls(env) if fast else (env.reset, env.step)
+        assert (getattr(step, "__self__", None) is not env) == fast
+        for seed, options in ((7, None), (8, {}), (9, {"start": "S"})):
+            yield reset(seed=seed, options=options)
+            for action in actions.split():
+                try:
+                    yield step(action)
+                except (ArithmeticError, GemError) as error:
+                    yield type(error), str(error)
+                yield [(e.ended, e.seed, e.turn, e.rng.random()) for e in (env, env.env)]
+
+    assert list(played(True)) == list(played(False))
+
+
+def test_the_fast_way_raises_what_the_long_one_does() -> None:
+    reset, step = fast_calls(Boxed(ScriptedEnv()))
+    with pytest.raises(ResetNeededError, match="before reset"):
+        step(r"\boxed{a}")
+    with pytest.raises(OptionError, match="from 0 up"):
+        reset(seed=-1, options=None)
+    env = Boxed(ScriptedEnv())
+    reset, step = fast_calls(env)
+    reset(seed=1, options=None)
+    env.env._phase = "ended"  # somebody stepped the inner one
+    with pytest.raises(ResetNeededError, match="ScriptedEnv after its episode ended"):
+        step(r"\boxed{a}")
+
+
+def test_other_stacks_take_the_long_way() -> None:
+    class Custom(Boxed):
+        def on_step(self, action: str) -> Any:
+            return (yield self.env.step(action))
+
+    for env in (Custom(ScriptedEnv()), Boxed(AsyncEnv()), ScriptedEnv(), make("game:Wordle-v0-easy", wrappers="boxed,concat")):
+        assert fast_calls(env) == (env.reset, env.step)
