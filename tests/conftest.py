@@ -1,12 +1,13 @@
-"""What all tests share: the rule on skips, and gem as a user has it, built into a wheel and installed."""
+"""What all tests share: which tests need which packages, the rule on skips, and gem installed from a wheel."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,18 +21,103 @@ ALLOWED_SKIPS = (
 never runs looks just like one that passes."""
 
 
-PROGRAMS = {"tests/scenarios/": ("bwrap", "chromium", "java"), "tests/suite/test_tools_": ("bwrap",)}
-"""What tests need of the machine itself; .ci/run installs it."""
-PACKAGES = {"bwrap": "bubblewrap", "chromium": "chromium", "java": "default-jre-headless"}
+NEEDS = {
+    "adapters/oat": ("oat", "torch"),
+    "adapters/openrlhf": ("openrlhf", "ray", "torch", "vllm"),
+    "adapters/rl2": ("RL2", "torch"),
+    "adapters/trl": ("torch", "trl"),
+    "adapters/verl": ("ray", "torch", "verl"),
+    "benchmarks": ("torch",),
+    "examples/test_no_framework.py": ("torch", "transformers"),
+    "gem_core/env/test_gymnasium.py": ("gymnasium",),
+    "gem_core/policies/test_tiny.py": ("torch", "transformers"),
+    "gem_core/policies/test_transformers_policy.py": ("torch", "transformers"),
+    "gem_core/rollout/test_templates.py": ("transformers", "trl"),
+    "gem_envs/agentgym": ("minigrid", "scienceworld", "textcraft", "textworld_express"),
+    "gem_envs/agents/test_deep_search.py": ("bm25s",),
+    "gem_envs/datasets/test_datasets.py": ("math_verify", "pyarrow"),
+    "gem_envs/datasets/test_reasoning.py": ("numpy", "reasoning_gym"),
+    "gem_envs/remote/test_openenv.py": ("openenv", "websockets"),
+    "gem_envs/test_every_id.py": ("math_verify", "minigrid", "playwright", "reasoning_gym", "scienceworld", "textcraft"),
+    "gem_envs/web": ("playwright",),
+    "gem_eval/test_drawn_curves.py": ("matplotlib", "trackio"),
+    "gem_eval/test_smollm2_server.py": ("torch", "transformers"),
+    "gem_eval/test_tiny_commands.py": ("torch", "transformers"),
+    "gem_eval/test_viewer_in_browser.py": ("playwright",),
+    "gem_ray": ("ray",),
+    "gem_tools/test_episodes.py": ("bm25s", "mcp"),
+    "gem_tools/test_mcp.py": ("mcp",),
+    "gem_tools/test_search.py": ("bm25s",),
+}
+"""The packages that tests need beyond those of the core, by path under tests/. Without them the tests are not collected, unless
+the command line names them: then the import error shows."""
+
+PROGRAMS = {
+    "gem_envs/agentgym": ("java",),
+    "gem_envs/agents/test_terminal.py": ("bwrap",),
+    "gem_envs/test_every_id.py": ("bwrap", "chromium", "java"),
+    "gem_envs/web": ("chromium",),
+    "gem_eval/test_viewer_in_browser.py": ("chromium",),
+    "gem_tools/test_attacks.py": ("bwrap",),
+    "gem_tools/test_docs.py": ("bwrap",),
+    "gem_tools/test_episodes.py": ("bwrap",),
+    "gem_tools/test_python.py": ("bwrap",),
+}
+"""The programs that tests need on the machine; .ci/run installs them. Without them the tests are skipped."""
+DEBIAN_PACKAGES = {"bwrap": "bubblewrap", "chromium": "chromium", "java": "default-jre-headless"}
+TESTS = Path(__file__).parent
+
+
+def needs_of(table: Mapping[str, tuple[str, ...]], path: Path) -> tuple[str, ...]:
+    """The entry of the table for a path, or for a folder that contains it."""
+    if not path.is_relative_to(TESTS):
+        return ()
+    under = path.relative_to(TESTS)
+    return next((needed for place, needed in table.items() if under.is_relative_to(place)), ())
+
+
+def missing_packages(path: Path) -> list[str]:
+    """The packages that the tests at a path need and that are not installed."""
+    return [name for name in needs_of(NEEDS, path) if importlib.util.find_spec(name) is None]
+
+
+def is_named(path: Path, config: pytest.Config) -> bool:
+    """Whether the command line names the path, something inside it, or the folder of its entry in `NEEDS`.
+
+    A folder such as tests/gem_core/policies names what is in it; tests/ and the folder of a package, such as tests/gem_core, do
+    not: those are run where some of the packages are missing.
+    """
+    for argument in config.args:
+        named = (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        if named.is_relative_to(path):
+            return True
+        if path.is_relative_to(named) and named.is_relative_to(TESTS):
+            place = named.relative_to(TESTS)
+            if len(place.parts) > 1 or place.as_posix() in NEEDS:
+                return True
+    return False
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Ignore tests whose packages are missing, unless the command line names them."""
+    return True if missing_packages(collection_path) and not is_named(collection_path, config) else None
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Name what is not collected, and why."""
+    paths = [(TESTS / place, place) for place in NEEDS]
+    ignored = {place: missing for path, place in paths if (missing := missing_packages(path)) and not is_named(path, config)}
+    if not ignored:
+        return None
+    return "not collected: " + "; ".join(f"{place} needs {', '.join(missing)}" for place, missing in ignored.items())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where a program is missing, the tests that need it are skipped, which is a failure under CI=true."""
+    """Skip the tests whose programs are missing, which is a failure under CI=true."""
     for item in items:
-        for begin, programs in PROGRAMS.items():
-            missing = [PACKAGES[program] for program in programs if shutil.which(program) is None]
-            if missing and item.nodeid.startswith(begin):
-                item.add_marker(pytest.mark.skip(reason=f"needs packages of Debian: apt-get install {' '.join(missing)}"))
+        missing = [DEBIAN_PACKAGES[program] for program in needs_of(PROGRAMS, item.path) if shutil.which(program) is None]
+        if missing:
+            item.add_marker(pytest.mark.skip(reason=f"needs packages of Debian: apt-get install {' '.join(missing)}"))
 
 
 def pytest_configure() -> None:
@@ -47,7 +133,7 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     reason = reason.removeprefix("Skipped: ")
     if not reason.startswith(ALLOWED_SKIPS):
         report.outcome = "failed"  # type: ignore[assignment]
-        report.longrepr = f"skipped where CI is set: {reason}. Mend what it needs, or name the reason in tests/conftest.py."
+        report.longrepr = f"skipped where CI is set: {reason}. Install what it needs, or name the reason in tests/conftest.py."
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,13 +175,13 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def wheel(dist: Path) -> Path:
     """The wheel a user installs."""
-    (found,) = dist.glob("*.whl")
-    return found
+    (wheel,) = dist.glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installation:
-    """gem and pluggy, and nothing else."""
+    """gem, packaging and pluggy, and nothing else."""
     return install(tmp_path_factory.mktemp("installed"), wheel)
 
 

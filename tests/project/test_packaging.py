@@ -11,15 +11,20 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from project import ROOT, Installation, clean_env
+from project import ROOT, SOURCES, Installation, clean_env
 
 ADAPTERS = ("oat", "openrlhf", "rl2", "trl", "verl")
 HEAVY = ("torch", "numpy", "transformers", "trl", "verl", "openrlhf", "oat", "RL2", "ray", "vllm", "httpx", "matplotlib")
 
 
+PLUGINS = ("gem_envs", "gem_eval", "gem_ray", "gem_tools")
+HOMES = (ROOT, ROOT / "plugins", ROOT / "adapters")
+"""The folders that packages are in."""
+
+
 def packages_in_the_tree() -> set[str]:
-    found = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "gem_core").rglob("__init__.py")}
-    return found | {p.parent.name for p in (ROOT / "adapters").glob("*/__init__.py")}
+    tops = [(home, top) for home in HOMES for top in home.glob("gem_*") if top.is_dir()]
+    return {".".join(p.parent.relative_to(home).parts) for home, top in tops for p in top.rglob("__init__.py")}
 
 
 def test_every_package_of_the_tree_is_in_the_wheel_and_says_that_it_is_typed(wheel: Path) -> None:
@@ -27,7 +32,7 @@ def test_every_package_of_the_tree_is_in_the_wheel_and_says_that_it_is_typed(whe
     inside = {str(Path(name).parent).replace("/", ".") for name in names if name.endswith("/__init__.py")}
     assert inside == packages_in_the_tree()
     top = {package.partition(".")[0] for package in inside}
-    assert top == {"gem_core", *(f"gem_{name}" for name in ADAPTERS)}
+    assert top == {"gem_core", *PLUGINS, *(f"gem_{name}" for name in ADAPTERS)}
     assert all(f"{package}/py.typed" in names for package in top)
 
 
@@ -38,15 +43,16 @@ def test_the_wheel_is_gem_0_2_under_apache_2(wheel: Path) -> None:
     assert "\nVersion: 0.2.0\n" in metadata
     assert "\nRequires-Python: >=3.10\n" in metadata
     needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
-    assert needed == ["Requires-Dist: pluggy>=1.5"]
+    assert needed == ["Requires-Dist: packaging>=22", "Requires-Dist: pluggy>=1.5"]
     assert any(n.endswith("/LICENSE") for n in archive.namelist())
 
 
 def test_the_data_of_the_tree_is_in_the_wheel(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
-    there = [p for p in (ROOT / "gem_core").rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")]
-    assert {p.relative_to(ROOT).as_posix() for p in there} - inside == set()
-    assert there
+    for home, package in ((ROOT, "gem_core"), *((ROOT / "plugins", name) for name in PLUGINS)):
+        data = [p for p in (home / package).rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")]
+        assert {p.relative_to(home).as_posix() for p in data} - inside == set()
+        assert data
 
 
 def test_the_sdist_can_be_tested(dist: Path) -> None:
@@ -54,7 +60,8 @@ def test_the_sdist_can_be_tested(dist: Path) -> None:
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"tox.ini", "ruff.toml", "LICENSE", "tests/conftest.py", "constraints/dev.txt", ".ci/run"}
-    wanted |= {"examples/plugin_project/setup.cfg", "adapters/gem_trl/__init__.py"}
+    wanted |= {"examples/plugin_project/setup.cfg", "adapters/gem_trl/__init__.py", "plugins/gem_envs/__init__.py"}
+    wanted |= {"tests/support/project.py", "tests/gem_core/env/test_base.py"}
     assert wanted - inside == set()
 
 
@@ -93,7 +100,7 @@ def test_nothing_heavy_is_imported(program: str, tmp_path: Path) -> None:
     # Not in the empty environment, where it could not be found anyway: decoys stand where the real ones would be.
     for name in HEAVY:
         (tmp_path / f"{name}.py").write_text("")
-    code = f"import sys; sys.path[:0] = {[str(tmp_path), str(ROOT), str(ROOT / 'adapters')]!r}\n{program}\n"
+    code = f"import sys; sys.path[:0] = {[str(tmp_path), *SOURCES]!r}\n{program}\n"
     code += f"print('HEAVY', sorted(set({HEAVY!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_env(), timeout=60)
     assert done.stdout.splitlines()[-1:] == ["HEAVY []"], done.stdout + done.stderr

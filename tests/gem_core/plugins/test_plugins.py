@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -87,12 +88,12 @@ def test_two_variables_choose_among_the_installed_plugins(
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """`gem-rl` beside an installed plugin whose module is the given text."""
+    """`gem-rl` with an installed plugin `broken` whose module is the given text."""
 
     def with_module(text: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "broken_plugin.py").write_text(text)
         info = tmp_path / "broken_plugin-3.1.dist-info"
-        info.mkdir()
+        info.mkdir(exist_ok=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 3.1\n")
         (info / "entry_points.txt").write_text("[gem]\nbroken = broken_plugin\n")
         paths = os.pathsep.join([str(tmp_path), *SOURCES])
@@ -138,6 +139,36 @@ def test_a_misspelt_hook_of_an_installed_plugin_is_refused(broken: Callable[...,
     assert "register_environment" in done.stderr
     assert "The hooks are: batch_end, " in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+COMMAND = """
+SUMMARY = "greet a person"
+
+def add_arguments(parser):
+    parser.add_argument("name")
+
+def run(args):
+    print(f"hello {args.name}")
+    return 0
+"""
+
+
+def test_a_plugin_adds_a_command(broken: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "greeting.py").write_text(COMMAND)
+    plugin = "from gem_core import hookimpl\n@hookimpl\ndef register_commands(register): register('greet', 'greeting')\n"
+    done = broken(plugin, "--help")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ +greet +greet a person$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ +play +play an environment", done.stdout, re.MULTILINE)
+    done = broken(plugin, "greet", "Ann")
+    assert (done.returncode, done.stdout) == (0, "hello Ann\n")
+    assert "broken" in broken(plugin, "plugins").stdout
+
+
+def test_a_command_that_is_taken_names_both_plugins(broken: Callable[..., Any]) -> None:
+    done = broken("from gem_core import hookimpl\n@hookimpl\ndef register_commands(register): register('eval', 'mine')\n")
+    assert done.returncode == 2
+    assert "'eval' is registered already, by the plugin 'gem_eval'" in done.stderr
 
 
 @pytest.fixture
