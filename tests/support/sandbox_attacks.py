@@ -150,11 +150,11 @@ class Ipc:
 
     def __init__(self) -> None:
         self.libc = ctypes.CDLL(None)
-        self.libc.shmat.restype = ctypes.c_failed_p
+        self.libc.shmat.restype = ctypes.c_void_p
         self.memory = self.libc.shmget(0, 4096, 0o600)
         place = self.libc.shmat(self.memory, None, 0)
         ctypes.memmove(place, SECRET.encode(), len(SECRET))
-        self.libc.shmdt(ctypes.c_failed_p(place))
+        self.libc.shmdt(ctypes.c_void_p(place))
         self.semaphore = self.libc.semget(0, 1, 0o600)
         self.libc.semctl(self.semaphore, 0, 16, 1)  # SETVAL
         self.queue = self.libc.msgget(0, 0o600)
@@ -167,7 +167,7 @@ class Ipc:
         value = self.libc.semctl(self.semaphore, 0, 12, 0)  # GETVAL
         message = self.libc.msgrcv(self.queue, got, 16, ctypes.c_long(0), 0o4000)  # IPC_NOWAIT
         place = self.libc.shmat(self.memory, None, 0)
-        memory = place not in (None, ctypes.c_failed_p(-1).value)
+        memory = place not in (None, ctypes.c_void_p(-1).value)
         whole = value == 1 and message == 16 and memory and ctypes.string_at(place, len(SECRET)) == SECRET.encode()
         self.libc.shmctl(self.memory, 0, None)
         self.libc.semctl(self.semaphore, 0, 0, 0)
@@ -318,9 +318,9 @@ for pair in (os.pipe, lambda: [s.detach() for s in socket.socketpair()]):
 TAKE_SHARED_MEMORY = """
 import ctypes
 libc = ctypes.CDLL(None)
-libc.shmat.restype = ctypes.c_failed_p
+libc.shmat.restype = ctypes.c_void_p
 place = libc.shmat(@SHM@, None, 0)
-if place not in (None, ctypes.c_failed_p(-1).value):
+if place not in (None, ctypes.c_void_p(-1).value):
     print(ctypes.string_at(place, 64))
 got = ctypes.create_string_buffer(24)
 libc.msgrcv(@MSG@, got, 16, ctypes.c_long(0), 0o4000)

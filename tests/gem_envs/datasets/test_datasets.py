@@ -90,14 +90,6 @@ def _first(answer: Any) -> str:
     return answer[0] if isinstance(answer, list) else answer
 
 
-@pytest.mark.parametrize("id", SAMPLES)
-def test_a_copy_in_the_middle_grades_alike(id: str) -> None:
-    env = at(id, 1, max_turns=2)
-    twin = env.spawn(same_state=True)
-    action = env.sample_action()
-    assert twin.step(action) == env.step(action)
-
-
 # Where rows come from.
 
 
@@ -291,21 +283,8 @@ def test_an_answer_no_computer_can_work_out_is_wrong_in_its_time_and_the_next_is
     assert env.step("\\boxed{\\frac{6}{8}}")[1] == 1.0
 
 
-def explode(what: str) -> str:
-    """Called in a grader process."""
-    if what == "raise":
-        raise ValueError("boom")
-    if what == "die":
-        sys.exit(3)
-    if what == "hang":
-        time.sleep(60)
-    if what == "print":
-        sys.stdout.write("noise\n")
-    return what
-
-
 def test_a_grader_outlives_what_it_calls() -> None:
-    grader = Grader("test_datasets:explode", ("fine",), processes=1)
+    grader = Grader("graded:explode", ("fine",), processes=1)
     try:
         assert grader("fine") == "fine"
         assert grader("print") == "print"
