@@ -3,8 +3,8 @@
 Values in `info`, `options` and `env_kwargs` that JSON lacks are kept under a marker: a tuple, a float that is no number, a
 mapping whose keys are no strings come back as they were; anything else comes back as a `Shown`, its type and its `repr`.
 
-A `Redactor` (`gem_core.records.redact`) takes the secrets out. Where one stands in what the model was shown or said, the ids would
-spell it, so the text is redacted, the ids are left out, and the episode is no longer trainable.
+A `Redactor` (`gem_core.records.redact`) removes secrets. If the prompt or the completion contains one, its token ids would spell
+it, so the text is redacted, the ids are dropped, and the episode is no longer trainable.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from gem_core.__main__ import main
 from gem_core.errors import ConfigError, MissingDependencyError, RecordError
 from gem_core.plugins.manager import unregister_plugin
 from gem_core.training.metrics_file import MetricsFile, read_metrics
-from gem_core.training.tracker import Tracker
 from gem_eval.curves import curve_of
+from gem_eval.tracker import Tracker
 
 
 def written(path: Path, values: list[float | None], metric: str = "success") -> Path:
@@ -105,7 +106,10 @@ def test_a_tracker_that_is_not_installed_or_not_known_says_so() -> None:
         Tracker("mlflow")
 
 
-def test_plot_without_matplotlib_names_the_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_without_matplotlib_names_the_extra(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     written(tmp_path / "a", [0.5])
     assert main(["plot", str(tmp_path / "a"), "--out", str(tmp_path / "c.png")]) == 2
     assert "gem[plot]" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Terminal tasks: a family of shell tasks, each drawn from a seed: files to begin with, what to do, and tests of the result.
 
-A test is (kind, path or command, expected); `holds` in plugins/gem_tools/sandbox/shell_program.py says what each kind means. `solution` is
-a command that passes them all, which the tests of gem run for every kind.
+A test is (kind, path or command, expected); `gem_tools.sandbox.shell_program.holds` defines each kind. `solution` is a command
+that passes them all, which the tests of gem run for every kind.
 """
 
 from __future__ import annotations

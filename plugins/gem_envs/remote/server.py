@@ -1,6 +1,6 @@
 """Server: any environment over HTTP, for `AgentGym` on other hosts and for AgentGym's own clients.
 
-| request                                    | answer (dialect `gem`; `gem_envs.remote.protocols` has the others)                       |
+| request                                    | answer (dialect `gem`; for others, see `protocols.py`)                          |
 |--------------------------------------------|---------------------------------------------------------------------------------|
 | GET /                                      | what is served: env, dialect, turns, options, action_example, plays_at_random,  |
 |                                            | sessions                                                                        |

@@ -1,7 +1,7 @@
 """Run: plays a plan into a record. What the record holds already is not played again, and nothing in it is lost.
 
-The record is append-only and each finished episode is one write (`gem_core.records.file`), so that Ctrl-C, `kill -9` and a power cut
-cost the episodes that were being played and nothing else. An episode that ended failed (a server that stayed away, an environment
+The record is append-only and each finished episode is one write (`gem_core.records.file`): Ctrl-C, `kill -9` and a power cut
+lose the episodes under way and nothing else. An episode that ended failed (a server that stayed away, an environment
 that broke) is recorded, counted, and played again by the next run.
 """
 
