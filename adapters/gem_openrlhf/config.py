@@ -1,171 +1,152 @@
-"""Config: what an OpenRLHF user says about an environment, and what OpenRLHF settings go with it.
+"""Config: the environment to train on in OpenRLHF, and the OpenRLHF settings that do not fit it.
 
-OpenRLHF builds an agent executor without arguments, in a process of its own. What it needs to know rides in the label of
-each prompt: the data set that `GemConfig.write` makes is the whole configuration.
+OpenRLHF constructs an agent executor without arguments, in another process. So the label of each data-set row carries the
+config and the seed.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from gem_core.adapter_kit.declaration import require
+from gem_core.adapter_kit.settings import Rejection, few_samples, long_turns, reject
 from gem_core.errors import ConfigError
-from gem_core.training.advantage import estimators
 from gem_core.training.config import TrainingConfig
+from gem_core.types import Task
 from gem_openrlhf import ADAPTER
 
-__all__ = ["GemConfig", "check_args", "read_label"]
+__all__ = ["GemConfig", "carried_fields", "check_settings", "config_of"]
 
-_NOT_IN_LABELS = ("seeds", "eval_seeds", "eval_env_kwargs")
 _CLIP_RANGE = (-10, 10)
+"""OpenRLHF's default."""
 
 
 @dataclass
 class GemConfig(TrainingConfig):
-    """An environment for OpenRLHF: writes the data set of starts that `train_ppo_ray` reads, one row per seed.
+    """An environment for OpenRLHF: `train(config, settings)`.
 
-    OpenRLHF plays each row `--rollout.n_samples_per_prompt` times. The estimator is used by the trainers `install` puts in.
+    Each seed becomes one row of the data set, which OpenRLHF plays `--rollout.n_samples_per_prompt` times.
     """
 
     adapter = ADAPTER
 
-    metrics: str | None = None
-    """Where to append OpenRLHF's and gem's numbers of each update, as JSON lines."""
+    def labels(self, seeds: Sequence[int]) -> list[str]:
+        """The labels of data-set rows: each carries its seed, and the config without seeds."""
+        train, evaluation, held_out = self._carried({}), self._carried(self.eval_env_kwargs), set(self.held_out_seeds)
+        return [f'{{"seed": {seed}, "gem": {evaluation if seed in held_out else train}}}' for seed in seeds]
 
-    def write(self, path: str | os.PathLike[str], *, evaluation: bool = False) -> Path:
-        """Writes the starts to train on, or those to evaluate on, as JSON lines for `--data.prompt_dataset`."""
-        seeds = self.held_out_seeds if evaluation else self.train_seeds
-        if not seeds:
-            raise ConfigError(f"there are no starts to write to {path}; give {'eval_seeds' if evaluation else 'seeds'}")
-        labels = self._labels(seeds, evaluation)
-        rows = [{"input": f"{self.env_id} #{seed}", "label": label} for seed, label in zip(seeds, labels)]
-        found = Path(path)
-        if found.suffix != ".jsonl":
-            raise ConfigError(f"OpenRLHF tells a data set's kind by its name, which must end in .jsonl; given: {found.name!r}")
-        found.parent.mkdir(parents=True, exist_ok=True)
-        found.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        return found
+    def task_of(self, label: Any) -> Task:
+        """The task of a data-set row's label."""
+        return self.task(_read(label)[0])
 
-    def label(self, seed: int) -> str:
-        """What an executor is given to play one start."""
-        return self._labels([seed], seed in self.held_out_seeds)[0]
-
-    def _labels(self, seeds: Sequence[int], evaluation: bool) -> list[str]:
-        said = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "env_kwargs" and evaluation:
-                value = {**value, **self.eval_env_kwargs}
-            if field.name == "horizon":
-                value = None if value is None else asdict(value)
-            if field.name in ("record", "metrics") and value is not None:
-                value = os.path.abspath(value)  # Ray's workers may be elsewhere
-            if field.name not in _NOT_IN_LABELS and value != field.default:
-                said[field.name] = value
-        try:
-            gem = json.dumps({k: v for k, v in said.items() if v != {}})
-        except TypeError as error:
-            raise ConfigError(
-                f"OpenRLHF's engines read the spec from the data set, so it has to be plain data ({error}); register wrappers "
-                "and tools, and give their names"
-            ) from error
-        return [f'{{"seed": {seed}, "gem": {gem}}}' for seed in seeds]
+    def _carried(self, more_env_kwargs: Mapping[str, Any]) -> str:
+        data = self.to_dict()
+        for name in ("seeds", "eval_seeds", "eval_env_kwargs"):
+            data.pop(name, None)
+        if more_env_kwargs:
+            data["env_kwargs"] = {**self.env_kwargs, **more_env_kwargs}
+        for name in {"record", "metrics"} & data.keys():
+            data[name] = os.path.abspath(data[name])  # Ray's workers may have another working directory
+        return json.dumps(data)
 
 
-def read_label(label: Any) -> tuple[GemConfig, int]:
-    """The spec and the seed that a row of the data set carries."""
-    try:
-        said = json.loads(label)
-        seed, gem = int(said["seed"]), json.dumps(said["gem"])
-    except (TypeError, ValueError, KeyError) as error:
-        raise ConfigError(
-            "a prompt carries no gem task in its label; train on what GemConfig.write made, with --data.label_key label. "
-            f"Given: {str(label)[:120]!r}"
-        ) from error
-    return _spec(gem), seed
+def config_of(label: Any) -> GemConfig:
+    """The config that a data-set row's label carries."""
+    return _config(json.dumps(carried_fields(label)))
 
 
-@lru_cache(maxsize=64)
-def _spec(gem: str) -> GemConfig:
-    return GemConfig(**json.loads(gem))
+def carried_fields(label: Any) -> dict[str, Any]:
+    """The fields of that config as plain data, which needs no environment."""
+    return _read(label)[1]
 
 
-def check_args(args: Any, given: GemConfig | None) -> None:
-    """Refuses settings of OpenRLHF's that would break what gem promises, with the remedy. `given`: what is trained on, where
-    that could be read."""
-    algo, reward = args.algo, args.reward
-    refusals = [
+def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
+    """Raise `ConfigError` for all settings of OpenRLHF that would break gem's promises, with the remedies.
+
+    `settings` are OpenRLHF's parsed flags. `config` is None if the data set cannot be read before its rows are played. `gpus`
+    is the number of GPUs Ray has.
+    """
+    require(ADAPTER)
+    algo, reward, longest = settings.algo, settings.reward, settings.data.max_len
+    actor = settings.actor.num_nodes * settings.actor.num_gpus_per_node
+    engines = (settings.vllm.num_engines or 0) * settings.vllm.tensor_parallel_size
+    shared = settings.train.colocate_all and not settings.train.async_enable
+    rejections: list[Rejection] = [
         (
             algo.advantage.estimator != "reinforce",
-            f"--algo.advantage.estimator {algo.advantage.estimator}: the estimator is GemConfig(advantage=...); give `reinforce`, "
-            "for which OpenRLHF loads no critic",
+            f"--algo.advantage.estimator {algo.advantage.estimator}: the estimator is GemConfig(advantage=...); set the flag to "
+            "`reinforce`, for which OpenRLHF loads no critic",
         ),
         (
             algo.advantage.gamma != 1.0,
-            f"--algo.advantage.gamma {algo.advantage.gamma} discounts per token, the environment's words included; leave it at 1 "
-            "and set GemConfig(gamma=...), which is per turn",
+            f"--algo.advantage.gamma {algo.advantage.gamma} discounts per token, observation tokens included; remove it, and set "
+            "GemConfig(gamma=...), which discounts per turn",
         ),
         (
             algo.advantage.no_std_norm,
-            "--algo.advantage.no_std_norm is for OpenRLHF's own estimators; GemConfig(advantage='grpo', "
-            "estimator_kwargs={'scale': False}) leaves the division out",
+            "--algo.advantage.no_std_norm is for OpenRLHF's own estimators; remove it, and use GemConfig(advantage='grpo', "
+            "estimator_kwargs={'scale': False}) for advantages that are not scaled",
         ),
         (
             algo.kl.init_coef > 0 and not algo.kl.use_loss,
-            f"--algo.kl.init_coef {algo.kl.init_coef} puts the KL divergence into the reward of every token, which no turn "
-            "earned; add --algo.kl.use_loss to have it in the loss, or set it to 0",
+            f"--algo.kl.init_coef {algo.kl.init_coef} adds the KL divergence to the reward of every token, which is not the "
+            "environment's; add --algo.kl.use_loss for a KL term in the loss, or set it to 0",
         ),
         (
             reward.overlong_buffer_len is not None or reward.stop_properly_penalty_coef is not None,
-            "--reward.overlong_buffer_len and --reward.stop_properly_penalty_coef change one number per episode, which turns "
-            "do not have; leave them out, and GemConfig(on_cut='mask') leaves cut turns untrained",
+            "--reward.overlong_buffer_len and --reward.stop_properly_penalty_coef change the reward of an episode, but "
+            "advantages are computed from the rewards of its turns; remove them, or mask cut turns by GemConfig(on_cut='mask')",
         ),
         (
             tuple(reward.clip_range) != _CLIP_RANGE,
-            f"--reward.clip_range {list(reward.clip_range)} clips one number per episode, which turns do not have; leave it out, "
-            "and clip in a wrapper around the environment",
+            f"--reward.clip_range {list(reward.clip_range)} clips the reward of an episode, but advantages are computed from "
+            "the rewards of its turns; remove it, and clip in a wrapper around the environment",
         ),
         (
-            args.data.max_images_per_prompt > 0,
-            "--data.max_images_per_prompt: gem's environments speak text; leave it out",
+            settings.data.max_images_per_prompt > 0,
+            "--data.max_images_per_prompt: gem's environments are text only; remove it",
         ),
         (
-            not args.vllm.num_engines,
-            "--vllm.num_engines is not given, and agents play on vLLM only; give 1 or more",
+            not settings.vllm.num_engines,
+            "--vllm.num_engines is not set, and agents generate with vLLM only; set it to 1 or more",
+        ),
+        (
+            gpus < (actor if shared else actor + engines),
+            f"Ray has {gpus} GPUs; the actor needs {actor} and vLLM {engines}{' of the same' if shared else ''}, for which "
+            "OpenRLHF would wait forever. Use fewer (--actor.num_gpus_per_node, --vllm.num_engines), or let the two share theirs "
+            "(--train.colocate_all, not with --train.async_enable)",
         ),
     ]
-    if given is not None:
-        longest, samples = args.data.max_len, args.rollout.n_samples_per_prompt
-        refusals += [
+    if config is not None:
+        rejections += [
+            few_samples(config, settings.rollout.n_samples_per_prompt, "--rollout.n_samples_per_prompt"),
+            long_turns(config, longest, "--data.max_len"),
             (
-                "groups" in estimators.get(given.advantage).needs and samples < 2,
-                f"the estimator {given.advantage!r} compares episodes from one start, and --rollout.n_samples_per_prompt is "
-                f"{samples}; give 2 or more",
-            ),
-            (
-                (given.max_turn_tokens or 0) >= longest or (given.max_context or 0) > longest,
-                f"max_turn_tokens={given.max_turn_tokens} and max_context={given.max_context} do not fit --data.max_len "
-                f"{longest}, which caps the whole episode; raise the latter",
+                config.max_context is not None and config.max_context > longest,
+                f"max_context={config.max_context} is above --data.max_len={longest}, which caps the whole episode; raise "
+                "the latter",
             ),
         ]
-    for refused, why in refusals:
-        if refused:
-            raise ConfigError(why)
+    reject(rejections)
 
 
-def check_gpus(args: Any, there: int) -> None:
-    """Refuses what OpenRLHF would wait for without end: GPUs for actor and engines that Ray does not have."""
-    actor = args.actor.num_nodes * args.actor.num_gpus_per_node
-    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
-    shared = args.train.colocate_all and not args.train.async_enable
-    if there < (actor if shared else actor + engines):
+def _read(label: Any) -> tuple[int, dict[str, Any]]:
+    """(seed, fields of the config) of a label."""
+    try:
+        data = json.loads(label)
+        return int(data["seed"]), dict(data["gem"])
+    except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"Ray knows of {there} GPUs here; the actor asks for {actor}, vLLM for {engines}{' of the same' if shared else ''}, "
-            "and OpenRLHF would wait for them for ever. Ask for fewer (--actor.num_gpus_per_node, --vllm.num_engines), or have "
-            "the two share theirs (--train.colocate_all, not with --train.async_enable)"
-        )
+            "a data-set row carries no gem task in its label; train on what gem_openrlhf.write_dataset wrote, with "
+            f"--data.label_key label. Given: {str(label)[:120]!r}"
+        ) from error
+
+
+@lru_cache(maxsize=64)
+def _config(fields: str) -> GemConfig:
+    return GemConfig.from_dict(json.loads(fields), where="the label of a data-set row")

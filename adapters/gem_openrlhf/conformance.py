@@ -1,21 +1,17 @@
 """Conformance: golden episodes through OpenRLHF's own code, from the samples generator to the training step of the actor.
 
-Only the ends are ours: an engine that hands over episodes that exist, and in the place of DeepSpeed, ranks that keep what
-they are sent and compute a plain gradient. What is between them is OpenRLHF's: `SamplesGenerator`, `RemoteExperienceMaker` with
-our advantages, `RayActorGroup`, which deals the batch out to ranks in processes of their own, `Actor` and `PolicyLoss`.
+Both ends are replaced: the engine returns existing episodes, and the ranks store what they receive and compute a plain gradient
+without DeepSpeed. Everything between is OpenRLHF's: `SamplesGenerator`, `RemoteExperienceMaker` with gem's advantages,
+`RayActorGroup`, which splits the batch over rank processes, `Actor` and `PolicyLoss`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import runpy
-import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
-import openrlhf.utils
 import ray
 from openrlhf.models import Actor, PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import make_experience_batch, remove_padding_in_sequences, split_experience_batch
@@ -28,14 +24,13 @@ from ray.util.placement_group import placement_group
 from transformers import AutoTokenizer
 
 from gem_core.adapter_kit.conformance.golden import END, Case
-from gem_core.adapter_kit.conformance.harness import TrainedSequence
+from gem_core.adapter_kit.conformance.harness import Harness, TrainedSequence
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.types import Episode
 from gem_openrlhf import ADAPTER
-from gem_openrlhf.advantage import GemExperienceMaker
 from gem_openrlhf.config import GemConfig
-from gem_openrlhf.convert import to_response
-from gem_openrlhf.trainer import GemActorTrainer
+from gem_openrlhf.convert import to_batch
+from gem_openrlhf.trainer import GemActorTrainer, GemExperienceMaker, run_program
 
 __all__ = ["OpenRLHFHarness", "harness", "read_args"]
 
@@ -47,49 +42,48 @@ _FLAGS = (
 )
 
 
-class OpenRLHFHarness:
-    """The tiny model on the CPU, in float32; ranks are Ray actors."""
+class OpenRLHFHarness(Harness):
+    """The tiny model on the CPU, in float32. Ranks are Ray actors."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "total"})
 
     def __init__(self) -> None:
-        self.version = version("openrlhf")
         self._groups: dict[int, Any] = {}
 
     def train(self, case: Case) -> list[TrainedSequence]:
-        return self._deal(case, case.episodes, ranks=1)[0]
+        return self._split(case, case.episodes, ranks=1)[0]
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
-        self._deal(case, case.episodes, ranks=1)
-        (found,) = ray.get(self._groups[1].async_run_method("gradient"))
-        return dict(found)
-
-    def gradient_factor(self, case: Case) -> float:
-        """`token-mean`, OpenRLHF's default, divides by the trained tokens of the whole update: the canonical weighting."""
-        return 1.0
+        """OpenRLHF's default `token-mean` divides by the trained tokens of the whole update: the canonical weighting."""
+        self._split(case, case.episodes, ranks=1)
+        (gradient,) = ray.get(self._groups[1].async_run_method("gradient"))
+        return dict(gradient)
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        """Processes of their own, to which OpenRLHF deals a batch out in equal chunks, in order."""
-        return self._deal(case, [episode for part in parts for episode in part], ranks=len(parts))
+        """Ray actors, to which OpenRLHF sends equal chunks of a batch, in order."""
+        return self._split(case, [episode for part in parts for episode in part], ranks=len(parts))
 
-    def _deal(self, case: Case, episodes: Sequence[Episode], ranks: int) -> list[list[TrainedSequence]]:
-        """What each rank is sent to train on."""
+    def _split(self, case: Case, episodes: Sequence[Episode], ranks: int) -> list[list[TrainedSequence]]:
+        """The sequences each rank receives."""
         group = self._group(ranks)
-        experiences = self._experiences(case, episodes, group, rows=2 if ranks == 1 and len(episodes) > 1 else 1)
+        micro_batch = 2 if ranks == 1 and len(episodes) > 1 else 1
+        experiences = self._experiences(case, episodes, group, micro_batch)
         ray.get(group.async_run_method_batch(method_name="append", experience=experiences))
-        return [list(rows) for rows in ray.get(group.async_run_method("rows"))]
+        return [list(sequences) for sequences in ray.get(group.async_run_method("sequences"))]
 
-    def _experiences(self, case: Case, episodes: Sequence[Episode], group: Any, rows: int) -> list[Any]:
+    def _experiences(self, case: Case, episodes: Sequence[Episode], group: Any, micro_batch: int) -> list[Any]:
         """What OpenRLHF's own code makes of the episodes, up to what it sends to the ranks."""
-        args = read_args(*_FLAGS, "--rollout.batch_size", str(len(episodes)), "--rollout.micro_batch_size", str(rows))
-        args.algo.advantage.is_correction_level = "token"  # so that logprobs are carried
-        spec = GemConfig("game:GuessTheNumber-v0-easy", advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments)
+        args = read_args(*_FLAGS, "--rollout.batch_size", str(len(episodes)), "--rollout.micro_batch_size", str(micro_batch))
+        args.algo.advantage.is_correction_level = "token"  # carries logprobs
+        config = GemConfig(
+            "game:GuessTheNumber-v0-easy", advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments
+        )
         tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
-        strategy, engine = SimpleNamespace(args=args), _Engine(_Replay(spec, episodes))
+        strategy, engine = SimpleNamespace(args=args), _Engine(_Replay(config, episodes))
         prompts = [(["golden"], [f"golden {i}"], [str(i)], [None]) for i in range(len(episodes))]
         samples, _, _, _ = SamplesGenerator(strategy, prompts, None, tokenizer, [engine]).generate_samples(max_len=_LONGEST)
-        samples.sort(key=lambda sample: int(sample.labels[0].label))  # they come in the order in which they are finished
+        samples.sort(key=lambda sample: int(sample.labels[0].label))  # they arrive in the order in which they finish
         maker = GemExperienceMaker(group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
         return list(maker.make_experience_batch(samples))
 
@@ -109,37 +103,33 @@ def harness() -> OpenRLHFHarness:
 
 
 def read_args(*flags: str) -> Any:
-    """What OpenRLHF itself makes of flags, its defaults and checks included. Ray has to run."""
+    """OpenRLHF's own parsing of flags, with its defaults and checks. Ray must run."""
 
-    class Read(Exception):
+    class Parsed(Exception):
         pass
 
     def stop(args: Any) -> None:
-        raise Read(args)
+        raise Parsed(args)
 
-    argv, get_strategy = sys.argv, openrlhf.utils.get_strategy
-    sys.argv, openrlhf.utils.get_strategy = ["train_ppo_ray", *flags], stop
     try:
-        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
-    except Read as read:
-        return read.args[0]
-    finally:
-        sys.argv, openrlhf.utils.get_strategy = argv, get_strategy
-    raise AssertionError("train_ppo_ray came to its end without asking for a strategy")
+        run_program(flags, stop)
+    except Parsed as parsed:
+        return parsed.args[0]
+    raise AssertionError("train_ppo_ray ended without a call of get_strategy")
 
 
 class _Replay(AgentExecutorBase):  # type: ignore[misc]
-    """An executor that plays nothing: it hands over episodes that exist."""
+    """An executor that returns existing episodes."""
 
-    def __init__(self, spec: GemConfig, episodes: Sequence[Episode]) -> None:
-        self.spec, self.episodes = spec, episodes
+    def __init__(self, config: GemConfig, episodes: Sequence[Episode]) -> None:
+        self.config, self.episodes = config, episodes
 
     async def execute(self, prompt: str, label: str, **_: Any) -> dict[str, Any]:
-        return to_response(prompt, label, self.spec, self.episodes[int(label)], END, logprobs=True)
+        return to_batch(prompt, label, self.config, self.episodes[int(label)], END, logprobs=True)
 
 
 class _Engine:
-    """Looks like one of OpenRLHF's vLLM actors to the samples generator; answers at once, by way of Ray's object store."""
+    """What the samples generator calls of a vLLM actor; the responses go through Ray's object store."""
 
     def __init__(self, executor: AgentExecutorBase) -> None:
         self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: ray.put(0))
@@ -153,8 +143,8 @@ class _Engine:
         return ray.put(asyncio.run(play()))
 
 
-class _Held(BaseModelActor):  # type: ignore[misc]
-    """A rank: the model, and what it was sent."""
+class _RankActor(BaseModelActor):  # type: ignore[misc]
+    """A rank: the model, and the experiences it received."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -163,20 +153,20 @@ class _Held(BaseModelActor):  # type: ignore[misc]
         self.actor.packing_samples = False
         self.strategy = SimpleNamespace(is_rank_0=lambda: False, ring_attn_group=None, get_grad_norm=lambda actor: 0.0)
         self.items: list[Any] = []
-        self.fresh = True
+        self.new_batch = True
 
     def forward(self, sequences: Any, action_mask: Any, attention_mask: Any, mm_train_inputs_list: Any = None) -> Any:
-        self.fresh = True
+        self.new_batch = True
         return self.actor(sequences, action_mask, attention_mask).detach()
 
     def append(self, experience: Any) -> None:
-        """As the replay buffer does; a new batch begins after a forward."""
-        if self.fresh:
-            self.items, self.fresh = [], False
+        """What the replay buffer does; a new batch begins after a forward pass."""
+        if self.new_batch:
+            self.items, self.new_batch = [], False
         self.items += remove_padding_in_sequences(split_experience_batch(experience))
 
-    def rows(self) -> list[TrainedSequence]:
-        """What there is to train on, without the padding."""
+    def sequences(self) -> list[TrainedSequence]:
+        """The sequences to train on, padding removed."""
         return [
             TrainedSequence(
                 ids=item.sequences.tolist(),
@@ -189,7 +179,7 @@ class _Held(BaseModelActor):  # type: ignore[misc]
         ]
 
     def gradient(self) -> dict[str, Any]:
-        """Of one update over all there is, in two micro-batches, by OpenRLHF's own training step."""
+        """The gradient of one update over all sequences, in two micro-batches, by OpenRLHF's own training step."""
         half = (len(self.items) + 1) // 2
         batches = [make_experience_batch(part) for part in (self.items[:half], self.items[half:])]
         trainer = GemActorTrainer.__new__(GemActorTrainer)  # without the process group and the replay buffer on a GPU
@@ -202,7 +192,7 @@ class _Held(BaseModelActor):  # type: ignore[misc]
             train=SimpleNamespace(dynamic_batch_enable=False),
         )
         trainer.strategy = self.strategy
-        # DeepSpeed divides the loss by the number of micro-batches, for which OpenRLHF multiplies beforehand
+        # OpenRLHF multiplies the loss by the number of micro-batches, by which DeepSpeed divides it
         self.strategy.backward = lambda loss, actor, optimizer: (loss / len(batches)).backward()
         self.strategy.optimizer_step = lambda *args, **kwargs: None
         self.actor.zero_grad(set_to_none=True)
@@ -212,4 +202,4 @@ class _Held(BaseModelActor):  # type: ignore[misc]
         return {name: p.grad.clone() for name, p in self.actor.model.named_parameters() if p.grad is not None}
 
 
-_Rank = ray.remote(_Held)
+_Rank = ray.remote(_RankActor)

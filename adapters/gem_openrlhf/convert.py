@@ -1,7 +1,7 @@
-"""Convert: an episode to the dictionary an agent executor returns, and back to one number per token.
+"""Convert: an episode as the dictionary an agent executor returns.
 
-OpenRLHF keeps one reward per episode, and hands the label of a sample on, as it is, to where advantages are computed. So that
-is where the episode travels: `Played` stands in the label's place until the credit is given.
+OpenRLHF keeps one reward per episode, and passes the label of a sample through unchanged to where advantages are computed. So
+the episode travels in the label, as an `EpisodeLabel`, until its advantages are computed.
 """
 
 from __future__ import annotations
@@ -10,66 +10,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gem_core.errors import ConfigError
-from gem_core.training.sequences import TokenSequence, padding_sequence, token_sequences
+from gem_core.adapter_kit.batch import one_sequence
+from gem_core.training.sequences import TokenSequence
 from gem_core.types import Episode, FinishReason, StopReason
 
 if TYPE_CHECKING:
     from gem_openrlhf.config import GemConfig
 
-__all__ = ["Played", "row_of", "spread", "to_response", "truncated"]
+__all__ = ["EpisodeLabel", "per_token", "to_batch", "truncated"]
 
 _NO_ROOM = frozenset({StopReason.CONTEXT_FULL, StopReason.TOKEN_LIMIT, StopReason.GENERATION_CUT})
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """What stands in the place of a sample's label: that label, how its episode went, and the row it became."""
+class EpisodeLabel:
+    """The label of a sample that was played: the data-set row's own, the episode, and its sequence."""
 
     label: str
-    spec: GemConfig
+    config: GemConfig
     episode: Episode
-    row: TokenSequence
+    sequence: TokenSequence
 
 
-def row_of(episode: Episode, end_id: int) -> TokenSequence:
-    """The one row OpenRLHF takes per episode; a placeholder where there is nothing to train."""
-    views = token_sequences(episode)
-    if len(views) > 1:
-        raise ConfigError(
-            f"the episode of {episode.env_id} with seed {episode.seed} has {len(views)} rows, because its context was rewritten "
-            "between turns; an agent executor returns one sequence. Leave out the wrapper that rewrites the history"
-        )
-    if views:
-        return views[0]
-    return padding_sequence(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)
-
-
-def to_response(prompt: str, label: str, spec: GemConfig, episode: Episode, end_id: int, logprobs: bool) -> dict[str, Any]:
-    """What an executor returns. Only trained turns are in `action_ranges`, so that everything else is masked."""
-    row = row_of(episode, end_id)
+def to_batch(prompt: str, label: str, config: GemConfig, episode: Episode, end_id: int, logprobs: bool) -> dict[str, Any]:
+    """The result of an agent executor. `action_ranges` holds the trained turns only; everything else is masked."""
+    sequence = one_sequence(episode, end_id, "an agent executor")
+    total = float(episode.total_reward or 0.0)  # OpenRLHF needs a number for a failed episode, too
     return {
         "prompt": prompt,
-        "label": Played(label, spec, episode, row),
+        "label": EpisodeLabel(label, config, episode, sequence),
         "images": None,
         "mm_train_inputs": None,
-        # what OpenRLHF logs and filters by; the turns' own rewards are in the episode. All samples need a number here.
-        "reward": float(episode.total_reward or 0.0),
-        "scores": float(episode.total_reward or 0.0 if episode.success is None else episode.success),
-        "observation_tokens": list(row.ids),
-        "action_ranges": [(start, end) for turn, start, end in row.spans if turn in row.trained],
-        "rollout_log_probs": list(row.logprobs or ()) if logprobs else None,
+        "reward": total,  # logged; the rewards of the turns are in the episode
+        "scores": total if episode.success is None else float(episode.success),  # what dynamic filtering compares
+        "observation_tokens": list(sequence.ids),
+        "action_ranges": [(start, end) for turn, start, end in sequence.spans if turn in sequence.trained],
+        "rollout_log_probs": list(sequence.logprobs or ()) if logprobs else None,
         "truncated": truncated(episode),
         "extra_logs": {},
     }
 
 
+def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:
+    """One number per action position, 0 where nothing is trained; position i is the log-probability of token i + 1."""
+    return sequence.broadcast(per_turn)[1:]
+
+
 def truncated(episode: Episode) -> bool:
-    """Whether tokens ran out: the last generation hit its cap, or there was no room for another."""
+    """Whether the tokens ran out: the last generation hit its cap, or there was no room for another."""
     cut = bool(episode.turns) and episode.turns[-1].finish is FinishReason.LENGTH
     return cut or episode.stop in _NO_ROOM
-
-
-def spread(row: TokenSequence, per_turn: Sequence[float]) -> list[float]:
-    """One number per action position, 0 where nothing is trained; position i is the log-probability of token i + 1."""
-    return row.broadcast(per_turn)[1:]

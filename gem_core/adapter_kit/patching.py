@@ -16,15 +16,15 @@ __all__ = ["patched"]
 def patched(owner: Any, name: str, replacement: Any, parameters: str | None = None) -> Iterator[Any]:
     """Replace `owner.name` and restore it at the end; yields the original.
 
-    `parameters` are the names the original must take, in order and separated by blanks. A framework version that has another
-    function under that name raises `ConfigError` and nothing is replaced.
+    `parameters` are the names the original must take, in order and separated by blanks; those of a Ray actor class are its
+    constructor's. A framework version that has another function under that name raises `ConfigError` and nothing is replaced.
     """
     where = f"{getattr(owner, '__name__', owner)}.{name}"
     original = getattr(owner, name, None)
     if original is None:
         raise ConfigError(f"{where} does not exist in the installed version; install a version the adapter supports")
     if parameters is not None:
-        actual = " ".join(inspect.signature(original).parameters)
+        actual = " ".join(_parameters(original))
         if actual != parameters:
             raise ConfigError(
                 f"{where} takes ({actual}) in the installed version; the adapter was written for ({parameters}). Install a "
@@ -39,3 +39,9 @@ def patched(owner: Any, name: str, replacement: Any, parameters: str | None = No
             setattr(owner, name, original)
         else:
             delattr(owner, name)
+
+
+def _parameters(function: Any) -> list[str]:
+    """The parameters of a function or class. A Ray actor class hides them behind (*args, **kwargs) and adds one of Ray's own."""
+    actor_class = getattr(getattr(function, "__ray_metadata__", None), "modified_class", function)
+    return [name for name in inspect.signature(actor_class).parameters if name != "_ray_trace_ctx"]

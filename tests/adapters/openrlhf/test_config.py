@@ -1,27 +1,37 @@
-"""What a user says, on its way into the data set and to the command line; what OpenRLHF's own flags may not say beside it."""
+"""The config in the data set and on the command line, and the settings of OpenRLHF that do not fit it."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import openrlhf.utils
 import pytest
-from conftest import ECHO
+import ray
+from openrlhf.trainer import ppo_trainer
+from worlds import ECHO
 
+import gem_openrlhf.__main__
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.training.horizon import HorizonSchedule
-from gem_openrlhf import GemSpec
-from gem_openrlhf.config import check_args, check_gpus, read_label
+from gem_openrlhf import GemConfig, train, write_dataset
+from gem_openrlhf.__main__ import parse_flags
+from gem_openrlhf.config import check_settings, config_of
 from gem_openrlhf.conformance import read_args
-from gem_openrlhf.launcher import launch, parse_flags
 
 FLAGS = ("--vllm.num_engines", "1", "--train.agent_func_path", "agent.py", "--actor.num_gpus_per_node", "1")
-RIGHT = {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": "0"}
+FITTING = {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": "0"}
+GPUS = 8
 
 
-def test_a_label_holds_the_whole_spec(tmp_path: Path) -> None:
-    spec = GemSpec(
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_label_holds_the_whole_config() -> None:
+    config = GemConfig(
         ECHO,
         seeds=[7, 8],
         wrappers=["boxed", ["turn_limit", {"max_turns": 3}]],
@@ -31,171 +41,205 @@ def test_a_label_holds_the_whole_spec(tmp_path: Path) -> None:
         horizon="2,3@5",
         max_turn_tokens=16,
         record="episodes.jsonl",
+        metrics="metrics.jsonl",
     )
-    read, seed = read_label(spec.label(7))
-    assert seed == 7
-    assert read.horizon == HorizonSchedule((2, 3), 5)
+    first, second = config.labels([7, 8])
+    read = config_of(first)
+    assert read.schedule == HorizonSchedule((2, 3), 5)
     assert read.record == str(Path("episodes.jsonl").absolute())
+    assert read.metrics == str(Path("metrics.jsonl").absolute())
     for name in ("env_id", "wrappers", "advantage", "estimator_kwargs", "gamma", "max_turn_tokens"):
-        assert getattr(read, name) == getattr(spec, name)
-    assert read.task(7) == spec.task(7)
-    assert read_label(spec.label(8))[0] is read, "a spec is read once, not once per start"
+        assert getattr(read, name) == getattr(config, name)
+    assert [read.task_of(label) for label in (first, second)] == [config.task(7), config.task(8)]
+    assert config_of(second) is read, "a config is read once, not once per seed"
 
 
-def test_the_data_set_has_a_row_per_start(tmp_path: Path) -> None:
-    spec = GemSpec(ECHO, seeds=3, eval_seeds=2)
-    rows = [json.loads(line) for line in spec.write(tmp_path / "new" / "train.jsonl").read_text().splitlines()]
-    held_out = [json.loads(line) for line in spec.write(tmp_path / "eval.jsonl", evaluation=True).read_text().splitlines()]
-    assert [read_label(row["label"])[1] for row in rows] == [0, 1, 2]
-    assert [read_label(row["label"])[1] for row in held_out] == [1_000_000, 1_000_001]
-    assert len({row["input"] for row in rows + held_out}) == 5, "OpenRLHF tells starts apart by their prompts"
+def test_the_data_set_has_a_row_per_seed(tmp_path: Path) -> None:
+    config = GemConfig(ECHO, seeds=3, eval_seeds=2)
+    training = rows(write_dataset(config, tmp_path / "new" / "train.jsonl"))
+    evaluation = rows(write_dataset(config, tmp_path / "eval.jsonl", evaluation=True))
+    assert [config.task_of(row["label"]).seed for row in training] == [0, 1, 2]
+    assert [config.task_of(row["label"]).seed for row in evaluation] == [1_000_000, 1_000_001]
+    assert len({row["input"] for row in training + evaluation}) == 5, "OpenRLHF distinguishes seeds by their prompts"
 
 
-def test_what_is_evaluated_on_is_played_as_the_spec_plays_it(tmp_path: Path) -> None:
-    spec = GemSpec("qa:Sample-v0", seeds=3, eval_seeds=2, env_kwargs={"max_turns": 2}, eval_kwargs={"split": "test"})
-    for evaluation, wanted in ((False, {"max_turns": 2}), (True, {"max_turns": 2, "split": "test"})):
-        for line in spec.write(tmp_path / "d.jsonl", evaluation=evaluation).read_text().splitlines():
-            label = json.loads(line)["label"]
-            read, seed = read_label(label)
-            assert read.task(seed) == spec.task(seed) and read.task(seed).env_kwargs == wanted
-            assert label == spec.label(seed)
+def test_a_seed_to_evaluate_on_has_the_arguments_for_evaluation(tmp_path: Path) -> None:
+    config = GemConfig("qa:Sample-v0", seeds=3, eval_seeds=2, env_kwargs={"max_turns": 2}, eval_env_kwargs={"split": "test"})
+    for evaluation, expected in ((False, {"max_turns": 2}), (True, {"max_turns": 2, "split": "test"})):
+        for row in rows(write_dataset(config, tmp_path / "data.jsonl", evaluation=evaluation)):
+            task = config_of(row["label"]).task_of(row["label"])
+            assert task == config.task(task.seed or 0) and task.env_kwargs == expected
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "says"),
+    ("fields", "error", "message"),
     [
         ({"advantage": "gae"}, ConfigError, "a critic, which openrlhf does not offer"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
-        ({"wrappers": ["concat"]}, ConfigError, "several rows"),
-        ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several rows"),
+        ({"wrappers": ["concat"]}, ConfigError, "several sequences"),
+        ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several sequences"),
         ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        GemSpec(**{"env_id": ECHO, **fields})
+def test_a_config_openrlhf_does_not_support_is_rejected(fields: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_what_no_file_can_hold_is_refused(tmp_path: Path) -> None:
+def test_a_data_set_that_cannot_be_written_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="plain data"):
-        GemSpec(ECHO, template_kwargs={"table": object()}).label(0)
+        GemConfig(ECHO, template_kwargs={"table": object()}).labels([0])
     with pytest.raises(ConfigError, match=r"end in \.jsonl"):
-        GemSpec(ECHO).write(tmp_path / "starts.txt")
+        write_dataset(GemConfig(ECHO), tmp_path / "seeds.txt")
     with pytest.raises(ConfigError, match="eval_seeds"):
-        GemSpec(ECHO).write(tmp_path / "eval.jsonl", evaluation=True)
+        write_dataset(GemConfig(ECHO), tmp_path / "eval.jsonl", evaluation=True)
 
 
 def read(**flags: Any) -> Any:
-    given = [*FLAGS]
-    for name, value in {**RIGHT, **flags}.items():
-        given += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    return read_args(*given)
+    """OpenRLHF's settings with these flags."""
+    texts = [*FLAGS]
+    for name, value in {**FITTING, **flags}.items():
+        texts += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return read_args(*texts)
 
 
 @pytest.mark.usefixtures("ray_here")
-class TestOpenRLHFsFlags:
-    def test_the_right_ones_pass(self) -> None:
-        check_args(read(), GemSpec(ECHO))
-        check_args(read(**{"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}), GemSpec(ECHO))
-        check_args(read(**{"rollout.n_samples_per_prompt": 2}), GemSpec(ECHO, advantage="grpo"))
+class TestSettings:
+    def test_fitting_settings_pass(self) -> None:
+        check_settings(read(), GemConfig(ECHO), GPUS)
+        check_settings(read(**{"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}), GemConfig(ECHO), GPUS)
+        check_settings(read(**{"rollout.n_samples_per_prompt": 2}), GemConfig(ECHO, advantage="grpo"), GPUS)
 
     @pytest.mark.parametrize(
-        ("name", "value", "says"),
+        ("name", "value", "message"),
         [
-            ("algo.advantage.estimator", "gae", "GemSpec\\(advantage"),
-            ("algo.advantage.gamma", 0.9, "GemSpec\\(gamma"),
+            ("algo.advantage.estimator", "gae", "GemConfig\\(advantage"),
+            ("algo.advantage.gamma", 0.9, "GemConfig\\(gamma"),
             ("algo.advantage.no_std_norm", True, "'scale': False"),
             ("algo.kl.init_coef", 0.01, "--algo.kl.use_loss"),
             ("reward.overlong_buffer_len", 10, "on_cut='mask'"),
             ("reward.stop_properly_penalty_coef", 0.5, "on_cut='mask'"),
-            ("data.max_images_per_prompt", 1, "speak text"),
+            ("data.max_images_per_prompt", 1, "text only"),
             ("vllm.num_engines", 0, "1 or more"),
         ],
     )
-    def test_the_wrong_ones_are_refused_with_the_remedy(self, name: str, value: Any, says: str) -> None:
-        with pytest.raises(ConfigError, match=says):
-            check_args(read(**{name: value}), GemSpec(ECHO))
+    def test_others_are_rejected_with_the_remedy(self, name: str, value: Any, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            check_settings(read(**{name: value}), GemConfig(ECHO), GPUS)
 
-    def test_so_is_a_clip_range(self) -> None:
-        args = read()
-        args.reward.clip_range = (-1, 1)
+    def test_a_clip_range_is_rejected(self) -> None:
+        settings = read()
+        settings.reward.clip_range = (-1, 1)
         with pytest.raises(ConfigError, match="in a wrapper"):
-            check_args(args, None)
+            check_settings(settings, None, GPUS)
 
     @pytest.mark.parametrize(
-        ("spec", "says"),
+        ("fields", "message"),
         [
             ({"advantage": "grpo"}, "n_samples_per_prompt"),
             ({"max_turn_tokens": 4000}, "data.max_len"),
             ({"max_context": 4000}, "data.max_len"),
         ],
     )
-    def test_a_spec_they_do_not_go_with_is_refused(self, spec: dict[str, Any], says: str) -> None:
-        with pytest.raises(ConfigError, match=says):
-            check_args(read(), GemSpec(ECHO, **spec))
+    def test_a_config_they_do_not_fit_is_rejected(self, fields: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            check_settings(read(), GemConfig(ECHO, **fields), GPUS)
 
-    def test_training_without_a_gpu_is_refused_not_waited_for(self, tmp_path: Path) -> None:
+    def test_all_rejected_settings_are_reported_at_once(self) -> None:
+        settings = read(**{"algo.advantage.gamma": 0.9, "algo.kl.init_coef": 0.01})
+        with pytest.raises(ConfigError, match="5 settings are rejected") as raised:
+            check_settings(settings, GemConfig(ECHO, advantage="grpo", max_turn_tokens=4000), 0)
+        for name in ("advantage.gamma", "kl.init_coef", "n_samples_per_prompt", "max_turn_tokens", "Ray has 0 GPUs"):
+            assert name in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("flags", "needed"),
+        [
+            ({}, 2),
+            ({"train.colocate_all": True}, 1),
+            ({"train.colocate_all": True, "train.async_enable": True}, 2),  # async training does not share GPUs
+            ({"vllm.tensor_parallel_size": 4}, 5),
+            ({"actor.num_nodes": 2}, 3),
+        ],
+    )
+    def test_too_few_gpus_are_rejected(self, flags: dict[str, Any], needed: int) -> None:
+        settings = read(**flags)
+        check_settings(settings, None, needed)
+        with pytest.raises(ConfigError, match=rf"Ray has {needed - 1} GPUs.*--vllm\.num_engines"):
+            check_settings(settings, None, needed - 1)
+
+
+@pytest.mark.usefixtures("ray_here")
+class TestTrain:
+    def test_a_rejected_run_ends_before_a_model_is_loaded_and_undoes_its_patches(self, tmp_path: Path) -> None:
+        originals, argv = (ppo_trainer.PPOTrainer, openrlhf.utils.get_strategy), sys.argv
         flags = [*FLAGS, "--algo.kl.init_coef", "0", "--actor.model_name_or_path", str(tmp_path)]
-        with pytest.raises(ConfigError, match="Ray knows of 0 GPUs"):
-            launch(flags, GemSpec(ECHO, seeds=2), tmp_path / "starts.jsonl")
+        with pytest.raises(ConfigError, match="Ray has 0 GPUs"):
+            train(GemConfig(ECHO, seeds=2), flags, tmp_path / "data.jsonl")
+        assert (ppo_trainer.PPOTrainer, openrlhf.utils.get_strategy) == originals and sys.argv is argv
+        assert ray.is_initialized(), "a Ray that ran before is not shut down"
 
-    def test_a_data_set_that_is_refused_is_refused_before_any_model_is_loaded(self, tmp_path: Path) -> None:
-        path = GemSpec(ECHO, seeds=2, advantage="grpo").write(tmp_path / "starts.jsonl")
+    def test_the_config_of_a_data_set_is_checked(self, tmp_path: Path) -> None:
+        path = write_dataset(GemConfig(ECHO, seeds=2, advantage="grpo"), tmp_path / "data.jsonl")
         flags = [*FLAGS, "--algo.kl.init_coef", "0", "--data.prompt_dataset", str(path)]
         with pytest.raises(ConfigError, match="n_samples_per_prompt"):
-            launch(flags)
+            train(None, flags)
+
+    def test_another_version_of_openrlhf_is_rejected(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        @ray.remote
+        class Renamed:
+            def __init__(self, model: str) -> None: ...
+
+        monkeypatch.setattr(ppo_trainer, "PPOTrainer", Renamed)
+        with pytest.raises(ConfigError, match=r"PPOTrainer takes \(model\) in the installed version"):
+            train(GemConfig(ECHO, seeds=2), FLAGS, tmp_path / "data.jsonl")
+
+    @pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
+    def test_two_data_sets_are_rejected(self, tmp_path: Path, flag: str) -> None:
+        with pytest.raises(ConfigError, match="remove one of them"):
+            train(GemConfig(ECHO, eval_seeds=1), [f"{flag}=mine.jsonl"], tmp_path / "data.jsonl")
 
 
-def test_gem_flags_make_a_spec_and_the_rest_is_openrlhfs() -> None:
-    given = ["--gem.env_id", ECHO, "--gem.seeds=[1, 2]", "--gem.gamma", "0.9", "--gem.wrappers", "boxed,turn_limit(max_turns=2)"]
-    given += ["--gem.horizon", "2,3@5", "--gem.estimator_kwargs", '{"per_env": true}', "--gem.data", "here.jsonl"]
-    rest, spec, data = parse_flags(["--train.async_enable", *given, "--rollout.batch_size", "8"])
-    assert rest == ["--train.async_enable", "--rollout.batch_size", "8"]
+def test_gem_flags_are_the_config_and_the_others_openrlhfs() -> None:
+    flags = ["--gem.env_id", ECHO, "--gem.seeds=[1, 2]", "--gem.gamma", "0.9", "--gem.wrappers", "boxed,turn_limit(max_turns=2)"]
+    flags += [
+        "--gem.horizon",
+        "2,3@5",
+        "--gem.on_cut",
+        "mask",
+        "--gem.estimator_kwargs",
+        '{"per_env": true}',
+        "--gem.data",
+        "here.jsonl",
+    ]
+    config, settings, data = parse_flags(["--train.async_enable", *flags, "--rollout.batch_size", "8"])
+    assert settings == ["--train.async_enable", "--rollout.batch_size", "8"]
     assert data == "here.jsonl"
-    assert spec == GemSpec(
+    assert config == GemConfig(
         ECHO,
         seeds=[1, 2],
         gamma=0.9,
         wrappers="boxed,turn_limit(max_turns=2)",
         horizon="2,3@5",
+        on_cut="mask",
         estimator_kwargs={"per_env": True},
     )
-    assert parse_flags(["--data.prompt_dataset", "mine.jsonl"])[1] is None
+    assert parse_flags(["--data.prompt_dataset", "mine.jsonl"])[0] is None
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "message"),
     [
         (["--gem.env_id"], "needs a value"),
-        (["--gem.advantages", "rebn"], "it has: env_id"),
-        (["--gem.gamma", "0.9"], "give --gem.env_id"),
+        (["--gem.advantages", "rebn"], "did you mean 'advantage'"),
+        (["--gem.gamma", "0.9"], "no env_id"),
         (["--gem.env_id", ECHO, "--gem.gamma", "high"], "takes a number"),
     ],
 )
-def test_gem_flags_that_say_nothing_are_refused(flags: list[str], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_invalid_gem_flags_are_rejected(flags: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_flags(flags)
-
-
-def test_two_data_sets_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="leave one of them out"):
-        launch(["--data.prompt_dataset", "mine.jsonl"], GemSpec(ECHO), tmp_path / "starts.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("flags", "wanted"),
-    [
-        ({}, 2),
-        ({"train.colocate_all": True}, 1),
-        ({"train.colocate_all": True, "train.async_enable": True}, 2),  # who plays while it trains shares with nobody
-        ({"vllm.tensor_parallel_size": 4}, 5),
-        ({"actor.num_nodes": 2}, 3),
-    ],
-)
-@pytest.mark.usefixtures("ray_here")
-def test_gpus_that_are_not_there_are_not_waited_for(flags: dict[str, Any], wanted: int) -> None:
-    given = read(**flags)
-    check_gpus(given, wanted)
-    with pytest.raises(ConfigError, match=rf"Ray knows of {wanted - 1} GPUs.*--vllm\.num_engines"):
-        check_gpus(given, wanted - 1)
+    monkeypatch.setattr(sys, "argv", ["gem_openrlhf", *flags])
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):  # one line, no traceback
+        gem_openrlhf.__main__.main()

