@@ -1,29 +1,31 @@
-"""gem for oat: what this adapter is and can. Importing it needs no oat; using what it offers does."""
+"""gem for oat: episodes and per-turn advantages for its multi-turn PPO. Importing this package needs no oat."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
-from gem_core.errors import MissingDependencyError
+from gem_core.adapter_kit.exports import lazy_exports
 from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from gem_oat.advantage import GemLearner
     from gem_oat.config import GemConfig
     from gem_oat.convert import GemTransition
     from gem_oat.rollout import GemActor
+    from gem_oat.trainer import GemLearner, ppo_kwargs, program, train
 
-__all__ = ["ADAPTER", "GemActor", "GemLearner", "GemConfig", "GemTransition", "register_adapters"]
-
-_OFFERS = {
-    "GemActor": "gem_oat.rollout",
-    "GemLearner": "gem_oat.advantage",
-    "GemConfig": "gem_oat.config",
-    "GemTransition": "gem_oat.convert",
-}
+__all__ = [
+    "ADAPTER",
+    "GemActor",
+    "GemConfig",
+    "GemLearner",
+    "GemTransition",
+    "ppo_kwargs",
+    "program",
+    "register_adapters",
+    "train",
+]
 
 ADAPTER = Adapter(
     name="oat",
@@ -43,7 +45,7 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_sequences=True,  # every turn is a transition of its own
         masked_turns=True,  # by `Transition.loss_mask`
-        failed_episodes=True,  # one untrained transition in their place: a batch has an exact size
+        failed_episodes=True,  # a padding transition: a batch has an exact size
         groups=True,  # an actor starts its episodes itself
         critic_values=True,  # oat's critic gives one value per transition
     ),
@@ -54,15 +56,19 @@ ADAPTER = Adapter(
 
 @hookimpl
 def register_adapters(register: Callable[..., Any]) -> None:
-    """The one adapter of this package."""
+    """Register this adapter."""
     register(ADAPTER)
 
 
-def __getattr__(name: str) -> Any:
-    """What the adapter offers, imported when it is first asked for."""
-    if name not in _OFFERS:
-        raise AttributeError(f"module 'gem_oat' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_OFFERS[name]), name)
-    except ImportError as error:
-        raise MissingDependencyError(f"gem_oat.{name}", ADAPTER.extra, str(error)) from error
+__getattr__ = lazy_exports(
+    ADAPTER,
+    {
+        "GemActor": "rollout",
+        "GemConfig": "config",
+        "GemLearner": "trainer",
+        "GemTransition": "convert",
+        "ppo_kwargs": "trainer",
+        "program": "trainer",
+        "train": "trainer",
+    },
+)

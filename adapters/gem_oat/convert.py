@@ -1,71 +1,121 @@
-"""Convert: episodes to the transitions oat trains on, one per turn, in batches of exactly the size oat asks for."""
+"""Convert: episodes as the transitions oat trains on, one per turn, in batches of exactly the size it asks for."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from oat.types import Transition
 
-from gem_core.errors import ConfigError, NotTrainableError
-from gem_core.types import Episode, FinishReason
+from gem_core.errors import NotTrainableError
+from gem_core.rollout.renderer import Renderer
+from gem_core.training.metrics import BatchMetrics
+from gem_core.types import Episode, FinishReason, Message
 
-__all__ = ["FinishedGroups", "GemTransition", "filler", "size_of", "to_transitions"]
+__all__ = ["GemTransition", "actor_info", "per_token", "size_of", "to_batch", "tokens_played"]
 
 
 @dataclass
-class GemTransition(Transition):
-    """One turn as oat takes it, and which turn of which episode it is."""
+class GemTransition(Transition):  # type: ignore[misc]
+    """One turn in oat's format, and which turn of which episode it is."""
 
     episode: Episode | None = None
-    """None where it stands for no turn and only fills up a batch."""
+    """None in a padding transition that fills up a batch; that of a failed episode carries it, for the metrics."""
     turn: int = -1
+    """-1: a padding transition."""
     cut_state: tuple[int, ...] = ()
     """The prompt that would have come next, on the last turn of an episode that was cut: a critic bootstraps from it."""
 
+    @property
+    def padding(self) -> bool:
+        """Whether this is no turn: nothing in it is trained, and it is outside every statistic."""
+        return self.turn < 0
 
-def to_transitions(episode: Episode, end_id: int, cut_state: Sequence[int] = ()) -> list[GemTransition]:
-    """One per turn, whether it is trained or not, since rewards flow through all of them; a filler for a failed episode.
 
-    A turn in which nothing was sampled gets one end token, untrained: oat cannot take an empty response.
-    """
+def to_batch(episodes: Iterable[Episode], size: int, renderer: Renderer, *, with_critic: bool) -> list[list[GemTransition]]:
+    """The transitions of each episode, and padding transitions up to the size of a batch."""
+    end = renderer.turn_end or 0
+    batch = [_transitions(episode, end, _cut_state(episode, renderer) if with_critic else ()) for episode in episodes]
+    room = size - sum(map(len, batch))
+    return [*batch, [_padding(end) for _ in range(room)]] if room else batch
+
+
+def per_token(transition: GemTransition, per_turn: Sequence[float]) -> float:
+    """The advantage of each response token: its turn's, 0 where nothing is trained. oat takes one number per transition."""
+    return per_turn[transition.turn] if transition.loss_mask else 0.0
+
+
+def tokens_played(transition: GemTransition) -> tuple[list[int], list[int], list[int]]:
+    """(prompt, response, loss mask of both) of a transition's turn, by its episode; nothing for a padding transition."""
+    if transition.episode is None or transition.padding:
+        return [], [], []
+    episode, turn = transition.episode, transition.turn
+    prompt, action = list(episode.prompt_ids(turn)), list(episode.turns[turn].action_ids)
+    return prompt, action, [0] * len(prompt) + [int(episode.trained(turn))] * len(action)
+
+
+def size_of(episode: Episode) -> int:
+    """How many transitions an episode becomes; at least one, so that failed episodes alone fill a batch, too."""
+    return 1 if episode.failed else max(1, len(episode.turns))
+
+
+def actor_info(episodes: Sequence[Episode], batch: Sequence[Sequence[GemTransition]]) -> dict[str, float]:
+    """oat's own statistics of a batch, which would count padding transitions, without them."""
+    turns = [t for transitions in batch for t in transitions if not t.padding]
+    metrics = BatchMetrics.of(episodes)
+    info: dict[str, float] = {}
+    if turns:
+        info["actor/num_transitions"] = float(len(turns))
+        info["actor/avg_reward"] = sum(t.rewards for t in turns) / len(turns)
+        info["actor/response_tok_len"] = sum(len(t.response_ids) for t in turns) / len(turns)
+        info["actor/generate_avg_str_len"] = sum(len(t.response) for t in turns) / len(turns)
+    if metrics.finished:
+        info["actor/mean_episode_len"] = metrics.turns / metrics.finished
+        info["actor/mean_episode_return"] = metrics.returns / metrics.finished
+    if metrics.judged:
+        info["actor/mean_episode_success"] = metrics.successes / metrics.finished
+    return info
+
+
+def _transitions(episode: Episode, end_id: int, cut_state: Sequence[int]) -> list[GemTransition]:
+    """One per turn, trained or not, since rewards flow through all of them. A turn in which nothing was sampled gets one end
+    token, masked: oat cannot take an empty response."""
     if episode.failed or not episode.turns:
-        return [filler(end_id)]
-    found = []
+        return [_padding(end_id, episode)]
+    transitions = []
     for number, turn in enumerate(episode.turns):
         if turn.action_ids and turn.logprobs is None:
             raise NotTrainableError(
                 f"turn {number} of the episode of {episode.env_id} with seed {episode.seed} has no logprobs, and oat needs them "
-                "of every sampled token; sample with a policy that gives them"
+                "for every sampled token; sample with a policy that returns them"
             )
         last = number == len(episode.turns) - 1
-        said = "\n".join(message.content for message in turn.messages)
-        found.append(
+        observation = "\n".join(message.content for message in turn.messages)
+        transitions.append(
             GemTransition(
-                obs=said,
+                obs=observation,
                 action=turn.action,
                 rewards=float(turn.reward or 0.0),
                 done=last,
-                prompt=said,
+                prompt=observation,
                 prompt_ids=list(episode.prompt_ids(number)),
                 response=turn.action,
                 response_ids=list(turn.action_ids) or [end_id],
                 response_logprobs=list(turn.logprobs or ()) or [0.0],
                 response_is_truncated=turn.finish is FinishReason.LENGTH,
-                action_is_formatted=True,  # what an action must look like is the environment's business
+                action_is_formatted=True,  # the environment judges the format
                 loss_mask=episode.trained(number),
                 info={},
                 episode=episode,
                 turn=number,
-                cut_state=tuple(cut_state) if last and not episode.terminated else (),
+                cut_state=tuple(cut_state) if last else (),
             )
         )
-    return found
+    return transitions
 
 
-def filler(end_id: int) -> GemTransition:
-    """A transition of two end tokens with nothing to train, outside every statistic."""
+def _padding(end_id: int, episode: Episode | None = None) -> GemTransition:
+    """A transition of two end tokens, masked."""
     return GemTransition(
         obs="",
         action="",
@@ -80,51 +130,14 @@ def filler(end_id: int) -> GemTransition:
         action_is_formatted=True,
         loss_mask=False,
         info={},
+        episode=episode,
     )
 
 
-def size_of(episode: Episode) -> int:
-    """How many transitions an episode becomes; one at least, so that a batch of nothing but failed episodes is full some time."""
-    return 1 if episode.failed else max(1, len(episode.turns))
-
-
-class FinishedGroups:
-    """Finished episodes, kept until all of their group are there and a batch has room for them.
-
-    First in, first out, and a group that does not fit goes first into the next batch: no episode is thrown away, whatever its
-    length.
-    """
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-        self._begun: dict[int, list[Episode]] = {}
-        self._whole: deque[list[Episode]] = deque()
-        self.waiting = 0
-        """The transitions of all groups that are whole."""
-
-    def add(self, episode: Episode) -> None:
-        """Takes in an episode; `samples` neighbouring indices are one group."""
-        number = episode.index // self.samples
-        group = self._begun.setdefault(number, [])
-        group.append(episode)
-        if len(group) == self.samples:
-            self._whole.append(sorted(self._begun.pop(number), key=lambda e: e.index))
-            self.waiting += sum(map(size_of, group))
-
-    def take(self, room: int) -> list[Episode]:
-        """The episodes of one batch: as many groups as fit into `room` transitions."""
-        found: list[Episode] = []
-        while self._whole:
-            size = sum(map(size_of, self._whole[0]))
-            if size > room:
-                break
-            found += self._whole.popleft()
-            room -= size
-            self.waiting -= size
-        if not found and self._whole:
-            group = self._whole[0]
-            raise ConfigError(
-                f"{len(group)} episode(s) of {group[0].env_id} with seed {group[0].seed} have {sum(map(size_of, group))} turns, "
-                f"and a batch holds {room}; raise rollout_batch_size_per_device, or lower the horizon or the samples per start"
-            )
-        return found
+def _cut_state(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
+    """The prompt that would have come next. A wrapper that rewrites the history is not applied to it."""
+    if episode.failed or episode.terminated or not episode.turns:
+        return ()
+    action = episode.turns[-1].action_ids
+    observation = [Message("user", episode.final_observation)]
+    return (*episode.prompt_ids(len(episode.turns) - 1), *action, *renderer.bridge(observation, action))

@@ -1,0 +1,249 @@
+"""Trainer: oat's multi-turn learner with gem's advantages, one number per transition, and `train`.
+
+oat computes advantages in `process_feedback_data`, which a learner may override. Ours calls oat's, for the critic's values and
+the buffer, then replaces the advantages where the loss reads them. The loss is oat's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import launchpad
+import torch
+import torch.distributed
+from oat.algorithms.ppo_multiturn import MultiTurnTransitionDataset, PPOMultiTurnLearner
+from oat.args import default_args_validation
+from oat.interface import get_program
+
+from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
+from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.errors import BatchMismatchError
+from gem_core.training.advantage import advantages
+from gem_core.training.metrics import BatchMetrics
+from gem_oat.config import GemConfig, check_settings, ppo_kwargs
+from gem_oat.convert import GemTransition, per_token, tokens_played
+from gem_oat.rollout import GemActor
+
+__all__ = [
+    "GemDataset",
+    "GemLearner",
+    "check_batch",
+    "ppo_kwargs",
+    "program",
+    "put_advantages",
+    "tokens_of",
+    "train",
+]
+
+_HELD_OUT = ("success", "return", "turns", "failed")
+_LOGGED = {
+    "loss": "train/pg_loss",
+    "grad_norm": "train/policy_grad_norm",
+    "critic_loss": "train/critic_loss",
+    "kl_sample_train": "train/kl_sample_train_v2",
+    "older_weights": "gem/older_weights",
+}
+
+
+def train(config: GemConfig, settings: Any) -> None:
+    """Train with oat. `settings`: its `PPOArgs`, built with `ppo_kwargs(config)`. Returns when all processes have ended."""
+    nodes, resources = program(config, settings)
+    manager = launchpad.launch(nodes, launch_type=settings.launch_type, local_resources=resources, terminal="current_terminal")
+    manager.wait()
+
+
+def program(config: GemConfig, settings: Any) -> tuple[Any, Any]:
+    """oat's own launchpad program with gem's actor and learner: (program, local_resources) for `launchpad.launch`."""
+    check_settings(settings, config)
+    settings.gem = config  # oat carries its arguments to every actor and learner
+    nodes, resources = get_program(default_args_validation(settings), GemLearner, GemActor)
+    return nodes, resources
+
+
+class GemDataset(MultiTurnTransitionDataset):  # type: ignore[misc]
+    """oat's data set, whose batches also carry the index of each transition in the buffer."""
+
+    def __init__(self, buffer: Sequence[GemTransition], *args: Any, **kwargs: Any) -> None:
+        super().__init__(buffer, *args, **kwargs)
+        for index, item in enumerate(self.transitions):
+            item["gem_index"] = index
+
+    def collate_fn(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {**super().collate_fn(items), "gem_index": [item["gem_index"] for item in items]}
+
+
+class GemLearner(PPOMultiTurnLearner):  # type: ignore[misc]
+    """oat's multi-turn learner with per-turn advantages by the estimator that `args.gem` names."""
+
+    def _init(self, args: Any, actors: list[Any]) -> None:
+        super()._init(args, actors)
+        self.dataset_builder = GemDataset
+        self.gem_log = UpdateLog(args.gem.metrics if self.strategy.is_rank_0() else None)
+        self._logged = 0
+        self.gem_metrics = BatchMetrics()
+        if self.critic is not None:
+            _read_last_token(self.critic)
+
+    def prepare_data(self, strategy: Any, tokenizer: Any) -> None:
+        """`max_train` empty prompts: oat takes one per transition, and gem's environments make their own."""
+        args = strategy.args
+        self.prompts_dataset = [("", "", "")] * args.max_train
+        self.prompts_dataloader = strategy.setup_dataloader(self.prompts_dataset, args.rollout_batch_size_per_device)
+        self.eval_prompts_dataset, self.eval_prompts_dataloader = [], None
+
+    def process_feedback_data(self, data_list: Sequence[Sequence[GemTransition]]) -> None:
+        """Fill oat's buffer, then replace its advantages and add gem's metrics."""
+        transitions = [transition for part in data_list for transition in part]
+        size = self.args.rollout_batch_size_per_device
+        if len(transitions) != size:
+            raise BatchMismatchError(
+                f"a batch of {len(transitions)} transitions reached the learner, which takes {size}: oat would drop some at "
+                "random, or train on too few; use gem_oat's actor"
+            )
+        super().process_feedback_data(data_list)
+        _put_padding_logprobs(self, transitions)
+        advantage_abs = put_advantages(self, data_list)
+        episodes = [part[0].episode for part in data_list if part and part[0].episode is not None]
+        turns = [t for t in transitions if not t.padding]
+        older = sum(_version(t) < self.steps - 1 for t in turns)
+        parts = _gather((BatchMetrics.of(episodes), len(turns), older))
+        self.gem_metrics = BatchMetrics.total(metrics for metrics, _, _ in parts)
+        trained, older = sum(count for _, count, _ in parts), sum(count for _, _, count in parts)
+        shown = {
+            **self.gem_metrics.means(),
+            "episodes": float(self.gem_metrics.episodes),
+            "fillers": 1.0 - trained / (size * len(parts)),
+            "older_weights": older / trained if trained else 0.0,
+            "advantage_abs": advantage_abs,
+        }
+        self.actor_info = {**self.actor_info, **{f"gem/{name}": value for name, value in shown.items()}}
+
+    def learning_step(self, trajectory: dict[str, Any]) -> Any:
+        """oat's own, on a batch that is checked first."""
+        check_batch(trajectory, self.pi_buffer)
+        return super().learning_step(trajectory)
+
+    def evaluate(self, dataloader: Any, steps: int) -> dict[str, float]:
+        """Play the held-out seeds on all actors of this group."""
+        self._pre_evaluate()
+        result = dict.fromkeys(_HELD_OUT, 0.0)
+        if self.strategy.is_rank_0():
+            seeds = self.args.gem.held_out_seeds
+            answers = [actor.futures.play_held_out(seeds[i :: len(self.actors)]) for i, actor in enumerate(self.actors)]
+            means = BatchMetrics.total(BatchMetrics(**answer.result()) for answer in answers).means()
+            result |= {name: means[name] for name in _HELD_OUT if name in means}
+        result = self.strategy.broadcast(result)
+        self._post_evaluate()
+        return {f"eval/{name}": value for name, value in result.items()}
+
+    def eval_and_log(self, train_info: dict[str, Any], eval: bool = False, save: bool = False) -> None:
+        """Log as oat does, and append a line to `GemConfig.metrics` after each update."""
+        super().eval_and_log(train_info, eval, save)
+        done = int(train_info.get("train/learning_round", 0))
+        if done == self._logged:  # before the first update; and oat logs the last one twice
+            return
+        self._logged = done
+        values = {**self.actor_info, **train_info}
+        trainer = {name: float(values[key]) for name, key in _LOGGED.items() if key in values}
+        self.gem_log.write(done - 1, self.gem_metrics, advantage_abs=values["gem/advantage_abs"], **trainer)
+
+
+def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -> float:
+    """Replace oat's advantages by gem's: statistics over all ranks, 0 where nothing is trained. Returns their mean size."""
+    for transition in (t for transitions in data_list for t in transitions):
+        transition.info["advantages"] = 0.0
+    played = [transitions for transitions in data_list if transitions and not transitions[0].padding]
+    episodes = [transitions[0].episode for transitions in played]
+    values = None if learner.critic is None else _put_targets(learner, data_list, played)
+    per_turn = learner.args.gem.compute_advantages(episodes, _gather, values)
+    for transitions, numbers in zip(played, per_turn):
+        for transition in transitions:
+            transition.info["advantages"] = per_token(transition, numbers)
+    return mean_abs_advantage(episodes, per_turn, _gather)
+
+
+def check_batch(batch: Mapping[str, Any], transitions: Sequence[GemTransition]) -> None:
+    """Raise `BatchMismatchError` unless the batch for the loss holds the prompt, the response and the loss mask of every turn
+    that was played."""
+    order = batch.get("gem_index", ())
+    if sorted(order) != list(range(len(transitions))):
+        raise BatchMismatchError(
+            f"oat's batch holds {len(order)} transitions, each with its index, where {len(transitions)} were collected; use a "
+            "version of oat the adapter supports, with GemLearner's own data set"
+        )
+    for i, index in enumerate(order):
+        prompt, response, mask = tokens_played(transitions[index])
+        check_sequence(f"transition {index} of oat's batch", *tokens_of(batch, i), prompt + response, mask)
+        if prompt and batch["state_ids"][i].tolist() != prompt:
+            raise BatchMismatchError(f"the critic's state of transition {index} of oat's batch is not the prompt that was played")
+
+
+def tokens_of(batch: Mapping[str, Any], i: int) -> tuple[list[int], list[float]]:
+    """(ids, mask) of one transition as oat's loss reads them from its tensors, padding removed."""
+    ids: list[int] = batch["input_ids"][i][batch["attention_mask"][i].bool()].tolist()
+    prompt, weight = batch["prompt_ids_lens"][i], batch["loss_masks"][i]
+    return ids, [0] * prompt + [weight] * (len(ids) - prompt)
+
+
+def _put_targets(
+    learner: Any, data_list: Sequence[Sequence[GemTransition]], played: Sequence[Sequence[GemTransition]]
+) -> list[list[float]]:
+    """Replace the critic's targets by V_t + A_t with GAE. Returns its values, those of cut states included."""
+    for transition in (t for transitions in data_list for t in transitions):
+        # a target equal to the value trains nothing: that is for padding transitions and masked turns
+        transition.info["returns"] = transition.info["values"] = float(transition.info["values"])
+    values = [[t.info["values"] for t in transitions] for transitions in played]
+    cut = [number for number, transitions in enumerate(played) if transitions[-1].cut_state]
+    # with sharded weights all ranks take part in each forward pass, so all make the same number of them
+    for i in range(int(learner.strategy.all_reduce(len(cut), op="max"))):
+        value = _value_of(learner.critic, played[cut[i]][-1].cut_state if i < len(cut) else (0,))
+        if i < len(cut):
+            values[cut[i]].append(value)
+    config, episodes = learner.args.gem, [transitions[0].episode for transitions in played]
+    for transitions, numbers in zip(played, advantages(episodes, "gae", gamma=config.gamma, lam=config.lam, values=values)):
+        for transition, number in zip(transitions, numbers):
+            transition.info["returns"] += number
+    return values
+
+
+def _put_padding_logprobs(learner: Any, transitions: Sequence[GemTransition]) -> None:
+    """Give padding transitions the learner's own logprob: they then do not show in oat's metrics on sampler and learner."""
+    padding = [transition for transition in transitions if transition.padding]
+    ids = [*padding[0].prompt_ids, *padding[0].response_ids] if padding else [0, 0]  # all ranks take part, as above
+    sequence = torch.tensor([ids]).to(torch.cuda.current_device())
+    with torch.no_grad():
+        logprobs, _ = learner.get_batch_logps(
+            learner.model, sequence, torch.ones_like(sequence), temperature=learner.args.temperature
+        )
+    for transition in padding:
+        transition.response_logprobs = [float(logprobs[0, -1])]
+
+
+def _value_of(critic: Any, ids: Sequence[int]) -> float:
+    """The critic's value of one state, computed as oat does."""
+    state = torch.tensor([list(ids)]).to(torch.cuda.current_device())
+    with torch.no_grad():
+        return float(critic(input_ids=state, attention_mask=torch.ones_like(state))[0, 0])
+
+
+def _read_last_token(critic: Any) -> None:
+    """Let oat read the critic's value at the last token of a state.
+
+    oat 0.2.4 reads it at the first token, `[0, 0]`, which in a causal model has seen nothing of the state: all states get the
+    same value. oat passes one unpadded state at a time, so the last column is the last token's.
+    """
+    critic.register_forward_hook(lambda module, inputs, values: values[:, -1:])
+
+
+def _version(transition: GemTransition) -> float:
+    """The oldest weights that a turn was sampled from."""
+    assert transition.episode is not None
+    versions = transition.episode.turns[transition.turn].versions
+    return float("inf") if versions is None else versions[0]
+
+
+def _gather(value: Any) -> list[Any]:
+    gathered: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, value)
+    return gathered
