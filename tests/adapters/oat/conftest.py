@@ -1,6 +1,6 @@
-"""What the oat tests share: the real oat on the CPU, an actor and a learner in this process, and environments to play.
+"""What the oat tests share: the real oat on the CPU, and an actor and a learner in this process.
 
-launchpad and vllm cannot be installed everywhere; `stand_ins` takes their place. Everything of oat itself is real.
+launchpad and vllm cannot be installed everywhere; `mocks` replaces them. Everything of oat itself is real.
 """
 
 from __future__ import annotations
@@ -13,74 +13,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from gem_core import Env, register
-from gem_core.env.registry import environments
+from worlds import registered
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "disabled"
 
-STAND_INS = Path(__file__).parent / "stand_ins"
-sys.path.insert(0, str(STAND_INS))
+sys.path.insert(0, str(Path(__file__).parent / "mocks"))
 
-with warnings.catch_warnings():  # of pyarrow, DeepSpeed and others, on being imported in the versions oat pins
+with warnings.catch_warnings():  # pyarrow, DeepSpeed and others warn at import in the versions oat pins
     warnings.simplefilter("ignore")
     import torch
     from tiny_oat import oat_args
 
     import gem_oat.conformance
-    from gem_oat import GemActor, GemSpec
-
-ECHO, MOODY = "test:Echo-v0", "test:Moody-v0"
-
-
-class Echo(Env):
-    """Pays by a sum over what was said, for one to three turns, so that any model earns ragged rewards."""
-
-    execution = "inline"
-    action_example = "anything"
-
-    def on_reset(self, options: Any) -> Any:
-        self.turns = 1 + self.seed % 3
-        return f"Say anything. Start {self.seed}.", {}
-
-    def on_step(self, action: str) -> Any:
-        over, said = self.turn + 1 >= self.turns, sum(action.encode())
-        return f"You said {len(action)} characters.", (said % 7) / 7.0, over, False, {"success": said % 2 == 0}
-
-
-class Moody(Echo):
-    """Breaks in its second turn where the seed is odd."""
-
-    def on_reset(self, options: Any) -> Any:
-        observation, info = super().on_reset(options)
-        self.turns = 2
-        return observation, info
-
-    def on_step(self, action: str) -> Any:
-        if self.seed % 2 and self.turn == 1:
-            raise RuntimeError("in a bad mood")
-        return super().on_step(action)
+    from gem_oat import GemActor, GemConfig
 
 
 @pytest.fixture(scope="session", autouse=True)
 def environments_for_tests() -> Iterator[None]:
     """Registered for this session only."""
     torch.set_num_threads(1)
-    register(ECHO, Echo)
-    register(MOODY, Moody)
-    yield
-    environments.remove(ECHO)
-    environments.remove(MOODY)
+    with registered():
+        yield
 
 
 @pytest.fixture
 def make_actor(tmp_path: Path) -> Callable[..., GemActor]:
-    """An actor as oat makes it, with the stand-in for vLLM: `make_actor(spec, **PPOArgs fields)`."""
+    """An actor as oat starts it, on the mock of vLLM: `make_actor(config, **PPOArgs fields)`."""
 
-    def make(spec: GemSpec, **changes: Any) -> GemActor:
-        args = oat_args(spec, **changes)
-        args.gem = spec
+    def make(config: GemConfig, **changes: Any) -> GemActor:
+        args = oat_args(config, **changes)
+        args.gem = config
         actor = GemActor(None, {"model": args.pretrain, "dtype": "float32"}, args)
         actor.init(0, str(tmp_path))
         return actor
@@ -90,18 +53,19 @@ def make_actor(tmp_path: Path) -> Callable[..., GemActor]:
 
 @pytest.fixture(scope="session")
 def make_learner() -> Callable[..., Any]:
-    """A learner without actors, kept for the session where settings are the same: `make_learner(spec)`."""
-    kept: dict[bool, Any] = {}
+    """A learner without actors, kept for the session where it can be shared: `make_learner(config)`."""
+    kept: dict[tuple[bool, float], Any] = {}
 
-    def make(spec: GemSpec) -> Any:
-        if spec.with_critic not in kept:
-            with warnings.catch_warnings():  # DeepSpeed's, on being started
+    def make(config: GemConfig, learning_rate: float = 0.0) -> Any:
+        key = config.needs_values, learning_rate
+        if key not in kept:
+            with warnings.catch_warnings():  # DeepSpeed warns when it starts
                 warnings.simplefilter("ignore")
-                kept[spec.with_critic] = gem_oat.conformance.make_learner(spec)
-        learner = kept[spec.with_critic]
+                kept[key] = gem_oat.conformance.make_learner(config, learning_rate=learning_rate)
+        learner = kept[key]
         learner.pi_buffer.clear()
-        learner.args.gem, learner.args.gamma, learner.args.lam = spec, spec.gamma, spec.lam
-        learner.actor_info = {}
+        learner.args.gem, learner.args.gamma, learner.args.lam = config, config.gamma, config.lam
+        learner.actor_info, learner.steps = {}, 1
         return learner
 
     return make

@@ -1,4 +1,4 @@
-"""What cannot be honoured is refused before a model is loaded, with the remedy."""
+"""Settings that break a promise raise ConfigError before a model is loaded, with the remedy."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from tiny_oat import oat_args
+from worlds import ECHO
 
 from gem_core.errors import ConfigError, UnknownNameError
-from gem_oat import GemActor, GemLearner, GemSpec
-from gem_oat.config import check_args, learners
-
-ECHO = "test:Echo-v0"
+from gem_oat import GemActor, GemConfig, GemLearner, program
+from gem_oat.config import check_settings, learners
 
 
 @pytest.mark.parametrize(
@@ -19,11 +18,11 @@ ECHO = "test:Echo-v0"
     [
         ({"rollout_batch_size": 32}, "several collections"),
         ({"train_batch_size": 12}, "left over for the next batch"),
-        ({"gpus": 3, "rollout_batch_size": 48, "train_batch_size": 16}, "no multiple of the 3 learner"),
+        ({"gpus": 3, "rollout_batch_size": 48, "train_batch_size": 16}, "not a multiple of the 3 learner"),
         ({"max_train": 8}, "less than one batch"),
         ({"rollout_batch_size_per_device": 4, "rollout_batch_size": 4, "train_batch_size": 4}, "do not fit"),
-        ({"gpus": 16, "rollout_batch_size": 256, "train_batch_size": 256, "max_train": 256}, "cannot be dealt out to 16 actors"),
-        ({"reinforce_update": True}, "division by zero"),
+        ({"gpus": 16, "rollout_batch_size": 256, "train_batch_size": 256, "max_train": 256}, "too few for 16 actors"),
+        ({"reinforce_update": True}, "divides by zero"),
         ({"kl_penalty_coef": 0.1}, "use beta"),
         ({"reward_scale": 2.0}, "scale the rewards in the environment"),
         ({"temperature": 0.7}, "set tis_c=None"),
@@ -38,49 +37,71 @@ ECHO = "test:Echo-v0"
         ({"eval_steps": 5}, "needs eval_steps=-1"),
     ],
 )
-def test_settings_that_break_a_promise_are_refused(changes: dict[str, Any], says: str) -> None:
-    spec = GemSpec(ECHO, seeds=8, gamma=0.9, horizon="2,5@10", max_turn_tokens=6)
+def test_settings_that_break_a_promise_are_rejected(changes: dict[str, Any], says: str) -> None:
+    config = GemConfig(ECHO, seeds=8, gamma=0.9, horizon="2,5@10", max_turn_tokens=6)
     with pytest.raises(ConfigError, match=says):
-        check_args(oat_args(spec, **changes), spec)
+        check_settings(oat_args(config, **changes), config)
 
 
 @pytest.mark.parametrize(
     ("fields", "error", "says"),
     [
-        ({"advantage": "grpo"}, ConfigError, "set samples to 2 or more"),
+        ({"advantage": "grpo"}, ConfigError, "samples is 1; set it to 2 or more"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
-        ({"advantage": "gae", "estimator_kwargs": {"values": [[0.0]]}}, ConfigError, "oat's critic"),
+        ({"advantage": "gae", "estimator_kwargs": {"values": [[0.0]]}}, ConfigError, "trainer's critic"),
         ({"samples": 0}, ConfigError, "whole number from 1 up"),
         ({"concurrency": 1.5}, ConfigError, "whole number from 1 up"),
         ({"episode_deadline": 60.0}, ConfigError, "step_deadline"),
-        ({"seeds": 0}, ConfigError, "no start to train on"),
+        ({"seeds": 0}, ConfigError, "no seed to train on"),
         ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
         ({"estimator_kwargs": {"per_envs": True}}, ConfigError, "does not take"),
         ({"seeds": [1_000_001], "eval_seeds": 4}, ConfigError, "are trained on"),
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_a_config_that_does_not_fit_is_rejected(fields: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        GemSpec(**{"env_id": ECHO, **fields})
+        GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = GemSpec(ECHO, seeds=8)
+def test_all_rejected_settings_are_reported_at_once() -> None:
+    config = GemConfig(ECHO, seeds=8, gamma=0.9)
+    with pytest.raises(ConfigError) as raised:
+        check_settings(oat_args(config, gamma=0.5, whiten_adv=True, reward_scale=2.0, max_train=8), config)
+    assert str(raised.value).startswith("4 settings are rejected")
+    for name in ("gamma=0.5", "whiten_adv=True", "reward_scale", "max_train=8"):
+        assert name in str(raised.value)
+    with pytest.raises(ConfigError, match="3 settings are rejected"):
+        GemConfig(ECHO, seeds=0, advantage="grpo", episode_deadline=1.0)
+
+
+def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = GemConfig(ECHO, seeds=8)
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.1.4")
     with pytest.raises(ConfigError, match=r"fits oat-llm >=0.2.4,<0.3; installed is 0.1.4"):
-        check_args(oat_args(spec), spec)
+        check_settings(oat_args(config), config)
 
 
 def test_the_program_is_oats_own_with_an_actor_for_each_learner() -> None:
-    spec = GemSpec(ECHO, seeds=8, advantage="gae", estimator_kwargs={"lam": 0.8})
-    args = oat_args(spec, gpus=2, rollout_batch_size=32, train_batch_size=32, master_addr="127.0.0.1")
-    program, _ = spec.program(args)
-    made = [node.constructor for node, _, _ in program.nodes]
+    config = GemConfig(ECHO, seeds=8, advantage="gae", estimator_kwargs={"lam": 0.8})
+    args = oat_args(config, gpus=2, rollout_batch_size=32, train_batch_size=32, master_addr="127.0.0.1")
+    nodes, _ = program(config, args)
+    made = [node.constructor for node, _, _ in nodes.nodes]
     assert made.count(GemActor) == made.count(GemLearner) == learners(args) == 2
     assert (args.critic_type, args.lam) == ("ppo", 0.8)
 
 
 @pytest.mark.parametrize(("collocate", "gpus", "groups", "count"), [(True, 4, 1, 4), (False, 4, 2, 4), (False, 5, 1, 3)])
 def test_learners_are_counted_as_oat_counts_them(collocate: bool, gpus: int, groups: int, count: int) -> None:
-    assert learners(oat_args(GemSpec(ECHO), collocate=collocate, gpus=gpus, num_groups=groups)) == count
+    assert learners(oat_args(GemConfig(ECHO), collocate=collocate, gpus=gpus, num_groups=groups)) == count
+
+
+def test_actors_share_the_seeds() -> None:
+    config = GemConfig(ECHO, seeds=10, samples=2)
+    shares = [[config.task_of(i, actor, 3, order=7).seed for i in range(2 * len(range(actor, 10, 3)))] for actor in range(3)]
+    assert sorted(seed for share in shares for seed in share) == sorted(2 * list(range(10)))
+    orders = [[config.task_of(i, order=order).seed for i in range(20)] for order in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    epochs = [config.task_of(i, order=7).seed for i in range(40)]
+    assert epochs[:20] != epochs[20:]
+    assert epochs[0] == epochs[1]

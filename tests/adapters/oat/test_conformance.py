@@ -33,15 +33,13 @@ def test_the_table_holds(harness: OatHarness, say: Callable[[str], None]) -> Non
     assert {c.name for c in CASES} | ranks | gradients == {r.case for r in results}
 
 
-class Forgetful(OatHarness):
-    """An adapter with one flaw, which the kit has to see."""
+class Flawed(OatHarness):
+    """A harness with one flaw, which the kit must see."""
 
     flaw = ""
 
     def _update(self, case: Any, episodes: Any) -> dict[str, Any]:
-        return super()._update(replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case, episodes)
-
-    def _loaded(self, data: dict[str, Any]) -> dict[str, Any]:
+        data = super()._update(replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case, episodes)
         if self.flaw == "mask":
             data["loss_masks"] = [True] * len(data["loss_masks"])
         if self.flaw == "ids":
@@ -50,19 +48,22 @@ class Forgetful(OatHarness):
             data["advantages"] = [a * (1 + 1e-4) for a in data["advantages"]]
         if self.flaw == "nan":
             data["advantages"] = [float("nan") if a else a for a in data["advantages"]]
-        if self.flaw == "weights":
-            data["loss_masks"] = [2.0 * m for m in data["loss_masks"]]
         if self.flaw == "logprobs":
             data["action_logprobs"] = [[p - 1.0 for p in turn] for turn in data["action_logprobs"]]
         if self.flaw == "totals":
             data["rewards"] = [float("nan"), *[9.0] * (len(data["rewards"]) - 1)]
         return data
 
+    def _loaded(self, data: dict[str, Any]) -> dict[str, Any]:
+        if self.flaw == "weights":
+            data["advantages"] = [2.0 * a for a in data["advantages"]]
+        return data
+
 
 @pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "weights", "logprobs", "totals"])
 def test_the_kit_sees_a_flaw(flaw: str, harness: OatHarness) -> None:
-    wrong = Forgetful()
-    wrong.flaw, wrong._learners = flaw, harness._learners
+    flawed = Flawed()
+    flawed.flaw, flawed._learners = flaw, harness._learners
     case = next(c for c in CASES if c.name == "a masked middle turn")
     with pytest.raises(AssertionError, match="gradient" if flaw == "weights" else "row"):
-        check_gradient(wrong) if flaw == "weights" else check_rows(wrong, case, wrong.train(case))
+        check_gradient(flawed) if flaw == "weights" else check_rows(flawed, case, flawed.train(case))

@@ -1,6 +1,6 @@
 """What oat 0.2.4 and DeepSpeed 0.16.8 take for granted of a machine with CUDA, mapped onto one without. Tests only.
 
-Imported by the stand-ins for launchpad and vllm, one of which oat imports before anything of this is looked at.
+Imported by the mocks of launchpad and vllm, one of which oat imports before it reads anything of this.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ from typing import Any
 from oat.algorithms.ppo import PPOArgs
 
 from gem_core.policies import tiny_model_path
-from gem_oat import GemSpec
+from gem_oat import GemConfig, ppo_kwargs
 
 
-def oat_args(spec: GemSpec, **changes: Any) -> Any:
-    """oat's arguments, and what is to be different."""
-    given = {
+def oat_args(config: GemConfig, **changes: Any) -> Any:
+    """oat's arguments for a config, with changes."""
+    settings = {
         "pretrain": str(tiny_model_path()),
         "gpus": 1,
         "collocate": True,
@@ -25,4 +25,4 @@ def oat_args(spec: GemSpec, **changes: Any) -> Any:
         "train_batch_size": 16,
         "max_train": 64,
     }
-    return PPOArgs(**{**given, **spec.arguments(), **changes})
+    return PPOArgs(**{**settings, **ppo_kwargs(config), **changes})

@@ -1,4 +1,4 @@
-"""A stand-in for dm-launchpad, which has wheels for x86_64 and Python 3.10 only: what oat uses of it, as processes. Tests only.
+"""A mock of dm-launchpad, which has wheels for x86_64 and Python 3.10 only: what oat uses of it, as processes. Tests only.
 
 A program is a list of nodes. Each becomes a process; calls between them go over unix sockets, one connection each.
 """
@@ -21,7 +21,7 @@ import oat_on_cpu  # noqa: F401 - importing it is what it is for
 
 _RUNNING, _DONE, _FAILED = 0, 1, 2
 _state: Any = None
-"""How the program stands, shared by all of its processes."""
+"""The state of the program, shared by all of its processes."""
 
 
 class CourierNode:
@@ -105,30 +105,41 @@ def stop() -> None:
     _state.value = _state.value or _DONE
 
 
-def launch(program: Program, launch_type: Any = None, local_resources: Any = None, terminal: Any = None) -> None:
-    """Runs a program to its end. A node that breaks ends it with an error."""
+def launch(program: Program, launch_type: Any = None, local_resources: Any = None, terminal: Any = None) -> WorkerManager:
+    """Starts a program and returns at once, as launchpad does."""
     spawn = multiprocessing.get_context("spawn")
     state = spawn.Value("i", _RUNNING)
     processes = [
         spawn.Process(target=_run_node, args=(node, address, state), name=label) for node, label, address in program.nodes
     ]
-    try:
-        for process in processes:
-            process.start()
-        while state.value == _RUNNING:
-            if any(process.exitcode for process in processes):
-                state.value = _FAILED
-            time.sleep(0.1)
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.terminate()
-        for process in processes:
-            process.join(10)
-            if process.is_alive():
-                process.kill()
-    if state.value == _FAILED:
-        raise RuntimeError("a node of the program broke; what it said stands above")
+    for process in processes:
+        process.start()
+    return WorkerManager(processes, state)
+
+
+class WorkerManager:
+    """The processes of a program."""
+
+    def __init__(self, processes: list[Any], state: Any) -> None:
+        self._processes, self._state = processes, state
+
+    def wait(self) -> None:
+        """Waits for the end of the program. A node that fails ends it with an error."""
+        try:
+            while self._state.value == _RUNNING:
+                if any(process.exitcode for process in self._processes):
+                    self._state.value = _FAILED
+                time.sleep(0.1)
+        finally:
+            for process in self._processes:
+                if process.is_alive():
+                    process.terminate()
+            for process in self._processes:
+                process.join(10)
+                if process.is_alive():
+                    process.kill()
+        if self._state.value == _FAILED:
+            raise RuntimeError("a node of the program failed; its traceback is above")
 
 
 def _run_node(node: CourierNode, address: str, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""A stand-in for vLLM 0.8.4, which needs x86_64 and a GPU: a transformers model behind the calls oat makes. Tests only.
+"""A mock of vLLM 0.8.4, which needs x86_64 and a GPU: a transformers model behind the calls oat makes. Tests only.
 
 Sampling, logprobs and weights are real, and weights arrive as they do in vLLM's workers: broadcast by oat's own process group.
 """
