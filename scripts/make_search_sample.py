@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parents[1] / "gem_core" / "envs" / "data"
+DATA = Path(__file__).parents[1] / "plugins" / "gem_envs" / "data"
 SYLLABLES = (
     "al",
     "bor",

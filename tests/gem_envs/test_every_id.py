@@ -1,4 +1,4 @@
-"""Every id that runs offline keeps the contract of an environment, the costly ones in rotation."""
+"""Every id that runs offline keeps the contract of an environment, of the costly ones a few."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
-from rotation import todays
+from costly import few_of
 
 from gem_core.env.checker import check_env
 from gem_core.env.registry import environments
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-KNOWN = {id: spec for id, spec in environments.all().items() if str(spec.entry_point).startswith("gem_core.")}
+KNOWN = {id: spec for id, spec in environments.all().items() if str(spec.entry_point).startswith("gem_envs.")}
 OFFLINE = [id for id, spec in KNOWN.items() if spec.offline]
 COSTLY = (
     (1, "sciworld:*"),  # a Java machine, and hundreds of turns
@@ -27,13 +27,13 @@ COSTLY = (
     (2, "terminal:*"),  # a box for every command
     (1, "rg:futoshiki", "rg:puzzle24", "rg:zebra_puzzles"),  # generators that search for long
 )
-"""Of each of these so many are checked a day."""
+"""Of each of these so many are checked always, the others with the slow tests."""
 CHEAP = [id for id in OFFLINE if not any(fnmatchcase(id, pattern) for _, *patterns in COSTLY for pattern in patterns)]
 
 
 def costly() -> list[Any]:
     groups = [(count, [id for id in OFFLINE if any(fnmatchcase(id, p) for p in patterns)]) for count, *patterns in COSTLY]
-    return [case for count, ids in groups for case in todays(ids, count)]
+    return [case for count, ids in groups for case in few_of(ids, count)]
 
 
 def test_over_two_hundred_ids_run_offline() -> None:

@@ -33,7 +33,7 @@ def test_every_question_of_the_sample_is_answered_by_what_searching_shows() -> N
 def test_the_sample_is_what_its_script_writes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "scripts" / "make_search_sample.py", tmp_path], check=True, capture_output=True)
     for name in ("sample_search.jsonl", "sample_search_corpus.jsonl"):
-        shipped = Path(deep_search.__file__).with_name("data") / name
+        shipped = Path(deep_search.__file__).parents[1] / "data" / name
         assert (tmp_path / name).read_bytes() == shipped.read_bytes()
 
 
