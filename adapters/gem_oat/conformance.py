@@ -98,7 +98,7 @@ class OatHarness(Harness):
             ids, mask = tokens_of(data, i)
             advantages = [0.0] * prompt + [float(data["advantages"][i])] * (len(ids) - prompt)
             logprobs = [0.0] * prompt + list(data["action_logprobs"][i])
-            sequences.append(TrainedSequence(ids, list(map(int, mask)), advantages, logprobs, total=float(data["rewards"][i])))
+            sequences.append(TrainedSequence(ids, mask, advantages, logprobs, total=float(data["rewards"][i])))
         return sequences
 
     def _config(self, case: Case) -> GemConfig:
@@ -136,7 +136,7 @@ def _critic_values(learner: Any, case: Case, episodes: Sequence[Episode]) -> Ite
 
 def make_learner(config: GemConfig, *, rank: int = 0, ranks: int = 1, port: int | None = None, **settings: Any) -> GemLearner:
     """oat's own learner, in this process and without actors, to be asked for single updates."""
-    args = PPOArgs(
+    args: Any = PPOArgs(
         **{
             "pretrain": str(tiny_model_path()),
             "gpus": ranks,
@@ -161,7 +161,8 @@ def make_learner(config: GemConfig, *, rank: int = 0, ranks: int = 1, port: int 
     args.gem = config
     args.learner_gpus_per_group = ranks
     args.local_rank = 0
-    learner = GemLearner(ranks, rank, 0, "127.0.0.1", port or free_port(), False, default_args_validation(args), [], None)
+    make: Any = GemLearner  # oat's annotations want an IPC server and a port in text
+    learner: GemLearner = make(ranks, rank, 0, "127.0.0.1", port or free_port(), False, default_args_validation(args), [], None)
     learner._init(learner.args, [])
     learner.steps = 1
     return learner

@@ -12,11 +12,11 @@ from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Message
 
-__all__ = ["GemTransition", "actor_info", "per_token", "size_of", "to_batch", "tokens_played"]
+__all__ = ["GemTransition", "actor_info", "episodes_of", "per_token", "size_of", "to_batch", "tokens_played"]
 
 
 @dataclass
-class GemTransition(Transition):  # type: ignore[misc]
+class GemTransition(Transition):
     """One turn in oat's format, and which turn of which episode it is."""
 
     episode: Episode | None = None
@@ -52,6 +52,11 @@ def tokens_played(transition: GemTransition) -> tuple[list[int], list[int], list
     episode, turn = transition.episode, transition.turn
     prompt, action = list(episode.prompt_ids(turn)), list(episode.turns[turn].action_ids)
     return prompt, action, [0] * len(prompt) + [int(episode.trained(turn))] * len(action)
+
+
+def episodes_of(batch: Iterable[Sequence[GemTransition]]) -> list[Episode]:
+    """The episodes of a batch, or of a part of it, failed ones included."""
+    return [transitions[0].episode for transitions in batch if transitions and transitions[0].episode is not None]
 
 
 def size_of(episode: Episode) -> int:

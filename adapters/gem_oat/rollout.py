@@ -34,8 +34,10 @@ from gem_oat.convert import GemTransition, actor_info, size_of, to_batch
 __all__ = ["EnginePolicy", "FinishedGroups", "GemActor", "play"]
 
 
-class GemActor(PPOMultiTurnActor):  # type: ignore[misc]
+class GemActor(PPOMultiTurnActor):
     """Plays the environment of `args.gem`, a `GemConfig`."""
+
+    args: Any
 
     def init(self, actor_id: int, save_path: str) -> None:
         """Start oat's vLLM and tokenizer, then the rollout."""
@@ -110,7 +112,7 @@ def play(
 class EnginePolicy:
     """The actor's own vLLM, called on the actor's own thread."""
 
-    def __init__(self, actor: GemActor) -> None:
+    def __init__(self, actor: Any) -> None:
         self.actor = actor
 
     def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:

@@ -22,7 +22,7 @@ from gem_core.errors import BatchMismatchError
 from gem_core.training.advantage import advantages
 from gem_core.training.metrics import BatchMetrics
 from gem_oat.config import GemConfig, check_settings, ppo_kwargs
-from gem_oat.convert import GemTransition, per_token, tokens_played
+from gem_oat.convert import GemTransition, episodes_of, per_token, tokens_played
 from gem_oat.rollout import GemActor
 
 __all__ = [
@@ -61,20 +61,24 @@ def program(config: GemConfig, settings: Any) -> tuple[Any, Any]:
     return nodes, resources
 
 
-class GemDataset(MultiTurnTransitionDataset):  # type: ignore[misc]
+class GemDataset(MultiTurnTransitionDataset):
     """oat's data set, whose batches also carry the index of each transition in the buffer."""
 
-    def __init__(self, buffer: Sequence[GemTransition], *args: Any, **kwargs: Any) -> None:
-        super().__init__(buffer, *args, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         for index, item in enumerate(self.transitions):
             item["gem_index"] = index
 
-    def collate_fn(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {**super().collate_fn(items), "gem_index": [item["gem_index"] for item in items]}
+    def collate_fn(self, item_list: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {**super().collate_fn(item_list), "gem_index": [item["gem_index"] for item in item_list]}
 
 
-class GemLearner(PPOMultiTurnLearner):  # type: ignore[misc]
+class GemLearner(PPOMultiTurnLearner):
     """oat's multi-turn learner with per-turn advantages by the estimator that `args.gem` names."""
+
+    args: Any
+    actors: Any
+    dataset_builder: Any
 
     def _init(self, args: Any, actors: list[Any]) -> None:
         super()._init(args, actors)
@@ -92,9 +96,9 @@ class GemLearner(PPOMultiTurnLearner):  # type: ignore[misc]
         self.prompts_dataloader = strategy.setup_dataloader(self.prompts_dataset, args.rollout_batch_size_per_device)
         self.eval_prompts_dataset, self.eval_prompts_dataloader = [], None
 
-    def process_feedback_data(self, data_list: Sequence[Sequence[GemTransition]]) -> None:
+    def process_feedback_data(self, data_list: Any) -> None:
         """Fill oat's buffer, then replace its advantages and add gem's metrics."""
-        transitions = [transition for part in data_list for transition in part]
+        transitions: list[GemTransition] = [transition for part in data_list for transition in part]
         size = self.args.rollout_batch_size_per_device
         if len(transitions) != size:
             raise BatchMismatchError(
@@ -104,10 +108,9 @@ class GemLearner(PPOMultiTurnLearner):  # type: ignore[misc]
         super().process_feedback_data(data_list)
         _put_padding_logprobs(self, transitions)
         advantage_abs = put_advantages(self, data_list)
-        episodes = [part[0].episode for part in data_list if part and part[0].episode is not None]
         turns = [t for t in transitions if not t.padding]
         older = sum(_version(t) < self.steps - 1 for t in turns)
-        parts = _gather((BatchMetrics.of(episodes), len(turns), older))
+        parts = _gather((BatchMetrics.of(episodes_of(data_list)), len(turns), older))
         self.gem_metrics = BatchMetrics.total(metrics for metrics, _, _ in parts)
         trained, older = sum(count for _, count, _ in parts), sum(count for _, _, count in parts)
         shown = {
@@ -154,7 +157,7 @@ def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -
     for transition in (t for transitions in data_list for t in transitions):
         transition.info["advantages"] = 0.0
     played = [transitions for transitions in data_list if transitions and not transitions[0].padding]
-    episodes = [transitions[0].episode for transitions in played]
+    episodes = episodes_of(played)
     values = None if learner.critic is None else _put_targets(learner, data_list, played)
     per_turn = learner.args.gem.compute_advantages(episodes, _gather, values)
     for transitions, numbers in zip(played, per_turn):
@@ -179,7 +182,7 @@ def check_batch(batch: Mapping[str, Any], transitions: Sequence[GemTransition]) 
             raise BatchMismatchError(f"the critic's state of transition {index} of oat's batch is not the prompt that was played")
 
 
-def tokens_of(batch: Mapping[str, Any], i: int) -> tuple[list[int], list[float]]:
+def tokens_of(batch: Mapping[str, Any], i: int) -> tuple[list[int], list[int]]:
     """(ids, mask) of one transition as oat's loss reads them from its tensors, padding removed."""
     ids: list[int] = batch["input_ids"][i][batch["attention_mask"][i].bool()].tolist()
     prompt, weight = batch["prompt_ids_lens"][i], batch["loss_masks"][i]
@@ -200,8 +203,9 @@ def _put_targets(
         value = _value_of(learner.critic, played[cut[i]][-1].cut_state if i < len(cut) else (0,))
         if i < len(cut):
             values[cut[i]].append(value)
-    config, episodes = learner.args.gem, [transitions[0].episode for transitions in played]
-    for transitions, numbers in zip(played, advantages(episodes, "gae", gamma=config.gamma, lam=config.lam, values=values)):
+    config = learner.args.gem
+    per_turn = advantages(episodes_of(played), "gae", gamma=config.gamma, lam=config.lam, values=values)
+    for transitions, numbers in zip(played, per_turn):
         for transition, number in zip(transitions, numbers):
             transition.info["returns"] += number
     return values
