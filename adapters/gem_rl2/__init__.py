@@ -1,29 +1,19 @@
-"""gem for RL2: what this adapter is and can. Importing it needs no RL2; using what it offers does."""
+"""gem for RL2: episodes and per-turn advantages for PPOTrainer. Importing this package needs no RL2."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
-from gem_core.errors import MissingDependencyError
+from gem_core.adapter_kit.exports import lazy_exports
 from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from gem_rl2.advantage import GemPPOTrainer
     from gem_rl2.config import GemConfig, compose
-    from gem_rl2.interface import start_process_group, which_rl2
+    from gem_rl2.trainer import GemPPOTrainer, train
 
-__all__ = ["ADAPTER", "GemPPOTrainer", "GemConfig", "compose", "register_adapters", "start_process_group", "which_rl2"]
-
-_OFFERS = {
-    "GemPPOTrainer": "gem_rl2.advantage",
-    "GemConfig": "gem_rl2.config",
-    "compose": "gem_rl2.config",
-    "which_rl2": "gem_rl2.interface",
-    "start_process_group": "gem_rl2.interface",
-}
+__all__ = ["ADAPTER", "GemConfig", "GemPPOTrainer", "compose", "register_adapters", "train"]
 
 ADAPTER = Adapter(
     name="rl2",
@@ -31,8 +21,8 @@ ADAPTER = Adapter(
     distribution="rl-square",
     import_name="RL2",
     extra="rl2",
-    versions="==0.0.2",  # the newest release; RL2's main branch has another API under the same number, and is told apart
-    python=">=3.10,<3.14",  # RL2's own floor; torch 2.8, which it pins, ends with 3.13
+    versions="==0.0.2",  # the newest release
+    python=">=3.10,<3.14",  # RL2's own minimum; torch 2.8, which it pins, ends with 3.13
     platforms=("linux-x86_64",),  # sglang 0.5.2 has GPU kernels for x86_64 only
     needs=(("sglang-router", ">=0.2.2"),),  # its rollout imports it, RL2's metadata does not list it
     install=(
@@ -41,28 +31,29 @@ ADAPTER = Adapter(
         "pip install '.[rl2]' -c constraints/rl2.txt",
     ),
     capabilities=Capabilities(
-        several_sequences=True,  # `cu_seqs` says which rows are one trajectory
+        several_sequences=True,  # `cu_seqs` groups the sequences of one trajectory
         masked_turns=True,  # by `action_mask`
-        failed_episodes=True,  # a placeholder row: without a trained token it weighs nothing at `avg_level=token`
-        groups=True,  # `responses_per_prompt` rollouts of one dataset row
-        critic_values=False,  # RL2's critic has a value per token, and its own `gae` uses them so
+        failed_episodes=True,  # a padding sequence: without a trained token it has no weight at `avg_level=token`
+        groups=True,  # RL2 plays each data row `responses_per_prompt` times
+        critic_values=False,  # RL2's critic has one value per token, and only its own `gae` uses them
     ),
     status="ready",
-    summary="its PPOTrainer with episodes in place of its rollout loop, and compute_advantages replaced by name",
+    summary="its PPOTrainer on gem's episodes, with gem's per-token advantages instead of compute_advantages",
 )
 
 
 @hookimpl
 def register_adapters(register: Callable[..., Any]) -> None:
-    """The one adapter of this package."""
+    """Register this adapter."""
     register(ADAPTER)
 
 
-def __getattr__(name: str) -> Any:
-    """What the adapter offers, imported when it is first asked for."""
-    if name not in _OFFERS:
-        raise AttributeError(f"module 'gem_rl2' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_OFFERS[name]), name)
-    except ImportError as error:
-        raise MissingDependencyError(f"gem_rl2.{name}", ADAPTER.extra, str(error)) from error
+__getattr__ = lazy_exports(
+    ADAPTER,
+    {
+        "GemConfig": "config",
+        "GemPPOTrainer": "trainer",
+        "compose": "config",
+        "train": "trainer",
+    },
+)

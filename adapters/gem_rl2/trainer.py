@@ -1,117 +1,173 @@
-"""Advantage: gem's estimators in place of RL2's compute_advantages, one number per token, and the trainer that puts them there.
+"""Trainer: gem's episodes and advantages in RL2's PPOTrainer, one number per token, and `train`.
 
-RL2's trainer calls `compute_advantages` by the name it imported, on the rank that has the whole batch, and offers no hook; so
-that name is replaced while it trains. So is `count_total`, by whose result the loss is divided: a batch of nothing but failed
-episodes would make every weight NaN.
+RL2's trainer calls `compute_advantages` by the name it imported, on the rank that holds the whole batch, and offers no hook. So
+that name is replaced during training. So are two names of its actor: `count_total`, the divisor of the loss, which is 0 for a
+batch of failed episodes and would turn every weight into NaN, and `rank0_log`, to which it reports loss and gradient norm.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import sys
+import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import RL2.trainer.ppo as rl2_ppo
 import torch
+import torch.distributed as dist
 import wandb
 
-from gem_core.training.metrics import advantage_sizes
-from gem_rl2.config import longest_row, prepare_config
-from gem_rl2.convert import rows_of, spread
-from gem_rl2.interface import replaced, which_rl2
-from gem_rl2.rollout import GemRollout, Plays
+from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage, sequences_or_padding
+from gem_core.adapter_kit.patching import patched
+from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.errors import BatchMismatchError
+from gem_core.training.metrics import BatchMetrics
+from gem_core.types import Episode
+from gem_rl2.config import GemConfig, check_settings, compose, longest_sequence
+from gem_rl2.convert import actions_of, per_token
+from gem_rl2.rollout import Episodes, GemRollout
 
-if TYPE_CHECKING:
-    from gem_rl2.config import GemConfig
+__all__ = [
+    "GemPPOTrainer",
+    "check_batch",
+    "patched_trainer",
+    "prepare_settings",
+    "process_group",
+    "put_advantages",
+    "train",
+    "write_data",
+]
 
-__all__ = ["GemPPOTrainer", "gem_advantages", "put_advantages"]
+_HELD_OUT = 1_000_000
 
-_LOSSES = ("RL2.workers.actor", "RL2.workers.fsdp.actor", "RL2.workers.megatron.actor")
+
+def train(config: GemConfig, settings: Sequence[str]) -> GemPPOTrainer:
+    """Train with RL2. `settings`: RL2's own, as on its command line: `["actor.model_name=...", ...]`. Returns the trainer."""
+    composed = compose(settings)
+    with process_group(rl2_ppo.initialize_global_process_group):
+        trainer = GemPPOTrainer(composed, config)
+        trainer.train()
+    return trainer
 
 
 class GemPPOTrainer(rl2_ppo.PPOTrainer):  # type: ignore[misc]
-    """RL2's PPOTrainer on the episodes of a spec, with per-turn advantages by the estimator the spec names."""
+    """PPOTrainer on gem's episodes, with per-turn advantages by the estimator its `GemConfig` names."""
 
-    def __init__(self, config: Any, spec: GemConfig) -> None:
-        self.gem_spec = spec
+    def __init__(self, settings: Any, config: GemConfig) -> None:
+        """`settings`: RL2's own, as `compose` returns them. Advantages and data are filled in."""
+        self.gem_config = config
         self._folder = tempfile.TemporaryDirectory(prefix="gem_rl2_")
-        prepare_config(config, spec, self._folder.name)
+        prepare_settings(settings, config, self._folder.name)
+        rollout = partial(GemRollout, config=config, max_context=longest_sequence(settings))
+        with patched(rl2_ppo, "Rollout", rollout, "config"):
+            super().__init__(settings)
 
-        def rollout(rollout_config: Any) -> Any:
-            return GemRollout(rollout_config, spec, longest_row(config))
+    def train(self) -> None:
+        """Train to the end. The trainer cannot be used again: RL2's servers end, too."""
+        import RL2.workers.actor as rl2_actor
 
-        with replaced(rl2_ppo, "initialize_rollout" if which_rl2() == "main" else "Rollout", rollout):
-            super().__init__(config)
-
-    def train(self) -> Any:
-        """RL2's own loop; in its main branch, a coroutine."""
-        return self._train_async() if which_rl2() == "main" else self._train_sync()
-
-    def run(self) -> None:
-        """`train` to its end, whichever RL2 it is."""
-        found = self.train()
-        if inspect.iscoroutine(found):
-            asyncio.run(found)
-
-    def _train_sync(self) -> None:
         try:
-            with gem_advantages(self.rollout.plays):
+            with patched_trainer(self.rollout.episodes, "config raw_tensor_dict cu_seqs step", [rl2_actor]):
                 super().train()
         finally:
-            self._end()
+            self.rollout.close()
+            self._folder.cleanup()
 
-    async def _train_async(self) -> None:
-        try:
-            try:
-                with gem_advantages(self.rollout.plays):
-                    await super().train()
-            finally:  # on the event loop that awaited environments are bound to
-                await self.rollout.plays.rest()
-        finally:
-            self._end()
 
-    def _end(self) -> None:
-        self.rollout.close()
-        self._folder.cleanup()
+def prepare_settings(settings: Any, config: GemConfig, folder: str | Path) -> None:
+    """Check RL2's settings and fill in what `config` decides: data, in files under `folder`, and advantages."""
+    check_settings(settings, config)
+    settings.train_data.path, settings.test_data.path = write_data(config, Path(folder))
+    settings.adv.estimator, settings.adv.gamma = "gem", config.gamma  # for RL2's printout and log
+
+
+def write_data(config: GemConfig, folder: Path) -> tuple[str, str]:
+    """Write RL2's data files, one row per seed, and return the paths of train and test data. RL2 reads test data even where
+    nothing is evaluated."""
+    paths = folder / "train.jsonl", folder / "test.jsonl"
+    held_out = config.held_out_seeds or [max([_HELD_OUT, *config.train_seeds]) + 1]
+    for path, seeds in zip(paths, (config.train_seeds, held_out)):
+        path.write_text("".join(json.dumps({"extra_info": {"seed": seed}}) + "\n" for seed in seeds), encoding="utf-8")
+    return str(paths[0]), str(paths[1])
 
 
 @contextmanager
-def gem_advantages(plays: Plays) -> Iterator[None]:
-    """While it lasts, RL2's trainer credits the episodes of `plays` by gem's estimator."""
+def process_group(start: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """RL2's process group, started as RL2's `main` does, unless there is one already."""
+    if dist.is_initialized():
+        yield
+        return
+    start(*arguments)
+    yield
+    dist.destroy_process_group()  # not after an error, when other ranks may still wait for this one
 
-    def compute_advantages(config: Any, tensor_dict: dict[str, Any], cu_seqs: Any, step: int) -> None:
-        put_advantages(plays, tensor_dict, cu_seqs, step)
 
-    takes = "config tensor_dict cu_seqs step" if which_rl2() == "main" else "config raw_tensor_dict cu_seqs step"
-    with ExitStack() as stack:
-        stack.enter_context(replaced(rl2_ppo, "compute_advantages", compute_advantages, takes))
-        for name in _LOSSES:
-            if (module := sys.modules.get(name)) is not None:
-                stack.enter_context(replaced(module, "count_total", _at_least_one(module.count_total)))
+@contextmanager
+def patched_trainer(episodes: Episodes, parameters: str, actors: Sequence[Any]) -> Iterator[None]:
+    """While it lasts, RL2's trainer uses gem's advantages and each update is written to `GemConfig.metrics`. `parameters`: those
+    of RL2's `compute_advantages`. `actors`: the modules of RL2's loss."""
+    updates = UpdateLog(episodes.config.metrics if dist.get_rank() == 0 else None)
+
+    def compute_advantages(settings: Any, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
+        put_advantages(episodes, batch, cu_seqs, step)
+
+    with ExitStack() as patches:
+        patches.enter_context(patched(rl2_ppo, "compute_advantages", compute_advantages, parameters))
+        for actor in actors:
+            patches.enter_context(patched(actor, "count_total", _at_least_one(actor.count_total)))
+            patches.enter_context(patched(actor, "rank0_log", _logged(actor.rank0_log, episodes, updates), "metrics step"))
         yield
 
 
-def put_advantages(plays: Plays, tensor_dict: dict[str, Any], cu_seqs: Any, step: int) -> None:
-    """Writes `advantages`: statistics over the whole batch, which one rank holds; one number per token, 0 where untrained."""
-    episodes = plays.ledger.take(tensor_dict, cu_seqs)
-    per_turn = plays.spec.credit(episodes)
-    found = torch.zeros(tensor_dict["states"].shape, dtype=torch.float32)
-    for start, episode, numbers in zip(cu_seqs.tolist(), episodes, per_turn):
-        for row, view in enumerate(rows_of(episode, plays.end_id), start):
-            tokens = torch.tensor(spread(view, numbers), dtype=torch.float32)
-            found[row, : len(tokens)] = tokens
-    tensor_dict["advantages"] = found
-    trained = advantage_sizes(episodes, per_turn)
-    wandb.log({"gem/advantage_abs": sum(trained) / len(trained) if trained else 0.0}, step=step)
+def put_advantages(episodes: Episodes, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
+    """Write `advantages`: statistics over the whole batch, one number per token, 0 where nothing is trained."""
+    trained = episodes.ledger.take(batch, cu_seqs)
+    check_batch(batch, cu_seqs, trained, episodes.end_id)
+    per_turn = episodes.config.compute_advantages(trained)
+    advantages = torch.zeros(batch["states"].shape, dtype=torch.float32)
+    for start, episode, numbers in zip(cu_seqs.tolist(), trained, per_turn):
+        for row, sequence in enumerate(sequences_or_padding(episode, episodes.end_id), start):
+            tokens = torch.tensor(per_token(sequence, numbers), dtype=torch.float32)
+            advantages[row, : len(tokens)] = tokens
+    batch["advantages"] = advantages
+    episodes.metrics = replace(episodes.metrics, tokens=BatchMetrics.of(trained).tokens)  # RL2 may have dropped groups
+    episodes.advantage_abs = mean_abs_advantage(trained, per_turn)
+    wandb.log({"gem/advantage_abs": episodes.advantage_abs}, step=step)
+
+
+def check_batch(batch: Mapping[str, Any], cu_seqs: Any, episodes: Sequence[Episode], end_id: int) -> None:
+    """Raise `BatchMismatchError` unless the batch for the loss holds the ids and the loss mask that were played."""
+    for trajectory, (episode, (start, end)) in enumerate(zip(episodes, pairwise(cu_seqs.tolist()))):
+        sequences = sequences_or_padding(episode, end_id)
+        if len(sequences) != end - start:
+            raise BatchMismatchError(
+                f"trajectory {trajectory} of RL2's batch is not what was played: it has {end - start} sequences, and the episode "
+                f"has {len(sequences)}. A patch or another version of RL2 changes batches; use a version the adapter supports"
+            )
+        for row, sequence in enumerate(sequences, start):
+            where, mask = f"sequence {row} of RL2's batch", batch["action_mask"][row].tolist()
+            check_sequence(where, batch["states"][row].tolist(), mask, sequence.ids[:-1], sequence.mask[1:])
+            check_sequence(where, batch["actions"][row].tolist(), mask, actions_of(sequence)[1:], sequence.mask[1:])
 
 
 def _at_least_one(count_total: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*args: Any, **kwargs: Any) -> Any:
-        found = count_total(*args, **kwargs)
-        return tuple(max(x, 1) for x in found) if isinstance(found, tuple) else max(found, 1)
+        total = count_total(*args, **kwargs)
+        return tuple(max(number, 1) for number in total) if isinstance(total, tuple) else max(total, 1)
 
     return counted
+
+
+def _logged(rank0_log: Callable[..., None], episodes: Episodes, updates: UpdateLog) -> Callable[..., None]:
+    def log(metrics: Mapping[str, Sequence[float]], step: int) -> None:
+        rank0_log(metrics, step)
+        if dist.get_rank() == 0:
+            loss, grad_norm = (sum(values) / len(values) for values in (metrics["actor/loss"], metrics["actor/grad_norm"]))
+            updates.write(step - 1, episodes.metrics, advantage_abs=episodes.advantage_abs, loss=loss, grad_norm=grad_norm)
+
+    return log

@@ -1,8 +1,7 @@
-"""Plain: RL2's actor on a plain torch model, in float32: its own update, loss and optimizer step, without FSDP and its kernels.
+"""Unsharded actor: RL2's actor on a plain torch model in float32, for the conformance kit and machines without a GPU.
 
-RL2's FSDP wants CUDA and its attention flash-attn. The conformance kit wants neither, but the same code around them: this class
-leaves out the wrapping and keeps everything else. Rows are packed as RL2 packs them; transformers tells them apart by their
-positions.
+RL2's FSDP needs CUDA, and its attention needs flash-attn. This class replaces the model they wrap and keeps RL2's update, loss
+and optimizer step. Sequences are packed as RL2 packs them; transformers separates them by their positions.
 """
 
 from __future__ import annotations
@@ -12,22 +11,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from RL2.workers.actor import Actor
 from torch.distributed.device_mesh import init_device_mesh
 
-from gem_rl2.interface import which_rl2
+from gem_core.adapter_kit.patching import patched
 
-if which_rl2() == "main":
-    from RL2.workers.fsdp.actor import FSDPActor as Actor
-else:
-    from RL2.workers.actor import Actor
-
-__all__ = ["PlainActor", "without_cuda"]
-
-_PARALLEL = "cp" if which_rl2() == "main" else "sp"
+__all__ = ["UnshardedActor", "without_cuda"]
 
 
-class PlainActor(Actor):  # type: ignore[misc]
-    """RL2's actor with nothing sharded."""
+class UnshardedActor(Actor):  # type: ignore[misc]
+    """RL2's actor with the whole model on each rank."""
 
     def __init__(self, config: Any, train: bool) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -35,27 +28,21 @@ class PlainActor(Actor):  # type: ignore[misc]
         self.config, self.train = config.copy(), train
         self.config.offload_model = self.config.offload_optimizer = False  # which moves FSDP's shards
         self.tokenizer = AutoTokenizer.from_pretrained(config.model_name)
-        world = torch.distributed.get_world_size()
+        self.dp_size = torch.distributed.get_world_size()
         kind = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device_mesh = init_device_mesh(kind, (world, 1, 1), mesh_dim_names=("dp", _PARALLEL, "tp"))
-        self.dp_size = world
+        self.device_mesh = init_device_mesh(kind, (self.dp_size, 1, 1), mesh_dim_names=("dp", "sp", "tp"))
         model = AutoModelForCausalLM.from_pretrained(config.model_name, dtype=torch.float32, attn_implementation="sdpa")
         self.model = model.to(torch.cuda.current_device())
-        object.__setattr__(self.model, "module", self.model)  # what FSDP calls the model inside it
-        given = dict(config.optimizer) if "optimizer" in config else {"lr": config.lr, "weight_decay": config.weight_decay}
-        self.optimizer = torch.optim.AdamW(model.parameters(), **given)
+        object.__setattr__(self.model, "module", self.model)  # FSDP's name for the model it wraps
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
         self.scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, factor=1.0)
 
 
 @contextmanager
 def without_cuda() -> Iterator[None]:
-    """Where there is no CUDA, RL2's `current_device()` is the CPU; with CUDA nothing is changed."""
+    """Where there is no CUDA, make RL2's `current_device()` the CPU."""
     if torch.cuda.is_available():
         yield
         return
-    before = torch.cuda.current_device
-    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    try:
+    with patched(torch.cuda, "current_device", lambda: torch.device("cpu")):
         yield
-    finally:
-        torch.cuda.current_device = before

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 from gem_core.cli.arguments import env_arguments, json_object
 from gem_core.cli.terminal import say
+from gem_core.env.action_format import format_of
 from gem_core.env.base import Env
 from gem_core.env.maybe_async import Waiter
 from gem_core.env.registry import make
 from gem_core.env.wrapper import Wrapper
 from gem_core.env.wrapper_stack import parse_wrappers, wrappers
 from gem_core.errors import ConfigError, UnknownNameError
-from gem_core.wrappers.formats import format_of
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from gem_core.env.action_format import format_of
 from gem_core.env.base import Env
 from gem_core.env.transcripts import (
     SEEDS,
@@ -39,7 +40,6 @@ from gem_core.errors import (
     MissingDependencyError,
     ResetNeededError,
 )
-from gem_core.wrappers.formats import format_of
 
 __all__ = ["CHECKS", "Problem", "check_env", "find_problems"]
 

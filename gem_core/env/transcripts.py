@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from gem_core.env.action_format import format_of
 from gem_core.env.base import Env
 from gem_core.env.ids import is_mixture
 from gem_core.env.maybe_async import Waiter
 from gem_core.env.registry import EnvSpec, environments, make, register, spec
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
-from gem_core.wrappers.formats import format_of
 
 __all__ = ["SEEDS", "TURNS", "Subject", "Transcript", "digests", "env_name", "recipe_of", "transcripts", "transcripts_elsewhere"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
+from gem_core.env.action_format import format_of
 from gem_core.env.base import Env
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.policies.base import Player
-from gem_core.wrappers.formats import format_of
 
 __all__ = ["PLAYERS", "ExpertPlayer", "RandomPlayer", "expert_of", "player_named", "unplayable"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gem_core.env.action_format import ActionFormat, with_instruction
 from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.wrapper import Wrapper
-from gem_core.wrappers.formats import ActionFormat, with_instruction
 
 __all__ = ["Reset", "Step", "fast_calls"]
 

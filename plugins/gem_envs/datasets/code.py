@@ -27,9 +27,9 @@ from functools import cache
 from typing import Any, Literal
 
 from gem_core.arguments import whole_number
+from gem_core.env.action_format import FORMAT_ERROR
 from gem_core.env.base import StepResult
 from gem_core.errors import ConfigError, PolicyError
-from gem_core.wrappers.formats import FORMAT_ERROR
 from gem_envs.datasets.base import DatasetQuestion
 from gem_envs.datasets.question import Grade
 from gem_tools.sandbox.sandbox import Isolation, Outcome, Sandbox, SandboxLimits

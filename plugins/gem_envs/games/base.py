@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
+from gem_core.env.action_format import FORMAT_ERROR
 from gem_core.env.base import Env, StepResult
-from gem_core.wrappers.formats import FORMAT_ERROR
 from gem_envs.games.experts import expert_for
 
 __all__ = ["SUCCESS", "Game"]

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "stand_ins"))  # the class the release's weights are pickled as
+sys.path.insert(0, str(Path(__file__).parent / "mocks"))  # the class the release's weights are pickled as
 
 import torch
 from aiohttp import web

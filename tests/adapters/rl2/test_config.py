@@ -1,49 +1,57 @@
-"""Settings gem cannot honour are refused before a server starts, with the remedy; those it can are filled in."""
+"""What an RL2 user sets: rejected settings, the data that is written, the command line."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import configuration
+from worlds import ECHO
 
 from gem_core.errors import ConfigError, UnknownNameError
-from gem_rl2 import GemSpec, compose
-from gem_rl2.config import longest_row, prepare_config
-from gem_rl2.ppo import spec_of
+from gem_rl2 import GemConfig, compose
+from gem_rl2.__main__ import config_of
+from gem_rl2.config import longest_sequence, require_release
+from gem_rl2.trainer import prepare_settings, write_data
 
-ECHO = "test:Echo-v0"
+Settings = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
-    ("fields", "settings", "says"),
+    ("fields", "overrides", "message"),
     [
-        ({}, ["adv.estimator=gae"], "GemSpec(advantage=...)"),
-        ({"gamma": 0.9}, ["adv.gamma=0.5"], "the discount is the spec's"),
-        ({}, ["adv.norm_var=true"], "belong to RL2's own estimator"),
+        ({}, ["adv.estimator=gae"], "GemConfig(advantage=...)"),
+        ({"gamma": 0.9}, ["adv.gamma=0.5"], "remove adv.gamma"),
+        ({}, ["adv.norm_var=true"], "are for RL2's own estimator"),
         ({}, ["actor.kl.coef=0.1", "actor.kl.type=reward"], "actor.kl.type=loss"),
-        ({}, ["rollout.env_path=mine.py"], "leave it out"),
-        ({}, ["rollout.max_turns=8"], "GemSpec(horizon=...)"),
-        ({}, ["train_data.path=mine.jsonl"], "are written by GemPPOTrainer"),
+        ({}, ["rollout.env_path=mine.py"], "remove it"),
+        ({}, ["rollout.max_turns=8"], "GemConfig(horizon=...)"),
+        ({}, ["train_data.path=mine.jsonl"], "gem writes the files"),
         ({"seeds": 4}, [], "without a batch"),
-        ({"advantage": "grpo"}, [], "responses_per_prompt=1; set it to 2"),
+        ({"advantage": "grpo"}, [], "responses_per_prompt is 1; set it to 2"),
         ({"max_turn_tokens": None}, ["rollout.train_sampling_params.max_new_tokens=null"], "nothing caps a turn"),
-        ({}, ["trainer.test_freq=5"], "GemSpec(eval_seeds=...)"),
+        ({}, ["trainer.test_freq=5"], "GemConfig(eval_seeds=...)"),
     ],
 )
-def test_settings_that_break_a_promise_are_refused(
-    tmp_path: Path, fields: dict[str, Any], settings: list[str], says: str
+def test_a_setting_that_breaks_a_promise_is_rejected(
+    settings_for: Settings, tmp_path: Path, fields: dict[str, Any], overrides: list[str], message: str
 ) -> None:
-    with pytest.raises(ConfigError) as refused:
-        prepare_config(configuration(*settings), GemSpec(ECHO, **{"max_turn_tokens": 6, **fields}), tmp_path)
-    assert says in str(refused.value)
+    with pytest.raises(ConfigError) as error:
+        prepare_settings(settings_for(*overrides), GemConfig(ECHO, **{"max_turn_tokens": 6, **fields}), tmp_path)
+    assert message in str(error.value)
+
+
+def test_all_rejected_settings_are_reported_at_once(settings_for: Settings, tmp_path: Path) -> None:
+    settings = settings_for("adv.norm_var=true", "rollout.max_turns=8", "trainer.test_freq=5")
+    with pytest.raises(ConfigError, match="3 settings are rejected") as error:
+        prepare_settings(settings, GemConfig(ECHO, max_turn_tokens=6), tmp_path)
+    assert all(name in str(error.value) for name in ("adv.norm_var", "rollout.max_turns=8", "trainer.test_freq=5"))
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "says"),
+    ("fields", "error", "message"),
     [
         ({"advantage": "gae"}, ConfigError, "a critic, which rl2 does not offer"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
@@ -52,60 +60,64 @@ def test_settings_that_break_a_promise_are_refused(
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        GemSpec(**{"env_id": ECHO, **fields})
+def test_a_config_that_cannot_be_trained_is_rejected(fields: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_a_rewritten_history_is_no_reason_to_refuse() -> None:
-    assert GemSpec(ECHO, wrappers=["concat_chat(window=2)"]).all_wrappers
+def test_a_rewritten_history_is_allowed() -> None:
+    assert GemConfig(ECHO, wrappers=["concat_chat(window=2)"]).all_wrappers
 
 
-def test_the_configuration_says_what_is_used(tmp_path: Path) -> None:
-    config = configuration()
-    prepare_config(config, GemSpec(ECHO, seeds=16, eval_seeds=3, gamma=0.9, max_turn_tokens=6), tmp_path)
-    assert (config.adv.estimator, config.adv.gamma) == ("gem", 0.9)
+def test_rl2_s_settings_show_what_is_used(settings_for: Settings, tmp_path: Path) -> None:
+    settings = settings_for()
+    prepare_settings(settings, GemConfig(ECHO, seeds=16, eval_seeds=3, gamma=0.9, max_turn_tokens=6), tmp_path)
+    assert (settings.adv.estimator, settings.adv.gamma) == ("gem", 0.9)
     train, test = (
         [json.loads(line)["extra_info"]["seed"] for line in Path(path).read_text().splitlines()]
-        for path in (config.train_data.path, config.test_data.path)
+        for path in (settings.train_data.path, settings.test_data.path)
     )
     assert train == list(range(16))
     assert test == [1_000_000, 1_000_001, 1_000_002]
 
 
-def test_rl2_s_own_data_set_reads_what_is_written(tmp_path: Path) -> None:
+def test_rl2_s_own_data_set_reads_what_is_written(settings_for: Settings, tmp_path: Path) -> None:
     from RL2.datasets import RLDataset
 
-    spec, config = GemSpec(ECHO, seeds=4), configuration("train_data.responses_per_prompt=2")
-    config.train_data.path = spec.write_starts(tmp_path / "train.jsonl")
-    data = RLDataset(config.train_data, None)
-    assert [spec.seed_of(row) for row in data.collate_fn([data[i] for i in range(4)])] == [0, 0, 1, 1, 2, 2, 3, 3]
+    config, settings = GemConfig(ECHO, seeds=4), settings_for("train_data.responses_per_prompt=2")
+    settings.train_data.path, _ = write_data(config, tmp_path)
+    data = RLDataset(settings.train_data, None)
+    assert [config.task_of(row).seed for row in data.collate_fn([data[i] for i in range(4)])] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_the_longest_row_is_what_all_devices_of_a_row_take() -> None:
-    assert longest_row(configuration("actor.max_length_per_device=100")) == 100
-    assert longest_row(configuration("actor.max_length_per_device=100", "actor.sp_size=2", "actor.tp_size=3")) == 600
-
-
-def test_an_environment_file_of_the_release_says_what_it_needs() -> None:
-    spec = GemSpec(ECHO)
-    with pytest.raises(ConfigError, match="python -m gem_rl2.ppo"):
-        asyncio.run(spec.reset({}))
-    with pytest.raises(ConfigError, match="GemPPOTrainer"):
-        asyncio.run(spec.step("", "", {}))
+def test_the_longest_sequence_is_what_all_devices_that_share_it_take(settings_for: Settings) -> None:
+    assert longest_sequence(settings_for("actor.max_length_per_device=100")) == 100
+    assert longest_sequence(settings_for("actor.max_length_per_device=100", "actor.sp_size=2", "actor.tp_size=3")) == 600
 
 
 def test_the_command_line_names_the_environment() -> None:
-    config = compose(["+gem.env_id=game:GuessTheNumber-v0-easy", "+gem.gamma=0.9", "+gem.seeds=8", "+gem.wrappers=[react]"])
-    spec = spec_of(config)
-    assert (spec.env_id, spec.gamma, spec.train_seeds, spec.all_wrappers) == (
+    settings = compose(["+gem.env_id=game:GuessTheNumber-v0-easy", "+gem.gamma=0.9", "+gem.seeds=8", "+gem.wrappers=[react]"])
+    config = config_of(settings)
+    assert (config.env_id, config.gamma, config.train_seeds, config.all_wrappers) == (
         "game:GuessTheNumber-v0-easy",
         0.9,
         list(range(8)),
         (("react", {}),),
     )
-    assert "gem" not in config
-    with pytest.raises(ConfigError, match=r"\+gem.env_id=... names the environment"):
-        spec_of(compose([]))
-    with pytest.raises(ConfigError, match=r"\['gama'\] are unknown"):
-        spec_of(compose(["+gem.env_id=game:GuessTheNumber-v0-easy", "+gem.gama=0.9"]))
+    assert "gem" not in settings
+    with pytest.raises(ConfigError, match="has no env_id"):
+        config_of(compose([]))
+    with pytest.raises(ConfigError, match="unknown field 'gama'; did you mean 'gamma'"):
+        config_of(compose(["+gem.env_id=game:GuessTheNumber-v0-easy", "+gem.gama=0.9"]))
+
+
+def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.0.1.post1")
+    with pytest.raises(ConfigError, match=r"fits rl-square ==0.0.2; installed is 0.0.1.post1"):
+        require_release()
+
+
+def test_a_checkout_with_the_release_s_number_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gem_rl2.config.settings_folder", lambda: tmp_path / "RL2" / "trainer" / "config")
+    with pytest.raises(ConfigError, match="is not the release rl-square ==0.0.2, which has RL2.utils.sglang"):
+        compose()

@@ -1,4 +1,4 @@
-"""The conformance table of RL2: every golden case holds, or is refused as the adapter states."""
+"""The conformance table of RL2: every golden case holds, or is rejected as the adapter states."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, report, run
+from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, report, run
 from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
 from gem_core.adapter_kit.conformance.reference import compute_reference, distance, load_reference
-from gem_rl2.conformance import RL2Harness, _Ready
+from gem_rl2.conformance import RL2Harness
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,17 @@ def test_the_committed_gradient_is_the_reference_gradient(case: Case) -> None:
     assert apart <= 1e-5 * norm
 
 
-class Flawed(_Ready):
-    """RL2's batch with one thing wrong in it."""
+class Flawed(RL2Harness):
+    """RL2's batch with one flaw, which the kit has to see."""
 
-    flaw = ""
+    def __init__(self, flaw: str) -> None:
+        self.flaw = flaw
 
-    def batch(self) -> Any:
-        tensors = super().batch()
+    def train(self, case: Case) -> list[TrainedSequence]:
+        return super().train(replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case)
+
+    def _batch(self, run: Any) -> Any:
+        tensors = super()._batch(run)
         if self.flaw == "mask":
             tensors["action_mask"] = torch.ones_like(tensors["action_mask"])
         if self.flaw == "ids":
@@ -61,22 +65,9 @@ class Flawed(_Ready):
         return tensors
 
 
-class Forgetful(RL2Harness):
-    """An adapter with one flaw, which the kit has to see."""
-
-    def __init__(self, flaw: str) -> None:
-        super().__init__()
-        self.flaw = flaw
-
-    def _ready(self, case: Case) -> _Ready:
-        made = Flawed(replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case)
-        made.flaw = self.flaw
-        return made
-
-
 @pytest.mark.parametrize("flaw", ["", "discount", "mask", "ids", "advantage", "nan", "rewards", "weights", "logprobs"])
 def test_the_kit_sees_a_flaw(flaw: str) -> None:
-    harness, case = Forgetful(flaw), CASES[0]
+    harness, case = Flawed(flaw), CASES[0]
     with pytest.raises(AssertionError) if flaw else nullcontext():
         if flaw == "weights":
             check_gradient(harness)

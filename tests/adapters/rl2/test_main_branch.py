@@ -1,29 +1,33 @@
-"""RL2's main branch, which is on no package index: run where GEM_RL2_MAIN names a checkout of it.
+"""RL2's main branch, which no package index has: these tests run where GEM_RL2_MAIN names a checkout of it.
 
 GEM_RL2_MAIN=path/of/RL2 tox -e rl2 -- tests/adapters/rl2/test_main_branch.py
 """
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from test_training import EXAMPLES, run
+import rl2_programs
 
+from gem_core.policies.tiny import tiny_model_path
 from gem_core.records.file import read_episodes
+from gem_core.training.metrics_file import read_metrics
 
 CHECKOUT = os.environ.get("GEM_RL2_MAIN", "")
 pytestmark = pytest.mark.skipif(
     not CHECKOUT, reason="needs a checkout that no index carries: RL2's main branch, named by GEM_RL2_MAIN"
 )
+run = partial(rl2_programs.run, runner="main_branch_on_cpu", path=CHECKOUT)
 
 TABLE = """
 from gem_core.adapter_kit.conformance import report, run
-from gem_rl2.conformance import RL2Harness
-results = run(harness := RL2Harness())
+from main_branch_harness import MainBranchHarness
+results = run(harness := MainBranchHarness())
 print(report(harness, results))
 failed = [r for r in results if r.outcome == "FAILED"]
 refused = [r.case for r in results if r.outcome == "refused"]
@@ -34,23 +38,61 @@ raise SystemExit(failed or refused != ["gae"])
 def test_the_table_holds(tmp_path: Path, say: Callable[[str], None]) -> None:
     program = tmp_path / "table.py"
     program.write_text(TABLE)
-    said = run(tmp_path, program, RL2_CHECKOUT=CHECKOUT)
-    say("\n".join(line for line in said.splitlines() if line.startswith("|")))
-    assert "main branch |" in said
+    output = run(tmp_path, program)
+    say("\n".join(line for line in output.splitlines() if line.startswith("|")))
+    assert "main branch |" in output
+
+
+PARTIAL = """
+import time
+from gem_core import Env, Wrapper
+from gem_core.env.wrapper_stack import register_wrapper
+from gem_core.policies.tiny import tiny_model_path
+from gem_rl2 import GemConfig
+from gem_rl2.main_branch import train
+
+class Uneven(Wrapper):
+    execution = "thread"
+
+    def on_step(self, action):
+        if self.rng.random() < 0.5:
+            time.sleep(1.0)
+        return (yield self.env.step(action))
+
+register_wrapper("uneven", Uneven)
+config = GemConfig(
+    "game:GuessTheNumber-v0-easy", seeds=32, wrappers=["uneven"], gamma=0.9, max_turn_tokens=24,
+    record="episodes.jsonl", metrics="metrics.jsonl",
+)
+train(
+    config,
+    [
+        f"actor.model_name={tiny_model_path()}",
+        "actor.max_length_per_device=1024",
+        "actor.optimizer.lr=2e-3",
+        "rollout.train.prompts_per_rollout=8",
+        "rollout.train.partial_rollout=true",
+        "trainer.total_steps=4",
+        "trainer.experiment_name=test",
+        "trainer.use_wandb=false",
+    ],
+)
+"""
 
 
 def test_partial_rollouts_train_on_what_was_sampled(tmp_path: Path) -> None:
-    """The recipe of uneven steps with `partial_rollout`: episodes outlast an update, go on with newer weights, none is lost."""
-    out = tmp_path / "run"
-    arguments = ["--updates", "4", "--episodes", "8", "--max-length", "1024", "--slow", "0.5", "--seconds", "1.0"]
-    run(tmp_path, EXAMPLES / "rl2_async.py", *arguments, "--out", str(out), RL2_CHECKOUT=CHECKOUT)
-    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [m["step"] for m in metrics] == [0, 1, 2, 3]
-    episodes = list(read_episodes(out / "episodes.jsonl"))
+    """Episodes with slow steps outlast an update, resume with newer weights, and none is lost."""
+    program = tmp_path / "partial.py"
+    program.write_text(PARTIAL)
+    output = run(tmp_path, program)
+    assert [m["step"] for m in read_metrics(tmp_path)] == [0, 1, 2, 3]
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
     assert not any(e.failed for e in episodes)
     spans = {e.turns[-1].versions[1] - e.turns[0].versions[0] for e in episodes if e.turns and e.turns[-1].versions}
     assert max(spans) > 0, "no episode was carried over an update"
-    assert all(abs(m["drift"]) < 0.05 for m in metrics), "RL2's own logprobs of the sampled ids are far from the server's"
+    drift = [float(x) for x in re.findall(r"actor/llm_old_approx_kl: (\S+?),", output)]
+    assert len(drift) == 4
+    assert all(abs(x) < 0.05 for x in drift), "RL2's own logprobs of the sampled ids are far from the server's"
 
 
 CARRIED = """
@@ -59,14 +101,16 @@ import RL2.trainer.ppo as rl2_ppo
 import RL2.workers.rollout as rl2_rollout
 from gem_core.adapter_kit.conformance import CASES
 from gem_core.types import Episode, StopReason, Turn
-from gem_rl2.conformance import _nothing, _Ready, _Replay, _Rollout
-from gem_rl2.interface import replaced
+from gem_core.adapter_kit.patching import patched
+from main_branch_harness import MainBranchRun, Replay, ReplayedEpisodes, no_request
 
-pay = {0: [0.0, 1.0], 1: [0.0, 0.0], 2: [1.0, 0.0], 3: [0.0, 1.0], 4: [0.0, 0.0]}  # a start's two episodes, else alike
+# the rewards of a seed's two episodes, which are equal otherwise
+pay = {0: [0.0, 1.0], 1: [0.0, 0.0], 2: [1.0, 0.0], 3: [0.0, 1.0], 4: [0.0, 0.0]}
 
-class Late(_Replay):
-    # the first episode of start 0 ends when start 4 has begun, and those of start 4 never
-    async def episode(self, number, seed, *args, **kwargs):
+class Late(ReplayedEpisodes):
+    # the first episode of seed 0 ends when seed 4 has begun, and those of seed 4 never
+    async def episode(self, task, *args):
+        seed = task.seed
         reward = pay[seed].pop(0)
         if seed == 0 and pay[0]:
             await late.wait()
@@ -84,42 +128,44 @@ def credited(config, batch):
 async def steps(ready, rollout):
     global late
     late = asyncio.Event()
-    first = credited(ready.config, await rollout(True, 1))
+    first = credited(ready.settings, await rollout(True, 1))
     carried = [[sample.status.value for sample in group.samples] for group in rollout.sample_buffer]
     assert carried == [["aborted", "done"]], carried
-    return first, credited(ready.config, await rollout(True, 2))
+    return first, credited(ready.settings, await rollout(True, 2))
 
-with _Ready(next(c for c in CASES if c.estimator == "grpo")) as ready:
-    ready.plays.__class__ = Late
-    config = ready.config.rollout
+with MainBranchRun(next(c for c in CASES if c.estimator == "grpo")) as ready:
+    ready.episodes.__class__ = Late
+    config = ready.settings.rollout
     config.train.prompts_per_rollout, config.train.responses_per_prompt = 2, 2
     config.train.partial_rollout, config.train.dynamic_filtering = True, not FAILED
-    rollout = _Rollout(config, ready.plays)
+    rollout = Replay(config, ready.episodes)
     rollout.sample_buffer, rollout.worker_urls = [], []
     starts = iter(range(5))
     group = lambda seed: rl2_rollout.SampleGroup(config.train, rollout.tokenizer, {"extra_info": {"seed": seed}})
     rollout.train_dataloader = lambda size: [group(seed) for seed in itertools.islice(starts, size)]
-    with replaced(rl2_rollout, "async_request", _nothing):
-        print("credited", *asyncio.run(steps(ready, rollout)), "left", len(ready.plays.ledger))
+    with patched(rl2_rollout, "async_request", no_request):
+        print("credited", *asyncio.run(steps(ready, rollout)), "left", len(ready.episodes.ledger))
 """
 
 
 @pytest.mark.parametrize("failed", [False, True], ids=["paid for what no row shows", "failed"])
 def test_episodes_that_look_alike_are_not_mistaken_when_groups_are_carried_over(tmp_path: Path, failed: bool) -> None:
-    """Start 0 has one episode done and one under way when RL2 goes on without it; start 1 is filtered out if not failed."""
+    """Seed 0 has one episode done and one running when RL2 continues without it; seed 1 is filtered out if not failed."""
     program = tmp_path / "carried.py"
     program.write_text(f"FAILED = {failed}\n{CARRIED}")
-    said = run(tmp_path, program, RL2_CHECKOUT=CHECKOUT)
+    output = run(tmp_path, program)
     pair = [(0.0, 0.0)] * 2 if failed else [(0.0, -1.0), (1.0, 1.0)]
     expected = [sorted(pair * (2 if failed else 1)), sorted(pair * 2)]
-    assert f"credited {expected[0]} {expected[1]} left 0" in said
+    assert f"credited {expected[0]} {expected[1]} left 0" in output
 
 
 ENDED = """
 import asyncio, os, signal, sys
 from gem_core import Env, register
 from gem_core.policies.tiny import tiny_model_path
-from gem_rl2 import GemPPOTrainer, GemSpec, compose, start_process_group
+from gem_rl2 import GemConfig
+from gem_rl2.main_branch import MainBranchTrainer, compose
+import RL2.trainer.ppo as rl2_ppo
 
 alive, made, steps = {}, set(), []
 
@@ -144,10 +190,10 @@ class Awaited(Env):
             del alive[id(self)]
 
 register("test:Awaited-v0", Awaited)
-start_process_group()
+rl2_ppo.initialize_global_process_group(True)
 settings = ["actor.max_length_per_device=512", "rollout.train.prompts_per_rollout=4", "trainer.total_steps=2"]
 settings += [f"actor.model_name={tiny_model_path()}", "trainer.use_wandb=false", "trainer.experiment_name=test"]
-trainer = GemPPOTrainer(compose(settings), GemSpec("test:Awaited-v0", seeds=8, max_turn_tokens=6))
+trainer = MainBranchTrainer(compose(settings), GemConfig("test:Awaited-v0", seeds=8, max_turn_tokens=6))
 
 def broken(*args):
     raise RuntimeError("out of memory")
@@ -155,7 +201,7 @@ def broken(*args):
 if sys.argv[1] == "failure":
     trainer.actor.ppo_update = broken
 try:
-    trainer.run()
+    asyncio.run(trainer.train())
 except (KeyboardInterrupt, RuntimeError) as error:
     print("ended by", type(error).__name__)
 print("open", len(alive), "of", len(made))
@@ -166,31 +212,29 @@ print("open", len(alive), "of", len(made))
 def test_awaited_environments_are_closed_however_a_run_ends(tmp_path: Path, how: str, by: str) -> None:
     program = tmp_path / "ended.py"
     program.write_text(ENDED)
-    said = run(tmp_path, program, how, RL2_CHECKOUT=CHECKOUT)
-    assert f"ended by {by}" in said
-    assert "open 0 of 4" in said
-    assert "never awaited" not in said
+    output = run(tmp_path, program, how)
+    assert f"ended by {by}" in output
+    assert "open 0 of 4" in output
+    assert "never awaited" not in output
 
 
 def test_an_environment_file_plays_in_stock_rl2(tmp_path: Path) -> None:
-    """RL2's own program and advantages, with `generate = spec.generate` in an environment file."""
-    from gem_core.policies.tiny import tiny_model_path
-
+    """RL2's own program and advantages, with gem's `generate` in an environment file."""
     (tmp_path / "env.py").write_text(
-        "from gem_rl2 import GemSpec\n"
-        "spec = GemSpec('game:GuessTheNumber-v0-easy', seeds=8, max_turn_tokens=16)\n"
-        "generate = spec.generate\n"
+        "from gem_rl2 import GemConfig\n"
+        "from gem_rl2.main_branch import generate_function\n"
+        "generate = generate_function(GemConfig('game:GuessTheNumber-v0-easy', seeds=8, max_turn_tokens=16))\n"
     )
-    (tmp_path / "starts.jsonl").write_text("".join(json.dumps({"extra_info": {"seed": s}}) + "\n" for s in range(8)))
+    (tmp_path / "seeds.jsonl").write_text("".join(f'{{"extra_info": {{"seed": {seed}}}}}\n' for seed in range(8)))
     program = tmp_path / "stock.py"
     program.write_text(
         "import RL2.workers.rollout as rollout\n"
-        "from gem_rl2.rollout import _with_workers\n"
+        "from gem_rl2.main_branch import announced_as_worker\n"
         "from RL2.trainer.ppo import main\n"
-        "rollout.sync_request = _with_workers(rollout.sync_request)  # else the router of today answers 404\n"
+        "rollout.sync_request = announced_as_worker(rollout.sync_request)  # otherwise today's router answers 404\n"
         "main()\n"
     )
-    said = run(
+    output = run(
         tmp_path,
         program,
         "--config-path",
@@ -198,15 +242,69 @@ def test_an_environment_file_plays_in_stock_rl2(tmp_path: Path) -> None:
         f"actor.model_name={tiny_model_path()}",
         "actor.max_length_per_device=1024",
         "rollout.env_path=env.py",
-        "rollout.train.path=starts.jsonl",
-        "rollout.test.path=starts.jsonl",
+        "rollout.train.path=seeds.jsonl",
+        "rollout.test.path=seeds.jsonl",
         "rollout.train.prompts_per_rollout=4",
         "rollout.train.responses_per_prompt=2",
         "rollout.train.sampling_params.max_new_tokens=16",
         "trainer.total_steps=1",
         "trainer.use_wandb=false",
         "trainer.experiment_name=test",
-        RL2_CHECKOUT=CHECKOUT,
     )
-    assert "estimator: reinforce" in said
-    assert "actor/llm_old_approx_kl" in said
+    assert "estimator: reinforce" in output
+    assert "actor/llm_old_approx_kl" in output
+
+
+PAUSED = """
+import asyncio
+from gem_core.types import FinishReason, Sampling
+from gem_rl2.main_branch import Gate, PausablePolicy
+
+asked, answers = [], [([7, 8], "abort"), ([], "abort"), ([9, 2], "stop")]
+
+async def ask(ids, params):
+    asked.append((list(ids), params["max_new_tokens"]))
+    new, reason = answers[len(asked) - 1]
+    return {"meta_info": {"finish_reason": {"type": reason}, "output_token_logprobs": [[-0.5, i, None] for i in new]}}
+
+async def turn():
+    step, gate = [0], Gate()
+    playing = asyncio.ensure_future(PausablePolicy(gate, ask, {}, lambda: step[0]).generate([1, 1], Sampling(max_tokens=6)))
+    for number in (1, 2):
+        await gate.closed()
+        assert len(asked) == number and not playing.done(), "a paused server must not be asked"
+        step[0] = number
+        gate.open()
+    return await playing
+
+generation = asyncio.run(turn())
+assert asked == [([1, 1], 6), ([1, 1, 7, 8], 4), ([1, 1, 7, 8], 4)], asked
+assert (generation.ids, generation.finish, generation.versions) == ((7, 8, 9, 2), FinishReason.STOP, (0, 2)), generation
+"""
+
+
+def test_a_paused_turn_resumes_with_the_tokens_it_has(tmp_path: Path) -> None:
+    program = tmp_path / "paused.py"
+    program.write_text(PAUSED)
+    run(tmp_path, program)
+
+
+REJECTED = """
+from gem_core.errors import ConfigError
+from gem_rl2 import GemConfig
+from gem_rl2.main_branch import check_settings, compose
+
+settings = compose(["rollout.train.partial_rollout=true", "rollout.env_path=mine.py", "rollout.train.prompts_per_rollout=8"])
+try:
+    check_settings(settings, GemConfig("game:GuessTheNumber-v0-easy", max_turn_tokens=6, episode_deadline=9.0))
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_all_rejected_settings_are_reported_at_once(tmp_path: Path) -> None:
+    program = tmp_path / "rejected.py"
+    program.write_text(REJECTED)
+    output = run(tmp_path, program)
+    assert "2 settings are rejected" in output
+    assert "rollout.env_path=mine.py" in output and "partial_rollout=true pauses episodes" in output

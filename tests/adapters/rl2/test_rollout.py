@@ -1,4 +1,4 @@
-"""Episodes through RL2's real rollout, its server's HTTP interface and the real router: the rows are what was sampled."""
+"""Episodes through RL2's real rollout, its server's HTTP interface and the real router: the sequences are what was sampled."""
 
 from __future__ import annotations
 
@@ -6,42 +6,55 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import RL2.trainer.ppo as rl2_ppo
+import RL2.workers.actor as rl2_actor
 import RL2.workers.rollout as rl2_rollout
 import torch
-from conftest import Fickle
+from rl2_worlds import FICKLE, SLOW, Fickle
+from worlds import ECHO, MOODY
 
-from gem_core.errors import ConfigError, PolicyError
+from gem_core.adapter_kit.patching import patched
+from gem_core.errors import BatchMismatchError, ConfigError, EngineError
 from gem_core.policies.tiny import load_tiny
 from gem_core.training.advantage import advantages
-from gem_core.training.sequences import token_views
+from gem_core.training.metrics_file import read_metrics
+from gem_core.training.sequences import token_sequences
 from gem_core.types import Episode, FinishReason, Sampling
-from gem_rl2.advantage import gem_advantages
-from gem_rl2.interface import replaced
-from gem_rl2.ledger import RowsLostError
-from gem_rl2.plain import PlainActor
-from gem_rl2.rollout import Gate, RouterPolicy
+from gem_rl2.rollout import EnginePolicy
+from gem_rl2.trainer import patched_trainer
+from gem_rl2.unsharded_actor import UnshardedActor
 
-ECHO = "test:Echo-v0"
 RL2_S_OWN = ("states", "eos_mask", "position_ids", "actions", "action_mask", "llm_logps", "rewards")
 
 Play = Callable[..., Any]
 
 
-def rows_in(batch: tuple[Any, Any]) -> list[list[tuple[list[int], list[int], list[float]]]]:
-    """(ids, mask, logprobs) of each row of each trajectory."""
+def with_gem(played: Any) -> AbstractContextManager[None]:
+    """RL2's trainer with gem's advantages."""
+    return patched_trainer(played, "config raw_tensor_dict cu_seqs step", [rl2_actor])
+
+
+def put_advantages(played: Any, tensors: Any, cu_seqs: Any) -> None:
+    """Compute advantages as RL2's trainer does."""
+    with with_gem(played):
+        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+
+
+def sequences_in(batch: tuple[Any, Any]) -> list[list[tuple[list[int], list[int], list[float]]]]:
+    """(ids, mask, logprobs) of each sequence of each trajectory."""
     tensors, cu_seqs = batch
     lengths = (tensors["eos_mask"].argmax(-1) + 1).tolist()
-    found = []
+    trajectories = []
     for start, end in zip(cu_seqs.tolist(), cu_seqs.tolist()[1:]):
-        found.append([])
+        trajectories.append([])
         for i in range(start, end):
             cut = {k: v[i, : lengths[i]].tolist() for k, v in tensors.items()}
-            found[-1].append(([*cut["states"], cut["actions"][-1]], [0, *cut["action_mask"]], [0.0, *cut["llm_logps"]]))
-    return found
+            trajectories[-1].append(([*cut["states"], cut["actions"][-1]], [0, *cut["action_mask"]], [0.0, *cut["llm_logps"]]))
+    return trajectories
 
 
 def logprobs_of(model: Any, ids: list[int]) -> list[float]:
@@ -50,161 +63,166 @@ def logprobs_of(model: Any, ids: list[int]) -> list[float]:
     return [0.0, *logits.log_softmax(-1).gather(1, torch.tensor(ids)[1:, None])[:, 0].tolist()]
 
 
-def same_rows(batch: tuple[Any, Any], episodes: list[Episode]) -> None:
-    found = rows_in(batch)
-    assert len(found) == len(episodes)
-    for rows, episode in zip(found, episodes):
-        views = token_views(episode)
-        assert [row[0] for row in rows] == [list(view.ids) for view in views]
-        assert [row[1] for row in rows] == [list(view.mask) for view in views]
-        for row, view in zip(rows, views):
-            assert row[2] == pytest.approx([p * m for p, m in zip(view.logprobs or (), view.mask)], abs=1e-6)
+def check_identical(batch: tuple[Any, Any], episodes: list[Episode]) -> None:
+    trajectories = sequences_in(batch)
+    assert len(trajectories) == len(episodes)
+    for trained, episode in zip(trajectories, episodes):
+        played = token_sequences(episode)
+        assert [sequence[0] for sequence in trained] == [list(sequence.ids) for sequence in played]
+        assert [sequence[1] for sequence in trained] == [list(sequence.mask) for sequence in played]
+        for (_, _, logprobs), sequence in zip(trained, played):
+            assert logprobs == pytest.approx([p * m for p, m in zip(sequence.logprobs or (), sequence.mask)], abs=1e-6)
 
 
-def test_rows_are_what_was_sampled_token_by_token(play: Play) -> None:
+def test_sequences_are_what_was_sampled_token_by_token(play: Play) -> None:
     batch, episodes, _ = play(ECHO, list(range(12)))
     assert {len(e.turns) for e in episodes} == {1, 2, 3}
     assert [e.seed for e in episodes] == list(range(12))
-    same_rows(batch, episodes)
+    check_identical(batch, episodes)
     model, _ = load_tiny()
-    for rows in rows_in(batch):
-        for ids, mask, logprobs in rows:
+    for trajectory in sequences_in(batch):
+        for ids, mask, logprobs in trajectory:
             again = [p * m for p, m in zip(logprobs_of(model, ids), mask)]
             assert logprobs == pytest.approx(again, abs=1e-3), "the server's logprobs are not the model's of these very ids"
 
 
-def test_rewards_stand_on_turn_ends(play: Play) -> None:
+def test_rewards_are_at_turn_ends(play: Play) -> None:
     (tensors, _), episodes, _ = play(ECHO, [2, 5, 8])
     for row, episode in enumerate(episodes):
-        (view,) = token_views(episode)
-        paid = [0.0] * len(view.ids)
-        for turn, _, end in view.spans:
-            paid[end - 1] = episode.rewards[turn]
-        assert tensors["rewards"][row, : len(paid) - 1].tolist() == pytest.approx(paid[1:])
+        (sequence,) = token_sequences(episode)
+        rewards = [0.0] * len(sequence.ids)
+        for turn, _, end in sequence.spans:
+            rewards[end - 1] = episode.rewards[turn]
+        assert tensors["rewards"][row, : len(rewards) - 1].tolist() == pytest.approx(rewards[1:])
 
 
-def test_a_rewritten_history_becomes_several_rows_of_one_trajectory(play: Play) -> None:
+def test_a_rewritten_history_becomes_several_sequences_of_one_trajectory(play: Play) -> None:
     batch, episodes, _ = play(ECHO, [2, 5, 8], wrappers="concat_chat(window=1)")
-    assert [len(rows) for rows in rows_in(batch)] == [len(token_views(e)) for e in episodes]
-    assert max(len(token_views(e)) for e in episodes) > 1
-    same_rows(batch, episodes)
+    assert [len(trajectory) for trajectory in sequences_in(batch)] == [len(token_sequences(e)) for e in episodes]
+    assert max(len(token_sequences(e)) for e in episodes) > 1
+    check_identical(batch, episodes)
 
 
 def test_advantages_are_the_core_s(play: Play) -> None:
-    (tensors, cu_seqs), episodes, plays = play(ECHO, list(range(8)), gamma=0.9)
-    with gem_advantages(plays):
-        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+    (tensors, cu_seqs), episodes, played = play(ECHO, list(range(8)), gamma=0.9)
+    put_advantages(played, tensors, cu_seqs)
     for row, (episode, numbers) in enumerate(zip(episodes, advantages(episodes, "rebn", gamma=0.9))):
-        (view,) = token_views(episode)
-        expected = view.spread(numbers)[1:]
+        (sequence,) = token_sequences(episode)
+        expected = sequence.broadcast(numbers)[1:]
         assert tensors["advantages"][row, : len(expected)].tolist() == pytest.approx(expected, abs=1e-6)
         assert not tensors["advantages"][row, len(expected) :].any()
-    assert len(plays.ledger) == 0
+    assert len(played.ledger) == 0
 
 
-def test_a_crash_costs_its_own_episode_only(play: Play) -> None:
-    (tensors, cu_seqs), episodes, plays = play("test:Moody-v0", [0, 1, 2, 3])
+def test_an_environment_error_fails_its_own_episode_only(play: Play) -> None:
+    (tensors, cu_seqs), episodes, played = play(MOODY, [0, 1, 2, 3])
     assert [e.failed for e in episodes] == [False, True, False, True]
     assert tensors["action_mask"].sum(-1).bool().tolist() == [True, False, True, False]
-    with gem_advantages(plays):
-        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+    put_advantages(played, tensors, cu_seqs)
     assert not tensors["advantages"][[1, 3]].any()
 
 
-def test_a_batch_of_nothing_but_failed_episodes_leaves_the_weights_finite(play: Play, running: tuple[Any, Any]) -> None:
-    (tensors, cu_seqs), episodes, plays = play("test:Moody-v0", [1, 3])
+def test_a_batch_of_failed_episodes_leaves_the_weights_finite(play: Play, running: tuple[Any, Any]) -> None:
+    (tensors, cu_seqs), episodes, played = play(MOODY, [1, 3])
     assert all(e.failed for e in episodes)
-    actor = PlainActor(running[0].actor, True)
-    with gem_advantages(plays):
+    actor = UnshardedActor(running[0].actor, True)
+    with with_gem(played):
         rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
         actor.update(tensors, 1)
     assert all(torch.isfinite(p).all() for p in actor.model.parameters())
 
 
-def test_without_the_guard_rl2_would_lose_the_model(play: Play, running: tuple[Any, Any]) -> None:
-    """Why `count_total` is replaced; where this fails, RL2 has mended it and the replacement can go."""
-    (tensors, cu_seqs), _, plays = play("test:Moody-v0", [1, 3])
-    with gem_advantages(plays):
-        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
-    actor = PlainActor(running[0].actor, True)
+def test_without_the_guard_such_a_batch_makes_the_weights_nan(play: Play, running: tuple[Any, Any]) -> None:
+    """Why `count_total` is replaced; if this fails, RL2 has fixed it and the replacement can go."""
+    (tensors, cu_seqs), _, played = play(MOODY, [1, 3])
+    put_advantages(played, tensors, cu_seqs)
+    actor = UnshardedActor(running[0].actor, True)
     actor.update(tensors, 1)
     assert any(torch.isnan(p).any() for p in actor.model.parameters())
 
 
-def test_groups_that_rl2_filters_out_are_no_hindrance(play: Play, running: tuple[Any, Any]) -> None:
-    """`dynamic_filtering` drops groups of equal returns between rollout and advantages; the others keep their credit."""
-    config = running[1].config
-    config.responses_per_prompt, config.dynamic_filtering = 2, True
+def test_groups_that_rl2_filters_out_do_not_disturb_the_others(play: Play, running: tuple[Any, Any]) -> None:
+    """`dynamic_filtering` drops groups of equal returns between rollout and advantages."""
+    rollout_settings = running[1].config
+    rollout_settings.responses_per_prompt, rollout_settings.dynamic_filtering = 2, True
     try:
         seeds = [seed for seed in range(0, 36, 3) for _ in range(2)]
-        (tensors, cu_seqs), episodes, plays = play(ECHO, seeds, advantage="grpo")
+        (tensors, cu_seqs), episodes, played = play(ECHO, seeds, advantage="grpo")
     finally:
-        config.responses_per_prompt = 1
+        rollout_settings.responses_per_prompt = 1
     pairs = list(zip(episodes[::2], episodes[1::2]))
     kept = [e for pair in pairs if pair[0].total_reward != pytest.approx(pair[1].total_reward) for e in pair]
     assert 0 < len(kept) < len(episodes)
-    with gem_advantages(plays):
-        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
-    expected = {view.ids: numbers[0] for e, numbers in zip(kept, advantages(kept, "grpo")) for view in token_views(e)}
+    put_advantages(played, tensors, cu_seqs)
+    expected = {s.ids: numbers[0] for e, numbers in zip(kept, advantages(kept, "grpo")) for s in token_sequences(e)}
     assert len(tensors["states"]) == len(kept)
-    for row, ((ids, _, _),) in enumerate(rows_in((tensors, cu_seqs))):
+    for row, ((ids, _, _),) in enumerate(sequences_in((tensors, cu_seqs))):
         trained = tensors["advantages"][row][tensors["action_mask"][row].bool()]
         assert trained.tolist() == pytest.approx([expected[tuple(ids)]] * len(trained), abs=1e-6)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rebn"])
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "after RL2's own logprobs"])
-def test_equal_rows_of_other_groups_are_not_mistaken(play: Play, running: tuple[Any, Any], estimator: str, again: bool) -> None:
-    """Everybody is asked the same and says the same, and is paid by what no row shows: the start. RL2 drops the odd ones, where
-    nobody is paid, and packs, deals out and gathers the others."""
+def test_episodes_with_equal_ids_keep_their_own_advantages(
+    play: Play, running: tuple[Any, Any], estimator: str, again: bool
+) -> None:
+    """All prompts and completions are equal, and the reward depends on the seed, which no sequence shows. RL2 drops the odd
+    seeds, whose returns are all 0, and packs, scatters and gathers the others."""
     Fickle.paid.clear()
-    config = running[1].config
-    config.responses_per_prompt, config.dynamic_filtering = 2, True
+    rollout_settings = running[1].config
+    rollout_settings.responses_per_prompt, rollout_settings.dynamic_filtering = 2, True
 
     async def same(*args: Any) -> Any:
         return {"meta_info": {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 5, None]]}}
 
     try:
-        with replaced(rl2_rollout, "async_generate", same):
-            (tensors, cu_seqs), episodes, plays = play("test:Fickle-v0", [1, 1, 2, 2, 3, 3, 4, 4], advantage=estimator)
+        with patched(rl2_rollout, "async_generate", same):
+            (tensors, cu_seqs), episodes, played = play(FICKLE, [1, 1, 2, 2, 3, 3, 4, 4], advantage=estimator)
     finally:
-        config.responses_per_prompt = 1
-    assert len({view.ids for e in episodes for view in token_views(e)}) == 1
+        rollout_settings.responses_per_prompt = 1
+    assert len({sequence.ids for e in episodes for sequence in token_sequences(e)}) == 1
     if again:
-        tensors = PlainActor(running[0].actor, True).compute_logps(tensors, 1)
-    with gem_advantages(plays):
-        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
-    paid = tensors["rewards"].sum(-1).tolist()
-    assert sorted(paid[:2]) == sorted(paid[2:]) == [0.0, 1.0]
-    assert tensors["advantages"].sum(-1).tolist() == pytest.approx([1.0 if p else -1.0 for p in paid], abs=1e-4)
-    assert set(tensors) <= {*RL2_S_OWN, "advantages", "old_logps"}, "the loss is given what it knows"
-    assert len(plays.ledger) == 0
+        tensors = UnshardedActor(running[0].actor, True).compute_logps(tensors, 1)
+    put_advantages(played, tensors, cu_seqs)
+    rewards = tensors["rewards"].sum(-1).tolist()
+    assert sorted(rewards[:2]) == sorted(rewards[2:]) == [0.0, 1.0]
+    assert tensors["advantages"].sum(-1).tolist() == pytest.approx([1.0 if r else -1.0 for r in rewards], abs=1e-4)
+    assert set(tensors) <= {*RL2_S_OWN, "advantages", "old_logps"}, "the loss gets only what it knows"
+    assert len(played.ledger) == 0
 
 
-@pytest.mark.parametrize("name", ["states", "action_mask"])
+@pytest.mark.parametrize("name", ["states", "actions", "action_mask"])
 def test_a_batch_changed_on_the_way_stops_training(play: Play, name: str) -> None:
-    (tensors, cu_seqs), _, plays = play(ECHO, [0, 1, 2])
+    (tensors, cu_seqs), _, played = play(ECHO, [0, 1, 2])
     tensors[name] = tensors[name].roll(1, dims=1)
-    with gem_advantages(plays), pytest.raises(RowsLostError, match="none that was played"):
-        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+    with pytest.raises(BatchMismatchError, match="sequence 0 of RL2's batch is not what was played"):
+        put_advantages(played, tensors, cu_seqs)
 
 
-def test_a_batch_that_lost_its_numbers_stops_training(play: Play) -> None:
-    (tensors, cu_seqs), _, plays = play(ECHO, [0, 1, 2])
+def test_a_batch_without_episode_numbers_stops_training(play: Play) -> None:
+    (tensors, cu_seqs), _, played = play(ECHO, [0, 1, 2])
     del tensors["gem_number"]
-    with gem_advantages(plays), pytest.raises(RowsLostError, match="no 'gem_number'"):
-        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+    with pytest.raises(BatchMismatchError, match="no 'gem_number'"):
+        put_advantages(played, tensors, cu_seqs)
 
 
-def test_rows_of_two_episodes_are_no_trajectory(play: Play) -> None:
-    (tensors, cu_seqs), _, plays = play(ECHO, [0, 1, 2])
-    with gem_advantages(plays), pytest.raises(RowsLostError, match="none that was played"):
-        rl2_ppo.compute_advantages(None, tensors, cu_seqs[[0, 2, 3]], 1)
+def test_a_trajectory_of_two_episodes_stops_training(play: Play) -> None:
+    (tensors, cu_seqs), _, played = play(ECHO, [0, 1, 2])
+    with pytest.raises(BatchMismatchError, match="trajectory 0 of RL2's batch.*is not what was played"):
+        put_advantages(played, tensors, cu_seqs[[0, 2, 3]])
 
 
-def test_a_slow_environment_holds_up_its_own_episode_only(play: Play) -> None:
+def test_a_trajectory_that_lost_a_sequence_stops_training(play: Play) -> None:
+    (tensors, cu_seqs), episodes, played = play(ECHO, [2, 5], wrappers="concat_chat(window=1)")
+    assert len(token_sequences(episodes[1])) > 1
+    tensors, cu_seqs[-1] = {name: tensor[:-1] for name, tensor in tensors.items()}, cu_seqs[-1] - 1
+    with pytest.raises(BatchMismatchError, match="trajectory 1 of RL2's batch is not what was played: it has"):
+        put_advantages(played, tensors, cu_seqs)
+
+
+def test_a_slow_environment_delays_its_own_episode_only(play: Play) -> None:
     began = time.monotonic()
-    _, episodes, _ = play("test:Slow-v0", [0, *range(2, 10)])
+    _, episodes, _ = play(SLOW, [0, *range(2, 10)])
     assert episodes[0].seconds >= 2.0
     assert max(e.seconds for e in episodes[1:]) < 2.0
     assert time.monotonic() - began < 30
@@ -215,26 +233,26 @@ def test_the_horizon_grows_with_rl2_s_step(play: Play) -> None:
     assert turns == [1, 2, 3]
 
 
-def test_no_row_outgrows_what_rl2_takes(play: Play, running: tuple[Any, Any]) -> None:
-    running[1].plays.max_context, before = 64, running[1].plays.max_context
+def test_no_sequence_is_longer_than_rl2_takes(play: Play, running: tuple[Any, Any]) -> None:
+    running[1].episodes.max_context, before = 64, running[1].episodes.max_context
     try:
         (tensors, _), episodes, _ = play(ECHO, [2, 5, 8], max_turn_tokens=64)
     finally:
-        running[1].plays.max_context = before
+        running[1].episodes.max_context = before
     assert tensors["states"].shape[1] <= 64
     assert {e.stop.value for e in episodes} & {"context_full"}
 
 
-def test_evaluation_is_not_credited(play: Play) -> None:
-    found, episodes, plays = play(ECHO, [0, 1, 2], train=False)
-    assert found is None
+def test_episodes_of_an_evaluation_wait_for_no_advantages(play: Play) -> None:
+    batch, episodes, played = play(ECHO, [0, 1, 2], train=False)
+    assert batch is None
     assert len(episodes) == 3
-    assert len(plays.ledger) == 0
+    assert len(played.ledger) == 0
 
 
-def test_the_servers_sample_from_the_weights_they_were_sent(play: Play, running: tuple[Any, Any]) -> None:
-    config, rollout = running
-    actor = PlainActor(config.actor, True)
+def test_the_servers_sample_from_the_weights_they_received(play: Play, running: tuple[Any, Any]) -> None:
+    settings, rollout = running
+    actor = UnshardedActor(settings.actor, True)
     before = {n: p.detach().clone() for n, p in actor.model.named_parameters()}
     with torch.no_grad():
         for p in actor.model.parameters():
@@ -243,8 +261,8 @@ def test_the_servers_sample_from_the_weights_they_were_sent(play: Play, running:
         rollout.update(actor, 1)
         batch, _, _ = play(ECHO, [0, 1, 2, 3])
         actor.model.eval()
-        for rows in rows_in(batch):
-            for ids, mask, logprobs in rows:
+        for trajectory in sequences_in(batch):
+            for ids, mask, logprobs in trajectory:
                 assert logprobs == pytest.approx([p * m for p, m in zip(logprobs_of(actor.model, ids), mask)], abs=1e-3)
     finally:
         with torch.no_grad():
@@ -254,26 +272,26 @@ def test_the_servers_sample_from_the_weights_they_were_sent(play: Play, running:
 
 
 def test_an_error_of_the_servers_ends_the_run(play: Play) -> None:
-    async def refusing(*args: Any) -> Any:
+    async def failing(*args: Any) -> Any:
         return {"error": {"message": "out of memory"}}
 
-    with replaced(rl2_rollout, "async_generate", refusing), pytest.raises(PolicyError, match="out of memory"):
+    with patched(rl2_rollout, "async_generate", failing), pytest.raises(EngineError, match="out of memory"):
         play(ECHO, [0, 1])
 
 
 def test_servers_that_failed_once_are_asked_again(play: Play) -> None:
     ask, calls = rl2_rollout.async_generate, []
 
-    async def hiccup(*args: Any) -> Any:
+    async def failing_once(*args: Any) -> Any:
         calls.append(args)
         return {"error": {"message": "a hiccup"}} if len(calls) == 1 else await ask(*args)
 
-    with replaced(rl2_rollout, "async_generate", hiccup):
+    with patched(rl2_rollout, "async_generate", failing_once):
         _, episodes, _ = play(ECHO, [0, 1], retries=1)
     assert not any(e.failed for e in episodes)
 
 
-def test_a_row_without_a_start_is_refused(running: tuple[Any, Any]) -> None:
+def test_a_data_row_without_a_seed_is_rejected(running: tuple[Any, Any]) -> None:
     with pytest.raises(ConfigError, match="carries no gem task"):
         running[1]([{"extra_info": {}}], True, 1)
 
@@ -291,45 +309,60 @@ def test_metrics_show_the_true_return(play: Play, monkeypatch: pytest.MonkeyPatc
 def test_rl2_s_own_metrics_do_not_depend_on_which_episode_came_first(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: dict[str, float] = {}
     monkeypatch.setattr("wandb.log", lambda values, step: logged.update(values))
-    _, episodes, _ = play("test:Moody-v0", [1, 0, 2])
+    _, episodes, _ = play(MOODY, [1, 0, 2])
     assert [e.failed for e in episodes] == [True, False, False]
     assert logged["scores/train"] == pytest.approx(sum(e.total_reward or 0.0 for e in episodes) / 2)
     assert logged["n_turns/train"] == 2
     logged.clear()
-    play("test:Moody-v0", [1, 3])
+    play(MOODY, [1, 3])
     assert logged["gem/failed/train"] == 1.0
     assert {"response_length/train"} <= set(logged) and not {"scores/train", "n_turns/train"} & set(logged)
 
 
-def test_a_paused_turn_goes_on_with_the_tokens_it_has() -> None:
-    """What RL2's main branch does for partial rollouts: an abort with some tokens, or none, and later the rest."""
-    asked: list[tuple[list[int], int]] = []
-    answers = [([7, 8], "abort"), ([], "abort"), ([9, 2], "stop")]
+def test_each_update_is_written_to_the_metrics_file(play: Play, running: tuple[Any, Any], tmp_path_factory: Any) -> None:
+    path = str(tmp_path_factory.mktemp("metrics") / "metrics.jsonl")
+    (tensors, cu_seqs), episodes, played = play(MOODY, [0, 1, 2, 3], metrics=path)
+    actor = UnshardedActor(running[0].actor, True)
+    with with_gem(played):
+        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+        actor.update(tensors, 1)
+    (line,) = read_metrics(path)
+    returns = [e.total_reward for e in episodes if not e.failed]
+    assert (line["step"], line["episodes"], line["failed"], line["turns"]) == (0, 4, 0.5, 2.0)
+    assert line["return"] == pytest.approx(sum(returns) / 2)
+    assert line["tokens"] == int(tensors["action_mask"].sum())
+    assert line["grad_norm"] > 0 and math.isfinite(line["loss"]) and line["advantage_abs"] > 0 and line["seconds"] > 0
+
+
+def generate(answer: dict[str, Any], asked: list[Any] | None = None, **policy: Any) -> Any:
+    """One turn on a router that gives this answer."""
 
     async def ask(ids: list[int], params: dict[str, Any]) -> dict[str, Any]:
-        asked.append((list(ids), params["max_new_tokens"]))
-        new, why = answers[len(asked) - 1]
-        meta: dict[str, Any] = {"finish_reason": {"type": why}, "output_token_logprobs": [[-0.5, i, None] for i in new]}
-        return {"text": "", "meta_info": meta}
+        if asked is not None:
+            asked.append((ids, params))
+        return answer
 
-    async def run() -> Any:
-        step, gate = [0], Gate()
-        turn = asyncio.ensure_future(RouterPolicy(ask, {}, gate, lambda: step[0]).generate([1, 1], Sampling(max_tokens=6)))
-        for number in (1, 2):
-            await gate.closed()
-            assert len(asked) == number and not turn.done(), "nothing may be asked of paused servers"
-            step[0] = number
-            gate.open()
-        return await turn
-
-    found = asyncio.run(run())
-    assert asked == [([1, 1], 6), ([1, 1, 7, 8], 4), ([1, 1, 7, 8], 4)]
-    assert (found.ids, found.finish, found.versions) == ((7, 8, 9, 2), FinishReason.STOP, (0, 2))
+    engine = EnginePolicy(ask, {"temperature": 0.5, "stop_token_ids": [9]}, lambda: 3, **policy)
+    return asyncio.run(engine.generate([1, 2], Sampling(max_tokens=6)))
 
 
-def test_an_abort_that_nobody_asked_for_ends_the_run() -> None:
-    async def ask(ids: list[int], params: dict[str, Any]) -> dict[str, Any]:
-        return {"meta_info": {"finish_reason": {"type": "abort"}}}
+def test_a_generation_stops_at_the_end_of_the_template_s_turn() -> None:
+    asked: list[Any] = []
+    answer = {"meta_info": {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 7, None], [-0.1, 4, None]]}}
+    generation = generate(answer, asked, turn_end=4)
+    assert asked == [([1, 2], {"temperature": 0.5, "stop_token_ids": [4, 9], "max_new_tokens": 6, "no_stop_trim": True})]
+    assert (generation.ids, generation.logprobs, generation.finish) == ((7, 4), (-0.5, -0.1), FinishReason.STOP)
+    assert generation.versions == (3, 3)
 
-    with pytest.raises(PolicyError, match="nobody had paused"):
-        asyncio.run(RouterPolicy(ask, {}, None, lambda: 0).generate([1], Sampling(max_tokens=6)))
+
+@pytest.mark.parametrize(
+    ("meta", "message"),
+    [
+        ({"finish_reason": {"type": "abort"}}, "aborted a generation"),
+        ({"finish_reason": {"type": "abort", "status_code": 400, "message": "too long"}}, "rejected a request.*too long"),
+        ({"finish_reason": {"type": "stop"}, "completion_tokens": 3}, "without logprobs"),
+    ],
+)
+def test_an_answer_outside_the_contract_ends_the_run(meta: dict[str, Any], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        generate({"meta_info": meta})

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedRow, run
+from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, run
 from gem_core.adapter_kit.conformance.golden import END
 from gem_core.adapter_kit.conformance.kit import check_ranks, check_rows
 from gem_core.adapter_kit.conformance.reference import reference_path
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.training.advantage import advantages
-from gem_core.training.sequences import channel_rewards, placeholder, token_views
+from gem_core.training.sequences import channel_rewards, padding_sequence, token_sequences
 from gem_core.types import Episode
 
 BY_NAME = {case.name: case for case in CASES}
@@ -30,7 +30,7 @@ ADAPTER = Adapter(
     python=">=3.10",
     platforms=("*",),
     install=(),
-    capabilities=Capabilities(several_rows=True, masked_turns=True, failed_episodes=True, groups=True, critic_values=True),
+    capabilities=Capabilities(several_sequences=True, masked_turns=True, failed_episodes=True, groups=True, critic_values=True),
     status="ready",
     summary="a trainer for tests",
 )
@@ -42,13 +42,13 @@ class Sound:
     adapter = ADAPTER
     version = "1"
     carries = frozenset({"logprobs", "rewards", "total"})
-    row_per_turn = False
-    settled_placeholders = False
+    sequence_per_turn = False
+    padding_has_logprobs = False
 
-    def train(self, case: Case) -> list[TrainedRow]:
+    def train(self, case: Case) -> list[TrainedSequence]:
         return self._rows(case, case.episodes)
 
-    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedRow]]:
+    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         return [self._rows(case, part) for part in parts]
 
     def gradient(self, case: Case) -> dict[str, Any]:
@@ -57,16 +57,16 @@ class Sound:
     def gradient_factor(self, case: Case) -> float:
         return 1.0
 
-    def _rows(self, case: Case, part: Sequence[Episode]) -> list[TrainedRow]:
+    def _rows(self, case: Case, part: Sequence[Episode]) -> list[TrainedSequence]:
         numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
         credit = {id(episode): per_turn for episode, per_turn in zip(case.episodes, numbers)}
         found = []
         for episode in part:
-            views = token_views(episode) or [placeholder(episode.prompt_ids(0) if episode.turns else (END,), END)]
+            views = token_sequences(episode) or [padding_sequence(episode.prompt_ids(0) if episode.turns else (END,), END)]
             total = math.nan if episode.failed else episode.total_reward
             found += [
-                TrainedRow(
-                    v.ids, v.mask, v.spread(credit[id(episode)]), v.logprobs, channel_rewards(episode, v, case.gamma), total
+                TrainedSequence(
+                    v.ids, v.mask, v.broadcast(credit[id(episode)]), v.logprobs, channel_rewards(episode, v, case.gamma), total
                 )
                 for v in views
             ]
@@ -76,37 +76,39 @@ class Sound:
 class Flawed(Sound):
     """The same with its rows spoiled."""
 
-    def __init__(self, spoil: Callable[[list[TrainedRow]], list[TrainedRow]], carries: frozenset[str] = Sound.carries) -> None:
+    def __init__(
+        self, spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]], carries: frozenset[str] = Sound.carries
+    ) -> None:
         self.spoil, self.carries = spoil, carries
 
-    def _rows(self, case: Case, part: Sequence[Episode]) -> list[TrainedRow]:
+    def _rows(self, case: Case, part: Sequence[Episode]) -> list[TrainedSequence]:
         return self.spoil(super()._rows(case, part))
 
 
-def each(**changes: Any) -> Callable[[list[TrainedRow]], list[TrainedRow]]:
+def each(**changes: Any) -> Callable[[list[TrainedSequence]], list[TrainedSequence]]:
     """Changes fields of every row; a function is given the row."""
     return lambda rows: [replace(r, **{k: v(r) if callable(v) else v for k, v in changes.items()}) for r in rows]
 
 
-def first(**changes: Any) -> Callable[[list[TrainedRow]], list[TrainedRow]]:
+def first(**changes: Any) -> Callable[[list[TrainedSequence]], list[TrainedSequence]]:
     """The same for the first row."""
     return lambda rows: each(**changes)(rows[:1]) + rows[1:]
 
 
-def minus_seven(row: TrainedRow) -> list[float]:
+def minus_seven(row: TrainedSequence) -> list[float]:
     return [p if p else -7.0 for p in row.logprobs or ()]
 
 
-def shifted(rows: list[TrainedRow]) -> list[TrainedRow]:
+def shifted(rows: list[TrainedSequence]) -> list[TrainedSequence]:
     """Each row has the total of the one before it: their sum is right."""
     return [replace(row, total=before.total) for row, before in zip(rows, [rows[-1], *rows])]
 
 
-def last_one_only(row: TrainedRow) -> list[float]:
+def last_one_only(row: TrainedSequence) -> list[float]:
     return [r if i == len(row.ids) - 1 else 0.0 for i, r in enumerate(row.rewards or ())]
 
 
-def moved(row: TrainedRow) -> list[float]:
+def moved(row: TrainedSequence) -> list[float]:
     """All of it on the first token, which nobody sampled."""
     return [sum(row.rewards or ()), *[0.0] * (len(row.ids) - 1)]
 
@@ -120,7 +122,7 @@ def test_every_golden_case_passes_a_sound_harness() -> None:
     ]
 
 
-FLAWS: list[tuple[str, Callable[[list[TrainedRow]], list[TrainedRow]], Case, str]] = [
+FLAWS: list[tuple[str, Callable[[list[TrainedSequence]], list[TrainedSequence]], Case, str]] = [
     ("no logprobs", each(logprobs=None), RAGGED, "row 0 has no `logprobs`"),
     ("no logprobs in one row", lambda rows: [*rows[:-1], replace(rows[-1], logprobs=None)], RAGGED, "row 3 has no `logprobs`"),
     ("logprobs where nobody sampled", each(logprobs=minus_seven), RAGGED, "nobody sampled has the logprob -7.0"),
@@ -149,7 +151,7 @@ FLAWS: list[tuple[str, Callable[[list[TrainedRow]], list[TrainedRow]], Case, str
 
 
 @pytest.mark.parametrize(("spoil", "case", "says"), [f[1:] for f in FLAWS], ids=[f[0] for f in FLAWS])
-def test_the_kit_sees_a_flaw(spoil: Callable[[list[TrainedRow]], list[TrainedRow]], case: Case, says: str) -> None:
+def test_the_kit_sees_a_flaw(spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]], case: Case, says: str) -> None:
     wrong = Flawed(spoil)
     with pytest.raises(AssertionError, match=says):
         check_rows(wrong, case, wrong.train(case))
@@ -158,7 +160,7 @@ def test_the_kit_sees_a_flaw(spoil: Callable[[list[TrainedRow]], list[TrainedRow
 
 
 @pytest.mark.parametrize("spoil", [each(logprobs=minus_seven), first(total=math.nan), each(rewards=None)])
-def test_the_kit_sees_a_flaw_on_ranks(spoil: Callable[[list[TrainedRow]], list[TrainedRow]]) -> None:
+def test_the_kit_sees_a_flaw_on_ranks(spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]]) -> None:
     check_ranks(Sound(), RAGGED)
     with pytest.raises(AssertionError):
         check_ranks(Flawed(spoil), RAGGED)
@@ -194,7 +196,7 @@ def test_a_harness_says_what_it_carries(carries: set[str], says: str) -> None:
 
 def test_a_harness_may_say_that_placeholders_have_the_trainers_logprobs() -> None:
     settled = Flawed(first(logprobs=minus_seven))
-    settled.settled_placeholders = True
+    settled.padding_has_logprobs = True
     check_rows(settled, CRASH, settled.train(CRASH))
     with pytest.raises(AssertionError, match="nobody sampled has the logprob"):
         check_rows(settled, RAGGED, settled.train(RAGGED))
@@ -208,7 +210,7 @@ def test_each_gradient_is_committed() -> None:
 def test_the_second_gradient_shows_who_counts_what_is_not_trained() -> None:
     """In the first, the sampled tokens are the trained ones, and no row is a placeholder."""
     for case, more in zip(GRADIENT_CASES, (False, True)):
-        views = [view for episode in case.episodes for view in token_views(episode)]
+        views = [view for episode in case.episodes for view in token_sequences(episode)]
         sampled, trained = sum(t >= 0 for v in views for t in v.turn_of), sum(sum(v.mask) for v in views)
         assert (sampled > 1.2 * trained) is more
         assert any(episode.failed for episode in case.episodes) is more

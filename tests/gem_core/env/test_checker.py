@@ -21,12 +21,12 @@ from project import ROOT
 from gem_core import Env, list_envs, register, run_episode
 from gem_core.__main__ import main
 from gem_core.env import registry
+from gem_core.env.action_format import ActionFormat
 from gem_core.env.checker import CHECKS, check_env, find_problems
 from gem_core.env.transcripts import SEEDS, transcripts, transcripts_elsewhere
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import CheckError, ConfigError, MissingDependencyError, UnknownNameError
 from gem_core.policies.players import player_named
-from gem_core.wrappers.formats import ActionFormat
 
 ELSEWHERE = ("agentgym:", "openenv:", "terminal:", "web:")
 """Servers, the sandbox and the browser: what is slow, or needs more than this environment has, is checked in tests/gem_envs."""

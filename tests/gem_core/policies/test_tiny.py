@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gem_core import Message, Renderer, Sampling, run_batch, tasks_for, token_views
+from gem_core import Message, Renderer, Sampling, run_batch, tasks_for, token_sequences
 from gem_core.errors import ConfigError
 from gem_core.policies import TransformersPolicy, load_smollm2, load_tiny, tiny_model_path
 
@@ -103,7 +103,7 @@ def test_it_plays_weakly_but_in_the_right_form(tiny, variant, least, most):
     assert least < sum(e.success for e in episodes) / len(episodes) < most
     malformed = sum(bool(e.final_info.get("format_error")) for e in episodes)
     assert malformed <= 10
-    assert all(len(token_views(e)) == 1 for e in episodes)
+    assert all(len(token_sequences(e)) == 1 for e in episodes)
 
 
 # The real model is too large for a test; that it cannot be had is not.

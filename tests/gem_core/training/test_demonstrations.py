@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from byte_tokenizer import ByteTokenizer
 
-from gem_core import RandomPlayer, Renderer, Rollout, ScriptedPolicy, run_batch, tasks_for, token_views
+from gem_core import RandomPlayer, Renderer, Rollout, ScriptedPolicy, run_batch, tasks_for, token_sequences
 from gem_core.errors import ConfigError
 from gem_core.training.demonstrations import tokenised
 
@@ -33,7 +33,7 @@ def test_the_tokens_are_those_of_an_episode_that_a_model_sampled() -> None:
 def test_only_what_the_player_said_is_marked() -> None:
     tokenizer = ByteTokenizer()
     for episode in played():
-        (view,) = token_views(tokenised(episode, Renderer(tokenizer)))
+        (view,) = token_sequences(tokenised(episode, Renderer(tokenizer)))
         assert view.logprobs is None
         for turn, start, end in view.spans:
             assert tokenizer.decode(list(view.ids[start : end - 1])) == episode.turns[turn].action
@@ -43,7 +43,7 @@ def test_only_what_the_player_said_is_marked() -> None:
 
 def test_a_rewritten_context_begins_a_new_row() -> None:
     for episode in played("concat"):
-        views = token_views(tokenised(episode, Renderer(ByteTokenizer())))
+        views = token_sequences(tokenised(episode, Renderer(ByteTokenizer())))
         assert len(views) == len(episode.turns)
 
 

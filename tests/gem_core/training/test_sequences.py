@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gem_core import Episode, StopReason, TokenView, Turn, TurnStatus, token_views
+from gem_core import Episode, StopReason, TokenSequence, Turn, TurnStatus, token_sequences
 from gem_core.errors import ConfigError, NotTrainableError
-from gem_core.training.sequences import channel_rewards, discounted_returns, placeholder
+from gem_core.training.sequences import channel_rewards, discounted_returns, padding_sequence
 
 
 def turn(
@@ -28,7 +28,7 @@ def episode(*turns: Turn, stop: StopReason = StopReason.TERMINATED) -> Episode:
 
 
 def layout(*turns: Turn) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    return [(row.ids, row.turn_of) for row in token_views(episode(*turns))]
+    return [(row.ids, row.turn_of) for row in token_sequences(episode(*turns))]
 
 
 def test_turns_that_extend_each_other_share_a_row() -> None:
@@ -64,41 +64,41 @@ def test_a_turn_without_tokens_is_context_only() -> None:
 
 
 def test_a_masked_turn_keeps_its_tokens_and_is_not_trained() -> None:
-    (row,) = token_views(episode(turn((1,), (2, 3)), turn((4,), (5,), status=TurnStatus.MASKED), turn((6,), (7,))))
+    (row,) = token_sequences(episode(turn((1,), (2, 3)), turn((4,), (5,), status=TurnStatus.MASKED), turn((6,), (7,))))
     assert row.turn_of == (-1, 0, 0, -1, 1, -1, 2)
     assert row.mask == (0, 1, 1, 0, 0, 0, 1)
     assert row.trained == {0, 2}
-    assert row.spread([0.5, 9.0, -1.0]) == [0.0, 0.5, 0.5, 0.0, 0.0, 0.0, -1.0]
+    assert row.broadcast([0.5, 9.0, -1.0]) == [0.0, 0.5, 0.5, 0.0, 0.0, 0.0, -1.0]
     assert row.spans == ((0, 1, 3), (1, 4, 5), (2, 6, 7))
     assert row.prompt_length == 1
 
 
 @pytest.mark.parametrize("stop", [s for s in StopReason if s.failed])
 def test_a_failed_episode_has_no_rows(stop: StopReason) -> None:
-    assert token_views(episode(turn(), turn(reward=None, status=TurnStatus.FAILED), stop=stop)) == []
+    assert token_sequences(episode(turn(), turn(reward=None, status=TurnStatus.FAILED), stop=stop)) == []
 
 
 def test_logprobs_stand_beside_their_ids() -> None:
-    (row,) = token_views(episode(turn((1, 1), (2, 3)), turn((1,), (4,))))
+    (row,) = token_sequences(episode(turn((1, 1), (2, 3)), turn((1,), (4,))))
     assert row.logprobs == (0.0, 0.0, -0.2, -0.3, 0.0, -0.4)
 
 
 def test_logprobs_that_are_missing_are_missing_for_their_row_only() -> None:
-    rows = token_views(
+    rows = token_sequences(
         episode(turn((1,), (2,)), turn((1,), (3,), logprobs=False), turn((1,), (4,)), turn((5,), (6,), restarted=True))
     )
     assert [row.logprobs for row in rows] == [None, (0.0, -0.6)]
-    (row,) = token_views(episode(turn((1,), (), logprobs=False), turn((1,), (4,))))
+    (row,) = token_sequences(episode(turn((1,), (), logprobs=False), turn((1,), (4,))))
     assert row.logprobs == (0.0, 0.0, -0.4), "a turn without tokens needs none"
 
 
 def test_text_without_ids_cannot_be_trained() -> None:
     with pytest.raises(NotTrainableError, match="text-only"):
-        token_views(Episode("test:Env", 1, (turn(),), StopReason.TERMINATED, trainable=False))
+        token_sequences(Episode("test:Env", 1, (turn(),), StopReason.TERMINATED, trainable=False))
 
 
 def test_a_placeholder_trains_nothing() -> None:
-    row = placeholder([1, 2], 7)
+    row = padding_sequence([1, 2], 7)
     assert (row.ids, row.turn_of, row.mask, row.logprobs) == ((1, 2, 7), (-1, -1, -1), (0, 0, 0), (0.0, 0.0, 0.0))
     assert channel_rewards(episode(), row, 0.9) == [0.0, 0.0, 0.0]
     assert row.prompt_length == 3
@@ -123,13 +123,13 @@ def test_returns_are_discounted_from_the_last_turn_back() -> None:
 
 def test_channel_rewards_are_the_rewards_in_the_plain_case() -> None:
     played = episode(turn((1,), (2, 3), 0.25), turn((1,), (4,), 0.0), turn((1,), (5, 6), 2.0))
-    (row,) = token_views(played)
+    (row,) = token_sequences(played)
     assert channel_rewards(played, row, 0.9) == pytest.approx([0, 0, 0.25, 0, 0.0, 0, 0, 2.0], abs=1e-15)
 
 
 def test_the_reward_of_a_masked_turn_reaches_the_turn_before_it() -> None:
     played = episode(turn((1,), (2,), 1.0), turn((1,), (3,), 4.0, status=TurnStatus.MASKED), turn((1,), (4,), 8.0))
-    (row,) = token_views(played)
+    (row,) = token_sequences(played)
     # G = 1 + 0.5 * (4 + 0.5 * 8) = 5, 8, 8; trained are turns 0 and 2: 5 - 0.5 * 8 = 1 and 8
     assert channel_rewards(played, row, 0.5) == [0, 1.0, 0, 0, 0, 8.0]
 
@@ -144,7 +144,7 @@ turns = st.builds(
 )
 
 
-def in_row_recursion(row: TokenView, rewards: list[float], gamma: float) -> dict[int, float]:
+def in_row_recursion(row: TokenSequence, rewards: list[float], gamma: float) -> dict[int, float]:
     """What a framework computes: over the trained turns of one row, from the last back."""
     found: dict[int, float] = {}
     following = 0.0
@@ -163,7 +163,7 @@ def test_a_frameworks_recursion_gives_back_every_return(played: list[Turn], gamm
     whole = episode(*played)
     returns = discounted_returns(whole.rewards, gamma)
     found: dict[int, float] = {}
-    for row in token_views(whole):
+    for row in token_sequences(whole):
         rewards = channel_rewards(whole, row, gamma)
         assert len(rewards) == len(row.ids)
         assert all(r == 0.0 for r, m in zip(rewards, row.mask) if not m)
@@ -178,7 +178,7 @@ def test_a_frameworks_recursion_gives_back_every_return(played: list[Turn], gamm
 def test_rows_hold_every_sampled_token_once_and_in_order(played: list[Turn]) -> None:
     whole = episode(*played)
     sampled: list[tuple[int, int]] = []
-    for row in token_views(whole):
+    for row in token_sequences(whole):
         assert row.turn_of[-1] >= 0
         assert row.logprobs is not None
         assert len(row.ids) == len(row.turn_of) == len(row.logprobs)
@@ -196,5 +196,5 @@ def test_no_reward_is_lost_or_made_up(played: list[Turn]) -> None:
     """Invariant 2: without masked turns, what stands on trained tokens of one row sums to what the environment paid."""
     one_row = [turn(t.added_ids or (1,), t.action_ids, t.reward) for t in played]
     whole = episode(*one_row)
-    paid = sum(sum(r * m for r, m in zip(channel_rewards(whole, row, 1.0), row.mask)) for row in token_views(whole))
+    paid = sum(sum(r * m for r, m in zip(channel_rewards(whole, row, 1.0), row.mask)) for row in token_sequences(whole))
     assert paid == pytest.approx(sum(whole.rewards), abs=1e-9)

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from scripted_env import AsyncEnv, ScriptedEnv
 
 from gem_core import Context, Env, Message, make
+from gem_core.env.action_format import ActionFormat
 from gem_core.errors import ConfigError
 from gem_core.wrappers.episode_statistics import Statistics
-from gem_core.wrappers.formats import ActionFormat, Boxed, Code, React, ToolCall, last_boxed
+from gem_core.wrappers.formats import Boxed, Code, React, ToolCall, last_boxed
 from gem_core.wrappers.history import Concat, ConcatChat, ConcatChatOnReset
 from gem_core.wrappers.limits import TokenLimit, TurnLimit
 

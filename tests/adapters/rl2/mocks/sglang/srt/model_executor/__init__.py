@@ -1,1 +1,1 @@
-"""Part of the stand-in for SGLang."""
+"""Part of the mock of SGLang."""

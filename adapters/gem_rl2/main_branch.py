@@ -1,0 +1,345 @@
+"""Main branch: the same training with RL2's main branch, another program under the version number of the release.
+
+    from gem_rl2 import GemConfig
+    from gem_rl2.main_branch import train
+
+or `torchrun --nproc_per_node=8 -m gem_rl2.main_branch +gem.env_id=... ...`. It asks an environment for
+`generate(config, tokenizer, router_url, sample)`, which plays an episode. It can pause generation (`partial_rollout`): an
+episode then waits where it is, RL2 sees it as aborted and goes on with an update, and the episode resumes with the tokens it
+has when RL2 asks for it again. This module is all there is for the main branch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import hydra
+import RL2.trainer.ppo as rl2_ppo
+import RL2.workers.rollout as rl2_rollout
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+from gem_core.adapter_kit.declaration import require
+from gem_core.adapter_kit.patching import patched
+from gem_core.adapter_kit.settings import reject
+from gem_core.errors import ConfigError, EngineError
+from gem_core.types import Episode, Generation, Sampling, Task
+from gem_rl2 import ADAPTER
+from gem_rl2.__main__ import main
+from gem_rl2.config import GemConfig, longest_sequence, rejections, settings_folder
+from gem_rl2.convert import generation_metrics, to_batch
+from gem_rl2.ledger import Ledger, numbered
+from gem_rl2.rollout import Ask, EnginePolicy, Episodes, own_metrics_port, play, server_context
+from gem_rl2.trainer import patched_trainer, process_group, write_data
+
+__all__ = ["MainBranchTrainer", "check_settings", "compose", "generate_function", "train"]
+
+_ACTORS = ("RL2.workers.fsdp.actor", "RL2.workers.megatron.actor")
+
+
+def train(config: GemConfig, settings: Sequence[str]) -> MainBranchTrainer:
+    """Train with RL2's main branch. `settings`: its own, as on its command line. Returns the trainer."""
+    composed = compose(settings)
+    with process_group(rl2_ppo.initialize_global_process_group, True):
+        trainer = MainBranchTrainer(composed, config)
+        asyncio.run(trainer.train())
+    return trainer
+
+
+def generate_function(config: GemConfig) -> Callable[..., Any]:
+    """For an environment file, trained with RL2's own advantages: `generate = generate_function(GemConfig(...))`."""
+    if config.schedule is not None and len(config.schedule.rounds) > 1:
+        raise ConfigError("an environment file does not know the step, so its horizon cannot grow; use MainBranchTrainer")
+    episodes = PausableEpisodes(config)
+
+    async def generate(config: Any, tokenizer: Any, router_url: str, sample: Any) -> None:
+        await episodes.generate(config, tokenizer, router_url, sample)
+        episodes.forget()  # RL2 computes the advantages itself
+
+    return generate
+
+
+def compose(overrides: Sequence[str] = ()) -> Any:
+    """RL2's own PPO settings, changed as on its command line."""
+    with hydra.initialize_config_dir(str(settings_folder()), version_base=None):  # RL2 asks hydra which backend was chosen
+        HydraConfig.instance().set_config(hydra.compose("ppo", overrides=list(overrides), return_hydra_config=True))
+        return hydra.compose("ppo", overrides=list(overrides))
+
+
+def check_settings(settings: Any, config: GemConfig) -> None:
+    """Raise `ConfigError` for all settings that would break gem's promises, with the remedies."""
+    require(ADAPTER)
+    reject(
+        [
+            *rejections(_release_names(settings), config),
+            (
+                settings.rollout.train.partial_rollout and config.episode_deadline is not None,
+                "partial_rollout=true pauses episodes during an update, which counts for episode_deadline; remove one of them",
+            ),
+        ]
+    )
+
+
+def _release_names(settings: Any) -> Any:
+    """The settings by the names they have in the release."""
+    data, rollout, actor = settings.rollout.train, settings.rollout, settings.actor
+    return SimpleNamespace(
+        adv=settings.adv,
+        trainer=settings.trainer,
+        train_data=data,
+        test_data=rollout.test,
+        rollout=SimpleNamespace(env_path=rollout.env_path, max_turns=1, train_sampling_params=data.sampling_params),
+        actor=SimpleNamespace(
+            kl=actor.kl,
+            max_length_per_device=actor.max_length_per_device,
+            max_inference_length_per_device=actor.max_inference_length_per_device,
+            sp_size=actor.get("cp_size", 1),
+            tp_size=actor.get("tp_size", 1),
+        ),
+    )
+
+
+class MainBranchTrainer(rl2_ppo.PPOTrainer):  # type: ignore[misc]
+    """PPOTrainer on gem's episodes, with per-turn advantages; `train` is a coroutine, as in RL2."""
+
+    def __init__(self, settings: Any, config: GemConfig) -> None:
+        self.gem_config = config
+        self._folder = tempfile.TemporaryDirectory(prefix="gem_rl2_")
+        prepare_settings(settings, config, self._folder.name)
+        rollout = partial(MainBranchRollout, config=config, max_context=longest_sequence(_release_names(settings)))
+        with patched(rl2_ppo, "initialize_rollout", rollout, "config"):
+            super().__init__(settings)
+
+    async def train(self) -> None:
+        """Train to the end."""
+        episodes = self.rollout.episodes
+        actors = [sys.modules[name] for name in _ACTORS if name in sys.modules]
+        try:
+            try:
+                with patched_trainer(episodes, "config tensor_dict cu_seqs step", actors):
+                    await super().train()
+            finally:  # on the event loop that asynchronous environments are bound to
+                await episodes.rest()
+        finally:
+            episodes.close()  # RL2 ends its processes itself
+            self._folder.cleanup()
+
+
+def prepare_settings(settings: Any, config: GemConfig, folder: str | Path) -> None:
+    """Check RL2's settings and fill in data and advantages."""
+    check_settings(settings, config)
+    settings.rollout.train.path, settings.rollout.test.path = write_data(config, Path(folder))
+    settings.adv.estimator, settings.adv.gamma = "gem", config.gamma
+
+
+class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
+    """RL2's rollout with gem's episodes."""
+
+    def __init__(self, settings: Any, config: GemConfig, max_context: int | None = None) -> None:
+        context = min(filter(None, (max_context, server_context(settings.server_args))), default=None)
+        self.episodes = PausableEpisodes(config, context)
+        with (
+            patched(rl2_rollout, "RouterArgs", own_metrics_port(rl2_rollout.RouterArgs)),
+            patched(rl2_rollout, "sync_request", announced_as_worker(rl2_rollout.sync_request)),
+        ):
+            super().__init__(settings)
+
+    def _prepare_environment(self) -> None:
+        self.env = SimpleNamespace(generate=self.episodes.generate)
+
+    async def __call__(self, train: bool, step: int) -> Any:
+        self.episodes.updates = step - 1 if train else step
+        request, to_tensors = rl2_rollout.async_request, rl2_rollout.SampleGroup.to_all_tensor_dicts_and_metrics
+
+        def noticing(url: Any, endpoint: str, *args: Any, **kwargs: Any) -> Any:
+            if endpoint == "pause_generation":
+                self.episodes.gate.close()  # a paused server would not answer an episode whose step ends now
+            return request(url, endpoint, *args, **kwargs)
+
+        def with_numbers(group: Any) -> Any:
+            of_samples, metrics = to_tensors(group)
+            return [numbered(s.sample["gem"], sequences) for s, sequences in zip(group.samples, of_samples)], metrics
+
+        with (
+            patched(rl2_rollout, "async_request", noticing),
+            patched(rl2_rollout.SampleGroup, to_tensors.__name__, with_numbers, "self"),
+        ):
+            batch = await super().__call__(train, step)
+        self.episodes.report(step, "train" if train else "test")
+        return batch
+
+
+class Gate:
+    """Open while RL2 lets its servers generate, closed while it has paused them."""
+
+    def __init__(self) -> None:
+        self._opened, self._closed = asyncio.Event(), asyncio.Event()
+        self.open()
+
+    def open(self) -> None:
+        """Allow requests."""
+        self._opened.set()
+        self._closed.clear()
+
+    def close(self) -> None:
+        """Hold requests back until it opens again."""
+        self._opened.clear()
+        self._closed.set()
+
+    async def opened(self) -> None:
+        """Wait until requests are allowed."""
+        await self._opened.wait()
+
+    async def closed(self) -> None:
+        """Wait until they are not."""
+        await self._closed.wait()
+
+
+class PausablePolicy(EnginePolicy):
+    """The router as a policy whose turns resume, with the weights of that time, after a pause."""
+
+    def __init__(self, gate: Gate, *args: Any) -> None:
+        super().__init__(*args)
+        self._gate = gate
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        version, ids, logprobs = self.updates(), [], []
+        while True:
+            await self._gate.opened()
+            new_ids, new_logprobs, reason = await self.request([*prompt_ids, *ids], sampling.max_tokens - len(ids))
+            ids += new_ids
+            logprobs += new_logprobs
+            if reason != "abort" or len(ids) >= sampling.max_tokens:
+                return self.generation(ids, logprobs, reason, version)
+            self._gate.close()
+
+
+class OwnedLedger(Ledger):
+    """Keeps an episode as long as RL2 keeps its sample, which may be for later steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owners: dict[int, weakref.ref[Any]] = {}
+
+    def own(self, number: int, owner: Any) -> None:
+        """Name the sample of an episode."""
+        self._owners[number] = weakref.ref(owner)
+
+    def forget(self) -> None:
+        self._owners = {number: owner for number, owner in self._owners.items() if owner() is not None}
+        self._waiting = {number: episode for number, episode in self._waiting.items() if number in self._owners}
+
+
+class PausableEpisodes(Episodes):
+    """Episodes that RL2 may interrupt by a pause and ask for again."""
+
+    ledger: OwnedLedger
+
+    def __init__(self, config: GemConfig, max_context: int | None = None) -> None:
+        super().__init__(config, max_context)
+        self.ledger, self.gate = OwnedLedger(), Gate()
+        self._running: dict[int, asyncio.Task[Episode]] = {}
+
+    async def generate(self, config: Any, tokenizer: Any, router_url: str, sample: Any) -> None:
+        """RL2's contract: play a sample to its end, or until RL2 pauses. `config`: the section `rollout.train` or `.test`."""
+        status = type(sample.status)
+        if sample.status == status.DONE:
+            return
+        self.gate.open()  # RL2 generates, or it would not ask
+        number = sample.sample.setdefault("gem", next(self.numbers))  # RL2 writes a sample as JSON: no task in it
+        if number not in self._running:
+            task = self.config.task_of(sample.sample, number)
+            self._running[number] = asyncio.ensure_future(self.episode(task, config, tokenizer, router_url))
+        playing, sample.status = self._running[number], status.RUNNING
+        paused = asyncio.ensure_future(self.gate.closed())
+        try:
+            await asyncio.wait({playing, paused}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            playing.cancel()
+            raise
+        finally:
+            paused.cancel()
+        if playing.done():
+            self._running.pop(number, None)  # `rest` may have removed it
+            self._fill(sample, number, playing.result(), tokenizer)
+        sample.status = status.DONE if playing.done() else status.ABORTED
+
+    async def episode(self, task: Task, config: Any, tokenizer: Any, router_url: str) -> Episode:
+        """Play one task."""
+        turn_end = self.prepare(tokenizer).turn_end
+        params: Any = OmegaConf.to_container(config.sampling_params)
+        engine = (_ask(router_url), params, lambda: self.updates, turn_end)
+        policy = PausablePolicy(self.gate, *engine) if config.get("partial_rollout", False) else EnginePolicy(*engine)
+        return await play(self, task, policy, params)
+
+    def forget(self) -> None:
+        """Forget the episodes that are finished."""
+        self._finished, self.ledger = [], OwnedLedger()
+
+    async def rest(self) -> None:
+        """Cancel what is running, before RL2's event loop ends."""
+        for playing in self._running.values():
+            playing.cancel()
+        if self._running:
+            await asyncio.wait(self._running.values())
+        self._running.clear()
+        await self.rollout.pool.rest()
+
+    def _fill(self, sample: Any, number: int, episode: Episode, tokenizer: Any) -> None:
+        """Write an episode into RL2's sample. `rewards` is the whole return; RL2 itself sums the last turns of sequences only."""
+        self.ledger.add(number, episode)
+        self.ledger.own(number, sample)
+        sample.state_dicts, sample.turn = to_batch(episode, self.end_id), len(episode.turns)
+        sample.state_text = tokenizer.decode(sample.state_dicts[-1]["states"], skip_special_tokens=False)
+        for name, values in generation_metrics(episode).items():
+            sample.metrics[name].extend(values)
+        sample.metrics["turns"].append(len(episode.turns))
+        sample.metrics["rewards"].append(episode.total_reward or 0.0)  # RL2 needs a number for a failed episode, too
+
+
+def announced_as_worker(request: Callable[..., Any]) -> Callable[..., Any]:
+    """RL2's requests, with a server announced as routers from 0.2.2 on expect it; they answer `add_worker` with 404."""
+
+    def sync_request(url: str, endpoint: str, *args: Any, **kwargs: Any) -> Any:
+        name, separator, worker = endpoint.partition("?url=")
+        if name != "add_worker" or not separator:
+            return request(url, endpoint, *args, **kwargs)
+        answer = request(url, "workers", json={"url": worker})
+        _wait_for_worker(request, url, worker)
+        return answer
+
+    return sync_request
+
+
+def _wait_for_worker(request: Callable[..., Any], url: str, worker: str, seconds: float = 120.0) -> None:
+    """The router uses a server once it has seen it healthy; a request before that would fail."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        known = request(url, "workers", "GET").get("workers", [])
+        if any(each.get("url") == worker and each.get("is_healthy") for each in known):
+            return
+        time.sleep(0.2)
+    raise EngineError(f"the router at {url} did not accept the server {worker} within {seconds:.0f} s")
+
+
+def _ask(router_url: str) -> Ask:
+    from RL2.utils import communication
+
+    async def ask(ids: list[int], params: dict[str, Any]) -> Any:
+        request = {"input_ids": ids, "sampling_params": params, "return_logprob": True}
+        return await communication.async_request(router_url, "generate", json=request)
+
+    return ask
+
+
+if __name__ == "__main__":
+    main(MainBranchTrainer)
