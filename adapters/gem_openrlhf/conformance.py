@@ -84,7 +84,8 @@ class OpenRLHFHarness(Harness):
         prompts = [(["golden"], [f"golden {i}"], [str(i)], [None]) for i in range(len(episodes))]
         samples, _, _, _ = SamplesGenerator(strategy, prompts, None, tokenizer, [engine]).generate_samples(max_len=_LONGEST)
         samples.sort(key=lambda sample: int(sample.labels[0].label))  # they arrive in the order in which they finish
-        maker = GemExperienceMaker(group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
+        absent: Any = None
+        maker = GemExperienceMaker(group, absent, absent, absent, FixedKLController(0.0), strategy, tokenizer)
         return list(maker.make_experience_batch(samples))
 
     def _group(self, ranks: int) -> Any:
@@ -118,13 +119,13 @@ def read_args(*flags: str) -> Any:
     raise AssertionError("train_ppo_ray ended without a call of get_strategy")
 
 
-class _Replay(AgentExecutorBase):  # type: ignore[misc]
+class _Replay(AgentExecutorBase):
     """An executor that returns existing episodes."""
 
     def __init__(self, config: GemConfig, episodes: Sequence[Episode]) -> None:
         self.config, self.episodes = config, episodes
 
-    async def execute(self, prompt: str, label: str, **_: Any) -> dict[str, Any]:
+    async def execute(self, prompt: str, label: str, *_: Any, **__: Any) -> dict[str, Any]:
         return to_batch(prompt, label, self.config, self.episodes[int(label)], END, logprobs=True)
 
 
@@ -143,8 +144,10 @@ class _Engine:
         return ray.put(asyncio.run(play()))
 
 
-class _RankActor(BaseModelActor):  # type: ignore[misc]
+class _RankActor(BaseModelActor):
     """A rank: the model, and the experiences it received."""
+
+    strategy: Any
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -182,7 +185,7 @@ class _RankActor(BaseModelActor):  # type: ignore[misc]
         """The gradient of one update over all sequences, in two micro-batches, by OpenRLHF's own training step."""
         half = (len(self.items) + 1) // 2
         batches = [make_experience_batch(part) for part in (self.items[:half], self.items[half:])]
-        trainer = GemActorTrainer.__new__(GemActorTrainer)  # without the process group and the replay buffer on a GPU
+        trainer: Any = GemActorTrainer.__new__(GemActorTrainer)  # without the process group and the replay buffer on a GPU
         trainer.actor, trainer.ema_model, trainer.actor_optim, trainer.aux_loss = self.actor, None, None, False
         trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
         trainer.actor_loss_fn = PolicyLoss()

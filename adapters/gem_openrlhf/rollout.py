@@ -26,7 +26,7 @@ from gem_openrlhf.convert import to_batch
 __all__ = ["EnginePolicy", "GemAgentExecutor", "play"]
 
 
-class GemAgentExecutor(AgentExecutorBase):  # type: ignore[misc]
+class GemAgentExecutor(AgentExecutorBase):
     """Plays the task that a label carries."""
 
     def __init__(self) -> None:

@@ -103,7 +103,7 @@ def _class_of(actor: Any) -> Any:
     return actor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
-class GemExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
+class GemExperienceMaker(RemoteExperienceMaker):
     """OpenRLHF's experience maker with per-turn advantages by the estimator of the `GemConfig` that was played."""
 
     last_batch: tuple[BatchMetrics, float] | None = None
@@ -124,12 +124,13 @@ class GemExperienceMaker(RemoteExperienceMaker):  # type: ignore[misc]
         return experiences
 
 
-class GemTraining(ppo_trainer.BasePPOTrainer):  # type: ignore[misc]
+class GemTraining(ppo_trainer.BasePPOTrainer):
     """What OpenRLHF's two trainers share, with gem's advantages. It is a base class between them and their own."""
 
     gem_step = 0
     """Finished updates."""
     gem_log: UpdateLog
+    experience_maker: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -191,7 +192,7 @@ class GemRolloutActor(_class_of(vllm_engine.RolloutRayActor)):  # type: ignore[m
         self.gem_step = step
 
 
-class GemActorTrainer(ppo_actor.ActorPPOTrainer):  # type: ignore[misc]
+class GemActorTrainer(ppo_actor.ActorPPOTrainer):
     """OpenRLHF's optimisation of the policy, which takes sequences without trained tokens, too."""
 
     def training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> dict[str, Any]:

@@ -20,6 +20,8 @@ import tempfile
 from typing import Any
 
 GPUS = 4
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")  # a busy machine takes longer than Ray's defaults
+os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
 
 
 class Cpu(str):
