@@ -43,7 +43,18 @@ import torch
 from continuous import ContinuousPolicy
 from torch.nn import functional
 
-from gem_core import Episode, GemError, HorizonSchedule, Limits, Renderer, Rollout, Sampling, advantages, tasks_for, token_sequences
+from gem_core import (
+    Episode,
+    GemError,
+    HorizonSchedule,
+    Limits,
+    Renderer,
+    Rollout,
+    Sampling,
+    advantages,
+    tasks_for,
+    token_sequences,
+)
 from gem_core.errors import ConfigError
 from gem_core.policies import load_smollm2, load_tiny
 from gem_core.policies.players import RandomPlayer

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from gem_core import Env, register
-from gem_core.execution.vector.factory import make_vec
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.rollout.engine import Rollout, tasks_for
 from gem_core.rollout.renderer import Conversation, Renderer
 from gem_core.types import FinishReason, Generation, Message, Sampling
+from gem_execution.vector.factory import make_vec
 
 SERVER = Path(__file__).parents[1] / "tests" / "adapters" / "rl2" / "sglang_server.py"
 ENV = "benchmark:Uneven-v0"

@@ -80,7 +80,7 @@ def vector_rate(vec: Any, n: int = 128, rounds: int = 100) -> dict[str, float]:
 
 
 def vector_ours(mode: Any) -> dict[str, float]:
-    from gem_core.execution.vector.factory import make_vec
+    from gem_execution.vector.factory import make_vec
 
     with make_vec(GAME, 128, mode=mode, autoreset="same_step") as vec:
         return vector_rate(vec)
@@ -198,7 +198,7 @@ SECONDS = 4.0
 
 def slow_ours() -> dict[str, float]:
     from gem_core.env.base import Env
-    from gem_core.execution.vector.env import AsyncVectorEnv
+    from gem_execution.vector.env import AsyncVectorEnv
 
     class Sleeping(Env):
         def __init__(self, seconds: float) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from gem_core._version import __version__
 from gem_core.env.base import Env
 from gem_core.env.checker import check_env
-from gem_core.env.from_gymnasium import FromGymnasium
 from gem_core.env.registry import EnvSpec, list_envs, make, register, spec
 from gem_core.env.wrapper import Wrapper
 from gem_core.env.wrapper_stack import register_wrapper
@@ -31,7 +30,7 @@ from gem_core.errors import (
     ResetNeededError,
     UnknownNameError,
 )
-from gem_core.execution.vector.factory import make_vec
+from gem_core.plugins.entry_points import load_entry_point
 from gem_core.plugins.hookspecs import hookimpl
 from gem_core.plugins.manager import register_plugin
 from gem_core.policies.base import ChatPolicy, Player, Policy
@@ -61,7 +60,9 @@ from gem_core.types import (
 )
 
 if TYPE_CHECKING:
-    from gem_core.env.to_gymnasium import ToGymnasium
+    from gem_envs.gymnasium.from_gymnasium import FromGymnasium
+    from gem_envs.gymnasium.to_gymnasium import ToGymnasium
+    from gem_execution.vector.factory import make_vec
 
 __all__ = [
     "ActionTypeError",
@@ -132,9 +133,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "ToGymnasium":  # imports gymnasium and numpy
-        from gem_core.env.to_gymnasium import ToGymnasium
+_OF_PLUGINS = {
+    "FromGymnasium": "gem_envs.gymnasium.from_gymnasium:FromGymnasium",
+    "ToGymnasium": "gem_envs.gymnasium.to_gymnasium:ToGymnasium",
+    "make_vec": "gem_execution.vector.factory:make_vec",
+}
+"""What users look for here and plugins of this distribution define, imported when it is first used."""
 
-        return ToGymnasium
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_PLUGINS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return load_entry_point(_OF_PLUGINS[name], f"gem_core.{name}")

@@ -42,7 +42,7 @@ __all__ = [
     "wrappers_of",
 ]
 
-_PROCESS_ENV = "gem_core.execution.process:ProcessEnv"
+_PROCESS_ENV = "gem_execution.process:ProcessEnv"
 
 
 @dataclass(frozen=True)

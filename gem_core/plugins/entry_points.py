@@ -22,6 +22,8 @@ def load_entry_point(entry_point: EntryPoint, what: str, extra: str = "") -> Cal
     module, _, name = entry_point.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
+    except MissingDependencyError:
+        raise
     except ImportError as error:
         if extra and not (error.name or "").startswith(module.partition(".")[0]):
             raise MissingDependencyError(what, extra, str(error)) from error

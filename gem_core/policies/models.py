@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gem_core.errors import ConfigError
 from gem_core.policies.smollm2 import smollm2_path
 from gem_core.policies.tiny import load_folder, tiny_model_path
 
@@ -22,4 +23,11 @@ def model_path(name: str) -> str:
 
 def load_model(name: str, device: Any = "cpu") -> tuple[Any, Any]:
     """(model, tokenizer) in float32 for a name that `model_path` takes."""
-    return load_folder(model_path(name), f"the model {name!r}", device)
+    path = model_path(name)
+    try:
+        return load_folder(path, f"the model {name!r}", device)
+    except OSError as error:
+        raise ConfigError(
+            f"the model {name!r} cannot be loaded; name a folder with a config.json, a model of the hub, 'tiny' or 'smollm2'. "
+            f"{str(error).splitlines()[0]}"
+        ) from error

@@ -34,6 +34,7 @@ def warm_up(
     player: Player | None = None,
     wrappers: Sequence[Any] | str = (),
     env_kwargs: Mapping[str, Any] | None = None,
+    episodes: int | None = None,
     batch_size: int = 32,
     learning_rate: float = 1e-4,
     max_grad_norm: float = 1.0,
@@ -41,24 +42,32 @@ def warm_up(
 ) -> float:
     """Train `model` in place on episodes of `player` (default: legal actions at random) and return the last loss.
 
-    Episodes start from seeds far from those that are trained on.
+    `episodes`: how many to play and train on again and again; None plays enough to train on each once. They start from seeds
+    far from those that are trained on.
     """
     import torch
 
-    tasks = tasks_for(env_id, range(_FIRST_SEED, _FIRST_SEED + batch_size * updates), wrappers=wrappers, env_kwargs=env_kwargs)
+    if updates < 1:
+        raise ConfigError(f"an SFT warm-up needs 1 update or more; given: {updates!r}")
+    count = batch_size * updates if episodes is None else episodes
+    tasks = tasks_for(env_id, range(_FIRST_SEED, _FIRST_SEED + count), wrappers=wrappers, env_kwargs=env_kwargs)
     with Rollout(player or RandomPlayer()) as rollout:
-        episodes = rollout.run_batch(tasks)
-    failed = next((episode for episode in episodes if episode.failed), None)
+        played = rollout.run_batch(tasks)
+    failed = next((episode for episode in played if episode.failed), None)
     if failed is not None:
         raise ConfigError(f"an SFT warm-up needs a player that can play the environment; {failed!r}")
     renderer = Renderer(tokenizer)
-    sequences = [sequence for episode in episodes for sequence in token_sequences(tokenised(episode, renderer))]
-    random.Random(seed).shuffle(sequences)
+    sequences = [sequence for episode in played for sequence in token_sequences(tokenised(episode, renderer))]
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     was_training, loss = model.training, torch.zeros(())
     model.train()
-    for first in range(0, batch_size * updates, batch_size):
-        loss = _loss(model, sequences[first : first + batch_size])
+    rng, waiting = random.Random(seed), list[TokenSequence]()
+    for _ in range(updates):
+        while len(waiting) < batch_size:
+            rng.shuffle(sequences)
+            waiting += sequences
+        batch, waiting = waiting[:batch_size], waiting[batch_size:]
+        loss = _loss(model, batch)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)

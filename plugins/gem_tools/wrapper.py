@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from gem_core.arguments import whole_number, whole_number_or_none
+from gem_core.env.action_format import ActionFormat
 from gem_core.env.base import Env
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
-from gem_core.wrappers.formats import ActionFormat
 from gem_tools import make_tool
 from gem_tools.calls import Style, check_arguments, find_calls, instruction
 from gem_tools.tool import Tool, ToolCall, ToolError, ToolResult, Toolset, as_schema

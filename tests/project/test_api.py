@@ -15,11 +15,11 @@ from types import ModuleType
 import pytest
 from project import SOURCES
 
-PACKAGES = ("gem_core", "gem_envs", "gem_eval", "gem_ray", "gem_tools")
+PACKAGES = ("gem_core", "gem_envs", "gem_eval", "gem_execution", "gem_tools")
 HEAVY = ("torch", "numpy", "transformers", "httpx", "ray", "gymnasium", "verl", "trl", "openrlhf", "oat", "RL2", "vllm")
 PROGRAMS = ("gem_core.__main__", "gem_tools.sandbox.worker")
 """Run, not imported: they have no public names."""
-EXTRAS = {"gem_core.env.to_gymnasium": "gymnasium", "gem_ray.hosts": "ray"}
+EXTRAS = {"gem_envs.gymnasium.to_gymnasium": "gymnasium", "gem_execution.ray_hosts": "ray"}
 """The modules that import a package of an extra at their top. The environment that installs the extra tests them."""
 
 

@@ -17,7 +17,7 @@ ADAPTERS = ("oat", "openrlhf", "rl2", "trl", "verl")
 HEAVY = ("torch", "numpy", "transformers", "trl", "verl", "openrlhf", "oat", "RL2", "ray", "vllm", "httpx", "matplotlib")
 
 
-PLUGINS = ("gem_envs", "gem_eval", "gem_ray", "gem_tools")
+PLUGINS = ("gem_envs", "gem_eval", "gem_execution", "gem_tools")
 HOMES = (ROOT, ROOT / "plugins", ROOT / "adapters")
 """The folders that packages are in."""
 

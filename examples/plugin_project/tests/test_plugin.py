@@ -6,6 +6,7 @@ import gem_example_plugin
 import pytest
 
 import gem_core
+from gem_core.training.moments import Moments
 from gem_core.errors import ConfigError
 
 
@@ -47,7 +48,7 @@ def test_the_estimator_subtracts_the_mean_over_turns() -> None:
     won = gem_core.run_episode("example:Anagram-v0", gem_core.ScriptedPlayer(solver), seed=1)
     lost = gem_core.run_episode("example:Anagram-v0", gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{no}"), seed=1)
     assert gem_core.advantages([won, lost], "centred") == [[0.75], [-0.25, -0.25, -0.25]]
-    two_ranks = gem_core.advantages([won], "centred", gather=lambda own: [own, gem_core.Moments.of([0.0, 0.0, 0.0])])
+    two_ranks = gem_core.advantages([won], "centred", gather=lambda own: [own, Moments.of([0.0, 0.0, 0.0])])
     assert two_ranks == [[0.75]]
 
 

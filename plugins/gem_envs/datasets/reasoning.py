@@ -14,6 +14,7 @@ import math
 import random
 import re
 import threading
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -129,7 +130,9 @@ _datasets: dict[tuple[Any, ...], Any] = {}
 def _dataset(name: str, size: int, seed: int, shown: str, config: tuple[tuple[str, Any], ...]) -> Any:
     """The data set, one for all instances in a process; its tasks are generated when they are asked for."""
     try:
-        import reasoning_gym
+        with warnings.catch_warnings():  # one of its packages has a SyntaxWarning, shown until it is compiled
+            warnings.simplefilter("ignore", SyntaxWarning)
+            import reasoning_gym
     except ImportError as error:
         raise MissingDependencyError("the tasks of reasoning-gym", "reasoning", str(error)) from error
     key = (name, size, seed, shown)

@@ -19,9 +19,9 @@ from ray.cluster_utils import Cluster
 from gem_core import Env, Limits, RandomPlayer, Rollout, ScriptedPlayer, StopReason, register, run_batch, tasks_for
 from gem_core.env import registry
 from gem_core.errors import ConfigError, EnvDiedError
-from gem_core.execution.vector.env import AsyncVectorEnv
-from gem_core.execution.vector.factory import make_vec
-from gem_ray.hosts import EnvHosts, _Host
+from gem_execution.ray_hosts import EnvHosts, _Host
+from gem_execution.vector.env import AsyncVectorEnv
+from gem_execution.vector.factory import make_vec
 
 GUESS = "game:GuessTheNumber-v0-hard"
 NAMES = ("Counter", "Blocking", "Awaited", "Misbehaving", "MisbehavingIsolated", "FailsToStart")

@@ -27,20 +27,20 @@ from gem_core.arguments import whole_number
 from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.registry import EnvSpec, make
 from gem_core.errors import ConfigError, ContractError, DeadlineError, EnvDiedError, EnvError, MissingDependencyError
-from gem_core.execution.process import ProcessEnv
-from gem_core.execution.remote import RemoteEnv, as_data, build, described, from_data, perform
-from gem_core.execution.vector.env import AsyncVectorEnv
-from gem_core.execution.vector.slot import Autoreset
 from gem_core.plugins.entry_points import EntryPoint, load_entry_point
 from gem_core.rollout.env_pool import close_unused
 from gem_core.rollout.step_threads import StepThreads
 from gem_core.types import Task
+from gem_execution.process import ProcessEnv
+from gem_execution.remote import RemoteEnv, as_data, build, described, from_data, perform
+from gem_execution.vector.env import AsyncVectorEnv
+from gem_execution.vector.slot import Autoreset
 
 try:
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError, TaskCancelledError
 except ImportError as error:
-    raise MissingDependencyError("gem_ray.hosts", "ray", str(error)) from error
+    raise MissingDependencyError("gem_execution.ray_hosts", "ray", str(error)) from error
 
 __all__ = ["EnvHost", "EnvHosts", "RayEnv", "make_ray_vec"]
 

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any
 
 from gem_core.env.base import Env, StepResult
-from gem_core.execution.vector.fast_step import fast_calls
 from gem_core.types import Failure
+from gem_execution.vector.fast_step import fast_calls
 
 __all__ = ["Autoreset", "Slot", "failed"]
 

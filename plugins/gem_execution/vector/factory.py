@@ -9,9 +9,9 @@ from typing import Any, Literal
 from gem_core.env.base import Env
 from gem_core.env.registry import make
 from gem_core.errors import ConfigError
-from gem_core.execution.vector.env import AsyncVectorEnv, VectorEnv
-from gem_core.execution.vector.slot import Autoreset
 from gem_core.plugins.entry_points import load_entry_point
+from gem_execution.vector.env import AsyncVectorEnv, VectorEnv
+from gem_execution.vector.slot import Autoreset
 
 __all__ = ["make_vec"]
 
@@ -44,7 +44,7 @@ def make_vec(
                 f"make_vec() was given {len(each)} environments and {len(kwargs)} env_kwargs; give one mapping, or one each"
             )
     if mode == "ray":
-        make_ray_vec = load_entry_point("gem_ray.hosts:make_ray_vec", "mode='ray'", extra="ray")
+        make_ray_vec = load_entry_point("gem_execution.ray_hosts:make_ray_vec", "mode='ray'", extra="ray")
         vector: VectorEnv = make_ray_vec(each, kwargs, wrappers=wrappers, autoreset=autoreset, deadline=deadline, **more)
         return vector
     if mode not in ("sync", "async"):

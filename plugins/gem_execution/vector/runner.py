@@ -12,8 +12,8 @@ from typing import Any
 
 from gem_core.env.base import Env, StepResult
 from gem_core.env.maybe_async import awaited, drive
-from gem_core.execution.vector.slot import Slot
 from gem_core.rollout.step_threads import StepThreads
+from gem_execution.vector.slot import Slot
 
 __all__ = ["Background", "OnLoop", "OnThread", "Runner"]
 

@@ -9,8 +9,8 @@ import pytest
 from scripted_env import AsyncEnv, ScriptedEnv, counts
 
 from gem_core import GemError, OptionError, ResetNeededError, make
-from gem_core.execution.vector.fast_step import fast_calls
 from gem_core.wrappers.formats import Boxed
+from gem_execution.vector.fast_step import fast_calls
 
 
 class Five(NamedTuple):

@@ -20,10 +20,10 @@ from project import SUPPORT
 from gem_core import make
 from gem_core.env.base import Env
 from gem_core.errors import ActionTypeError, ConfigError, ContractError, ResetNeededError, UnknownNameError
-from gem_core.execution.process import ProcessEnv
-from gem_core.execution.vector.env import AsyncVectorEnv, VectorEnv
-from gem_core.execution.vector.factory import make_vec
 from gem_core.types import Failure
+from gem_execution.process import ProcessEnv
+from gem_execution.vector.env import AsyncVectorEnv, VectorEnv
+from gem_execution.vector.factory import make_vec
 
 GUESS = "game:GuessTheNumber-v0-hard"
 KINDS = [Counter, Blocking, Awaited, partial(ProcessEnv, Counter)]
@@ -351,7 +351,7 @@ def test_closing_gives_everything_back() -> None:
 
 def test_hanging_environments_do_not_hold_up_the_exit() -> None:
     code = (
-        "import misbehaving, sys\nfrom functools import partial\nfrom gem_core.execution.process import ProcessEnv\n"
+        "import misbehaving, sys\nfrom functools import partial\nfrom gem_execution.process import ProcessEnv\n"
         "from gem_core import make_vec\n"
         "if __name__ == '__main__':\n"
         "    vec = make_vec([misbehaving.Misbehaving, partial(misbehaving.Awaited, seconds=3600),\n"

@@ -36,8 +36,8 @@ from typing import Any, NamedTuple, cast
 from gem_core.env.base import Env, StepResult
 from gem_core.env.maybe_async import Waiter, drive
 from gem_core.errors import ActionTypeError, ConfigError, ContractError, DeadlineError, ResetNeededError
-from gem_core.execution.vector.runner import Background, OnLoop, OnThread, Runner
-from gem_core.execution.vector.slot import Autoreset, Slot, failed
+from gem_execution.vector.runner import Background, OnLoop, OnThread, Runner
+from gem_execution.vector.slot import Autoreset, Slot, failed
 
 __all__ = ["AsyncVectorEnv", "Autoreset", "Batch", "Ready", "VectorEnv"]
 

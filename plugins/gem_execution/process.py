@@ -26,8 +26,8 @@ from typing import Any, cast
 from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.maybe_async import Waiter
 from gem_core.errors import ConfigError, ContractError, DeadlineError, EnvDiedError, EnvError
-from gem_core.execution.remote import RemoteEnv, as_data, build, described, from_data, perform
 from gem_core.plugins.entry_points import EntryPoint
+from gem_execution.remote import RemoteEnv, as_data, build, described, from_data, perform
 
 __all__ = ["ProcessEnv"]
 

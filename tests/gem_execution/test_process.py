@@ -17,8 +17,8 @@ from gem_core import Limits, RandomPlayer, Rollout, ScriptedPlayer, StopReason, 
 from gem_core.env import registry
 from gem_core.env.base import Env
 from gem_core.errors import ConfigError, ContractError, DeadlineError, EnvDiedError, EnvError, ResetNeededError
-from gem_core.execution.process import ProcessEnv
 from gem_core.wrappers.limits import TurnLimit
+from gem_execution.process import ProcessEnv
 
 GUESS = "game:GuessTheNumber-v0-hard"
 
@@ -156,7 +156,7 @@ def test_killing_takes_the_processes_an_environment_started_with_it() -> None:
 
 def test_the_process_ends_with_the_program_that_made_it() -> None:
     code = (
-        "import misbehaving, os, sys, threading, time\nfrom gem_core.execution.process import ProcessEnv\n"
+        "import misbehaving, os, sys, threading, time\nfrom gem_execution.process import ProcessEnv\n"
         "def hang(env):\n    try:\n        env.step('hang')\n"
         "    except Exception:\n        pass  # a traceback that is printed while Python ends may bring it down\n"
         "if __name__ == '__main__':\n"

@@ -1,1 +1,0 @@
-"""Execution: environments in other processes, on a Ray cluster, and in vectors."""

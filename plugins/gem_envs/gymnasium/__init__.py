@@ -1,0 +1,1 @@
+"""Gymnasium: its environments as ours (`FromGymnasium`), and ours as its environments (`ToGymnasium`)."""

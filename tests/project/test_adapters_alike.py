@@ -1,0 +1,146 @@
+"""The adapters have one shape: the same files, names, order and headings. Read from their source, without any framework."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from project import ROOT
+
+ADAPTERS = {name: ROOT / "adapters" / f"gem_{name}" for name in ("oat", "openrlhf", "rl2", "trl", "verl")}
+ADAPTERS["toy"] = ROOT / "examples" / "adapter_template" / "gem_toy"
+
+NAMES = {
+    "__init__.py": ("ADAPTER", "register_adapters", "__getattr__"),
+    "config.py": ("GemConfig", "check_settings"),
+    "convert.py": ("per_token", "to_batch"),
+    "rollout.py": ("EnginePolicy", "play"),
+    "trainer.py": ("check_batch", "put_advantages", "train"),
+    "conformance.py": ("harness",),
+}
+"""The files of an adapter, and what each defines at its top level."""
+
+FACTS = ["name", "package", "distribution", "import_name", "extra", "versions", "python", "platforms", "needs", "install"]
+FACTS += ["capabilities", "status", "summary"]
+HEADINGS = ["Install", "Use", "Where {trainer} calls gem", "Limits and rejected settings", "Measured"]
+
+
+@pytest.fixture(params=ADAPTERS, ids=str)
+def adapter(request: pytest.FixtureRequest) -> Path:
+    return ADAPTERS[request.param]
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def top_level_names(module: ast.Module) -> Iterator[str]:
+    for node in module.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def top_level(module: ast.Module, name: str) -> ast.AST:
+    return next(node for node in module.body if getattr(node, "name", None) == name)
+
+
+def imported(module: ast.Module) -> set[str]:
+    """The top-level packages that a module imports anywhere."""
+    names = [alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in ast.walk(module) if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("file", NAMES)
+def test_every_file_defines_the_shared_names(adapter: Path, file: str) -> None:
+    assert (adapter / file).is_file()
+    assert set(NAMES[file]) - set(top_level_names(parse(adapter / file))) == set()
+
+
+def test_what_the_first_version_had_is_gone(adapter: Path) -> None:
+    assert not (adapter / "advantage.py").exists()
+
+
+@pytest.mark.parametrize("file", NAMES)
+def test_a_module_lists_what_it_offers_in_order(adapter: Path, file: str) -> None:
+    (listed,) = [
+        ast.literal_eval(node.value)
+        for node in parse(adapter / file).body
+        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == ["__all__"]
+    ]
+    # capitals first, as ruff sorts them: constants, classes, functions
+    assert listed == sorted(listed, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    expected = [name for name in NAMES[file] if name != "__getattr__"]
+    assert set(expected) <= set(listed)
+
+
+def test_the_declaration_states_the_same_facts_in_the_same_order(adapter: Path) -> None:
+    module = parse(adapter / "__init__.py")
+    (declared,) = [
+        node.value
+        for node in module.body
+        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == ["ADAPTER"]
+    ]
+    assert isinstance(declared, ast.Call) and ast.unparse(declared.func) == "Adapter"
+    assert [keyword.arg for keyword in declared.keywords] == FACTS
+    assert "lazy_exports(ADAPTER, {" in ast.unparse(module)
+    exported = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert {"GemConfig", "train"} <= exported
+
+
+def test_the_config_is_data_with_a_task_for_each_prompt(adapter: Path) -> None:
+    module = parse(adapter / "config.py")
+    config = top_level(module, "GemConfig")
+    assert isinstance(config, ast.ClassDef)
+    assert [ast.unparse(base) for base in config.bases] == ["TrainingConfig"]
+    assert "task_of" in {node.name for node in config.body if isinstance(node, ast.FunctionDef)}
+    own = adapter.name
+    inside = {node.module for node in ast.walk(module) if isinstance(node, ast.ImportFrom)}
+    assert not inside & {f"{own}.rollout", f"{own}.trainer", f"{own}.conformance"}, "an import cycle, or work in a data class"
+
+
+def test_settings_are_rejected_all_at_once(adapter: Path) -> None:
+    check = top_level(parse(adapter / "config.py"), "check_settings")
+    calls = [node for node in ast.walk(check) if isinstance(node, ast.Call) and ast.unparse(node.func) == "reject"]
+    assert len(calls) == 1
+
+
+def test_train_takes_the_config_and_the_settings(adapter: Path) -> None:
+    train = top_level(parse(adapter / "trainer.py"), "train")
+    assert isinstance(train, ast.FunctionDef)
+    names = [argument.arg for argument in train.args.args]
+    assert names[:2] == ["config", "settings"]
+    assert len(train.args.defaults) == len(names) - 2, "further arguments have defaults"
+
+
+def test_every_batch_is_checked(adapter: Path) -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in adapter.glob("*.py"))
+    assert "check_sequence(" in text
+    assert len(re.findall(r"\bcheck_batch\(", text)) >= 2, "defined, and called before the loss"
+    assert "UpdateLog(" in text
+    assert 'policy_errors="raise"' in text
+
+
+def test_the_harness_is_one_of_the_kit(adapter: Path) -> None:
+    classes = [node for node in parse(adapter / "conformance.py").body if isinstance(node, ast.ClassDef)]
+    harnesses = [node for node in classes if "Harness" in [ast.unparse(base) for base in node.bases]]
+    assert len(harnesses) == 1 and harnesses[0].name.endswith("Harness")
+
+
+def test_an_adapter_imports_the_core_and_its_trainer_alone(adapter: Path) -> None:
+    others = {path.name for path in ADAPTERS.values()} - {adapter.name}
+    for path in adapter.rglob("*.py"):
+        gems = {name for name in imported(parse(path)) if name.startswith("gem_")}
+        assert gems <= {"gem_core", adapter.name}, f"{path.name} imports {sorted(gems & others) or sorted(gems)}"
+
+
+def test_the_readme_has_the_shared_headings(adapter: Path) -> None:
+    text = re.sub(r"```.*?```", "", (adapter / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    (title,) = re.findall(r"^# gem for (.+)$", text, flags=re.MULTILINE)
+    headings = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    assert headings == [heading.format(trainer=title) for heading in HEADINGS], "further ones are of level 3"
