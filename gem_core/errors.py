@@ -102,9 +102,7 @@ class MissingDependencyError(GemError, ImportError):
         self.what, self.extra, self.cause = what, extra, cause
 
     def __str__(self) -> str:
-        text = (
-            f"{self.what} needs packages that are not there: pip install 'gem[{self.extra}]' (in a checkout: '.[{self.extra}]')"
-        )
+        text = f"{self.what} needs packages that are not installed; in a checkout of gem: pip install '.[{self.extra}]'"
         return f"{text}. Missing: {self.cause}" if self.cause else text
 
 

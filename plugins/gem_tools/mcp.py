@@ -117,7 +117,7 @@ class McpTools(Toolset):
 
     @classmethod
     def status(cls) -> str:
-        return "ready" if find_spec("mcp") else "pip install 'gem[mcp]'"
+        return "ready" if find_spec("mcp") else "not installed; in a checkout of gem: pip install '.[mcp]'"
 
 
 class McpTool(Tool):

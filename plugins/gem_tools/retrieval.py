@@ -95,7 +95,7 @@ class RetrievalTool(Tool):
 
     @classmethod
     def status(cls) -> str:
-        return "ready" if find_spec("httpx") else "pip install 'gem[http]'"
+        return "ready" if find_spec("httpx") else "not installed; in a checkout of gem: pip install '.[http]'"
 
 
 def _passages(answer: Any) -> list[Passage]:

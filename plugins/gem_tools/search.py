@@ -151,7 +151,7 @@ class SearchTool(Tool):
 
     @classmethod
     def status(cls) -> str:
-        return "ready" if find_spec("bm25s") else "pip install 'gem[search]'"
+        return "ready" if find_spec("bm25s") else "not installed; in a checkout of gem: pip install '.[search]'"
 
 
 def read_corpus(corpus: str | os.PathLike[str], *, words: int = 150) -> Iterator[Passage]:

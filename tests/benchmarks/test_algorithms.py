@@ -14,7 +14,7 @@ import pytest
 import torch
 from project import ROOT
 
-from gem_core import Limits, Message, Renderer, Rollout, Sampling, advantages, tasks_for, token_views
+from gem_core import Limits, Message, Renderer, Rollout, Sampling, advantages, tasks_for, token_sequences
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.policies import TransformersPolicy, load_tiny
 from gem_envs.datasets.reasoning import Reasoning
@@ -71,7 +71,7 @@ def test_logprobs_are_those_of_a_full_forward_pass(tiny, policy):
     checked = 0
     for episode in play(policy, tokenizer):
         assert episode.failure is None
-        for view in token_views(episode):
+        for view in token_sequences(episode):
             ids = torch.tensor([view.ids])
             with torch.no_grad():
                 said = model(ids).logits[0, :-1].float().log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
@@ -170,7 +170,7 @@ def test_the_update_follows_the_gradient_of_the_stated_loss(trainer):
     trainer.policy.refresh()
     episodes = trainer.play(algorithms.GUESS, range(24), 1, None, algorithms.Clock())
     credit = advantages(episodes, "rebn", gamma=0.9)
-    rows = [(view, view.spread(turns)) for e, turns in zip(episodes, credit) for view in token_views(e)]
+    rows = [(view, view.broadcast(turns)) for e, turns in zip(episodes, credit) for view in token_sequences(e)]
     model.zero_grad()
     loss = 0.0
     for view, spread in rows:
@@ -239,7 +239,7 @@ def test_a_critic_values_each_turn_at_its_beginning(trainer):
     torch.nn.init.normal_(critic.head.weight, std=0.3, generator=torch.Generator().manual_seed(0))
     raw, errors = [], []
     for episode in episodes:
-        (view,) = token_views(episode)
+        (view,) = token_sequences(episode)
         hidden = critic.trunk(input_ids=torch.tensor([view.ids])).last_hidden_state[0]
         values = [critic.head(hidden[begin - 1]).item() for _, begin, _ in view.spans] + [0.0]
         carried, row = 0.0, []

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from project import ROOT
 
-from gem_core import GemError, token_views
+from gem_core import GemError, token_sequences
 from gem_core.records.file import read_episodes
 
 RECIPE = ROOT / "examples" / "no_framework_rebn.py"
@@ -69,7 +69,7 @@ def test_what_it_writes(tmp_path):
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
     episodes = list(read_episodes(out / "episodes.jsonl"))
     assert len(episodes) == 8
-    assert sum(sum(view.mask) for e in episodes for view in token_views(e)) == metrics(out)[-1]["tokens"]
+    assert sum(sum(view.mask) for e in episodes for view in token_sequences(e)) == metrics(out)[-1]["tokens"]
     assert {t.versions for e in episodes for t in e.turns} == {(1, 1)}
 
 

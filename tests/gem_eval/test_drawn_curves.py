@@ -10,7 +10,7 @@ from trackio.sqlite_storage import SQLiteStorage
 
 from gem_core.__main__ import main
 from gem_core.training.metrics_file import MetricsFile
-from gem_core.training.tracker import Tracker
+from gem_eval.tracker import Tracker
 
 SVG = "{http://www.w3.org/2000/svg}"
 

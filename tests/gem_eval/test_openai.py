@@ -301,5 +301,5 @@ def test_a_silent_chat_answer_is_empty(url, policies):
 
 def test_without_httpx_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(MissingDependencyError, match=r"gem\[http\]"):
+    with pytest.raises(MissingDependencyError, match=r"\.\[http\]"):
         OpenAIPolicy("http://localhost:1", "m")

@@ -30,19 +30,19 @@ def run_recipe(out: Path, *args: str, timeout: float = 900) -> None:
 
 @pytest.mark.slow
 def test_it_learns_with_rebn(tmp_path: Path, say: Callable[[str], None]) -> None:
-    run_recipe(tmp_path / "run", "--updates", "20", "--turns", "192", "--concurrency", "16")
+    run_recipe(tmp_path / "run", "--updates", "14", "--turns", "192", "--concurrency", "16")
     metrics = read_metrics(tmp_path / "run")
-    assert [m["step"] for m in metrics] == list(range(20))
-    first, last = (fmean(m["success"] for m in part) for part in (metrics[:5], metrics[-5:]))
-    say(f"success of the first and the last 5 of 20 updates: {first:.1%}, {last:.1%}")
-    assert last > first
+    assert [m["step"] for m in metrics] == list(range(14))
+    first, last = (fmean(m["success"] for m in part) for part in (metrics[:4], metrics[-4:]))
+    say(f"success of the first and the last 4 of 14 updates: {first:.1%}, {last:.1%}")
+    assert last > first + 0.05  # about 250 episodes each; measured: 57.7 %, 81.2 %
     assert all(m["grad_norm"] > 0 and 0 < m["older_weights"] < 0.6 for m in metrics[1:])
     # the actor samples from the learner's weights: except for turns of carried-over episodes, their logprobs agree
     assert abs(metrics[0]["kl_sample_train"]) < 1e-4
     assert median(m["kl_sample_train"] for m in metrics) < 0.03
     episodes = list(read_episodes(tmp_path / "run" / "episodes-0.jsonl"))
     assert sum(m["episodes"] for m in metrics) <= len(episodes)
-    assert {v for e in episodes for t in e.turns for v in t.versions or ()} == set(range(20))
+    assert {v for e in episodes for t in e.turns for v in t.versions or ()} == set(range(14))
 
 
 @pytest.mark.slow

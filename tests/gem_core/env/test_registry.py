@@ -142,7 +142,7 @@ def test_a_missing_package_names_the_extra(tmp_path: Any, monkeypatch: pytest.Mo
     (tmp_path / "needs_more.py").write_text("import package_nobody_has\nclass X: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     register("test:More-v0", "needs_more:X", extra="search")
-    with pytest.raises(MissingDependencyError, match=r"pip install 'gem\[search\]'.*package_nobody_has") as missing:
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[search\]'.*package_nobody_has") as missing:
         make("test:More-v0")
     assert isinstance(missing.value, ImportError)
 

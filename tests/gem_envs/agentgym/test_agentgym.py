@@ -100,7 +100,7 @@ def test_without_its_package_the_error_names_the_extra(pattern: str, monkeypatch
     for program in (SciWorld.program, TextWorld.program):
         for found in ("folder", "classpath", "java"):
             monkeypatch.delitem(vars(program), found, raising=False)
-    with pytest.raises(MissingDependencyError, match=rf"gem\[{spec(id).extra}\]"):
+    with pytest.raises(MissingDependencyError, match=rf"\.\[{spec(id).extra}\]"):
         make(id)
 
 

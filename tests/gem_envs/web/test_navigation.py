@@ -141,7 +141,7 @@ def test_another_process_sees_the_same_pages() -> None:
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"gem\[web\].*playwright"):
+    with pytest.raises(MissingDependencyError, match=r"\.\[web\].*playwright"):
         make("web:Shop-v0")
     monkeypatch.undo()
     monkeypatch.setenv("GEM_CHROMIUM", "/no/such/browser")
