@@ -1,31 +1,21 @@
-"""gem for verl: what this adapter is and can. Importing it needs no verl; using what it offers does."""
+"""gem for verl: episodes and per-turn advantages for verl's PPO trainers. Importing this package needs no verl."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
-from gem_core.errors import MissingDependencyError
+from gem_core.adapter_kit.exports import lazy_exports
 from gem_core.plugins.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from gem_verl.config import GemConfig
     from gem_verl.dataset import GemDataset
     from gem_verl.rollout import GemAgentLoop
-    from gem_verl.trainer import GemTrainer
-    from gem_verl.worker import GemAgentLoopManager
+    from gem_verl.trainer import GemTrainer, train
 
-__all__ = ["ADAPTER", "GemAgentLoop", "GemAgentLoopManager", "GemDataset", "GemConfig", "GemTrainer", "register_adapters"]
-
-_OFFERS = {
-    "GemAgentLoop": "gem_verl.rollout",
-    "GemAgentLoopManager": "gem_verl.worker",
-    "GemDataset": "gem_verl.dataset",
-    "GemConfig": "gem_verl.config",
-    "GemTrainer": "gem_verl.trainer",
-}
+__all__ = ["ADAPTER", "GemAgentLoop", "GemConfig", "GemDataset", "GemTrainer", "register_adapters", "train"]
 
 ADAPTER = Adapter(
     name="verl",
@@ -42,26 +32,28 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_sequences=True,  # an agent loop may return a list of outputs (the default trainer, V1)
         masked_turns=True,  # by `response_mask`
-        failed_episodes=True,  # rows without a single trained token are padding to verl already
-        groups=True,  # by `uid`, and by session where an episode has several rows
-        critic_values=False,  # a registered estimator is not handed the critic's values
+        failed_episodes=True,  # verl itself pads batches with sequences that train nothing
+        groups=True,  # a prompt is played `rollout.n` times
+        critic_values=False,  # gem's trainers do not read the critic's values
     ),
     status="ready",
-    summary="an agent loop, registered advantage estimators, and a trainer that logs how episodes went",
+    summary="an agent loop, and trainers that compute advantages from the episodes' turn rewards",
 )
 
 
 @hookimpl
 def register_adapters(register: Callable[..., Any]) -> None:
-    """The one adapter of this package."""
+    """Register this adapter."""
     register(ADAPTER)
 
 
-def __getattr__(name: str) -> Any:
-    """What the adapter offers, imported when it is first asked for."""
-    if name not in _OFFERS:
-        raise AttributeError(f"module 'gem_verl' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_OFFERS[name]), name)
-    except ImportError as error:
-        raise MissingDependencyError(f"gem_verl.{name}", ADAPTER.extra, str(error)) from error
+__getattr__ = lazy_exports(
+    ADAPTER,
+    {
+        "GemAgentLoop": "rollout",
+        "GemConfig": "config",
+        "GemDataset": "dataset",
+        "GemTrainer": "trainer",
+        "train": "trainer",
+    },
+)

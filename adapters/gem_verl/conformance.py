@@ -1,8 +1,8 @@
 """Conformance: golden episodes through verl's own agent loop workers, TransferQueue, trainer and loss.
 
-On a small Ray cluster of its own, verl's default trainer (V1) submits prompts to its workers, whose agent loop hands over an
-episode that exists instead of playing one; what comes out of the replay buffer is padded, credited and put back as in training.
-Only the engine, which needs a GPU, is left out: the gradient is that of verl's loss on a model of transformers.
+On a small Ray cluster, verl's default trainer (V1) submits prompts to its workers, whose agent loop hands over existing
+episodes; the batch from the replay buffer is padded, gets its advantages and is stored as in training. Only the training
+engine, which needs a GPU, is replaced: the gradient is that of verl's loss on a transformers model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,63 +20,61 @@ import numpy as np
 import torch
 
 from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.harness import TrainedSequence
+from gem_core.adapter_kit.conformance.harness import Harness, TrainedSequence
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.types import Episode
 from gem_verl import ADAPTER
-from gem_verl.config import PREFIX, GemConfig, check_config
-from gem_verl.rollout import GemAgentLoop
+from gem_verl.config import PREFIX, GemConfig, check_settings, hydra_config, read_config
+from gem_verl.rollout import EnginePolicy, GemAgentLoop
 
-__all__ = ["LegacyHarness", "Replay", "VerlHarness", "harness"]
+__all__ = ["Replay", "VerlHarness", "golden_columns", "harness", "objects", "set_algorithm", "trained_sequence"]
 
 _MULTIPLE = 4
-"""verl fills a batch up to whole mini-batches with rows that train nothing."""
-_FIELDS = ["prompts", "responses", "response_mask", "advantages", "rm_scores", "rollout_log_probs"]
+"""verl pads a batch to whole mini-batches."""
+FIELDS = ["prompts", "responses", "response_mask", "advantages", "rm_scores", "rollout_log_probs"]
 
 
 class Replay(GemAgentLoop):
-    """An agent loop that plays nothing: it hands over an episode that exists, credited as its row says."""
+    """An agent loop that hands over an existing episode, with the estimator its row names."""
 
-    async def play(self, server: Any, row: dict[str, Any], step: int) -> Episode:
+    async def episode(self, engine: EnginePolicy, row: dict[str, Any], step: int) -> Episode:
         carried = row["extra_info"]["gem"]
-        _set_algorithm(self.config, carried["estimator"], carried["gamma"])
+        set_algorithm(self.config, carried["estimator"], carried["gamma"])
         episodes: list[Episode] = pickle.loads(carried["episodes"])
         return episodes[int(row.get("session_id", 0))]
 
 
-class VerlHarness:
-    """verl's default trainer, without its workers for training."""
+class VerlHarness(Harness):
+    """verl's default trainer, without its training workers."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
-    legacy = False
 
-    def __init__(self, spec: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()) -> None:
-        """`spec`, `client` and `settings`: an environment to play with a server's client, in place of golden episodes."""
-        self.version = version("verl")
-        self.spec = spec or GemConfig("game:GuessTheNumber-v0-easy", seeds=64, gamma=0.9)
-        self.client, self.settings = client, list(settings)
+    def __init__(self, config: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()) -> None:
+        """`config`, `client` and `settings`: an environment to play with a server's client, instead of golden episodes."""
+        self.config = config or GemConfig("game:GuessTheNumber-v0-easy", seeds=64, gamma=0.9)
+        self.client, self.more_settings = client, list(settings)
         self._step = 0
 
     def train(self, case: Case) -> list[TrainedSequence]:
-        return [row for _, row in self._replayed(case, case.episodes)]
+        return [sequence for _, sequence in self._replayed(case, case.episodes)]
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
-        """Of verl's PPO loss at ratio 1, on logits of the tiny model."""
+        """The gradient of verl's PPO loss at ratio 1, on logits of the tiny model."""
         from tensordict import TensorDict
         from verl.utils.config import omega_conf_to_dataclass
         from verl.utils.torch_functional import logprobs_from_logits
         from verl.workers.utils.losses import ppo_loss
 
         rows = self.train(case)
-        starts = [next((i for i, m in enumerate(row.mask) if m), len(row.ids) - 1) for row in rows]  # a placeholder's: one token
+        starts = [next((i for i, m in enumerate(row.mask) if m), len(row.ids) - 1) for row in rows]
         model = load_tiny()[0].float().train()
-        found = []
+        per_row = []
         for row in rows:
             ids = torch.tensor([row.ids])
-            # verl's engines give each place the logprob of the token after it; the last one has none and is not looked at
-            found.append(logprobs_from_logits(model(input_ids=ids).logits[0], torch.roll(ids[0], -1)))
-        log_probs = torch.nested.as_nested_tensor(found, layout=torch.jagged)
+            # verl's engines give each position the logprob of the next token; the last has none and is not read
+            per_row.append(logprobs_from_logits(model(input_ids=ids).logits[0], torch.roll(ids[0], -1)))
+        log_probs = torch.nested.as_nested_tensor(per_row, layout=torch.jagged)
 
         def nested(parts: list[list[Any]], dtype: Any) -> Any:
             return torch.nested.as_nested_tensor([torch.tensor(p, dtype=dtype) for p in parts], layout=torch.jagged)
@@ -89,33 +86,29 @@ class VerlHarness:
                 "response_mask": nested([list(r.mask[s:]) for r, s in zip(rows, starts)], torch.int64),
                 "advantages": nested([list(r.advantages[s:]) for r, s in zip(rows, starts)], torch.float32),
                 "old_log_probs": torch.nested.as_nested_tensor(
-                    [p.detach()[s - 1 : -1] for p, s in zip(found, starts)], layout=torch.jagged
+                    [p.detach()[s - 1 : -1] for p, s in zip(per_row, starts)], layout=torch.jagged
                 ),
             },
             batch_size=len(rows),
         )
         for name, value in (
             ("dp_size", 1),
-            ("batch_num_tokens", sum(sum(r.mask) for r in rows)),
+            ("batch_num_tokens", sum(sum(r.mask) for r in rows)),  # `token-mean`: the canonical weighting
             ("global_batch_size", len(rows)),
         ):
             data.set_non_tensor(name, value)
-        loss, _ = ppo_loss(omega_conf_to_dataclass(self.config.actor_rollout_ref.actor), {"log_probs": log_probs}, data)
+        loss, _ = ppo_loss(omega_conf_to_dataclass(self.settings.actor_rollout_ref.actor), {"log_probs": log_probs}, data)
         loss.backward()
         return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
 
-    def gradient_factor(self, case: Case) -> float:
-        """`token-mean` divides by the trained tokens of the whole update: the canonical weighting."""
-        return 1.0
-
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        """Two worker processes, as verl's manager starts them. A prompt is one worker's, and credit is computed in one place."""
+        """Two worker processes, as verl's manager starts them. One worker plays a prompt; the trainer computes advantages."""
         episodes = [episode for part in parts for episode in part]
-        rows = self._replayed(case, episodes, self._outside)
-        return [[row for place, row in rows if (place < len(parts[0])) is first] for first in (True, False)]
+        sequences = self._replayed(case, episodes, self._outside)
+        return [[sequence for place, sequence in sequences if (place < len(parts[0])) is first] for first in (True, False)]
 
-    def credit(self, columns: Mapping[str, Sequence[Any]], manager: Any = None) -> dict[str, TrainedSequence]:
-        """What verl's trainer makes of prompts: each row by its key, as the loss would get it, padding left out."""
+    def sequences(self, columns: Mapping[str, Sequence[Any]], manager: Any = None) -> dict[str, TrainedSequence]:
+        """What verl's trainer makes of prompts: each sequence by its key, as the loss would get it, without padding."""
         import transfer_queue as tq
         from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
         from verl.utils import tensordict_utils as tu
@@ -123,72 +116,71 @@ class VerlHarness:
         trainer = self.trainer
         self._step += 1
         trainer.global_steps, trainer.agent_loop_manager = self._step, manager or self._inside
-        batch = tu.get_tensordict({name: _objects(column) for name, column in columns.items()})
-        tu.assign_non_tensor_data(batch, "global_steps", self._step)
+        prompts = tu.get_tensordict({name: objects(column) for name, column in columns.items()})
+        tu.assign_non_tensor_data(prompts, "global_steps", self._step)
         try:
-            trainer._submit_batch_to_rollout(batch)
-            drawn, _ = trainer.replay_buffer.sample(self._step, "train", len(batch))
-            drawn = upsample_batch_to_divisible_size(drawn, _MULTIPLE, 2)
-            sampled = tq.kv_batch_get(keys=drawn.keys, partition_id="train", select_fields=["rollout_log_probs"])
+            trainer._submit_batch_to_rollout(prompts)
+            batch, _ = trainer.replay_buffer.sample(self._step, "train", len(prompts))
+            batch = upsample_batch_to_divisible_size(batch, _MULTIPLE, 2)
+            sampled = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["rollout_log_probs"])
             sampled["old_log_probs"] = sampled.pop("rollout_log_probs")  # the trainer's model is the one that sampled
-            tq.kv_batch_put(keys=drawn.keys, partition_id="train", fields=sampled)
+            tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=sampled)
             self.metrics: dict[str, Any] = {}
-            trainer._compute_advantage(drawn, self.metrics)
-            stored = tq.kv_batch_get(keys=drawn.keys, partition_id="train", select_fields=_FIELDS)
-            self.tags = dict(zip(drawn.keys, drawn.tags))
+            trainer._compute_advantage(batch, self.metrics)
+            stored = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=FIELDS)
+            self.tags = dict(zip(batch.keys, batch.tags))
         finally:
-            left = tq.kv_list("train").get("train", {})
-            if left:
-                tq.kv_clear(keys=list(left), partition_id="train")
+            remaining = tq.kv_list("train").get("train", {})
+            if remaining:
+                tq.kv_clear(keys=list(remaining), partition_id="train")
         return {
-            key: _trained({name: stored[name][place] for name in _FIELDS})
-            for place, (key, tag) in enumerate(zip(drawn.keys, drawn.tags))
+            key: trained_sequence({name: stored[name][place] for name in FIELDS})
+            for place, (key, tag) in enumerate(zip(batch.keys, batch.tags))
             if not tag.get("is_padding", False)
         }
 
     def _replayed(self, case: Case, episodes: Sequence[Episode], manager: Any = None) -> list[tuple[int, TrainedSequence]]:
-        """(place of the episode, row) of golden episodes. Those of one group are the sessions of one prompt, as verl has it."""
-        _set_algorithm(self.trainer.config, case.estimator, case.gamma)
-        check_config(self.trainer.config)
+        """(index of the episode, sequence) of golden episodes. Those of one group are the sessions of one prompt, as in verl."""
+        trainer = self.trainer
+        set_algorithm(trainer.config, case.estimator, case.gamma)
+        check_settings(trainer.config, read_config(trainer.config))
+        trainer.gem_config = replace(self.config, advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments)
         groups: dict[Any, list[int]] = {}
         for i, episode in enumerate(episodes):
             groups.setdefault(episode.group, []).append(i)
         prompts = list(groups.values())
-        columns = _columns(case, episodes, prompts)
+        columns = golden_columns(case, episodes, prompts)
         columns["__rollout_n__"] = [len(members) for members in prompts]
-        found = []
-        for key, row in self.credit(columns, manager).items():
+        sequences = []
+        for key, sequence in self.sequences(columns, manager).items():
             uid, session, number = key.rsplit("_", 2)
-            found.append((prompts[int(uid)][int(session)], int(number), row))
-        return [(place, row) for place, _, row in sorted(found, key=lambda item: item[:2])]
+            sequences.append((prompts[int(uid)][int(session)], int(number), sequence))
+        return [(place, sequence) for place, _, sequence in sorted(sequences, key=lambda item: item[:2])]
 
     @cached_property
-    def config(self) -> Any:
-        from hydra import compose, initialize_config_module
+    def settings(self) -> Any:
         from omegaconf import OmegaConf, open_dict
 
         settings = [
             f"actor_rollout_ref.model.path={tiny_model_path()}",
             "actor_rollout_ref.rollout.agent.num_workers=2",
             "actor_rollout_ref.rollout.name=vllm",
-            "actor_rollout_ref.rollout.n=2",  # for estimators that compare; a prompt of golden episodes says how many it has
+            "actor_rollout_ref.rollout.n=2",  # for estimators that compare; a prompt of golden episodes has its own number
             "actor_rollout_ref.rollout.calculate_log_probs=True",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
             "data.max_prompt_length=64",
             "data.max_response_length=128",
             "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-            f"trainer.use_v1={not self.legacy}",
         ]
         if self.client is None:
             agents = Path(tempfile.mkdtemp()) / "agents.yaml"
             agents.write_text("- name: replay\n  _target_: gem_verl.conformance.Replay\n")
             settings.append(f"actor_rollout_ref.rollout.agent.agent_loop_config_path={agents}")
             settings.append("actor_rollout_ref.rollout.agent.default_agent_loop=replay")
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            found = compose("ppo_trainer", overrides=[*self.spec.overrides(), *settings, *self.settings])
-        with open_dict(found):
-            OmegaConf.resolve(found)
-        return found
+        composed = hydra_config(self.config, [*settings, *self.more_settings])
+        with open_dict(composed):
+            OmegaConf.resolve(composed)
+        return composed
 
     @cached_property
     def trainer(self) -> Any:
@@ -198,8 +190,8 @@ class VerlHarness:
 
         if not ray.is_initialized():
             ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        tq.init(self.config.transfer_queue)
-        trainer = get_trainer_cls(self.config.trainer.v1.trainer_mode)(self.config)
+        tq.init(self.settings.transfer_queue)
+        trainer = get_trainer_cls(self.settings.trainer.v1.trainer_mode)(self.settings)
         trainer.replay_buffer.poll_interval = 0.02
         return trainer
 
@@ -208,9 +200,10 @@ class VerlHarness:
         """verl's manager, with a worker in this process."""
         from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-        worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(self.trainer.config, self.client)
+        actor: Any = AgentLoopWorkerTQ
+        worker = actor.__ray_metadata__.modified_class(self.trainer.config, self.client)
 
-        class Inside(AgentLoopManagerTQ):  # type: ignore[misc]
+        class Inside(AgentLoopManagerTQ):
             def generate_sequences(self, prompts: Any) -> None:
                 async def generate() -> None:
                     await worker.generate_sequences(prompts)
@@ -228,55 +221,18 @@ class VerlHarness:
         return AgentLoopManagerTQ.create(self.trainer.config, None)
 
 
-class LegacyHarness(VerlHarness):
-    """verl's legacy trainer (V0), whose workers gem replaces: one row per episode."""
-
-    adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_sequences=False))
-    legacy = True
-
-    def train(self, case: Case) -> list[TrainedSequence]:
-        from verl.protocol import DataProto
-        from verl.trainer.ppo.ray_trainer import compute_advantage
-
-        config = self.config
-        _set_algorithm(config, case.estimator, case.gamma)
-        check_config(config)
-        columns = _columns(case, case.episodes, [[i] for i in range(len(case.episodes))])
-        columns["uid"] = [str(episode.group) for episode in case.episodes]
-        batch = DataProto(
-            batch=None, non_tensor_batch={n: _objects(c) for n, c in columns.items()}, meta_info={"global_steps": 1}
-        )
-        played = asyncio.run(self.worker.generate_sequences(batch))
-        played.batch["token_level_rewards"] = played.batch["rm_scores"]
-        played.non_tensor_batch["uid"] = _objects(columns["uid"])
-        algorithm = config.algorithm
-        data = compute_advantage(played, adv_estimator=algorithm.adv_estimator, gamma=algorithm.gamma, config=algorithm)
-        width = data.batch["prompts"].shape[1]
-        rows = []
-        for i in range(len(case.episodes)):
-            real = data.batch["attention_mask"][i].bool()
-            fields = {name: data.batch[name][i][real[width:]] for name in _FIELDS[1:]}
-            rows.append(_trained({**fields, "prompts": data.batch["prompts"][i][real[:width]]}))
-        return rows
-
-    @cached_property
-    def worker(self) -> Any:
-        from gem_verl.worker import GemAgentLoopWorker
-
-        return GemAgentLoopWorker(self.config, self.client)
-
-
 def harness() -> VerlHarness:
     """What `gem-rl conformance verl` runs."""
     return VerlHarness()
 
 
-def _set_algorithm(config: Any, estimator: str, gamma: float) -> None:
-    config.algorithm.adv_estimator, config.algorithm.gamma = PREFIX + estimator, gamma
+def set_algorithm(settings: Any, estimator: str, gamma: float) -> None:
+    """Select one of gem's estimators in verl's settings."""
+    settings.algorithm.adv_estimator, settings.algorithm.gamma = PREFIX + estimator, gamma
 
 
-def _columns(case: Case, episodes: Sequence[Episode], prompts: Sequence[Sequence[int]]) -> dict[str, list[Any]]:
-    """Rows of a data set, one per prompt, that carry the episodes to be played from it."""
+def golden_columns(case: Case, episodes: Sequence[Episode], prompts: Sequence[Sequence[int]]) -> dict[str, list[Any]]:
+    """Rows of a data set, one per prompt, that carry the episodes to hand over."""
     carried = [
         {"episodes": pickle.dumps([episodes[i] for i in members]), "estimator": case.estimator, "gamma": case.gamma}
         for members in prompts
@@ -289,13 +245,15 @@ def _columns(case: Case, episodes: Sequence[Episode], prompts: Sequence[Sequence
     }
 
 
-def _objects(column: Sequence[Any]) -> Any:
-    found = np.empty(len(column), dtype=object)
-    found[:] = column
-    return found
+def objects(column: Sequence[Any]) -> Any:
+    """A numpy array of objects, as verl's batches hold them."""
+    array: Any = np.empty(len(column), dtype=object)
+    array[:] = column
+    return array
 
 
-def _trained(fields: Mapping[str, Any]) -> TrainedSequence:
+def trained_sequence(fields: Mapping[str, Any]) -> TrainedSequence:
+    """One sequence from verl's tensors."""
     nothing = [0] * len(fields["prompts"])
     return TrainedSequence(
         ids=[*fields["prompts"].tolist(), *fields["responses"].tolist()],

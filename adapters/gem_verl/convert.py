@@ -1,56 +1,44 @@
-"""Convert: an episode to the rows verl trains on, with the reward channel that carries per-turn credit to its estimator."""
+"""Convert: an episode as the sequences an agent loop returns, and numbers per turn as numbers per response token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from gem_core.training.sequences import TokenSequence, channel_rewards, discounted_returns, padding_sequence, token_sequences
+from gem_core.adapter_kit.batch import sequences_or_padding
+from gem_core.training.sequences import TokenSequence
 from gem_core.types import Episode
 
-__all__ = ["Row", "to_rows"]
+__all__ = ["per_token", "response_start", "sequences_of", "to_batch"]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What an agent loop returns for one row: a prompt, and everything behind it."""
-
-    prompt_ids: list[int]
-    response_ids: list[int]
-    mask: list[int]
-    """1 for each id of the response that is trained."""
-    logprobs: list[float] | None
-    rewards: list[float]
-    """One per id of the response: the reward channel."""
-
-
-def to_rows(episode: Episode, end_id: int, *, gamma: float, whole: bool = False) -> list[Row]:
-    """The rows of an episode that have something to train, or one placeholder where none has.
-
-    verl hands its estimators token rewards and a mask, nothing else. So on the last token of each trained turn t stands
-    G_t - gamma * G_u, u the next trained turn in the row, and their recursion over the turns of a row gives back G_t. With
-    `whole`, the first trained turn also carries what masked turns before it earned, so that it stands for the whole episode:
-    what group estimators compare, and what an estimator of verl's own sums up (with gamma = 1).
-    """
-    views = [view for view in token_sequences(episode) if view.trained]
-    if not views:
-        prompt = episode.prompt_ids(0) if episode.turns else (end_id,)
-        return [_row(padding_sequence(prompt, end_id), [0.0] * (len(prompt) + 1))]
-    channels = [channel_rewards(episode, view, gamma) for view in views]
-    if whole:
-        turn, _, end = next(span for span in views[0].spans if span[0] in views[0].trained)
-        returns = discounted_returns(episode.rewards, gamma)
-        channels[0][end - 1] += returns[0] - returns[turn]
-    return [_row(view, rewards) for view, rewards in zip(views, channels)]
+def to_batch(episode: Episode, end_id: int) -> list[dict[str, Any]]:
+    """The fields of an `AgentLoopOutput` for each sequence of an episode: a prompt, and everything after it."""
+    fields = []
+    for sequence in sequences_of(episode, end_id):
+        start = response_start(sequence)
+        fields.append(
+            {
+                "prompt_ids": list(sequence.ids[:start]),
+                "response_ids": list(sequence.ids[start:]),
+                "response_mask": list(sequence.mask[start:]),
+                "response_logprobs": None if sequence.logprobs is None else list(sequence.logprobs[start:]),
+            }
+        )
+    return fields
 
 
-def _row(view: TokenSequence, rewards: Sequence[float]) -> Row:
-    """verl needs a response of at least one token; a placeholder's is its end token."""
-    start = min(view.prompt_length, len(view.ids) - 1)
-    return Row(
-        prompt_ids=list(view.ids[:start]),
-        response_ids=list(view.ids[start:]),
-        mask=list(view.mask[start:]),
-        logprobs=None if view.logprobs is None else list(view.logprobs[start:]),
-        rewards=list(rewards[start:]),
-    )
+def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:
+    """One number per response token: its turn's, 0 where nothing is trained."""
+    return sequence.broadcast(per_turn)[response_start(sequence) :]
+
+
+def sequences_of(episode: Episode, end_id: int) -> list[TokenSequence]:
+    """The sequences of an episode that verl gets: those that train something, or a single one that trains nothing."""
+    sequences = sequences_or_padding(episode, end_id)
+    return [sequence for sequence in sequences if sequence.trained] or sequences[:1]
+
+
+def response_start(sequence: TokenSequence) -> int:
+    """Where the response starts. verl needs one token at least; that of a padding sequence is its end token."""
+    return min(sequence.prompt_length, len(sequence.ids) - 1)

@@ -1,6 +1,6 @@
-"""Dataset: the starts to train on, in verl's form, without a file.
+"""Dataset: the seeds to train on, in verl's form, without a file.
 
-`data.custom_cls` names it, and `data.train_files` and `data.val_files` say which half it is: `train` or `val`.
+`data.custom_cls` names it; `data.train_files` and `data.val_files` select its half: `train` or `val`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from gem_core.errors import ConfigError
-from gem_verl.config import GemConfig, spec_fields
+from gem_verl.config import GemConfig, plain
 
 __all__ = ["GemDataset", "row_of"]
 
@@ -19,38 +19,38 @@ _NEVER_PLAYED = 1_000_000
 
 
 class GemDataset(Dataset):  # type: ignore[misc]
-    """One row per start; verl plays each `rollout.n` times."""
+    """One row per seed; verl plays each `rollout.n` times."""
 
     def __init__(
         self, data_files: Any, tokenizer: Any = None, config: Any = None, processor: Any = None, max_samples: int = -1, **_: Any
     ) -> None:
-        """As verl calls it; `config` is the `data` section, where the environment is under `gem`."""
+        """verl's signature; `config` is the `data` section, where the environment is under `gem`."""
         half = data_files if isinstance(data_files, str) else ",".join(map(str, data_files or ()))
         if half not in ("train", "val"):
             raise ConfigError(f"data.train_files must be 'train' and data.val_files 'val' with GemDataset; given: {half!r}")
         if config is None or not config.get("gem"):
             raise ConfigError("GemDataset needs the environment under data.gem, as in +data.gem.env_id=game:Wordle-v0")
-        spec = GemConfig(**spec_fields(config.gem))
+        gem_config = GemConfig.from_dict(plain(config.gem), where="data.gem")
         if half == "train":
-            self.starts = [(spec.env_id, seed, False) for seed in spec.train_seeds]
-        else:  # verl builds a loader for it whether or not it validates, and cannot take an empty one
-            seeds = spec.held_out_seeds or [_NEVER_PLAYED]
-            self.starts = [(id, seed, id != spec.env_id) for id in spec.validated for seed in seeds]
+            self.tasks = [(gem_config.env_id, seed, False) for seed in gem_config.train_seeds]
+        else:  # verl builds a loader for it even if it never validates, and rejects an empty one
+            seeds = gem_config.held_out_seeds or [_NEVER_PLAYED]
+            self.tasks = [(env_id, seed, env_id != gem_config.env_id) for env_id in gem_config.validated for seed in seeds]
         if max_samples > 0:
-            self.starts = self.starts[:max_samples]
+            self.tasks = self.tasks[:max_samples]
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.tasks)
 
     def __getitem__(self, item: int) -> dict[str, Any]:
-        env_id, seed, other = self.starts[item]
+        env_id, seed, other = self.tasks[item]
         return row_of(env_id, seed, item, other)
 
 
 def row_of(env_id: str, seed: int, index: int = 0, other: bool = False) -> dict[str, Any]:
-    """What verl expects of a row; a Parquet file of one's own needs the first three, `raw_prompt` under the name `prompt`.
+    """A row as verl expects it; a Parquet file of your own needs the first three, `raw_prompt` under the name `prompt`.
 
-    `other`: whether the environment is another than the agent loop's own, which a row then has to name.
+    `other`: whether the environment is not the agent loop's own, so the row must name it.
     """
     return {
         "data_source": env_id,
@@ -60,5 +60,5 @@ def row_of(env_id: str, seed: int, index: int = 0, other: bool = False) -> dict[
         "reward_model": {"style": "environment", "ground_truth": ""},
         "tools_kwargs": {},
         "interaction_kwargs": {},
-        "dummy_tensor": torch.tensor([0], dtype=torch.uint8),  # verl's batches cannot do without a tensor
+        "dummy_tensor": torch.tensor([0], dtype=torch.uint8),  # verl's batches need a tensor
     }

@@ -1,7 +1,6 @@
-"""Plugin: what verl imports in each of its processes, by the entry point `verl.plugins`. Registers all gem has for verl.
+"""Plugin: the module verl imports in each of its processes, by the entry point `verl.plugins`. Registers gem with verl.
 
-verl logs what a plugin raises at level DEBUG and goes on without it, so an error is also logged here, where it is seen; and
-`check_registered` refuses to train without it.
+verl swallows plugin errors, so they are logged here, and `check_registered` verifies registration before training.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ _log = logging.getLogger("gem_verl")
 
 
 def register() -> None:
-    """The agent loop, the estimators and the trainers; a second time changes nothing."""
+    """Register the agent loop, the estimators and the trainers; registering twice changes nothing."""
     from gem_verl import (
         rollout,  # noqa: F401 - importing it registers the agent loop
     )
-    from gem_verl.advantage import register_estimators
+    from gem_verl.channel import register_estimators
     from gem_verl.trainer import register_trainers
 
     register_estimators()
@@ -26,5 +25,5 @@ def register() -> None:
 try:
     register()
 except Exception:
-    _log.exception("gem could not register itself with verl, which will go on without it")
+    _log.exception("gem could not register itself with verl, which continues without it")
     raise

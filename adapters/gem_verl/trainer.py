@@ -1,98 +1,223 @@
-"""Trainer: verl's default trainers (V1), which also check their settings, log how episodes went, and know which rows belong
-to one episode. `trainer.v1.trainer_mode` chooses them: gem_sync, gem_colocate_async, gem_separate_async.
+"""Trainer: gem's advantages in verl's default trainers (V1), one number per response token, and `train`.
 
-verl is imported in the function that needs it: as it is imported, it loads gem's plugin, which needs the whole of this module.
+`trainer.v1.trainer_mode` selects them: gem_sync, gem_colocate_async, gem_separate_async. verl passes token rewards to an
+estimator and nothing else. So `_compute_advantage` is overridden: it lets verl compute its importance weights, then writes
+advantages computed from the episodes, which travel with their sequences in `extra_fields`. Everything else is verl's own.
+
+verl is imported in the functions that need it: while verl is imported, it loads gem's plugin, which needs this module.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import transfer_queue as tq
 from omegaconf import open_dict
 
+from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
+from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.errors import BatchMismatchError, GemError
 from gem_core.training.metrics import BatchMetrics
-from gem_verl.advantage import Origin, origins, turns_of
-from gem_verl.config import PREFIX, check_config, check_registered
+from gem_core.training.sequences import TokenSequence, discounted_returns, padding_sequence
+from gem_core.types import Episode
+from gem_verl.config import AGENT, PREFIX, GemConfig, check_settings, hydra_config, read_config
+from gem_verl.convert import per_token, response_start, sequences_of
 
-__all__ = ["GemTrainer", "register_trainers", "total_of"]
+__all__ = [
+    "GemTrainer",
+    "NotRegisteredError",
+    "Played",
+    "check_batch",
+    "check_registered",
+    "put_advantages",
+    "read_batch",
+    "register_trainers",
+    "train",
+]
 
+_ZERO = "gem_zero"
+"""The estimator verl calls before gem's advantages replace its own: it returns 0."""
 _log = logging.getLogger("gem_verl")
+
+
+class NotRegisteredError(GemError, RuntimeError):
+    """Raised when verl does not know gem's agent loop, estimators or trainers: verl swallows plugin errors."""
+
+
+def train(config: GemConfig, settings: Sequence[str]) -> None:
+    """Train with verl, to the end. `settings`: hydra overrides, as after `python -m verl.trainer.main_ppo`; they override the
+    config's own."""
+    import ray
+    from verl.trainer import main_ppo
+
+    check_registered()
+    record, metrics = (None if path is None else os.path.abspath(path) for path in (config.record, config.metrics))
+    config = replace(config, record=record, metrics=metrics)  # Ray's workers may run in other folders
+    hydra = hydra_config(config, settings)
+    check_settings(hydra, read_config(hydra))
+    running = ray.is_initialized()
+    try:
+        main_ppo.main(hydra)
+    finally:
+        if not running:
+            ray.shutdown()
 
 
 class GemTrainer:
     """Mixin for a V1 trainer: `@register_trainer("gem_mine") class Mine(GemTrainer, PPOTrainerSync)`."""
 
+    config: Any
+    global_steps: int
+
     def __init__(self, config: Any) -> None:
         check_registered()
         with open_dict(config):
-            # verl compares the mode with its own names all over its trainers
+            # verl compares the mode with its own names in many places
             config.trainer.v1.trainer_mode = str(config.trainer.v1.trainer_mode).removeprefix(PREFIX)
             config.trainer.v1.gem_trainer = True
-        check_config(config)
-        self._trained: list[bool] = []
-        """Of each batch of a step, whether it has anything to train."""
+        self.gem_config = read_config(config)
+        check_settings(config, self.gem_config)
+        self._update_log = UpdateLog(self.gem_config.metrics)
+        self._batches: list[BatchMetrics] = []
+        """The batches of this step; verl's separate_async may draw several."""
         super().__init__(config)  # type: ignore[call-arg]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Names the origin of each row to the estimator, which verl tells the prompt only."""
-        real = [key for key, tag in zip(batch.keys, batch.tags) if not tag.get("is_padding", False)]
-        stored = tq.kv_batch_get(keys=real, partition_id=batch.partition_id, select_fields=["extra_fields"])
-        told = dict(zip(real, (getattr(fields, "data", fields)["gem"] for fields in stored["extra_fields"])))
-        total = total_of(told)
-        self._trained.append(total.turns > total.masked_turns)
-        metrics.update({f"gem/{name}": value for name, value in total.means().items()})
-        if not self._trained[-1]:
-            metrics["gem/advantage_abs"] = 0.0
-            return _credit_nothing(batch)
-        rows = [_origin(key, told[key]["played_id"] if key in told else "") for key in batch.keys]
-        with origins(rows):
-            credited = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
-        metrics["gem/advantage_abs"] = _advantage_abs(batch)
-        return credited
+        played = read_batch(batch)
+        check_batch(batch, played.sequences)
+        self._batches.append(_log_failures(played.episodes))
+        per_turn = self.gem_config.compute_advantages(played.episodes)
+        algorithm, trains = self.config.algorithm, self._batches[-1].tokens > 0
+        gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
+        if trains:  # verl divides by the number of trained tokens
+            with _estimator(algorithm, _ZERO if gem_estimator else algorithm.adv_estimator):
+                batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
+        if gem_estimator or not trains:
+            batch = put_advantages(self.gem_config, batch, played, per_turn)
+        else:
+            per_turn = _mean_per_turn(batch, played)
+        metrics |= {f"gem/{name}": value for name, value in self._batches[-1].means().items()}
+        metrics["gem/advantage_abs"] = mean_abs_advantage(played.episodes, per_turn)
+        return batch
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """A batch without anything to train, all of it failed or masked, is no update: verl would divide by no tokens."""
-        return super()._update_actor(batch, metrics) if self._trained[-1] else batch  # type: ignore[misc]
+        """Skip the update if nothing of the batch is trained."""
+        return super()._update_actor(batch, metrics) if self._batches[-1].tokens else batch  # type: ignore[misc]
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        trained, self._trained = self._trained, []
-        if any(trained):  # verl takes the largest of no advantages otherwise
+        total, self._batches = BatchMetrics.total(self._batches), []
+        if total.tokens:  # verl takes the maximum of the advantages
             super()._compute_metrics(batch, metrics, *args, **kwargs)  # type: ignore[misc]
+        step, schedule = self.global_steps - 1, self.gem_config.schedule
+        numbers = {"loss": metrics.get("actor/pg_loss"), "grad_norm": metrics.get("actor/grad_norm")}
+        if schedule is not None:
+            numbers["horizon"] = schedule(step)
+        self._update_log.write(
+            step,
+            total,
+            advantage_abs=float(metrics["gem/advantage_abs"]),
+            **{name: None if value is None else float(value) for name, value in numbers.items()},
+        )
 
 
-def total_of(told: dict[str, dict[str, Any]]) -> BatchMetrics:
-    """How a batch went, of what the loops told with each row; an episode of several rows counts once. Failures are logged."""
-    episodes = {_origin(key).session: known for key, known in told.items()}
-    total = BatchMetrics.total(BatchMetrics(**known["metrics"]) for known in episodes.values())
-    if total.failed:
-        failures = sorted({known["failure"] for known in episodes.values() if known["failure"]})
-        _log.warning("%d of %d episodes are failed and left out: %s", total.failed, total.episodes, "; ".join(failures[:3]))
-    return total
+@dataclass(frozen=True)
+class Played:
+    """What was played of each sequence in a batch of verl's queue, in the batch's order."""
+
+    episodes: list[Episode]
+    sequences: list[TokenSequence]
+    episode_of: list[int | None]
+    """The index of each sequence's episode; None for verl's padding."""
 
 
-def _advantage_abs(batch: Any) -> float:
-    """The mean of |A| over the trained turns of a batch; within a turn, A differs by token with estimators of verl's own only."""
-    fields = ["advantages", "response_mask"]
-    stored = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields).to_padded_tensor()
-    rows = zip(stored["advantages"].abs(), turns_of(stored["response_mask"]))
-    sizes = [float(row[start:end].mean()) for row, turns in rows for start, end in turns]
-    return sum(sizes) / len(sizes) if sizes else 0.0
+def read_batch(batch: Any) -> Played:
+    """The episodes that travel with the sequences of a batch. verl's keys read {uid}_{session}_{number}: the sequences of a
+    session are those of one episode, and the first one carries it."""
+    stored = _stored(batch, "extra_fields")["extra_fields"]
+    carried = [getattr(fields, "data", fields).get("gem") for fields in stored]
+    padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
+    sessions = {key.rpartition("_")[0]: i for i, key in enumerate(batch.keys) if carried[i] and not padding[i]}
+    episodes = [pickle.loads(carried[i]) for i in sessions.values()]
+    index_of = {session: index for index, session in enumerate(sessions)}
+    expected = [sequences_of(episode, 0) for episode in episodes]
+    sequences, episode_of, missing = [], [], [len(those) for those in expected]
+    for key, pads in zip(batch.keys, padding):
+        session, _, number = key.rpartition("_")
+        index = None if pads else index_of.get(session)
+        if not pads and (index is None or int(number) >= len(expected[index])):
+            raise BatchMismatchError(
+                f"sequence {key} of verl's batch belongs to no episode of gem; play all rows of the data set with gem's agent "
+                f"loop: actor_rollout_ref.rollout.agent.default_agent_loop={AGENT}, and no agent_name in the rows"
+            )
+        episode_of.append(index)
+        sequences.append(padding_sequence((), 0) if index is None else expected[index][int(number)])
+        if index is not None:
+            missing[index] -= 1
+    if any(missing):
+        raise BatchMismatchError(
+            f"verl's batch lacks {sum(missing)} sequences of the episodes in it; use a version of verl the adapter supports, "
+            "without patches to its replay buffer"
+        )
+    return Played(episodes, sequences, episode_of)
 
 
-def _credit_nothing(batch: Any) -> Any:
-    """verl refuses to credit a batch without a token to train: all failed, or masked."""
-    stored = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask"])
-    stored["advantages"] = stored["returns"] = stored.pop("response_mask").float()  # which is 0 throughout
-    return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=stored)
+def check_batch(batch: Any, sequences: Sequence[TokenSequence]) -> None:
+    """Raise `BatchMismatchError` unless the queue holds the ids and the loss masks that were played, and verl's padding trains
+    nothing."""
+    stored = _stored(batch, "input_ids", "response_mask", "loss_mask")
+    for name in ("response_mask", "loss_mask"):  # the loss trains the one and divides by the other
+        for key, sequence, ids, mask in zip(batch.keys, sequences, stored["input_ids"], stored[name]):
+            ids, mask = ids.tolist(), [0] * (len(ids) - len(mask)) + mask.tolist()
+            played = (sequence.ids, sequence.mask) if sequence.trained else (ids, [0] * len(ids))
+            check_sequence(f"sequence {key} of verl's batch ({name})", ids, mask, *played)
+
+
+def put_advantages(config: GemConfig, batch: Any, played: Played, per_turn: Sequence[Sequence[float]]) -> Any:
+    """Write advantages and returns of a batch to verl's queue, one number per response token, 0 where nothing is trained."""
+    from tensordict import TensorDict
+
+    returns = [discounted_returns(episode.rewards, config.gamma) for episode in played.episodes]
+    fields = {}
+    for name, numbers in (("advantages", per_turn), ("returns", returns)):
+        rows = [per_token(s, () if i is None else numbers[i]) for s, i in zip(played.sequences, played.episode_of)]
+        tensors = [torch.tensor(row, dtype=torch.float32) for row in rows]
+        fields[name] = torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
+    return tq.kv_batch_put(
+        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch.keys))
+    )
+
+
+def check_registered() -> None:
+    """Raise `NotRegisteredError` unless verl knows gem in this process."""
+    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+
+    registries = {AGENT: _agent_loop_registry, "gem_rebn": ADV_ESTIMATOR_REGISTRY, "gem_sync": TRAINER_REGISTRY}
+    missing = [name for name, registry in registries.items() if name not in registry]
+    if missing:
+        raise NotRegisteredError(
+            f"verl does not know {', '.join(missing)}: its plugin entry point `gem` was not loaded. If it failed, `python -c "
+            "'import verl'` shows why. If that shows nothing, VERL_USE_EXTERNAL_PLUGINS excludes it, or gem is on the path "
+            "without being installed; set VERL_USE_EXTERNAL_MODULES=gem_verl.plugin"
+        )
 
 
 def register_trainers() -> None:
-    """The three trainers of verl, each with the mixin."""
+    """Register verl's three trainers with gem's mixin."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
     from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, PPOTrainerSync
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, register_trainer
 
+    if _ZERO not in ADV_ESTIMATOR_REGISTRY:
+        register_adv_est(_ZERO)(_zero)
     for name, trainer in (
         ("sync", PPOTrainerSync),
         ("colocate_async", PPOTrainerColocateAsync),
@@ -102,7 +227,37 @@ def register_trainers() -> None:
             register_trainer(PREFIX + name)(type(f"Gem{trainer.__name__}", (GemTrainer, trainer), {}))
 
 
-def _origin(key: str, played_id: str = "") -> Origin:
-    """verl's keys read {uid}_{session}_{row}."""
-    session, _, number = key.rpartition("_")
-    return Origin(session, int(number), played_id)
+def _stored(batch: Any, *fields: str) -> Any:
+    return tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields))
+
+
+def _zero(response_mask: Any, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros_like(response_mask, dtype=torch.float32), torch.zeros_like(response_mask, dtype=torch.float32)
+
+
+@contextmanager
+def _estimator(algorithm: Any, name: str) -> Iterator[None]:
+    """Let verl call another estimator for a while."""
+    before, algorithm.adv_estimator = algorithm.adv_estimator, name
+    try:
+        yield
+    finally:
+        algorithm.adv_estimator = before
+
+
+def _mean_per_turn(batch: Any, played: Played) -> list[list[float]]:
+    """The mean of |advantage| over the tokens of each turn: verl's own estimators give the tokens of a turn different ones."""
+    per_turn = [[0.0] * len(episode.turns) for episode in played.episodes]
+    for sequence, index, row in zip(played.sequences, played.episode_of, _stored(batch, "advantages")["advantages"]):
+        for turn, start, end in sequence.spans:
+            offset = response_start(sequence)
+            per_turn[index or 0][turn] = float(row[start - offset : end - offset].abs().mean())
+    return per_turn
+
+
+def _log_failures(episodes: Sequence[Episode]) -> BatchMetrics:
+    metrics = BatchMetrics.of(episodes)
+    if metrics.failed:
+        failures = sorted({str(episode.failure) for episode in episodes if episode.failure is not None})
+        _log.warning("%d of %d episodes failed and are not trained: %s", metrics.failed, len(episodes), "; ".join(failures[:3]))
+    return metrics

@@ -1,4 +1,4 @@
-"""What the verl tests share: verl on a CPU, and environments that any model earns something in."""
+"""What the verl tests share: verl on a CPU, and a client that generates with the tiny model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,53 +15,15 @@ import verl_on_cpu
 
 os.environ.update(verl_on_cpu.environment())
 os.environ.update({"TQ_LOGGING_LEVEL": "ERROR", "TRANSFORMERS_VERBOSITY": "error"})
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # for Ray's workers: this checkout, not an installed gem
 
-from gem_core import Env, register
-from gem_core.env.registry import environments
-
-ECHO = "test:Echo-v0"
+from worlds import registered
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """verl, Ray and what they import warn about themselves; gem's own warnings are errors here as everywhere."""
+    """verl, Ray and their dependencies warn about themselves; gem's own warnings are errors here as everywhere."""
     for line in ("ignore::Warning", "error:::gem_core", "error:::gem_verl"):
         config.addinivalue_line("filterwarnings", line)
-
-
-class Echo(Env):
-    """Pays by a sum over what was said, for one to three turns, so that any model earns ragged rewards."""
-
-    execution = "inline"
-    action_example = "anything"
-
-    def on_reset(self, options: Any) -> Any:
-        self.turns = 1 + self.seed % 3
-        return f"Say anything. Start {self.seed}.", {}
-
-    def on_step(self, action: str) -> Any:
-        over, said = self.turn + 1 >= self.turns, sum(action.encode())
-        return f"You said {len(action)} characters.", (said % 7) / 7.0, over, False, {"success": said % 2 == 0}
-
-
-class Moody(Echo):
-    """Breaks in its second turn where the seed is odd."""
-
-    def on_reset(self, options: Any) -> Any:
-        observation, info = super().on_reset(options)
-        self.turns = 2
-        return observation, info
-
-    def on_step(self, action: str) -> Any:
-        if self.seed % 2 and self.turn == 1:
-            raise RuntimeError("in a bad mood")
-        return super().on_step(action)
-
-
-class Unmakable(Echo):
-    """Cannot be made here."""
-
-    def __init__(self) -> None:
-        raise RuntimeError("the disk is full")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -71,18 +32,23 @@ def environments_for_tests() -> Iterator[None]:
     import torch
 
     torch.set_num_threads(1)
-    made = {ECHO: Echo, "test:Moody-v0": Moody, "test:Unmakable-v0": Unmakable}
-    for id, kind in made.items():
-        register(id, kind)
-    yield
-    for id in made:
-        environments.remove(id)
+    with registered():
+        yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """The Ray cluster that a test may start is ended with the session."""
-    yield
+    """A small Ray cluster. Ray gives its node 30 s to start, which a busy machine exceeds: three tries."""
     import ray
 
+    for attempt in range(3):
+        if ray.is_initialized():
+            break
+        try:
+            ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        except Exception:
+            ray.shutdown()
+            if attempt == 2:
+                raise
+    yield
     ray.shutdown()

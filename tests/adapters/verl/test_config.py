@@ -1,4 +1,4 @@
-"""A spec becomes hydra overrides and comes back, and every setting gem cannot honour is refused."""
+"""A config becomes hydra overrides and back, and settings that do not fit raise, all at once."""
 
 from __future__ import annotations
 
@@ -10,34 +10,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_module
+import torch
 from omegaconf import OmegaConf
+from worlds import ECHO, MOODY
 
 from gem_core.adapter_kit.conformance import CASES
 from gem_core.adapter_kit.conformance.golden import END, failed_episode
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.policies import tiny_model_path
-from gem_verl import GemDataset, GemSpec
-from gem_verl.config import channel, check_config, spec_of
-from gem_verl.convert import to_rows
-
-ECHO = "test:Echo-v0"
-
-
-def config_of(spec: GemSpec, *settings: str) -> Any:
-    given = [*spec.overrides(), f"actor_rollout_ref.model.path={tiny_model_path()}", *settings]
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=given)
-    OmegaConf.resolve(config)
-    return config
+from gem_verl import GemConfig, GemDataset
+from gem_verl.channel import token_rewards
+from gem_verl.config import check_settings, hydra_config, read_config
+from gem_verl.convert import to_batch
 
 
-def test_a_spec_survives_hydra() -> None:
-    spec = GemSpec(
-        "2*test:Echo-v0 + 1*test:Moody-v0",
+def settings_of(config: GemConfig, *settings: str) -> Any:
+    composed = hydra_config(config, [f"actor_rollout_ref.model.path={tiny_model_path()}", *settings])
+    OmegaConf.resolve(composed)
+    return composed
+
+
+def check(config: GemConfig, *settings: str) -> None:
+    composed = settings_of(config, *settings)
+    check_settings(composed, read_config(composed))
+
+
+def test_a_config_survives_hydra() -> None:
+    config = GemConfig(
+        f"2*{ECHO} + 1*{MOODY}",
         seeds=[3, 1],
         eval_seeds=2,
-        eval_envs=["test:Moody-v0"],
+        eval_envs=[MOODY],
         wrappers=["react", ["turn_limit", {"max_turns": 3}]],
         tools="python(seconds=2)",
         options={"text": "it's a \\ {braced}, quoted one"},
@@ -47,51 +50,64 @@ def test_a_spec_survives_hydra() -> None:
         horizon=[4, 7, 10],
         step_deadline=1.5,
         record="somewhere/{rank}.jsonl",
+        metrics="somewhere/metrics.jsonl",
     )
-    assert spec_of(config_of(spec)) == spec
+    assert read_config(settings_of(config)) == config
 
 
-def test_a_data_set_is_its_starts() -> None:
-    config = config_of(GemSpec(ECHO, seeds=5, eval_seeds=3, eval_envs=[ECHO, "test:Moody-v0"]))
-    train = GemDataset("train", config=config.data)
+def test_a_data_set_is_its_seeds(tmp_path: Path) -> None:
+    settings = settings_of(GemConfig(ECHO, seeds=5, eval_seeds=3, eval_envs=[ECHO, MOODY]))
+    train = GemDataset("train", config=settings.data)
     assert [row["extra_info"]["gem"]["seed"] for row in train] == [0, 1, 2, 3, 4]
-    val = GemDataset("val", config=config.data, max_samples=4)
-    assert [row["data_source"] for row in val] == [ECHO] * 3 + ["test:Moody-v0"]
-    assert [spec_of(config).task_of(row).env_id for row in val] == [ECHO] * 3 + ["test:Moody-v0"]
-    other = spec_of(config, {"env_id": "test:Moody-v0"})
-    assert {other.task_of(row).env_id for row in train} == {"test:Moody-v0"}, "an agent loop file goes over data.gem"
+    val = GemDataset("val", config=settings.data, max_samples=4)
+    assert [row["data_source"] for row in val] == [ECHO] * 3 + [MOODY]
+    assert [read_config(settings).task_of(row).env_id for row in val] == [ECHO] * 3 + [MOODY]
+    other = read_config(settings, {"env_id": MOODY})
+    assert {other.task_of(row).env_id for row in train} == {MOODY}, "an agent loop file overrides data.gem"
     assert not {row["extra_info"]["gem"]["seed"] for row in val} & set(range(5))
     with pytest.raises(ConfigError, match="'train' and data.val_files 'val'"):
-        GemDataset("train.parquet", config=config.data)
+        GemDataset("train.parquet", config=settings.data)
 
 
 N = "actor_rollout_ref.rollout.n=2"
-REFUSED: list[tuple[Sequence[str], str]] = [
+STOCK = "trainer.v1.trainer_mode=sync"
+REJECTED: list[tuple[Sequence[str], str]] = [
     (["algorithm.use_kl_in_reward=True"], "KL in the loss"),
     (["algorithm.rollout_correction.rollout_rs=token_k1"], "changes the mask"),
     (["algorithm.adv_estimator=gem_gae"], "a critic"),
-    (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "one advantage per row"),
-    (["reward.reward_model.enable=True"], "over the environment's rewards"),
-    (["data.max_response_length=4"], "max_turn_tokens=6 is over data.max_response_length=4"),
-    (["+data.gem.gamma=0.5"], "data.gem.gamma is 0.5, algorithm.gamma is 1.0"),
+    (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "one advantage per sequence"),
+    (["reward.reward_model.enable=True"], "overwrites the environment's rewards"),
+    (["data.max_response_length=4"], "max_turn_tokens=6 is above data.max_response_length=4"),
+    (["+data.gem.gamma=0.5"], "data.gem.gamma is 0.5 and algorithm.gamma is 1.0"),
     (["+data.gem.horison=4"], "did you mean 'horizon'"),
-    (["+data.gem.wrappers=concat", "trainer.use_v1=False"], "legacy trainer takes one row"),
     (["+data.gem.wrappers=concat", "algorithm.adv_estimator=grpo"], "gem_rebn"),
-    (["+data.gem.wrappers=concat", N, "algorithm.adv_estimator=gem_grpo"], "trainer_mode=gem_sync"),
-    (["algorithm.adv_estimator=gem_grpo"], "'grpo' compares episodes .*rollout.n is 1; .*actor_rollout_ref.rollout.n=8"),
-    (["algorithm.adv_estimator=gem_rloo"], "'rloo' compares episodes from one start"),
+    (["+data.gem.wrappers=concat", N, STOCK, "algorithm.adv_estimator=gem_grpo"], "trainer_mode=gem_sync"),
+    ([STOCK, "algorithm.adv_estimator=gem_reinforce++", "+algorithm.gem.per_env=True"], "per_env needs the environment"),
+    ([STOCK, "+data.gem.metrics=metrics.jsonl"], "metrics are written by gem's trainers"),
+    (["algorithm.adv_estimator=gem_grpo"], "'grpo' compares episodes .*rollout.n is 1; set it to 2 or more"),
+    (["algorithm.adv_estimator=gem_rloo"], "'rloo' compares episodes from one seed"),
     ([N, "algorithm.adv_estimator=gem_grpo", "algorithm.norm_adv_by_std_in_grpo=False"], r"\+algorithm.gem.scale=False"),
     (["algorithm.use_pf_ppo=True"], "verl's own gae only"),
-    (["critic.enable=True"], "a critic whose values"),
+    (["critic.enable=True"], "only verl's own 'gae' uses"),
     (["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=success"], "set it to reward"),
     (["+algorithm.gem.no_such=1"], "does not take"),
 ]
 
 
-@pytest.mark.parametrize(("settings", "says"), REFUSED, ids=[settings[-1] for settings, _ in REFUSED])
-def test_a_setting_that_cannot_be_honoured_is_refused(settings: Sequence[str], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        check_config(config_of(GemSpec(ECHO, seeds=8, max_turn_tokens=6), *settings))
+@pytest.mark.parametrize(("settings", "message"), REJECTED, ids=[settings[-1] for settings, _ in REJECTED])
+def test_a_setting_that_does_not_fit_is_rejected(settings: Sequence[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(GemConfig(ECHO, seeds=8, max_turn_tokens=6), *settings)
+
+
+def test_all_rejected_settings_are_reported_at_once() -> None:
+    settings = ["algorithm.use_kl_in_reward=True", "reward.reward_model.enable=True", "data.max_response_length=4"]
+    with pytest.raises(ConfigError) as raised:
+        check(GemConfig(ECHO, seeds=8, max_turn_tokens=6), *settings, "algorithm.adv_estimator=gem_grpo")
+    lines = str(raised.value).splitlines()
+    assert lines[0] == "4 settings are rejected:"
+    for setting in ("use_kl_in_reward", "reward_model.enable", "max_response_length", "rollout.n"):
+        assert sum(setting in line for line in lines[1:]) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,83 +120,79 @@ def test_a_setting_that_cannot_be_honoured_is_refused(settings: Sequence[str], s
     ],
     ids=lambda settings: settings[-1],
 )
-def test_a_setting_with_its_remedy_is_taken(settings: Sequence[str]) -> None:
-    check_config(config_of(GemSpec(ECHO, seeds=8), *settings))
+def test_a_setting_with_its_remedy_is_accepted(settings: Sequence[str]) -> None:
+    check(GemConfig(ECHO, seeds=8), *settings)
 
 
-def test_without_scale_nothing_is_divided_by_the_spread() -> None:
-    """What the refusal of norm_adv_by_std_in_grpo promises of its remedy, in numbers: Dr. GRPO's."""
-    import torch
+def test_without_scale_nothing_is_divided_by_the_standard_deviation() -> None:
+    """The remedy for norm_adv_by_std_in_grpo=False, in numbers: Dr. GRPO's."""
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     settings = ["algorithm.norm_adv_by_std_in_grpo=False", N]
-    config = config_of(GemSpec(ECHO, seeds=8, advantage="grpo", estimator_kwargs={"scale": False}), *settings)
-    given = {"response_mask": torch.ones(3, 1), "token_level_rewards": torch.tensor([[1.0], [4.0], [4.0]])}
-    found, _ = get_adv_estimator_fn("gem_grpo")(**given, index=["one"] * 3, config=config.algorithm)
-    assert found[:, 0].tolist() == [-2.0, 1.0, 1.0]
+    config = GemConfig(ECHO, seeds=8, advantage="grpo", estimator_kwargs={"scale": False})
+    algorithm = settings_of(config, *settings).algorithm
+    tensors = {"response_mask": torch.ones(3, 1), "token_level_rewards": torch.tensor([[1.0], [4.0], [4.0]])}
+    advantages, _ = get_adv_estimator_fn("gem_grpo")(**tensors, index=["one"] * 3, config=algorithm)
+    assert advantages[:, 0].tolist() == [-2.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
     ("estimator", "instead"),
     [("grpo", "gem_grpo"), ("rloo", "gem_rloo"), ("reinforce_plus_plus", "gem_reinforce++"), ("opo", "gem_rebn")],
 )
-def test_an_estimator_of_verls_own_is_warned_about_once(estimator: str, instead: str) -> None:
-    config = config_of(GemSpec(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}")
-    with warnings.catch_warnings(record=True) as said:
+def test_verls_own_estimators_warn_once(estimator: str, instead: str) -> None:
+    settings = settings_of(GemConfig(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}")
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        check_config(config)
-        check_config(config)
-    (warning,) = said
+        check_settings(settings, read_config(settings))
+        check_settings(settings, read_config(settings))
+    (warning,) = caught
     assert f"{estimator!r} counts a failed episode" in str(warning.message)
     assert f"algorithm.adv_estimator={instead}," in str(warning.message)
 
 
 @pytest.mark.parametrize("estimator", ["rebn", "grpo", "reinforce++"])
-def test_an_estimator_of_gem_is_not_warned_about(estimator: str) -> None:
-    config = config_of(GemSpec(ECHO, seeds=8, advantage=estimator), N)
+def test_gems_estimators_do_not_warn(estimator: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_config(config)
+        check(GemConfig(ECHO, seeds=8, advantage=estimator), N)
 
 
-@pytest.mark.parametrize(("estimator", "given"), [("grpo", 0.577), ("gem_grpo", 0.0)])
-def test_the_warning_is_true(estimator: str, given: float) -> None:
-    """Two episodes that earned 1, and a failed one, as rows in one group of verl."""
-    import torch
+@pytest.mark.parametrize(("estimator", "advantage"), [("grpo", 0.577), ("gem_grpo", 0.0)])
+def test_the_warning_is_true(estimator: str, advantage: float) -> None:
+    """Two episodes that earned 1, and a failed one, as sequences of one group."""
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     import gem_verl.plugin  # noqa: F401
 
-    config = config_of(GemSpec(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}").algorithm
+    algorithm = settings_of(GemConfig(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}").algorithm
     one = next(case for case in CASES if case.name == "multi-byte text").episodes[0]
     assert one.total_reward == 1.0
-    rows = [to_rows(episode, END, **channel(config))[0] for episode in (one, one, failed_episode())]
-    found, _ = get_adv_estimator_fn(estimator)(
-        token_level_rewards=padded([row.rewards for row in rows]),
-        response_mask=padded([row.mask for row in rows]),
+    episodes = (one, one, failed_episode())
+    advantages, _ = get_adv_estimator_fn(estimator)(
+        token_level_rewards=padded([token_rewards(episode, END, algorithm)[0] for episode in episodes]),
+        response_mask=padded([to_batch(episode, END)[0]["response_mask"] for episode in episodes]),
         index=["one group"] * 3,
-        config=config,
+        config=algorithm,
     )
-    assert found[:, 0].tolist() == pytest.approx([given, given, 0.0], abs=1e-3)
-    assert torch.isfinite(found).all()
+    assert advantages[:, 0].tolist() == pytest.approx([advantage, advantage, 0.0], abs=1e-3)
+    assert torch.isfinite(advantages).all()
 
 
 def padded(rows: Sequence[Sequence[float]]) -> Any:
-    import torch
-
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True)
 
 
-def test_gems_trainer_refuses_before_anything_is_loaded() -> None:
+def test_gems_trainer_rejects_before_anything_is_loaded() -> None:
     from verl.trainer.ppo.v1 import get_trainer_cls
 
-    config = config_of(GemSpec(ECHO, seeds=8), "algorithm.use_kl_in_reward=True")
+    settings = settings_of(GemConfig(ECHO, seeds=8), "algorithm.use_kl_in_reward=True")
     with pytest.raises(ConfigError, match="use_kl_in_reward"):
-        get_trainer_cls(config.trainer.v1.trainer_mode)(config)
+        get_trainer_cls(settings.trainer.v1.trainer_mode)(settings)
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "says"),
+    ("fields", "error", "message"),
     [
         ({"advantage": "gae"}, ConfigError, "needs a critic"),
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
@@ -188,21 +200,20 @@ def test_gems_trainer_refuses_before_anything_is_loaded() -> None:
         ({"seeds": 8, "eval_seeds": [3]}, ConfigError, "are trained on"),
     ],
 )
-def test_a_spec_that_cannot_be_honoured_is_refused(fields: dict[str, Any], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        GemSpec(**{"env_id": ECHO, **fields})
+def test_an_invalid_config_is_rejected(fields: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_of(GemSpec(ECHO, seeds=8))
+def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.8.0")
     with pytest.raises(ConfigError, match=r"fits verl >=0.9,<0.10; installed is 0.8.0"):
-        check_config(config)
+        check(GemConfig(ECHO, seeds=8))
 
 
 @pytest.mark.parametrize("has_it", [True, False])
-def test_a_trl_that_verl_cannot_patch_is_refused(has_it: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As TRL was in 1.10, with a model with a value head in its experiments, and is in 1.16, with none."""
+def test_a_trl_that_verl_cannot_patch_is_rejected(has_it: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL 1.10 has a model with a value head in its experiments, TRL 1.16 has none."""
     (tmp_path / "trl" / "experimental").mkdir(parents=True)
     (tmp_path / "trl" / "__init__.py").touch()
     if has_it:
@@ -210,19 +221,17 @@ def test_a_trl_that_verl_cannot_patch_is_refused(has_it: bool, tmp_path: Path, m
     for name in [name for name in sys.modules if name.partition(".")[0] == "trl"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
-    config = config_of(GemSpec(ECHO, seeds=8))
     try:
         if has_it:
-            check_config(config)
+            check(GemConfig(ECHO, seeds=8))
         else:
             with pytest.raises(ConfigError, match=re.escape(f"the TRL in {tmp_path}/trl has none")):
-                check_config(config)
+                check(GemConfig(ECHO, seeds=8))
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "trl"]:
             del sys.modules[name]
 
 
-def test_an_environment_may_stand_in_an_agent_loop_file(tmp_path: Path) -> None:
-    config = config_of(GemSpec(ECHO, seeds=8))
-    found = spec_of(config, {"env_id": "test:Moody-v0", "horizon": [4, 7, 10]})
-    assert (found.env_id, found.limits(150).max_turns) == ("test:Moody-v0", 7)
+def test_an_agent_loop_file_may_name_the_environment() -> None:
+    config = read_config(settings_of(GemConfig(ECHO, seeds=8)), {"env_id": MOODY, "horizon": [4, 7, 10]})
+    assert (config.env_id, config.limits(150).max_turns) == (MOODY, 7)

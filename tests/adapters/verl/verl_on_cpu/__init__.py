@@ -1,4 +1,4 @@
-"""verl on a CPU: stand-ins for what verl needs a GPU for. For tests and for the recipes' tiny setting; nothing users train with.
+"""verl on a CPU: mocks of what verl needs a GPU for. For tests only.
 
 Three things are replaced, through verl's own registries: the platform (`platform.py`), the inference server, by transformers
 (`server.py`), and, by the one patch, a process group named `cpu` twice. Trainer, TransferQueue, agent loops, FSDP engine,
@@ -6,7 +6,8 @@ loss and optimizer are verl's.
 
     VERL_USE_EXTERNAL_MODULES=verl_on_cpu.register VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda
 
-and this folder's parent on PYTHONPATH; `SETTINGS` and `environment()` say the rest.
+and this folder's parent on PYTHONPATH; `SETTINGS` and `environment()` have the rest. `python -m verl_on_cpu RECIPE` runs a
+recipe with them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SETTINGS = [
     "actor_rollout_ref.rollout.dtype=float32",
     "actor_rollout_ref.rollout.agent.num_workers=1",
     "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-    "+actor_rollout_ref.model.override_config.attn_implementation=eager",
+    "++actor_rollout_ref.model.override_config.attn_implementation=eager",
     "actor_rollout_ref.model.use_remove_padding=False",
     "actor_rollout_ref.model.enable_gradient_checkpointing=False",
     "actor_rollout_ref.actor.strategy=fsdp2",

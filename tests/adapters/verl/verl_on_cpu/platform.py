@@ -21,7 +21,7 @@ _ANSWERS = {
 
 
 class _Device(types.ModuleType):
-    """What verl calls on `torch.cuda`: answers where one is needed, nothing done where none is."""
+    """What verl calls on `torch.cuda`: returns a value where one is needed, does nothing elsewhere."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -36,7 +36,7 @@ class _Device(types.ModuleType):
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
-    """One device, which is the CPU; Ray is told of a GPU that is not there."""
+    """One device, the CPU, which Ray counts as a GPU."""
 
     device_name = "cpu"
     vendor_name = "cpu"
@@ -104,7 +104,7 @@ _init_process_group = torch.distributed.init_process_group
 
 
 def _named_once(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
-    """verl asks for a backend of the CPU and one of its device, which torch refuses where both are the CPU."""
+    """verl names a backend for the CPU and one for its device; torch rejects the CPU twice."""
     return _init_process_group("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
 
 

@@ -1,0 +1,94 @@
+"""Channel: token rewards that carry per-turn returns to verl's stock trainers, and the estimators that read them.
+
+gem's trainers compute advantages from the episodes themselves. verl's own trainers (`trainer_mode=sync`, the legacy trainer)
+call a registered estimator with token rewards and a mask only. For these, the last token of each trained turn t carries
+G_t - gamma * G_u, with u the next trained turn of the sequence, and `gem_rebn`, `gem_grpo`, … rebuild G_t from that: a run of
+ones in the mask is a turn. Token rewards are float32, so the results are exact up to its precision.
+
+verl is imported in the functions that need it: while verl is imported, it loads gem's plugin, which needs this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from gem_core.adapter_kit.settings import reject
+from gem_core.training.advantage import advantages, estimators
+from gem_core.training.sequences import channel_rewards, discounted_returns
+from gem_core.types import Episode, StopReason, Turn
+from gem_verl.config import PREFIX, algorithm_rejections, plain
+from gem_verl.convert import response_start, sequences_of
+
+__all__ = ["estimate", "register_estimators", "token_rewards", "turns_of"]
+
+
+def token_rewards(episode: Episode, end_id: int, algorithm: Any) -> list[list[float]]:
+    """The rewards of the response tokens of each sequence, for the estimator that `algorithm` names.
+
+    An estimator that compares whole episodes reads the return of the first trained turn, which then includes the rewards of
+    masked turns before it. verl's own estimators sum a sequence up or discount per token, and get undiscounted rewards.
+    """
+    name = str(algorithm.adv_estimator)
+    own = not name.startswith(PREFIX)
+    gamma = 1.0 if own else float(algorithm.gamma)
+    sequences = sequences_of(episode, end_id)
+    rewards = [channel_rewards(episode, sequence, gamma) for sequence in sequences]
+    if sequences[0].trained and (own or "groups" in estimators.get(name.removeprefix(PREFIX)).needs):
+        turn, _, end = next(span for span in sequences[0].spans if span[0] in sequences[0].trained)
+        returns = discounted_returns(episode.rewards, gamma)
+        rewards[0][end - 1] += returns[0] - returns[turn]
+    return [numbers[response_start(sequence) :] for sequence, numbers in zip(sequences, rewards)]
+
+
+def register_estimators() -> None:
+    """Register every gem estimator that needs no critic, those of plugins included, under `gem_` and its name."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
+
+    for name, estimator in estimators.all().items():
+        if PREFIX + name not in ADV_ESTIMATOR_REGISTRY and "values" not in estimator.needs:
+            register_adv_est(PREFIX + name)(partial(estimate, name))
+
+
+def estimate(
+    name: str, token_level_rewards: Any, response_mask: Any, config: Any, index: Any = None, **_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(advantages, returns), one number per token, 0 where nothing is trained. Each sequence counts as one episode, and one
+    that trains nothing does not count."""
+    arguments, gamma = plain(config.get("gem") or {}), float(config.gamma)
+    per_env = (arguments.get("per_env"), "per_env needs trainer.v1.trainer_mode=gem_sync: token rewards name no environment")
+    reject([*algorithm_rejections(config, name), per_env])
+    turns, rewards = turns_of(response_mask), token_level_rewards.double()
+    trained = [i for i, spans in enumerate(turns) if spans]
+    returns = [discounted_returns([float(rewards[i, a:b].sum()) for a, b in turns[i]], gamma) for i in trained]
+    episodes = [
+        _episode(str(i if index is None else index[i]), own, [b - a for a, b in turns[i]], gamma)
+        for i, own in zip(trained, returns)
+    ]
+    per_token = torch.zeros((2, *response_mask.shape), dtype=torch.float32, device=response_mask.device)
+    for i, numbers, own in zip(trained, advantages(episodes, name, gamma=gamma, **arguments), returns):
+        for (start, end), advantage, g in zip(turns[i], numbers, own):
+            per_token[0, i, start:end], per_token[1, i, start:end] = advantage, g
+    return per_token[0], per_token[1]
+
+
+def turns_of(response_mask: Any) -> list[list[tuple[int, int]]]:
+    """(start, end) of each run of ones, by sequence: at least one zero separates two turns."""
+    mask = response_mask.bool().to(torch.int8).cpu()
+    edges = torch.nn.functional.pad(mask, (1, 1)).diff(dim=1)
+    turns: list[list[tuple[int, int]]] = [[] for _ in range(len(mask))]
+    for (i, start), (_, end) in zip((edges == 1).nonzero().tolist(), (edges == -1).nonzero().tolist()):
+        turns[i].append((start, end))
+    return turns
+
+
+def _episode(group: str, returns: Sequence[float], lengths: Sequence[int], gamma: float) -> Episode:
+    """An episode of numbers whose rewards have these returns: r_t = G_t - gamma * G_{t+1}."""
+    following = [*returns[1:], 0.0]
+    turns = tuple(
+        Turn((), "", g - gamma * after, action_ids=(0,) * length) for g, after, length in zip(returns, following, lengths)
+    )
+    return Episode("verl", 0, turns, StopReason.TERMINATED, options={"uid": group})

@@ -1,0 +1,95 @@
+"""The recipes, as a user runs them: verl's real trainer, with mocks of platform and inference server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gem_core.records.file import read_episodes
+from gem_core.training.advantage import advantages
+from gem_core.training.metrics_file import read_metrics
+from gem_core.training.sequences import token_sequences
+
+RECIPES = Path(__file__).parents[3] / "examples"
+
+
+def recipe(name: str, out: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run from the folder above `out`, which is given as a relative path."""
+    command = [sys.executable, "-m", "verl_on_cpu", str(RECIPES / f"{name}.py"), "--out", out.name, *arguments]
+    return subprocess.run(command, cwd=out.parent, env={**os.environ, **env}, capture_output=True, text=True, timeout=900)
+
+
+@pytest.mark.slow
+def test_the_recipe_trains_on_gems_advantages(tmp_path: Path) -> None:
+    log = {"VERL_FILE_LOGGER_PATH": str(tmp_path / "verl.jsonl"), "VERL_ON_CPU_SETTINGS": "trainer.logger=[console,file]"}
+    arguments = ("--updates", "3", "--episodes", "32", "--validate", "8")
+    done = recipe("verl_guess_the_number", tmp_path / "run", *arguments, **log)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    metrics = read_metrics(tmp_path / "run")
+    assert [m["step"] for m in metrics] == [0, 1, 2]
+    assert all(m["grad_norm"] > 0 and 0 < m["success"] < 1 and m["failed"] == 0 for m in metrics)
+    assert "gem-rl plot run" in done.stdout
+
+    logged = {line["step"]: line["data"] for line in map(json.loads, (tmp_path / "verl.jsonl").read_text().splitlines())}
+    assert all(log["training/rollout_probs_diff_max"] < 1e-4 for log in logged.values()), "the engine has the sampler's logprobs"
+    assert all(log["training/off_policy/trajectory_staleness/max"] == 0 for log in logged.values())
+    assert "val-aux/game:GuessTheNumber-v0-easy/success/mean@1" in logged[3]
+
+    episodes = [e for path in (tmp_path / "run").glob("episodes-*.jsonl") for e in read_episodes(path)]
+    assert len([e for e in episodes if e.seed >= 1_000_000]) == 8
+    for step, log in logged.items():
+        played = [e for e in episodes if e.seed < 1_000_000 and e.turns[0].versions == (step - 1, step - 1)]
+        check_update(played, metrics[step - 1], log)
+
+
+def check_update(played: list[Any], metrics: dict[str, Any], log: dict[str, Any]) -> None:
+    """verl's log and gem's metrics are what the core computes from the recorded episodes."""
+    per_turn = list(zip(played, advantages(played, "rebn", gamma=0.9)))
+    tokens = [
+        advantage
+        for episode, numbers in per_turn
+        for sequence in token_sequences(episode)
+        for advantage, m in zip(sequence.broadcast(numbers), sequence.mask)
+        if m
+    ]
+    sizes = [abs(a) for _, numbers in per_turn for a in numbers]
+    assert len(played) == metrics["episodes"] == 32
+    assert metrics["tokens"] == len(tokens)
+    assert metrics["return"] == log["gem/return"] == pytest.approx(sum(e.total_reward for e in played) / 32)
+    assert metrics["advantage_abs"] == log["gem/advantage_abs"] == pytest.approx(sum(sizes) / len(sizes))
+    assert metrics["loss"] == log["actor/pg_loss"]
+    assert log["critic/advantages/max"] == pytest.approx(max(tokens), abs=1e-6)
+    assert log["critic/advantages/min"] == pytest.approx(min(tokens), abs=1e-6)
+    assert log["critic/advantages/mean"] == pytest.approx(sum(tokens) / len(tokens), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_the_horizon_grows_and_a_second_run_appends(tmp_path: Path) -> None:
+    arguments = ("--updates", "2", "--episodes", "8", "--horizon", "1,2@1")
+    for _ in range(2):
+        done = recipe("verl_scaling_inter", tmp_path / "run", *arguments)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    metrics = read_metrics(tmp_path / "run")
+    assert [(m["step"], m["horizon"]) for m in metrics] == [(0, 1), (1, 2)] * 2
+    assert [m["turns"] for m in metrics][::2] == [1, 1] and metrics[1]["turns"] > 1
+    assert len(list((tmp_path / "run").glob("episodes-*.jsonl"))) == 2, "each worker has a file of its own"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("verl_guess_the_number", ["--advantage", "gae"], "needs a critic"),
+        ("verl_guess_the_number", ["--advantage", "grpo", "--samples", "1"], "actor_rollout_ref.rollout.n is 1"),
+        ("verl_scaling_inter", ["--horizon", "ten"], "'ten' is no horizon schedule"),
+    ],
+)
+def test_a_recipe_rejects_settings_before_verl_starts(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = recipe(name, tmp_path / "run", *arguments)
+    assert done.returncode == 1 and message in done.stderr
+    assert "ray init kwargs" not in done.stdout and not (tmp_path / "run").exists()

@@ -1,0 +1,151 @@
+"""gem's trainers read episodes from verl's queue, and reject a batch that is not what was played."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gem_core.adapter_kit.conformance import CASES
+from gem_core.errors import BatchMismatchError
+from gem_core.types import Episode
+from gem_verl import trainer
+from gem_verl.conformance import VerlHarness
+from gem_verl.convert import sequences_of
+from gem_verl.trainer import check_batch, read_batch
+
+BY_NAME = {case.name: case for case in CASES}
+EPISODES: tuple[Episode, ...] = BY_NAME["rewritten history"].episodes
+
+
+class Queue:
+    """verl's queue with one batch: the sequences of the golden episodes, each in a session of its own, and one padding."""
+
+    def __init__(self) -> None:
+        import pickle
+
+        self.fields: dict[str, dict[str, Any]] = {}
+        for session, episode in enumerate(EPISODES):
+            for number, sequence in enumerate(sequences_of(episode, 0)):
+                response = torch.tensor(sequence.mask[sequence.prompt_length :])
+                self.fields[f"uid_{session}_{number}"] = {
+                    "input_ids": torch.tensor(sequence.ids),
+                    "response_mask": response,
+                    "loss_mask": response.clone(),
+                    "extra_fields": {"gem": pickle.dumps(episode) if number == 0 else b""},
+                }
+        zero = torch.zeros(1, dtype=torch.int64)
+        self.fields["pad_0_0"] = {"input_ids": zero, "response_mask": zero, "loss_mask": zero.clone(), "extra_fields": {}}
+
+    @property
+    def batch(self) -> Any:
+        tags = [{"is_padding": key.startswith("pad")} for key in self.fields]
+        return SimpleNamespace(keys=list(self.fields), tags=tags, partition_id="train")
+
+    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str]) -> dict[str, list[Any]]:
+        return {name: [self.fields[key][name] for key in keys] for name in select_fields}
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
+    queue = Queue()
+    monkeypatch.setattr(trainer, "tq", queue)
+    return queue
+
+
+def test_the_episodes_come_back_from_the_queue(queue: Queue) -> None:
+    played = read_batch(queue.batch)
+    assert tuple(played.episodes) == EPISODES
+    assert played.episode_of == [0, 0, 1, 2, 3, 4, None]
+    check_batch(queue.batch, played.sequences)
+
+
+def change_ids(queue: Queue) -> None:
+    queue.fields["uid_1_0"]["input_ids"][-1] += 1
+
+
+def change_prompt(queue: Queue) -> None:
+    queue.fields["uid_1_0"]["input_ids"][0] += 1
+
+
+def change_response_mask(queue: Queue) -> None:
+    queue.fields["uid_2_0"]["response_mask"][0] = 0
+
+
+def change_loss_mask(queue: Queue) -> None:
+    queue.fields["uid_2_0"]["loss_mask"][0] = 0
+
+
+def shift(queue: Queue) -> None:
+    fields = queue.fields["uid_3_0"]
+    fields["input_ids"] = torch.cat([fields["input_ids"], torch.zeros(1, dtype=torch.int64)])
+
+
+def train_padding(queue: Queue) -> None:
+    queue.fields["pad_0_0"]["response_mask"] = torch.ones(1, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("change", [change_ids, change_prompt, change_response_mask, change_loss_mask, shift, train_padding])
+def test_a_changed_batch_is_rejected(queue: Queue, change: Callable[[Queue], None]) -> None:
+    played = read_batch(queue.batch)
+    change(queue)
+    with pytest.raises(BatchMismatchError, match="is not what was played"):
+        check_batch(queue.batch, played.sequences)
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"), [("uid_0_1", "lacks 1 sequences"), ("uid_0_0", "sequence uid_0_1 of verl's batch belongs to no episode")]
+)
+def test_a_lost_sequence_is_rejected(queue: Queue, lost: str, message: str) -> None:
+    del queue.fields[lost]
+    with pytest.raises(BatchMismatchError, match=message):
+        read_batch(queue.batch)
+
+
+def test_the_trainer_checks_every_batch(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One token of the mask is set to 0 between the agent loop and the trainer's advantages, in verl's real queue."""
+    import transfer_queue as tq
+
+    harness = VerlHarness()
+    put, calls = tq.kv_batch_put, []
+
+    def put_and_change(keys: list[str], partition_id: str, fields: Any = None, **kwargs: Any) -> Any:
+        batch = put(keys=keys, partition_id=partition_id, fields=fields, **kwargs)
+        if fields is not None and "old_log_probs" in fields.keys():  # noqa: SIM118 - a TensorDict
+            masks = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["response_mask"])
+            masks["response_mask"].values()[0] = 0
+            put(keys=keys, partition_id=partition_id, fields=masks)
+            calls.append(keys)
+        return batch
+
+    assert harness.trainer, "the queue is there"
+    monkeypatch.setattr(tq, "kv_batch_put", put_and_change)
+    with pytest.raises(BatchMismatchError, match="response_mask"):
+        harness.train(BY_NAME["ragged turns"])
+    assert len(calls) == 1
+
+
+def test_metrics_of_an_update_are_written(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gem_verl import GemConfig
+
+    path = tmp_path / "metrics.jsonl"
+    config = GemConfig("game:GuessTheNumber-v0-easy", seeds=64, gamma=0.9, metrics=str(path), horizon="4,7@1")
+    harness = VerlHarness(config)
+    harness.train(BY_NAME["ragged turns"])
+    monkeypatch.setattr(type(harness.trainer).__mro__[2], "_compute_metrics", lambda *args, **kwargs: None)
+    harness.trainer._compute_metrics("batch", {**harness.metrics, "actor/pg_loss": 0.25, "actor/grad_norm": 2.0})
+    (line,) = map(json.loads, path.read_text().splitlines())
+    seconds, expected = line.pop("seconds"), {"step": 0, "return": 0.5, "turns": 2.5, "failed": 0.0, "episodes": 4, "loss": 0.25}
+    assert seconds >= 0 and line == {
+        **expected,
+        "grad_norm": 2.0,
+        "horizon": 4.0,
+        "success": None,
+        "tokens": sum(len(turn.action_ids) for episode in BY_NAME["ragged turns"].episodes for turn in episode.turns),
+        "advantage_abs": pytest.approx(harness.metrics["gem/advantage_abs"]),
+    }
