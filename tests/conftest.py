@@ -29,6 +29,7 @@ NEEDS = {
     "adapters/verl": ("ray", "torch", "verl"),
     "benchmarks": ("torch",),
     "examples/test_no_framework.py": ("torch", "transformers"),
+    "examples/test_vector_and_ray.py": ("tyro",),
     "gem_core/policies/test_tiny.py": ("torch", "transformers"),
     "gem_core/policies/test_transformers_policy.py": ("torch", "transformers"),
     "gem_core/rollout/test_templates.py": ("transformers", "trl"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import ray
-from project import SUPPORT
+from project import ROOT, SUPPORT
 from ray.cluster_utils import Cluster
 
 from gem_core import Env, Limits, RandomPlayer, Rollout, ScriptedPlayer, StopReason, register, run_batch, tasks_for
@@ -257,3 +258,11 @@ def test_a_node_killed_half_way_loses_no_episode(cluster: Any) -> None:
     assert [e.total_reward for e in episodes] == [3.0] * 150
     assert [[t.action for t in e.turns] for e in episodes] == [[t.action for t in e.turns] for e in here]
     assert [[t.messages for t in e.turns] for e in episodes] == [[t.messages for t in e.turns] for e in here]
+
+
+def test_the_example_and_the_page_run_on_ray(cluster: None) -> None:
+    page = (ROOT / "docs" / "vector.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1], names)
+    assert len(names["episodes"]) == 64
+    assert not any(episode.failed for episode in names["episodes"])

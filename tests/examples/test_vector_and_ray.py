@@ -1,0 +1,44 @@
+"""The example of vectors runs in every mode, and the snippets of its page do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from project import ROOT
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "vector_and_ray.py"), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_example_steps_a_vector_and_plays_a_batch(mode: str) -> None:
+    printed = run("--mode", mode, "--num-envs", "4", "--steps", "12")
+    assert re.search(r"vector: [\d,]+ steps/s, \d+ episodes, mean return 0\.\d+", printed)
+    assert "batch: 4 episodes, 0 failed" in printed
+
+
+def test_the_modes_play_the_same_episodes() -> None:
+    outcomes = {
+        re.sub(r"[\d,]+ steps/s", "", run("--mode", mode, "--num-envs", "3", "--steps", "9")) for mode in ("sync", "async")
+    }
+    assert len(outcomes) == 1
+
+
+def test_the_first_snippet_of_the_page_runs() -> None:
+    page = (ROOT / "docs" / "vector.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
+    assert len(names["rewards"]) == 128  # type: ignore[arg-type]
