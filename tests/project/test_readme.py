@@ -58,6 +58,6 @@ def test_the_commands_that_evaluate_and_look(
 
 
 def test_the_test_command_is_what_ci_runs() -> None:
-    command = "python3.11 -m venv .venv && .venv/bin/pip install tox && .venv/bin/tox"
+    command = "python3.11 -m venv .venv && .venv/bin/pip install tox && .venv/bin/tox run-parallel -p 2"
     assert f"\n    {command}\n" in README
     assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text()

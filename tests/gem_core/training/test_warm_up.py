@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ class Game(Env):
 
     execution = "inline"
     action_example = "\\boxed{1}"
-    seeds: list[int] = []
+    seeds: ClassVar[list[int]] = []
 
     def on_reset(self, options: Any) -> Any:
         Game.seeds.append(self.seed)
@@ -32,7 +32,7 @@ class Game(Env):
         return "And another.", 0.0, self.turn + 1 >= 3, False, {}
 
     def sample_action(self) -> str:
-        return f"\\boxed{{{self.random.randint(1, 9)}}}"
+        return "\\boxed{3}"
 
 
 class Seven:
