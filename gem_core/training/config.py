@@ -118,6 +118,8 @@ class TrainingConfig:
             value = getattr(self, each.name)
             if isinstance(value, HorizonSchedule):
                 value = asdict(value)
+            elif isinstance(value, range):  # seeds
+                value = list(value)
             default = each.default if each.default_factory is MISSING else each.default_factory()
             if value != default:
                 plain[each.name] = value
