@@ -26,7 +26,7 @@ def load_model(name: str, device: Any = "cpu") -> tuple[Any, Any]:
     path = model_path(name)
     try:
         return load_folder(path, f"the model {name!r}", device)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"the model {name!r} cannot be loaded; name a folder with a config.json, a model of the hub, 'tiny' or 'smollm2'. "
             f"{str(error).splitlines()[0]}"

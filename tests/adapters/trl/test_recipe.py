@@ -1,59 +1,57 @@
-"""The recipes, as a user runs them: the real TRL, a short real training each."""
+"""The recipes with TRL, as a user runs them: the real TRL, a short real training each."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+from recipes import METRICS, interrupt_recipe, run_recipe
 
+from gem_core.records.file import read_episodes
+from gem_core.training.metrics_file import read_metrics
 
-def recipe(name: str, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / name), "--out", str(out), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "2"})
-
-
-def metrics_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+GUESS, MATHS = "trl_guess_the_number.py", "trl_maths_with_python.py"
 
 
-def test_guessing_is_learnt(tmp_path: Path, say: Callable[[str], None]) -> None:
-    done = recipe("trl_guess_the_number.py", tmp_path / "run", "--updates", "16", "--episodes", "96")
+def test_guessing_is_learnt(tmp_path: Path) -> None:
+    done = run_recipe(GUESS, tmp_path, "--updates", "16", "--episodes", "96")
     assert done.returncode == 0, done.stderr
-    say("\n".join(line for line in done.stdout.splitlines() if line.startswith(("success", "tool_uses"))))
-    metrics = metrics_of(tmp_path / "run")
-    assert [m["step"] for m in metrics] == list(range(16))
-    assert sum(m["success"] for m in metrics[-4:]) > sum(m["success"] for m in metrics[:4])
-    again = recipe("trl_guess_the_number.py", tmp_path / "run")
-    assert again.returncode == 1
-    assert "--overwrite" in again.stderr
+    assert done.stdout.splitlines()[-1].startswith(f"metrics: {tmp_path}/metrics.jsonl")
+    lines = read_metrics(tmp_path)
+    assert [line["step"] for line in lines] == list(range(16))
+    assert all(set(line) == METRICS and line["episodes"] == 96 for line in lines)
+    assert sum(line["success"] for line in lines[-4:]) / 4 > sum(line["success"] for line in lines[:4]) / 4 + 0.05
 
 
-def test_lessons_come_before_the_training(tmp_path: Path) -> None:
-    done = recipe("trl_guess_the_number.py", tmp_path / "run", "--lessons", "3", "--updates", "1", "--episodes", "32")
+def test_warm_up_comes_first_and_a_second_run_appends(tmp_path: Path) -> None:
+    short = ("--updates", "1", "--episodes", "32")
+    done = run_recipe(GUESS, tmp_path, "--warm-up", "3", *short)
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("3 lessons, loss ")]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("SFT warm-up: 3 updates, loss ")]
     assert float(line.rpartition(" ")[2]) < 1.5, "the tiny model knows the format already"
-    (metrics,) = metrics_of(tmp_path / "run")
-    assert metrics["success"] > 0.2, "and has not unlearnt it"
-    wrong = recipe("trl_guess_the_number.py", tmp_path / "other", "--lessons", "-1")
-    assert wrong.returncode == 1
-    assert "--lessons must be 0 or more" in wrong.stderr
+    assert run_recipe(GUESS, tmp_path, *short).returncode == 0
+    assert [line["step"] for line in read_metrics(tmp_path)] == [0, 0]
+    assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) == 64
 
 
-def test_the_recipe_with_a_tool_runs_to_its_end(tmp_path: Path, say: Callable[[str], None]) -> None:
-    short = ("--lessons", "100", "--updates", "2", "--episodes", "32")
-    done = recipe("trl_maths_with_python.py", tmp_path / "run", *short)
+def test_bad_input_is_rejected(tmp_path: Path) -> None:
+    done = run_recipe(GUESS, tmp_path, "--env", "game:GuesTheNumber-v0-easy")
+    assert done.returncode == 1
+    assert "did you mean 'game:GuessTheNumber-v0-easy'" in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_leaves_metrics_and_episodes_readable(tmp_path: Path) -> None:
+    done = interrupt_recipe(GUESS, tmp_path, "--updates", "1000", "--episodes", "8")
+    assert done.returncode not in (0, None)
+    assert "KeyboardInterrupt" in done.stderr or "Interrupted" in done.stderr
+    lines = read_metrics(tmp_path)
+    assert len(lines) >= 3
+    assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) >= 8 * len(lines)
+
+
+def test_the_recipe_with_a_tool_writes_calls(tmp_path: Path) -> None:
+    done = run_recipe(MATHS, tmp_path, "--warm-up", "120", "--updates", "2", "--episodes", "32")
     assert done.returncode == 0, done.stderr
-    say("\n".join(line for line in done.stdout.splitlines() if line.startswith(("success", "tool_uses"))))
-    metrics = metrics_of(tmp_path / "run")
-    assert len(metrics) == 2
-    assert sum(m["tool_uses"] for m in metrics) > 0, "after its lessons the model writes calls"
-    wrong = recipe("trl_maths_with_python.py", tmp_path / "other", "--operation", "-")
-    assert wrong.returncode == 1
-    assert "--operation must be + or *" in wrong.stderr
+    assert [set(line) for line in read_metrics(tmp_path)] == [METRICS] * 2
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
+    assert any(turn.info.get("use_tool") for episode in episodes for turn in episode.turns), "as the students do"

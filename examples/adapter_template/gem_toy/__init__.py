@@ -1,0 +1,50 @@
+"""gem for the toy trainer: the adapter to copy. Importing this package needs no trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gem_core.adapter_kit.declaration import Adapter, Capabilities
+from gem_core.adapter_kit.exports import lazy_exports
+from gem_core.plugins.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from gem_toy.config import GemConfig
+    from gem_toy.trainer import GemToyTrainer, train
+
+__all__ = ["ADAPTER", "GemConfig", "GemToyTrainer", "register_adapters", "train"]
+
+# Facts only: `gem-rl adapters` reads them without importing the trainer.
+ADAPTER = Adapter(
+    name="toy",
+    package="gem_toy",
+    distribution="toy-trainer",
+    import_name="toy_trainer",
+    extra="toy",
+    versions=">=0",  # the versions that were tested
+    python=">=3.10",
+    platforms=("linux-*", "darwin-*", "win32-*"),
+    needs=(),
+    install=("pip install '.[transformers]'",),
+    # What the trainer supports. The conformance kit runs the cases that need a capability, and expects a ConfigError from the
+    # adapter for the cases that need a missing one.
+    capabilities=Capabilities(
+        several_sequences=True,  # a rollout may return any number of samples
+        masked_turns=True,  # a mask per token
+        failed_episodes=True,  # as a padding sequence: the loss divides by at least one token
+        groups=True,  # `samples` episodes for each prompt
+        critic_values=False,  # there is no critic
+    ),
+    status="ready",
+    summary="a rollout function for ToyTrainer, and per-token advantages instead of its own",
+)
+
+
+@hookimpl
+def register_adapters(register: Callable[..., Any]) -> None:
+    """Register this adapter."""
+    register(ADAPTER)
+
+
+__getattr__ = lazy_exports(ADAPTER, {"GemConfig": "config", "GemToyTrainer": "trainer", "train": "trainer"})

@@ -1,0 +1,69 @@
+"""Trainer: gem's advantages in ToyTrainer, one number per token, and `train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toy_trainer import Sample, ToySettings, ToyTrainer, gather
+
+from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
+from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.training.metrics import BatchMetrics
+from gem_core.types import Episode
+from gem_toy.config import GemConfig, check_settings
+from gem_toy.convert import per_token
+from gem_toy.rollout import GemRollout
+
+__all__ = ["GemToyTrainer", "check_batch", "put_advantages", "train"]
+
+
+def train(config: GemConfig, settings: ToySettings) -> GemToyTrainer:
+    """Train with the toy trainer and return it."""
+    trainer = GemToyTrainer(config, settings)
+    try:
+        trainer.train()
+    finally:
+        trainer.rollout.close()
+    return trainer
+
+
+class GemToyTrainer(ToyTrainer):
+    """ToyTrainer with per-turn advantages by the estimator its `GemConfig` names."""
+
+    def __init__(self, config: GemConfig, settings: ToySettings, rollout: GemRollout | None = None) -> None:
+        check_settings(settings, config)  # before anything heavy is loaded
+        super().__init__(settings, [{"seed": seed} for seed in config.train_seeds], rollout or GemRollout(config))
+        self.gem_config = config
+        self.update_log = UpdateLog(config.metrics if self.rank == 0 else None)
+        self.batch_metrics, self.advantage_abs = BatchMetrics(), 0.0
+
+    def compute_advantages(self, samples: Sequence[Sample]) -> None:
+        self.batch_metrics, self.advantage_abs = put_advantages(self.gem_config, samples)
+
+    def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        batch = super().collate(samples)
+        check_batch(batch, samples)  # as close to the loss as the trainer allows, for every batch
+        return batch
+
+    def log(self, metrics: dict[str, float]) -> None:
+        self.update_log.write(self.step, self.batch_metrics, advantage_abs=self.advantage_abs, **metrics)
+
+
+def put_advantages(config: GemConfig, samples: Sequence[Sample]) -> tuple[BatchMetrics, float]:
+    """Set the advantages of all samples, with statistics over all ranks; return (metrics, mean of abs(advantage))."""
+    episodes: dict[int, Episode] = {sample.extra["number"]: sample.extra["episode"] for sample in samples}
+    played = list(episodes.values())
+    # `gather` collects a value from every rank, so each rank must call it equally often: also a rank whose episodes all failed.
+    per_turn = dict(zip(episodes, config.compute_advantages(played, gather=gather)))
+    for sample in samples:
+        sample.advantages = per_token(sample.extra["sequence"], per_turn[sample.extra["number"]])
+    metrics = BatchMetrics.total(gather(BatchMetrics.of(played)))
+    return metrics, mean_abs_advantage(played, list(per_turn.values()), gather)
+
+
+def check_batch(batch: Mapping[str, Any], samples: Sequence[Sample]) -> None:
+    """Raise `BatchMismatchError` unless the tensors for the loss hold the ids and the loss mask that were played."""
+    for i, (ids, mask) in enumerate(zip(batch["ids"].tolist(), batch["mask"].tolist())):
+        sequence = samples[i].extra["sequence"]
+        check_sequence(f"sequence {i} of the batch", ids, [int(m) for m in mask], sequence.ids, sequence.mask[1:])
