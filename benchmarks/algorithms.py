@@ -84,7 +84,7 @@ class Setting:
     turns: int | None = None
     """After which an episode is cut, where the environment itself has more."""
     tools: str = ""
-    eval_env_kwargs: dict[str, Any] = field(default_factory=dict)
+    eval_kwargs: dict[str, Any] = field(default_factory=dict)
     """What differs for evaluation."""
     guesses: bool = False
     """Whether the lesson shows answers made at random, and not only their frame."""
@@ -108,7 +108,7 @@ generator asks some of its questions again."""
 SUM = Setting(
     "rg:chain_sum",
     {"config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}},
-    eval_env_kwargs=OTHERS,
+    eval_kwargs=OTHERS,
     guesses=True,
 )
 SETTINGS = [
@@ -125,10 +125,10 @@ SETTINGS = [
     Setting("game:WordSearch-v0-easy", turns=2),
     Setting("game:Crosswords-v0-easy", turns=4),
     SUM,
-    Setting("rg:letter_counting", eval_env_kwargs=OTHERS),
-    Setting("rg:syllogism", eval_env_kwargs=OTHERS),
-    Setting("rg:isomorphic_strings", eval_env_kwargs=OTHERS),
-    Setting("rg:needle_haystack", eval_env_kwargs=OTHERS),
+    Setting("rg:letter_counting", eval_kwargs=OTHERS),
+    Setting("rg:syllogism", eval_kwargs=OTHERS),
+    Setting("rg:isomorphic_strings", eval_kwargs=OTHERS),
+    Setting("rg:needle_haystack", eval_kwargs=OTHERS),
     Setting("math:Sample-v0"),
     Setting("logic:Sample-v0"),
     Setting("qa:Sample-v0"),
@@ -138,8 +138,8 @@ SETTINGS = [
     Setting("babyai:GoToLocalS8N7-v0", {"max_turns": 8}, tokens=24),
 ]
 """One of every kind of environment that needs nothing but Python: those with Java, a browser or bubblewrap are not here."""
-MATHS = Setting("math:Sample-v0", {"dataset": "{work}/products.jsonl"}, 24, eval_env_kwargs={"dataset": "{work}/products_eval.jsonl"})
-SEARCH = Setting("qa:Sample-v0", {"dataset": "{work}/facts.jsonl"}, 32, eval_env_kwargs={"dataset": "{work}/facts_eval.jsonl"})
+MATHS = Setting("math:Sample-v0", {"dataset": "{work}/products.jsonl"}, 24, eval_kwargs={"dataset": "{work}/products_eval.jsonl"})
+SEARCH = Setting("qa:Sample-v0", {"dataset": "{work}/facts.jsonl"}, 32, eval_kwargs={"dataset": "{work}/facts_eval.jsonl"})
 TOOLS = {"maths": (MATHS, "python(max_uses=1)"), "search": (SEARCH, "search(index='{work}/index',k=1,max_uses=1)")}
 
 RATES = (1e-5, 3e-5, 1e-4)
@@ -432,7 +432,7 @@ class Trainer:
             curve.append({**summary(batch), **more})
         seconds = time.time() - began
         held_out = range(HELD_OUT, HELD_OUT + run.evaluated)
-        shown = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_env_kwargs})
+        shown = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_kwargs})
         after = self.play(shown, held_out, 1, None, Clock())  # with the turns the game has, whatever it was trained with
         return {
             "run": asdict(run),
@@ -449,7 +449,7 @@ class Trainer:
         sampling = Sampling(temperature=1.0, max_tokens=setting.tokens)
         setting = setting.placed(self.work)
         tasks = tasks_for(setting.env, seeds, samples=samples, wrappers=setting.tools, env_kwargs=setting.kwargs)
-        self.engine.reuse(self.policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.slots)
+        self.engine.configure(self.policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.slots)
         episodes = self.engine.run_batch(tasks)
         if all(e.failed for e in episodes):
             raise ConfigError(f"every episode of {setting.env} failed, the first with: {episodes[0].failure}")
