@@ -31,7 +31,7 @@ class Args:
     """the estimator: any that needs no critic"""
     gamma: float = 0.9
     """the discount per turn"""
-    seeds: int = 16384
+    seeds: int = 4096
     """the number of seeds to train on"""
     updates: int = 60
     """the number of optimizer steps"""

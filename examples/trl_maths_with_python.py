@@ -70,9 +70,7 @@ class Student:
         asked = re.search(r"What is (\d+ \+ \d+)\?", observation)
         if asked is not None and self.rng.random() < self.calls:
             return f"<python>print({asked[1]})</python>"
-        return (
-            f"\\boxed{{{observation.strip() if asked is None else self.rng.randint(2, 98)}}}"  # the result of a call, or a guess
-        )
+        return f"\\boxed{{{observation.strip() if asked is None else self.rng.randint(2, 98)}}}"  # the tool's result, or a guess
 
 
 def main(args: Args) -> None:

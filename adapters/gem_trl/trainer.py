@@ -29,7 +29,7 @@ def train(config: GemConfig, settings: Mapping[str, Any]) -> GemGRPOTrainer:
     try:
         trainer.train()
     finally:
-        trainer.rollout_func.close()
+        trainer.gem_rollout.close()
     return trainer
 
 
@@ -50,6 +50,7 @@ class GemAdvantages:
     """Mixin for subclasses of GRPOTrainer: `class MyTrainer(GemAdvantages, MyGRPOTrainer)`."""
 
     gem_config: GemConfig
+    gem_rollout: GemRollout
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,7 +60,7 @@ class GemAdvantages:
                 "gem's advantages need gem's rollout function; pass **trainer_kwargs(config) to the trainer (rollout_func: "
                 f"{type(rollout).__name__})"
             )
-        self.gem_config = rollout.config
+        self.gem_config, self.gem_rollout = rollout.config, rollout
         rollout.prepare(self)
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class GemAdvantages:
         return put_advantages(self, inputs, batch)
 
 
-class GemGRPOTrainer(GemAdvantages, GRPOTrainer):  # type: ignore[misc]
+class GemGRPOTrainer(GemAdvantages, GRPOTrainer):
     """GRPOTrainer with per-turn advantages by the estimator its `GemConfig` names."""
 
 
@@ -84,8 +85,8 @@ def put_advantages(trainer: Any, inputs: Sequence[Mapping[str, Any]], batch: dic
     batch["advantages"] = advantages
     advantage_abs = mean_abs_advantage(episodes, per_turn, _gather)
     trainer._metrics["train" if trainer.model.training else "eval"]["gem/advantage_abs"].append(advantage_abs)
-    if trainer.model.training and trainer.rollout_func.batches:
-        trainer.rollout_func.batches[-1].advantage_abs = advantage_abs
+    if trainer.model.training and trainer.gem_rollout.batches:
+        trainer.gem_rollout.batches[-1].advantage_abs = advantage_abs
     _show_advantages(trainer, per_turn)
     return batch
 

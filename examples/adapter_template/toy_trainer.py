@@ -86,7 +86,9 @@ class ToyTrainer:
         self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
         self.engine = Engine(self.model, self.tokenizer)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=settings.learning_rate)
-        self.rank, self.ranks = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+        several = distributed.is_initialized()
+        self.rank: int = distributed.get_rank() if several else 0
+        self.ranks: int = distributed.get_world_size() if several else 1
         self.step = 0
 
     def train(self) -> None:

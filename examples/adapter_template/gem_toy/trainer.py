@@ -24,7 +24,7 @@ def train(config: GemConfig, settings: ToySettings) -> GemToyTrainer:
     try:
         trainer.train()
     finally:
-        trainer.rollout.close()
+        trainer.gem_rollout.close()
     return trainer
 
 
@@ -33,8 +33,8 @@ class GemToyTrainer(ToyTrainer):
 
     def __init__(self, config: GemConfig, settings: ToySettings, rollout: GemRollout | None = None) -> None:
         check_settings(settings, config)  # before anything heavy is loaded
-        super().__init__(settings, [{"seed": seed} for seed in config.train_seeds], rollout or GemRollout(config))
-        self.gem_config = config
+        self.gem_config, self.gem_rollout = config, rollout or GemRollout(config)
+        super().__init__(settings, [{"seed": seed} for seed in config.train_seeds], self.gem_rollout)
         self.update_log = UpdateLog(config.metrics if self.rank == 0 else None)
         self.batch_metrics, self.advantage_abs = BatchMetrics(), 0.0
 
