@@ -18,13 +18,13 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import hydra
 import RL2.trainer.ppo as rl2_ppo
-import RL2.workers.rollout as rl2_rollout
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
@@ -43,6 +43,7 @@ from gem_rl2.trainer import patched_trainer, process_group, write_data
 
 __all__ = ["MainBranchTrainer", "check_settings", "compose", "generate_function", "train"]
 
+rl2_rollout: Any = import_module("RL2.workers.rollout")  # Any: a type checker reads the module of the release
 _ACTORS = ("RL2.workers.fsdp.actor", "RL2.workers.megatron.actor")
 
 
@@ -108,8 +109,10 @@ def _release_names(settings: Any) -> Any:
     )
 
 
-class MainBranchTrainer(rl2_ppo.PPOTrainer):  # type: ignore[misc]
+class MainBranchTrainer(rl2_ppo.PPOTrainer):
     """PPOTrainer on gem's episodes, with per-turn advantages; `train` is a coroutine, as in RL2."""
+
+    rollout: MainBranchRollout
 
     def __init__(self, settings: Any, config: GemConfig) -> None:
         self.gem_config = config
@@ -212,7 +215,9 @@ class PausablePolicy(EnginePolicy):
         self._gate = gate
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        version, ids, logprobs = self.updates(), [], []
+        version = self.updates()
+        ids: list[int] = []
+        logprobs: list[float] = []
         while True:
             await self._gate.opened()
             new_ids, new_logprobs, reason = await self.request([*prompt_ids, *ids], sampling.max_tokens - len(ids))
@@ -332,7 +337,7 @@ def _wait_for_worker(request: Callable[..., Any], url: str, worker: str, seconds
 
 
 def _ask(router_url: str) -> Ask:
-    from RL2.utils import communication
+    communication = import_module("RL2.utils.communication")
 
     async def ask(ids: list[int], params: dict[str, Any]) -> Any:
         request = {"input_ids": ids, "sampling_params": params, "return_logprob": True}

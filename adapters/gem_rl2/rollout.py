@@ -145,7 +145,7 @@ async def play(episodes: Episodes, task: Task, policy: EnginePolicy, params: Map
     return episode
 
 
-class GemRollout(rl2_rollout.Rollout):  # type: ignore[misc]
+class GemRollout(rl2_rollout.Rollout):
     """RL2's rollout with gem's episodes."""
 
     def __init__(self, settings: Any, config: GemConfig, max_context: int | None = None) -> None:
@@ -153,7 +153,6 @@ class GemRollout(rl2_rollout.Rollout):  # type: ignore[misc]
         from RL2.utils import sglang
 
         self.episodes = Episodes(config, min(filter(None, (max_context, server_context(settings.server_args))), default=None))
-        self._loop = asyncio.new_event_loop()
         before = set(multiprocessing.active_children())
         try:
             with patched(sglang, "RouterArgs", own_metrics_port(sglang.RouterArgs)):
@@ -164,6 +163,7 @@ class GemRollout(rl2_rollout.Rollout):  # type: ignore[misc]
             _terminate(set(multiprocessing.active_children()) - before)
             raise
         self._processes = set(multiprocessing.active_children()) - before
+        self._loop = asyncio.new_event_loop()
 
     def prepare_environment(self) -> None:
         """There is no environment file."""
@@ -189,9 +189,10 @@ class GemRollout(rl2_rollout.Rollout):  # type: ignore[misc]
         if train:
             episodes.ledger.add(number, episode)
         tensors = [rl2_rollout.state_dict_to_tensor_dict(sequence) for sequence in to_batch(episode, episodes.end_id)]
-        finished = [] if episode.failed else [episode]
-        own = {"n_turns": [len(e.turns) for e in finished], "scores": [e.total_reward for e in finished]}
-        return numbered(number, tensors), {**generation_metrics(episode), **own}
+        metrics = generation_metrics(episode)
+        metrics["n_turns"] = [] if episode.failed else [len(episode.turns)]
+        metrics["scores"] = [] if episode.failed else [episode.total_reward]
+        return numbered(number, tensors), metrics
 
     async def episode(self, task: Task, train: bool) -> Episode:
         """Play one task."""

@@ -55,8 +55,10 @@ def train(config: GemConfig, settings: Sequence[str]) -> GemPPOTrainer:
     return trainer
 
 
-class GemPPOTrainer(rl2_ppo.PPOTrainer):  # type: ignore[misc]
+class GemPPOTrainer(rl2_ppo.PPOTrainer):
     """PPOTrainer on gem's episodes, with per-turn advantages by the estimator its `GemConfig` names."""
+
+    rollout: GemRollout
 
     def __init__(self, settings: Any, config: GemConfig) -> None:
         """`settings`: RL2's own, as `compose` returns them. Advantages and data are filled in."""

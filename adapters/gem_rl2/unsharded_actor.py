@@ -19,7 +19,7 @@ from gem_core.adapter_kit.patching import patched
 __all__ = ["UnshardedActor", "without_cuda"]
 
 
-class UnshardedActor(Actor):  # type: ignore[misc]
+class UnshardedActor(Actor):
     """RL2's actor with the whole model on each rank."""
 
     def __init__(self, config: Any, train: bool) -> None:
