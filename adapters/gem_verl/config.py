@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -38,7 +39,6 @@ PREFIX = "gem_"
 """The prefix of gem's estimators and trainers in verl's registries."""
 _ELSEWHERE = {"advantage": "algorithm.adv_estimator", "gamma": "algorithm.gamma", "estimator_kwargs": "algorithm.gem"}
 _VALUE_HEAD = "AutoModelForCausalLMWithValueHead"
-_ONE_ADVANTAGE_PER_SEQUENCE = ("geo_mean",)
 _EQUIVALENT = {"grpo": "gem_grpo", "rloo": "gem_rloo", "reinforce_plus_plus": "gem_reinforce++"}
 """gem's estimator for one of verl's own; for any other it is gem_rebn."""
 
@@ -128,7 +128,6 @@ def check_settings(settings: Any, config: GemConfig) -> None:
     name = str(settings.algorithm.adv_estimator)
     per_turn = name.startswith(PREFIX)
     rollout, actor = settings.actor_rollout_ref.rollout, settings.actor_rollout_ref.actor
-    loss_mode = actor.policy_loss.get("loss_mode", "vanilla")
     filter_groups = settings.algorithm.get("filter_groups") or {}
     wrapper, one_sequence = config.rewriting_wrapper(), one_sequence_reason(settings, config)
     reject(
@@ -155,8 +154,8 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "end the training there; set it to reward",
             ),
             (
-                per_turn and loss_mode in _ONE_ADVANTAGE_PER_SEQUENCE,
-                f"actor.policy_loss.loss_mode={loss_mode} takes one advantage per sequence; use another, such as vanilla",
+                per_turn and actor.policy_loss.get("loss_mode") == "geo_mean",
+                "actor.policy_loss.loss_mode=geo_mean takes one advantage per sequence; use another, such as vanilla",
             ),
             (
                 bool(settings.reward.reward_model.enable),
@@ -237,18 +236,13 @@ def plain(mapping: Any) -> dict[str, Any]:
 
 def _incompatible_trl() -> Rejection:
     """verl patches a class of an installed TRL when it loads a model; newer versions of TRL do not have it."""
-    installed = find_spec("trl")
-    if installed is None:
-        return (False, "")
+    installed, has_class = find_spec("trl"), False
     for module in ("trl.experimental.ppo", "trl"):  # where verl looks for it
-        try:
-            if hasattr(import_module(module), _VALUE_HEAD):
-                return (False, "")
-        except ImportError:
-            continue
-    where = ", ".join(installed.submodule_search_locations or ())
+        with suppress(ImportError):
+            has_class = has_class or hasattr(import_module(module), _VALUE_HEAD)
+    where = ", ".join((installed and installed.submodule_search_locations) or ())
     return (
-        True,
+        installed is not None and not has_class,
         f"verl patches TRL's {_VALUE_HEAD} when it loads a model, and the TRL in {where} has none; install verl into an "
         "environment of its own, or remove TRL from this one: pip uninstall trl",
     )

@@ -74,20 +74,17 @@ class VerlHarness(Harness):
             ids = torch.tensor([row.ids])
             # verl's engines give each position the logprob of the next token; the last has none and is not read
             per_row.append(logprobs_from_logits(model(input_ids=ids).logits[0], torch.roll(ids[0], -1)))
-        log_probs = torch.nested.as_nested_tensor(per_row, layout=torch.jagged)
 
-        def nested(parts: list[list[Any]], dtype: Any) -> Any:
-            return torch.nested.as_nested_tensor([torch.tensor(p, dtype=dtype) for p in parts], layout=torch.jagged)
+        def nested(parts: Sequence[Any], dtype: Any = torch.int64) -> Any:
+            return torch.nested.as_nested_tensor([torch.as_tensor(p, dtype=dtype) for p in parts], layout=torch.jagged)
 
         data = TensorDict(
             {
-                "prompts": nested([list(r.ids[:s]) for r, s in zip(rows, starts)], torch.int64),
-                "responses": nested([list(r.ids[s:]) for r, s in zip(rows, starts)], torch.int64),
-                "response_mask": nested([list(r.mask[s:]) for r, s in zip(rows, starts)], torch.int64),
-                "advantages": nested([list(r.advantages[s:]) for r, s in zip(rows, starts)], torch.float32),
-                "old_log_probs": torch.nested.as_nested_tensor(
-                    [p.detach()[s - 1 : -1] for p, s in zip(per_row, starts)], layout=torch.jagged
-                ),
+                "prompts": nested([r.ids[:s] for r, s in zip(rows, starts)]),
+                "responses": nested([r.ids[s:] for r, s in zip(rows, starts)]),
+                "response_mask": nested([r.mask[s:] for r, s in zip(rows, starts)]),
+                "advantages": nested([r.advantages[s:] for r, s in zip(rows, starts)], torch.float32),
+                "old_log_probs": nested([p.detach()[s - 1 : -1] for p, s in zip(per_row, starts)], torch.float32),
             },
             batch_size=len(rows),
         )
@@ -97,7 +94,8 @@ class VerlHarness(Harness):
             ("global_batch_size", len(rows)),
         ):
             data.set_non_tensor(name, value)
-        loss, _ = ppo_loss(omega_conf_to_dataclass(self.settings.actor_rollout_ref.actor), {"log_probs": log_probs}, data)
+        output = {"log_probs": nested(per_row, torch.float32)}
+        loss, _ = ppo_loss(omega_conf_to_dataclass(self.settings.actor_rollout_ref.actor), output, data)
         loss.backward()
         return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
 

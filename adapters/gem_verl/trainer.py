@@ -23,32 +23,18 @@ from omegaconf import open_dict
 
 from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
 from gem_core.adapter_kit.update_log import UpdateLog
-from gem_core.errors import BatchMismatchError, GemError
+from gem_core.errors import BatchMismatchError, ConfigError
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.sequences import TokenSequence, discounted_returns, padding_sequence
 from gem_core.types import Episode
 from gem_verl.config import AGENT, PREFIX, GemConfig, check_settings, hydra_config, read_config
 from gem_verl.convert import per_token, response_start, sequences_of
 
-__all__ = [
-    "GemTrainer",
-    "NotRegisteredError",
-    "Played",
-    "check_batch",
-    "check_registered",
-    "put_advantages",
-    "read_batch",
-    "register_trainers",
-    "train",
-]
+__all__ = ["GemTrainer", "check_batch", "check_registered", "put_advantages", "read_batch", "register_trainers", "train"]
 
 _ZERO = "gem_zero"
 """The estimator verl calls before gem's advantages replace its own: it returns 0."""
 _log = logging.getLogger("gem_verl")
-
-
-class NotRegisteredError(GemError, RuntimeError):
-    """Raised when verl does not know gem's agent loop, estimators or trainers: verl swallows plugin errors."""
 
 
 def train(config: GemConfig, settings: Sequence[str]) -> None:
@@ -92,18 +78,22 @@ class GemTrainer:
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         played = read_batch(batch)
         check_batch(batch, played.sequences)
-        self._batches.append(_log_failures(played.episodes))
+        total = BatchMetrics.of(played.episodes)
+        self._batches.append(total)
+        if total.failed:
+            failures = sorted({str(episode.failure) for episode in played.episodes if episode.failure is not None})[:3]
+            _log.warning("%d of %d episodes failed and are not trained: %s", total.failed, total.episodes, "; ".join(failures))
         per_turn = self.gem_config.compute_advantages(played.episodes)
-        algorithm, trains = self.config.algorithm, self._batches[-1].tokens > 0
+        algorithm = self.config.algorithm
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
-        if trains:  # verl divides by the number of trained tokens
+        if total.tokens:  # verl divides by their number
             with _estimator(algorithm, _ZERO if gem_estimator else algorithm.adv_estimator):
                 batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
-        if gem_estimator or not trains:
+        if gem_estimator or not total.tokens:
             batch = put_advantages(self.gem_config, batch, played, per_turn)
         else:
             per_turn = _mean_per_turn(batch, played)
-        metrics |= {f"gem/{name}": value for name, value in self._batches[-1].means().items()}
+        metrics |= {f"gem/{name}": value for name, value in total.means().items()}
         metrics["gem/advantage_abs"] = mean_abs_advantage(played.episodes, per_turn)
         return batch
 
@@ -116,14 +106,13 @@ class GemTrainer:
         if total.tokens:  # verl takes the maximum of the advantages
             super()._compute_metrics(batch, metrics, *args, **kwargs)  # type: ignore[misc]
         step, schedule = self.global_steps - 1, self.gem_config.schedule
-        numbers = {"loss": metrics.get("actor/pg_loss"), "grad_norm": metrics.get("actor/grad_norm")}
-        if schedule is not None:
-            numbers["horizon"] = schedule(step)
         self._update_log.write(
             step,
             total,
-            advantage_abs=float(metrics["gem/advantage_abs"]),
-            **{name: None if value is None else float(value) for name, value in numbers.items()},
+            advantage_abs=metrics["gem/advantage_abs"],
+            loss=metrics.get("actor/pg_loss"),
+            grad_norm=metrics.get("actor/grad_norm"),
+            **({} if schedule is None else {"horizon": schedule(step)}),
         )
 
 
@@ -195,7 +184,7 @@ def put_advantages(config: GemConfig, batch: Any, played: Played, per_turn: Sequ
 
 
 def check_registered() -> None:
-    """Raise `NotRegisteredError` unless verl knows gem in this process."""
+    """Raise `ConfigError` unless verl knows gem's agent loop, estimators and trainers: verl swallows plugin errors."""
     from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
@@ -203,7 +192,7 @@ def check_registered() -> None:
     registries = {AGENT: _agent_loop_registry, "gem_rebn": ADV_ESTIMATOR_REGISTRY, "gem_sync": TRAINER_REGISTRY}
     missing = [name for name, registry in registries.items() if name not in registry]
     if missing:
-        raise NotRegisteredError(
+        raise ConfigError(
             f"verl does not know {', '.join(missing)}: its plugin entry point `gem` was not loaded. If it failed, `python -c "
             "'import verl'` shows why. If that shows nothing, VERL_USE_EXTERNAL_PLUGINS excludes it, or gem is on the path "
             "without being installed; set VERL_USE_EXTERNAL_MODULES=gem_verl.plugin"
@@ -253,11 +242,3 @@ def _mean_per_turn(batch: Any, played: Played) -> list[list[float]]:
             offset = response_start(sequence)
             per_turn[index or 0][turn] = float(row[start - offset : end - offset].abs().mean())
     return per_turn
-
-
-def _log_failures(episodes: Sequence[Episode]) -> BatchMetrics:
-    metrics = BatchMetrics.of(episodes)
-    if metrics.failed:
-        failures = sorted({str(episode.failure) for episode in episodes if episode.failure is not None})
-        _log.warning("%d of %d episodes failed and are not trained: %s", metrics.failed, len(episodes), "; ".join(failures[:3]))
-    return metrics

@@ -16,7 +16,7 @@ import gem_verl.channel
 import gem_verl.plugin
 from gem_core.adapter_kit.declaration import probe
 from gem_verl import ADAPTER
-from gem_verl.trainer import NotRegisteredError, check_registered
+from gem_verl.trainer import check_registered
 
 
 def test_the_installed_verl_is_one_the_adapter_fits() -> None:
@@ -35,14 +35,14 @@ def test_gem_may_be_imported_before_verl(first: str) -> None:
     """While verl is imported, it loads the plugin, at a time when that module of gem is only partly loaded."""
     code = f"{first}; import verl; from gem_verl.trainer import check_registered; check_registered()"
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "gem could not register" not in done.stderr, done.stderr[-2000:]
 
 
 def test_importing_verl_shows_why_the_plugin_failed() -> None:
-    """As the message of `NotRegisteredError` promises."""
+    """As the message of `check_registered` promises."""
     command = [sys.executable, "-W", "ignore", "-c", "import sys; sys.modules['gem_core.training.metrics'] = None; import verl"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "gem could not register itself with verl" in done.stderr
     assert "import of gem_core.training.metrics halted" in done.stderr
 
@@ -51,9 +51,9 @@ def test_a_plugin_that_was_not_loaded_is_reported_before_training() -> None:
     code = "import verl; from gem_verl.trainer import check_registered; check_registered()"
     env = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "none"}
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
-    assert NotRegisteredError.__name__ in done.stderr and "VERL_USE_EXTERNAL_MODULES=gem_verl.plugin" in done.stderr
+    assert "ConfigError: verl does not know gem" in done.stderr and "VERL_USE_EXTERNAL_MODULES=gem_verl.plugin" in done.stderr
 
 
 def test_a_plugin_that_fails_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
