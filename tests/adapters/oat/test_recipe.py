@@ -35,7 +35,7 @@ def test_it_learns_with_rebn(tmp_path: Path, say: Callable[[str], None]) -> None
     assert [m["step"] for m in metrics] == list(range(14))
     first, last = (fmean(m["success"] for m in part) for part in (metrics[:4], metrics[-4:]))
     say(f"success of the first and the last 4 of 14 updates: {first:.1%}, {last:.1%}")
-    assert last > first + 0.05  # about 250 episodes each; measured: 57.7 %, 81.2 %
+    assert last > first + 0.05  # about 250 episodes each; measured: 57.7 % to 84.2 %, 51.0 % to 71.1 %
     assert all(m["grad_norm"] > 0 and 0 < m["older_weights"] < 0.6 for m in metrics[1:])
     # the actor samples from the learner's weights: except for turns of carried-over episodes, their logprobs agree
     assert abs(metrics[0]["kl_sample_train"]) < 1e-4
