@@ -63,7 +63,7 @@ from gem_core.policies.tiny import load_folder
 from gem_core.training.demonstrations import tokenised
 
 RESULTS = Path(__file__).parent / "results" / "algorithms"
-DATA = Path(__file__).parents[1] / "gem_core" / "envs" / "data"
+DATA = Path(__file__).parents[1] / "plugins" / "gem_envs" / "data"
 HELD_OUT = 2**30
 """Seeds below are trained on, seeds from here up are for evaluation."""
 CONTEXT = 1024

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-DATA = ROOT / "gem_core" / "envs" / "data"
+DATA = ROOT / "plugins" / "gem_envs" / "data"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 GAMES = """
 GuessTheNumber Mastermind Minesweeper Wordle FifteenPuzzle Hangman Sudoku TowerofHanoi Game2048 Sokoban Crosswords WordSearch

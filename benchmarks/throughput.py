@@ -349,11 +349,11 @@ def tokenizer() -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError:
-        sys.path.insert(0, str(ROOT / "tests" / "core"))
+        sys.path.insert(0, str(ROOT / "tests" / "support"))
         from byte_tokenizer import ByteTokenizer
 
         return ByteTokenizer()
-    return AutoTokenizer.from_pretrained(ROOT / "gem_core" / "tiny")
+    return AutoTokenizer.from_pretrained(ROOT / "gem_core" / "policies" / "tiny_model")
 
 
 def tokens_ours() -> dict[str, Any]:

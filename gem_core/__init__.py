@@ -12,10 +12,12 @@ from gem_core.env.wrapper import Wrapper
 from gem_core.env.wrapper_stack import register_wrapper
 from gem_core.errors import (
     ActionTypeError,
+    BatchMismatchError,
     CheckError,
     ConfigError,
     ContractError,
     DeadlineError,
+    EngineError,
     EnvDiedError,
     EnvError,
     GemError,
@@ -61,11 +63,12 @@ from gem_core.types import (
 
 if TYPE_CHECKING:
     from gem_envs.gymnasium.from_gymnasium import FromGymnasium
-    from gem_envs.gymnasium.to_gymnasium import ToGymnasium
+    from gem_envs.gymnasium.to_gymnasium import ToGymnasium as ToGymnasium  # not in __all__: it needs an extra
     from gem_execution.vector.factory import make_vec
 
 __all__ = [
     "ActionTypeError",
+    "BatchMismatchError",
     "BatchPolicy",
     "ChatPolicy",
     "CheckError",
@@ -73,6 +76,7 @@ __all__ = [
     "Context",
     "ContractError",
     "DeadlineError",
+    "EngineError",
     "Env",
     "EnvDiedError",
     "EnvError",
@@ -107,7 +111,6 @@ __all__ = [
     "ScriptedPolicy",
     "StopReason",
     "Task",
-    "ToGymnasium",
     "TokenSequence",
     "Turn",
     "TurnStatus",

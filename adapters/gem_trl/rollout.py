@@ -159,7 +159,7 @@ class _Updates(TrainerCallback):  # type: ignore[misc]
 def play(rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wait: float) -> list[Episode]:
     """Play tasks on another thread while TRL's engine, which belongs to this one, generates here."""
     caller = CallersThread()
-    rollout.configure(BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=batch_wait))
+    rollout.configure(BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=batch_wait, retry=False))
     episodes = caller.run(lambda: rollout.run_batch(tasks), rollout.stop)
     engine.wait_for_others(rollout.sampling)
     return episodes

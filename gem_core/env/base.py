@@ -125,10 +125,7 @@ class Env:
         """Takes one action. An async environment returns an awaitable of the result."""
         if self._phase != "running" or not isinstance(action, str):
             raise self._refusal(action)
-        result: Any = self._call(self.on_step, action)
-        if type(result) is GeneratorType:
-            result = drive(result)
-        return cast(StepResult, after(result, self._took))
+        return self._result_of(self._call(self.on_step, action))
 
     def close(self) -> Awaitable[None] | None:
         """Gives resources back; an async environment returns an awaitable. Calling it twice is harmless."""
@@ -252,6 +249,10 @@ class Env:
         return ResetNeededError(
             f"step() of {self._name()} after its episode ended at turn {self._turn}: call reset(seed=...) first"
         )
+
+    def _result_of(self, result: Any) -> StepResult:
+        """The checked result of a step that may be a generator or an awaitable."""
+        return cast(StepResult, after(drive(result) if type(result) is GeneratorType else result, self._took))
 
     def _took(self, result: Any) -> StepResult:
         """Check a step's result, convert its numbers, and note whether the episode ended."""

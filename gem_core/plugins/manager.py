@@ -77,7 +77,7 @@ def load_plugins() -> None:
         _loader = threading.get_ident()
         try:
             for name in BUILT_IN:
-                if not _manager.has_plugin(name):
+                if not _manager.has_plugin(name) and name not in _names("GEM_PLUGINS_BLOCK"):
                     with _named(name):
                         _manager.register(import_module(name), name=name)
             for point in _entry_points():

@@ -35,9 +35,11 @@ class BatchPolicy:
         max_wait: float = 0.01,
         where: Literal["thread", "inline"] = "thread",
         seeded: bool = False,
+        retry: bool = True,
     ) -> None:
         """`generate`: of the prompts and their sampling settings. With `seeded` it is also given the seed of each prompt, and
-        requests that differ in their seeds go into one batch."""
+        requests that differ in their seeds go into one batch. `retry`: whether a call that raised may be repeated, as
+        `Limits.retries` says; False for an engine in this process, which would only fail again."""
         if where not in ("thread", "inline"):
             raise ConfigError(f"where must be 'thread' or 'inline'; given: {where!r}")
         self._generate = generate
@@ -45,6 +47,7 @@ class BatchPolicy:
         self._max_wait = max_wait
         self._where = where
         self._seeded = seeded
+        self.retry = retry
         # A run that was cut short may leave a batch generating on its thread while the next run starts.
         self._engine = threading.Lock()
         self._live = 0

@@ -5,7 +5,7 @@ one write, and a path that ends in `.gz` is compressed one gzip member per write
 is the last line or member, which readers pass over and the next writer cuts off. Nothing else can be lost.
 
     with RecordWriter("run.jsonl.gz") as record:
-        run_batch(remaining(tasks, "run.jsonl.gz"), policy, renderer, on_episode=record.write)
+        run_batch(tasks, policy, renderer, on_episode=record.write)
     episodes = read_episodes("run.jsonl.gz")     # feeds advantages() and token_sequences() without a model
 
 How an episode becomes JSON, and that no secret is written, is `gem_core.records.serialize`.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import weakref
 import zlib
@@ -46,7 +45,6 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 16
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class RecordTakenError(RecordError):

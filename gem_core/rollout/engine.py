@@ -28,7 +28,7 @@ from gem_core.rollout.renderer import Renderer
 from gem_core.rollout.step_threads import StepThreads
 from gem_core.types import Episode, Sampling, Task
 
-__all__ = ["Interrupted", "Limits", "Rollout", "run_batch", "run_episode", "tasks_for"]
+__all__ = ["Interrupted", "Rollout", "run_batch", "run_episode", "tasks_for"]
 
 T = TypeVar("T")
 
@@ -99,13 +99,14 @@ class Rollout:
     ) -> None:
         """Change settings between batches and keep the environments, as a trainer does from step to step."""
         changed = policy is not None or sampling is not None
-        policy, renderer = policy or self.policy, renderer or self.renderer
+        policy = self.policy if policy is None else policy
+        renderer = self.renderer if renderer is None else renderer
         if policy is not None:
             _check_policy(policy, renderer)
-        self.policy, self.renderer = policy, renderer
-        self.sampling, self.limits = sampling or self.sampling, limits or self.limits
-        if concurrency is not None:
-            self.concurrency = self.threads.size = whole_number("concurrency", concurrency, 1)
+        size = self.concurrency if concurrency is None else whole_number("concurrency", concurrency, 1)
+        self.policy, self.renderer, self.concurrency, self.threads.size = policy, renderer, size, size
+        self.sampling = self.sampling if sampling is None else sampling
+        self.limits = self.limits if limits is None else limits
         if changed and isinstance(policy, Policy):
             warn_if_cut(self.sampling)
 
@@ -127,12 +128,24 @@ class Rollout:
         limits: Limits | None = None,
     ) -> Episode:
         """Play one task, with its own policy and settings where given. For trainers that ask for episodes one by one: any
-        number may be under way, each with a thread for its blocking steps, and they share the environments."""
-        if policy is None:
-            policy = self.runner(task).policy
-        renderer = renderer or self.renderer
+        number may be under way on one event loop, each with a thread for its blocking steps, and they share the environments.
+        Cancel the awaiting task to end one; `stop` ends batches and streams only."""
+        if policy is None and self.policy is None:
+            raise ConfigError(
+                "this rollout has no policy; give one to Rollout(policy, ...), or to each episode(task, policy=...)"
+            )
+        policy = self.policy if policy is None else policy
+        renderer = self.renderer if renderer is None else renderer
         _check_policy(policy, renderer)
-        runner = EpisodeRunner(task, policy, renderer, sampling or self.sampling, limits or self.limits, self.pool)
+        assert policy is not None
+        runner = EpisodeRunner(
+            task,
+            policy,
+            renderer,
+            self.sampling if sampling is None else sampling,
+            self.limits if limits is None else limits,
+            self.pool,
+        )
         self._single += 1
         self.threads.size = max(self.threads.size, self._single)
         try:
@@ -214,8 +227,8 @@ class Rollout:
         self.close()
 
     def stop(self) -> None:
-        """Ends what is running: those episodes come back cancelled, and so do a batch's tasks that were not begun. Between two
-        batches there is nothing to end, and the next one is played. May be called from any thread."""
+        """End the batches and streams that are running. Their episodes come back cancelled, also those of a batch that were not
+        begun. Without a running batch it does nothing. May be called from any thread."""
         with self._lock:
             if not self._busy:
                 return

@@ -290,7 +290,7 @@ class EpisodeRunner:
                     self._try_again(broken)
                     await self._replay()
                     continue
-                if self.attempts > self.limits.retries or broken.stop is StopReason.EPISODE_DEADLINE:
+                if self.attempts > self.limits.retries or not self._may_ask_again(broken):
                     raise
                 self.attempts += 1
         self._sampled += len(generation.ids) or generation.tokens or 0
@@ -299,6 +299,12 @@ class EpisodeRunner:
         else:
             self._messages.append(Message("assistant", action))
         return generation, action
+
+    def _may_ask_again(self, broken: _Broken) -> bool:
+        """Whether another attempt could help: not after the episode's deadline, nor with an engine that is broken for good."""
+        if broken.stop is StopReason.EPISODE_DEADLINE or isinstance(broken.__cause__, EngineError):
+            return False
+        return _engine_error(broken.__cause__) is None or bool(getattr(self.policy, "retry", True))
 
     async def _ask(self, observation: str, sampling: Sampling) -> tuple[Generation, str]:
         policy = self.policy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError
 
 __all__ = ["Limits"]
@@ -48,9 +49,8 @@ class Limits:
             "episode_deadline",
         ):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be above 0, or None for no limit; given: {value!r}")
-        if self.retries < 0:
-            raise ConfigError(f"retries must be 0 or more; given: {self.retries!r}")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+                raise ConfigError(f"{name} must be a number above 0, or None for no limit; given: {value!r}")
+        whole_number("retries", self.retries, 0)
         if self.on_cut not in ("step", "mask", "end"):
             raise ConfigError(f"on_cut must be 'step', 'mask' or 'end'; given: {self.on_cut!r}")

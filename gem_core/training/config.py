@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from gem_core.arguments import whole_number, whole_number_or_none
 from gem_core.env.registry import canonical_wrappers, check_make, spec
 from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
     from gem_core.adapter_kit.declaration import Adapter
 
-__all__ = ["TrainingConfig"]
+__all__ = ["FIRST_HELD_OUT_SEED", "TrainingConfig"]
 
-_HELD_OUT = 1_000_000
+FIRST_HELD_OUT_SEED = 1_000_000
+"""Where the seeds to evaluate on begin, if only their number is given."""
 _REWRITES = {
     "concat": "rewrites the context every turn",
     "concat_with_action": "rewrites the context every turn",
@@ -85,8 +87,10 @@ class TrainingConfig:
     """Where to append the metrics of each update, as JSON lines; `gem_core.adapter_kit.update_log` lists them."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ConfigError(f"gamma must be between 0 and 1; given: {self.gamma!r}")
+        if isinstance(self.gamma, bool) or not isinstance(self.gamma, (int, float)) or not 0.0 <= self.gamma <= 1.0:
+            raise ConfigError(f"gamma must be a number between 0 and 1; given: {self.gamma!r}")
+        for name in ("max_turn_tokens", "max_context"):
+            whole_number_or_none(name, getattr(self, name), 1, none="no cap of its own")
         self._check_estimator()
         for more in ({}, self.eval_env_kwargs):  # unknown names raise now: later, every episode would fail by them
             check_make(self.env_id, wrappers=self.all_wrappers, options=self.options, env_kwargs={**self.env_kwargs, **more})
@@ -102,11 +106,11 @@ class TrainingConfig:
     def from_dict(cls, fields_given: Mapping[str, Any], where: str = "the configuration") -> Self:
         """A config from plain data, as a YAML file, a command line or a data set holds it. `where` is for error messages."""
         known = [each.name for each in fields(cls)]
-        for name in fields_given:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"{where} has the unknown field {name!r}{hint}. Known fields: {', '.join(known)}")
+        unknown = [str(name) for name in fields_given if name not in known]
+        if unknown:
+            near = [(name, difflib.get_close_matches(name, known, 1)) for name in unknown]
+            hints = "".join(f"; did you mean {match[0]!r} instead of {name!r}" for name, match in near if match)
+            raise ConfigError(f"{where} has unknown fields: {', '.join(unknown)}{hints}. Known fields: {', '.join(known)}")
         if "env_id" not in fields_given:
             raise ConfigError(f"{where} has no env_id, the environment to train on, such as 'game:Wordle-v0-easy'")
         return cls(**fields_given)
@@ -145,12 +149,12 @@ class TrainingConfig:
     @property
     def train_seeds(self) -> list[int]:
         """The seeds to train on."""
-        return _seeds(self.seeds, 0)
+        return _seeds("seeds", self.seeds, 0)
 
     @property
     def held_out_seeds(self) -> list[int]:
         """The seeds to evaluate on."""
-        return _seeds(self.eval_seeds, _HELD_OUT)
+        return _seeds("eval_seeds", self.eval_seeds, FIRST_HELD_OUT_SEED)
 
     def task(self, seed: int, index: int = 0) -> Task:
         """The episode of one seed."""
@@ -227,7 +231,9 @@ class TrainingConfig:
             )
 
 
-def _seeds(given: int | Sequence[int], start: int) -> list[int]:
-    if isinstance(given, bool) or (isinstance(given, int) and given < 0):
-        raise ConfigError(f"seeds must be a number of seeds, or a list of them; given: {given!r}")
-    return list(range(start, start + given)) if isinstance(given, int) else [int(s) for s in given]
+def _seeds(name: str, given: int | Sequence[int], start: int) -> list[int]:
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return list(range(start, start + given))
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        return [whole_number(f"each of {name}", seed, 0) for seed in given]
+    raise ConfigError(f"{name} must be a number of seeds, or a list of them; given: {given!r}")

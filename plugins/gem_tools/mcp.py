@@ -110,11 +110,6 @@ class McpTools(Toolset):
         """For another environment: the same where it is shared."""
         return self if self.share else McpTools(**self._arguments)
 
-    @property
-    def restorable(self) -> bool:
-        """Whether an episode's state is all in the wrapper. A server of its own has to be led there by the same calls."""
-        return self.share
-
     @classmethod
     def status(cls) -> str:
         return "ready" if find_spec("mcp") else "not installed; in a checkout of gem: pip install '.[mcp]'"

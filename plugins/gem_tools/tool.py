@@ -1,7 +1,7 @@
 """Tool: something a model may call besides acting on its environment. It takes named arguments and gives a text back.
 
 A tool is shared by all episodes, so it keeps nothing of an episode itself: what it wants to remember it returns as
-`ToolResult.state`, and the wrapper hands it to the next call of the same episode. That makes episodes restorable.
+`ToolResult.state`, and the wrapper hands it to the next call of the same episode.
 """
 
 from __future__ import annotations
@@ -89,11 +89,6 @@ class Toolset:
     def twin(self) -> Toolset:
         """For another environment made with the same arguments: this one, unless it serves one environment only."""
         return self
-
-    @property
-    def restorable(self) -> bool:
-        """Whether nothing of an episode is kept outside the wrapper, so that its state can be restored without replaying it."""
-        return True
 
     def close(self) -> None:
         """Gives resources back that no other tool shares."""

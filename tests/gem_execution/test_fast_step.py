@@ -21,6 +21,7 @@ class Five(NamedTuple):
     info: dict[str, Any]
 
 
+@pytest.mark.parametrize("on_error", ["end", "again", "pass"])
 @pytest.mark.parametrize("actions", [r"\boxed{a} \boxed{b} \boxed{c} \boxed{d}", r"\boxed{a} b \boxed{c}"])
 @pytest.mark.parametrize(
     "answer",
@@ -40,9 +41,9 @@ class Five(NamedTuple):
         lambda env, action: 1 / env.turn,
     ],
 )
-def test_the_fast_way_gives_the_results_of_the_long_one(actions: str, answer: Any) -> None:
+def test_the_fast_way_gives_the_results_of_the_long_one(actions: str, answer: Any, on_error: Any) -> None:
     def played(fast: bool) -> Iterator[Any]:
-        env = Boxed(ScriptedEnv(answer))
+        env = Boxed(ScriptedEnv(answer), on_error=on_error)
         reset, step = fast_calls(env) if fast else (env.reset, env.step)
         assert (getattr(step, "__self__", None) is not env) == fast
         for seed, options in ((7, None), (8, {}), (9, {"start": "S"})):
@@ -78,3 +79,17 @@ def test_other_stacks_take_the_long_way() -> None:
 
     for env in (Custom(ScriptedEnv()), Boxed(AsyncEnv()), ScriptedEnv(), make("game:Wordle-v0-easy", wrappers="boxed,concat")):
         assert fast_calls(env) == (env.reset, env.step)
+
+
+def test_a_step_may_be_a_generator() -> None:
+    class Slow(ScriptedEnv):
+        def on_step(self, action: str) -> Any:
+            yield 1  # anything that is no awaitable comes straight back
+            return "O", 1.0, True, False, {}
+
+    env = Boxed(Slow())
+    reset, step = fast_calls(env)
+    reset(seed=1, options=None)
+    assert step(r"\boxed{a}") == ("O", 1.0, True, False, {"parsed_action": "a"})
+    assert env.ended
+    assert env.turn == env.env.turn == 1

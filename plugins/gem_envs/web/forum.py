@@ -168,7 +168,7 @@ class Forum(Site):
         reply = form(
             f"/thread/{number}/reply", "Send reply", "<p><label>Your reply <textarea name='text' required></textarea></label></p>"
         )
-        follow = form(f"/thread/{number}/follow", "StopReason following" if thread["followed"] else "Follow")
+        follow = form(f"/thread/{number}/follow", "Stop following" if thread["followed"] else "Follow")
         return Page(
             thread["title"],
             f"{posts}<h2>Reply</h2>{reply}{follow}<p>Board: {link('/board/' + thread['board'], thread['board'])}</p>",

@@ -30,7 +30,7 @@ def make_vec(
 ) -> VectorEnv:
     """A vector of `num_envs` environments of one id, or of one environment for each id or function in a sequence.
 
-    `wrappers` go around each; `env_kwargs` to each, or one mapping for each. `more` goes to `mode="ray"`, see `distributed`.
+    `wrappers` go around each; `env_kwargs` to each, or one mapping for each. `more` goes to `mode="ray"`, such as `hosts`.
     """
     each = [ids] * (1 if num_envs is None else num_envs) if isinstance(ids, str) or callable(ids) else list(ids)
     if num_envs is not None and len(each) != num_envs:
@@ -44,6 +44,8 @@ def make_vec(
                 f"make_vec() was given {len(each)} environments and {len(kwargs)} env_kwargs; give one mapping, or one each"
             )
     if mode == "ray":
+        if execution != "declared":
+            raise ConfigError(f"make_vec(mode='ray') runs environments as they declare; remove execution={execution!r}")
         make_ray_vec = load_entry_point("gem_execution.ray_hosts:make_ray_vec", "mode='ray'", extra="ray")
         vector: VectorEnv = make_ray_vec(each, kwargs, wrappers=wrappers, autoreset=autoreset, deadline=deadline, **more)
         return vector

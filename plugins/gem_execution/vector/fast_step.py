@@ -8,10 +8,12 @@ every attribute slowly. That is nothing beside an LLM call, and more than half o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from gem_core.env.action_format import ActionFormat, with_instruction
 from gem_core.env.base import Env, ResetResult, StepResult
+from gem_core.env.maybe_async import after
 from gem_core.env.wrapper import Wrapper
 
 __all__ = ["Reset", "Step", "fast_calls"]
@@ -37,10 +39,14 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
     def reset(*, seed: int, options: Mapping[str, Any] | None) -> ResetResult:
         if options:
             return env.reset(seed=seed, options=options)
-        observation, info = inner.reset(seed=seed)
-        outer["_phase"], outer["_seed"], outer["_options"], outer["_turn"], outer["_errors"] = "running", seed, {}, 0, 0
+        outer["_phase"], outer["_seed"], outer["_options"], outer["_turn"], outer["_errors"] = "new", seed, {}, 0, 0
         outer["_rng_seeded"], outer["_action_rng"] = False, None
-        return with_instruction(instruction(), place, (observation, info))
+        result = inner.reset(seed=seed)
+        return began(result) if type(result) is tuple else cast(ResetResult, after(result, began))
+
+    def began(result: ResetResult) -> ResetResult:
+        outer["_phase"] = "running"
+        return with_instruction(instruction(), place, result)
 
     def step(action: str) -> StepResult:
         if inner._phase != "running" or outer["_phase"] != "running" or (parsed := parse(action)) is None:
@@ -56,13 +62,17 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
                 and (truncated is False or truncated is True)
                 and type(info) is dict
             ):
-                inner._turn = outer["_turn"] = inner._turn + 1
+                inner._turn += 1
+                outer["_turn"] += 1
                 if "parsed_action" not in info:
                     info["parsed_action"] = parsed
                 if terminated or truncated:
                     inner._phase = outer["_phase"] = "ended"
                 return result
-        checked = inner._took(result)  # converts what can be converted, or raises
+        # a generator, an awaitable, values that can be converted, or an error
+        return cast(StepResult, after(inner._result_of(result), partial(noted, parsed)))
+
+    def noted(parsed: str, checked: StepResult) -> StepResult:
         checked[4].setdefault("parsed_action", parsed)
         return env._took(checked)
 

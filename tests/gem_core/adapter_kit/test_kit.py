@@ -1,0 +1,211 @@
+"""The pieces that all adapters share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gem_trl
+from gem_core import BatchMismatchError, ConfigError, Episode, HorizonSchedule, MissingDependencyError, StopReason, Turn, hookimpl
+from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage, one_sequence, sequences_or_padding
+from gem_core.adapter_kit.exports import lazy_exports
+from gem_core.adapter_kit.patching import patched
+from gem_core.adapter_kit.settings import few_samples, long_turns, model_context, reject
+from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.plugins.manager import register_plugin, unregister_plugin
+from gem_core.training.config import TrainingConfig
+from gem_core.training.metrics import BatchMetrics
+
+GAME = "game:GuessTheNumber-v0-easy"
+
+
+@dataclass
+class Config(TrainingConfig):
+    adapter = gem_trl.ADAPTER
+
+
+def episode(*rewards: float, stop: StopReason = StopReason.TERMINATED, restarted: tuple[int, ...] = (0,)) -> Episode:
+    turns = tuple(
+        Turn((), "a", r, added_ids=(1, 2), action_ids=(3, 4), logprobs=(-1.0, -2.0), restarted=i in restarted)
+        for i, r in enumerate(rewards)
+    )
+    return Episode(GAME, 7, turns, stop, final_info={"success": True})
+
+
+def test_all_rejections_are_reported_at_once() -> None:
+    reject([(False, "fine"), (None, "fine too")])
+    with pytest.raises(ConfigError) as one:
+        reject([(True, "set a to 1"), (0, "b")])
+    assert str(one.value) == "set a to 1"
+    with pytest.raises(ConfigError) as two:
+        reject([(True, "set a to 1"), (False, "b"), (3, "set c to 2")])
+    assert str(two.value) == "2 settings are rejected:\n- set a to 1\n- set c to 2"
+
+
+def test_shared_rejections_name_the_trainers_setting() -> None:
+    assert not few_samples(Config(GAME), 1, "n")[0]
+    wrong, message = few_samples(Config(GAME, advantage="grpo"), 1, "num_generations")
+    assert wrong
+    assert "num_generations is 1; set it to 2 or more" in message
+    assert not long_turns(Config(GAME), 8, "max_len")[0]
+    wrong, message = long_turns(Config(GAME, max_turn_tokens=9), 8, "max_len")
+    assert wrong
+    assert "max_turn_tokens=9 is above max_len=8" in message
+
+
+def test_the_context_of_a_model_is_that_of_its_text_part() -> None:
+    text = SimpleNamespace(max_position_embeddings=2048)
+    assert model_context(text) == 2048
+    assert model_context(SimpleNamespace(get_text_config=lambda: text, max_position_embeddings=1)) == 2048
+    assert model_context(SimpleNamespace()) is None
+
+
+def test_a_failed_episode_is_one_padding_sequence() -> None:
+    (padding,) = sequences_or_padding(episode(1.0, stop=StopReason.ENV_ERROR), 9)
+    assert padding.ids == (1, 2, 9)
+    assert not any(padding.mask)
+    (empty,) = sequences_or_padding(episode(stop=StopReason.ENV_ERROR), 9)
+    assert empty.ids == (9, 9)
+
+
+def test_a_rewritten_history_does_not_fit_one_sequence() -> None:
+    assert one_sequence(episode(1.0, 0.0), 9, "X").ids == (1, 2, 3, 4, 1, 2, 3, 4)
+    with pytest.raises(ConfigError, match="has 2 sequences.*X takes one per episode"):
+        one_sequence(episode(1.0, 0.0, restarted=(0, 1)), 9, "X")
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask"),
+    [
+        ([1, 2, 3, 5, 0], [0, 0, 1, 1, 0]),
+        ([1, 2, 3, 4, 0], [0, 0, 1, 0, 0]),
+        ([1, 2, 3, 4, 0], [0, 0, 1, 1, 1]),
+        ([1, 2], [0, 0]),
+    ],
+    ids=["another id", "a token less", "padding trained", "cut"],
+)
+def test_a_batch_that_changed_is_noticed(ids: list[int], mask: list[int]) -> None:
+    check_sequence("sequence 0", [1, 2, 3, 4, 0], [0, 0, 1, 1, 0], [1, 2, 3, 4], [0, 0, 1, 1])
+    with pytest.raises(BatchMismatchError, match="sequence 0 is not what was played.*where 2 were sampled"):
+        check_sequence("sequence 0", ids, mask, [1, 2, 3, 4], [0, 0, 1, 1])
+
+
+def test_the_mean_advantage_counts_trained_turns_of_all_ranks() -> None:
+    episodes = [episode(1.0, 0.0), episode(5.0, stop=StopReason.ENV_ERROR)]
+    assert mean_abs_advantage(episodes, [[1.0, -3.0], [9.0]]) == 2.0
+    assert mean_abs_advantage(episodes, [[1.0, -3.0], [9.0]], lambda own: [own, [8.0]]) == 4.0
+    assert mean_abs_advantage([], []) == 0.0
+
+
+class Framework:
+    @staticmethod
+    def compute(batch: Any, step: int) -> str:
+        return "original"
+
+
+class Child(Framework):
+    pass
+
+
+def test_a_patch_is_undone_and_checks_the_signature() -> None:
+    with patched(Framework, "compute", lambda batch, step: "ours", "batch step") as original:
+        assert Framework.compute(None, 0) == "ours"
+        assert original(None, 0) == "original"
+    assert Framework.compute(None, 0) == "original"
+    with pytest.raises(RuntimeError), patched(Framework, "compute", None):
+        raise RuntimeError
+    assert Framework.compute(None, 0) == "original"
+    with pytest.raises(ConfigError, match=r"Framework.compute takes \(batch step\).*written for \(batch\)"):
+        patched(Framework, "compute", None, "batch").__enter__()
+    with pytest.raises(ConfigError, match="Framework.missing does not exist"):
+        patched(Framework, "missing", None).__enter__()
+    assert Framework.compute(None, 0) == "original"
+
+
+def test_patching_an_inherited_name_leaves_the_base_alone() -> None:
+    with patched(Child, "compute", lambda *_: "ours"):
+        assert Child.compute(None, 0) == "ours"
+        assert Framework.compute(None, 0) == "original"
+    assert "compute" not in vars(Child)
+
+
+def test_exports_are_imported_when_asked_for() -> None:
+    get = lazy_exports(gem_trl.ADAPTER, {"ADAPTER": "__init__", "gone": "no_such_module"})
+    assert get("ADAPTER") == gem_trl.ADAPTER
+    with pytest.raises(AttributeError, match="module 'gem_trl' has no attribute 'other'"):
+        get("other")
+    with pytest.raises(MissingDependencyError, match=r"gem_trl.gone needs.*\.\[trl\]"):
+        get("gone")
+
+
+def test_the_update_log_has_one_vocabulary_and_sends_the_event(tmp_path: Path) -> None:
+    heard: list[int] = []
+
+    class Listener:
+        @hookimpl
+        def update_end(self, step: int, metrics: Any) -> None:
+            heard.append(step)
+
+    register_plugin(Listener(), "listener")
+    try:
+        log = UpdateLog(str(tmp_path / "metrics.jsonl"))
+        batch = BatchMetrics.of([episode(1.0, 0.0), episode(stop=StopReason.ENV_ERROR)])
+        log.write(0, batch, advantage_abs=0.5, loss=0.25)
+        UpdateLog(None).write(1, batch, advantage_abs=0.5)
+    finally:
+        unregister_plugin("listener")
+    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert line.pop("seconds") >= 0
+    assert line == {
+        "step": 0,
+        "success": 1.0,
+        "return": 1.0,
+        "turns": 2.0,
+        "failed": 0.5,
+        "episodes": 2,
+        "tokens": 4,
+        "advantage_abs": 0.5,
+        "loss": 0.25,
+    }
+    assert heard == [0]
+
+
+def test_a_config_survives_plain_data() -> None:
+    config = Config(GAME, seeds=[1, 2], gamma=0.9, horizon=HorizonSchedule((4, 7), 80), wrappers="react", tools=())
+    plain = config.to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    again = Config.from_dict(plain)
+    assert again.train_seeds == [1, 2]
+    assert again.schedule == config.schedule
+    assert (again.gamma, again.wrappers) == (0.9, "react")
+    assert Config(GAME).to_dict() == {"env_id": GAME}
+    with pytest.raises(ConfigError, match="data.gem has unknown fields: gama, x; did you mean 'gamma' instead of 'gama'"):
+        Config.from_dict({"env_id": GAME, "gama": 1, "x": 2}, "data.gem")
+    with pytest.raises(ConfigError, match="data.gem has no env_id"):
+        Config.from_dict({"gamma": 1.0}, "data.gem")
+    with pytest.raises(ConfigError, match="as plain data.*register wrappers"):
+        Config(GAME, wrappers=[lambda env: env]).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("gamma", "0.9", "gamma must be a number between 0 and 1"),
+        ("max_turn_tokens", 0, "max_turn_tokens must be a whole number from 1 up"),
+        ("max_context", -5, "max_context must be"),
+        ("seeds", "12", "seeds must be a number of seeds, or a list"),
+        ("seeds", 1e3, "seeds must be"),
+        ("seeds", [-1], "each of seeds must be a whole number from 0 up"),
+        ("eval_seeds", True, "eval_seeds must be"),
+        ("retries", "2", "retries must be a whole number"),
+        ("step_deadline", "5", "step_deadline must be a number above 0"),
+    ],
+)
+def test_a_wrong_value_raises_before_training(field: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config(GAME, **{field: value})
