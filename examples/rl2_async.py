@@ -8,6 +8,7 @@ total with how long the training took: in lock-step, every turn would take as lo
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -25,15 +26,13 @@ slept: list[float] = []
 class Uneven(Wrapper):
     """Sleeps in some steps, chosen by the episode's own generator, so an episode can be repeated."""
 
-    execution = "thread"
-
     def __init__(self, env: Env, slow: float = 0.1, seconds: float = 2.0) -> None:
         super().__init__(env)
         self.slow, self.seconds = slow, seconds
 
     def on_step(self, action: str) -> Any:
         if self.rng.random() < self.slow:
-            time.sleep(self.seconds)
+            yield asyncio.sleep(self.seconds)  # awaited by the engine: other episodes continue
             slept.append(self.seconds)
         return (yield self.env.step(action))
 

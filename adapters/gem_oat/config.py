@@ -92,9 +92,10 @@ def learners(args: Any) -> int:
     return int(here * args.num_groups)
 
 
-def check_settings(args: Any, config: GemConfig) -> None:
+def check_settings(settings: Any, config: GemConfig) -> None:
     """Raise `ConfigError` for all of oat's settings that would break gem's promises, with the remedies."""
     require(ADAPTER)
+    args = settings
     ranks, size, total = learners(args), args.rollout_batch_size_per_device, args.rollout_batch_size
     longest = max(config.schedule.rounds) if config.schedule is not None else 1
     reject(

@@ -92,23 +92,6 @@ class GemActor(PPOMultiTurnActor):
         self.groups.add(episode)
 
 
-def play(
-    rollout: Rollout, tasks: Iterable[Task], engine: EnginePolicy, batch_wait: float, on_episode: Callable[[Episode], None]
-) -> CallersThread:
-    """Start to play tasks on another thread. `on_episode` and the engine, which belongs to this thread, are called while this
-    thread serves the result by `serve_until` or `wait`."""
-    caller = CallersThread()
-    rollout.configure(BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=batch_wait))
-
-    async def stream() -> None:
-        async with aclosing(rollout.stream(tasks)) as episodes:
-            async for episode in episodes:
-                caller.post(on_episode, episode)
-
-    caller.start(lambda: asyncio.run(stream()), rollout.stop)
-    return caller
-
-
 class EnginePolicy:
     """The actor's own vLLM, called on the actor's own thread."""
 
@@ -135,6 +118,25 @@ class EnginePolicy:
             finish = finish if ids else FinishReason.EMPTY
             generations.append(Generation(ids, _logprobs(ids, completion), finish, versions=(version, version)))
         return generations
+
+
+def play(
+    rollout: Rollout, tasks: Iterable[Task], engine: EnginePolicy, batch_wait: float, on_episode: Callable[[Episode], None]
+) -> CallersThread:
+    """Start to play tasks on another thread. `on_episode` and the engine, which belongs to this thread, are called while this
+    thread serves the result by `serve_until` or `wait`."""
+    caller = CallersThread()
+    rollout.configure(
+        BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=batch_wait, retry=False)
+    )
+
+    async def stream() -> None:
+        async with aclosing(rollout.stream(tasks)) as episodes:
+            async for episode in episodes:
+                caller.post(on_episode, episode)
+
+    caller.start(lambda: asyncio.run(stream()), rollout.stop)
+    return caller
 
 
 class FinishedGroups:

@@ -69,16 +69,6 @@ class GemAgentExecutor(AgentExecutorBase):
         return self._renderers[key]
 
 
-async def play(
-    rollout: Rollout, config: GemConfig, label: str, engine: EnginePolicy, renderer: Renderer, max_length: int
-) -> Episode:
-    """Play the episode of one label. An error of the engine ends the run."""
-    sampling = engine.sampling(config.max_turn_tokens, max_length)
-    warn_if_cut(sampling)
-    limits = config.limits(engine.step, max_context=max_length)
-    return await rollout.episode(config.task_of(label), policy=engine, renderer=renderer, sampling=sampling, limits=limits)
-
-
 class EnginePolicy:
     """OpenRLHF's vLLM engine as a policy, for one episode."""
 
@@ -116,3 +106,13 @@ class EnginePolicy:
                 f"vLLM returned {len(per_token or ())} logprobs for {len(ids)} ids; use a version OpenRLHF supports"
             )
         return tuple(float(candidates[token].logprob) for token, candidates in zip(ids, per_token or ()))
+
+
+async def play(
+    rollout: Rollout, config: GemConfig, label: str, engine: EnginePolicy, renderer: Renderer, max_length: int
+) -> Episode:
+    """Play the episode of one label. An error of the engine ends the run."""
+    sampling = engine.sampling(config.max_turn_tokens, max_length)
+    warn_if_cut(sampling)
+    limits = config.limits(engine.step, max_context=max_length)
+    return await rollout.episode(config.task_of(label), policy=engine, renderer=renderer, sampling=sampling, limits=limits)

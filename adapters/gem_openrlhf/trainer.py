@@ -166,8 +166,10 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
     def save_logs_and_checkpoints(self, global_step: int, logs_dict: Any = None, client_states: Any = None) -> None:
         """OpenRLHF's own, and a line in the metrics file."""
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+        if self.experience_maker.last_batch is None:  # nothing was trained since the start
+            return
         episodes, advantage_abs = self.experience_maker.last_batch
-        numbers = {name: logs_dict[theirs] for name, theirs in _LOGGED.items() if theirs in logs_dict}
+        numbers = {name: logs_dict[theirs] for name, theirs in _LOGGED.items() if theirs in (logs_dict or {})}
         self.gem_log.write(global_step - 1, episodes, advantage_abs=advantage_abs, **numbers)
 
 

@@ -26,6 +26,7 @@ from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage, seque
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError
+from gem_core.training.config import FIRST_HELD_OUT_SEED
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode
 from gem_rl2.config import GemConfig, check_settings, compose, longest_sequence
@@ -42,8 +43,6 @@ __all__ = [
     "train",
     "write_data",
 ]
-
-_HELD_OUT = 1_000_000
 
 
 def train(config: GemConfig, settings: Sequence[str]) -> GemPPOTrainer:
@@ -92,7 +91,7 @@ def write_data(config: GemConfig, folder: Path) -> tuple[str, str]:
     """Write RL2's data files, one row per seed, and return the paths of train and test data. RL2 reads test data even where
     nothing is evaluated."""
     paths = folder / "train.jsonl", folder / "test.jsonl"
-    held_out = config.held_out_seeds or [max([_HELD_OUT, *config.train_seeds]) + 1]
+    held_out = config.held_out_seeds or [max([FIRST_HELD_OUT_SEED, *config.train_seeds]) + 1]
     for path, seeds in zip(paths, (config.train_seeds, held_out)):
         path.write_text("".join(json.dumps({"extra_info": {"seed": seed}}) + "\n" for seed in seeds), encoding="utf-8")
     return str(paths[0]), str(paths[1])

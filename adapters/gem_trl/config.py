@@ -44,9 +44,11 @@ class GemConfig(TrainingConfig):
         return self.task(int(carried["seed"]), index)
 
 
-def check_settings(trainer: Any, config: GemConfig) -> None:
-    """Raise `ConfigError` for all settings of a trainer that would break gem's promises, with the remedies."""
+def check_settings(settings: Any, config: GemConfig) -> None:
+    """Raise `ConfigError` for all settings of a trainer that would break gem's promises, with the remedies. `settings`: the
+    trainer, which holds them."""
     require(ADAPTER)
+    trainer = settings
     args, per_turn = trainer.args, hasattr(trainer, "gem_config")
     weighted = zip(trainer.reward_funcs, trainer.reward_weights.tolist())
     others = [getattr(f, "__name__", type(f).__name__) for f, weight in weighted if f is not episode_return and weight]

@@ -156,15 +156,6 @@ class _Updates(TrainerCallback):  # type: ignore[misc]
         )
 
 
-def play(rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wait: float) -> list[Episode]:
-    """Play tasks on another thread while TRL's engine, which belongs to this one, generates here."""
-    caller = CallersThread()
-    rollout.configure(BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=batch_wait, retry=False))
-    episodes = caller.run(lambda: rollout.run_batch(tasks), rollout.stop)
-    engine.wait_for_others(rollout.sampling)
-    return episodes
-
-
 def updates_of(trainer: Any) -> int:
     """The number of batches of episodes that were trained on. TRL counts optimizer steps, of which `steps_per_generation` and
     `num_iterations` make several per batch."""
@@ -233,6 +224,17 @@ class LockstepPolicy(EnginePolicy):
 
         accelerator = self.trainer.accelerator
         return int(accelerator.gather(torch.tensor([own], device=accelerator.device)).max().item())
+
+
+def play(rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wait: float) -> list[Episode]:
+    """Play tasks on another thread while TRL's engine, which belongs to this one, generates here."""
+    caller = CallersThread()
+    rollout.configure(
+        BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=batch_wait, retry=False)
+    )
+    episodes = caller.run(lambda: rollout.run_batch(tasks), rollout.stop)
+    engine.wait_for_others(rollout.sampling)
+    return episodes
 
 
 def needs_lockstep(trainer: Any) -> bool:

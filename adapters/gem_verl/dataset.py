@@ -11,11 +11,10 @@ import torch
 from torch.utils.data import Dataset
 
 from gem_core.errors import ConfigError
+from gem_core.training.config import FIRST_HELD_OUT_SEED
 from gem_verl.config import GemConfig, plain
 
 __all__ = ["GemDataset", "row_of"]
-
-_NEVER_PLAYED = 1_000_000
 
 
 class GemDataset(Dataset):  # type: ignore[misc]
@@ -34,7 +33,7 @@ class GemDataset(Dataset):  # type: ignore[misc]
         if half == "train":
             self.tasks = [(gem_config.env_id, seed, False) for seed in gem_config.train_seeds]
         else:  # verl builds a loader for it even if it never validates, and rejects an empty one
-            seeds = gem_config.held_out_seeds or [_NEVER_PLAYED]
+            seeds = gem_config.held_out_seeds or [FIRST_HELD_OUT_SEED]
             self.tasks = [(env_id, seed, env_id != gem_config.env_id) for env_id in gem_config.validated for seed in seeds]
         if max_samples > 0:
             self.tasks = self.tasks[:max_samples]

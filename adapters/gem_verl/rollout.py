@@ -128,25 +128,6 @@ class GemAgentLoop(AgentLoopBase):
         return outputs if len(outputs) > 1 else outputs[0]
 
 
-async def play(shared: _Shared, engine: EnginePolicy, row: dict[str, Any], step: int, rollout_config: Any) -> Episode:
-    """Play the episode of a row of the data set. An error of verl's servers is raised: verl then fails the prompt."""
-    config, longest = shared.config, int(rollout_config.response_length)
-    context = int(rollout_config.get("max_model_len") or rollout_config.prompt_length + longest)
-    params = engine.sampling_params
-    return await shared.rollout.episode(
-        config.task_of(row),
-        policy=engine,
-        renderer=shared.renderer,
-        sampling=Sampling(
-            temperature=float(params.get("temperature", 1.0)),
-            top_p=float(params.get("top_p", 1.0)),
-            top_k=max(int(params.get("top_k", 0)), 0),
-            max_tokens=config.max_turn_tokens or longest,
-        ),
-        limits=config.limits(step, max_context=context, max_response=longest),
-    )
-
-
 class EnginePolicy:
     """verl's inference servers as a policy, for one episode: its request id keeps it on one server."""
 
@@ -183,6 +164,25 @@ class EnginePolicy:
             (FinishReason.LENGTH if cut else FinishReason.STOP) if ids else FinishReason.EMPTY,
             versions=None if first is None or last is None else (int(first), int(last)),
         )
+
+
+async def play(shared: _Shared, engine: EnginePolicy, row: dict[str, Any], step: int, rollout_config: Any) -> Episode:
+    """Play the episode of a row of the data set. An error of verl's servers is raised: verl then fails the prompt."""
+    config, longest = shared.config, int(rollout_config.response_length)
+    context = int(rollout_config.get("max_model_len") or rollout_config.prompt_length + longest)
+    params = engine.sampling_params
+    return await shared.rollout.episode(
+        config.task_of(row),
+        policy=engine,
+        renderer=shared.renderer,
+        sampling=Sampling(
+            temperature=float(params.get("temperature", 1.0)),
+            top_p=float(params.get("top_p", 1.0)),
+            top_k=max(int(params.get("top_k", 0)), 0),
+            max_tokens=config.max_turn_tokens or longest,
+        ),
+        limits=config.limits(step, max_context=context, max_response=longest),
+    )
 
 
 def _success(episode: Episode) -> float | None:

@@ -157,17 +157,6 @@ def read_batch(batch: Any) -> Played:
     return Played(episodes, sequences, episode_of)
 
 
-def check_batch(batch: Any, sequences: Sequence[TokenSequence]) -> None:
-    """Raise `BatchMismatchError` unless the queue holds the ids and the loss masks that were played, and verl's padding trains
-    nothing."""
-    stored = _stored(batch, "input_ids", "response_mask", "loss_mask")
-    for name in ("response_mask", "loss_mask"):  # the loss trains the one and divides by the other
-        for key, sequence, ids, mask in zip(batch.keys, sequences, stored["input_ids"], stored[name]):
-            ids, mask = ids.tolist(), [0] * (len(ids) - len(mask)) + mask.tolist()
-            played = (sequence.ids, sequence.mask) if sequence.trained else (ids, [0] * len(ids))
-            check_sequence(f"sequence {key} of verl's batch ({name})", ids, mask, *played)
-
-
 def put_advantages(config: GemConfig, batch: Any, played: Played, per_turn: Sequence[Sequence[float]]) -> Any:
     """Write advantages and returns of a batch to verl's queue, one number per response token, 0 where nothing is trained."""
     from tensordict import TensorDict
@@ -181,6 +170,17 @@ def put_advantages(config: GemConfig, batch: Any, played: Played, per_turn: Sequ
     return tq.kv_batch_put(
         keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch.keys))
     )
+
+
+def check_batch(batch: Any, sequences: Sequence[TokenSequence]) -> None:
+    """Raise `BatchMismatchError` unless the queue holds the ids and the loss masks that were played, and verl's padding trains
+    nothing."""
+    stored = _stored(batch, "input_ids", "response_mask", "loss_mask")
+    for name in ("response_mask", "loss_mask"):  # the loss trains the one and divides by the other
+        for key, sequence, ids, mask in zip(batch.keys, sequences, stored["input_ids"], stored[name]):
+            ids, mask = ids.tolist(), [0] * (len(ids) - len(mask)) + mask.tolist()
+            played = (sequence.ids, sequence.mask) if sequence.trained else (ids, [0] * len(ids))
+            check_sequence(f"sequence {key} of verl's batch ({name})", ids, mask, *played)
 
 
 def check_registered() -> None:

@@ -16,12 +16,12 @@ ADAPTERS["toy"] = ROOT / "examples" / "adapter_template" / "gem_toy"
 NAMES = {
     "__init__.py": ("ADAPTER", "register_adapters", "__getattr__"),
     "config.py": ("GemConfig", "check_settings"),
-    "convert.py": ("per_token", "to_batch"),
+    "convert.py": ("to_batch", "per_token"),
     "rollout.py": ("EnginePolicy", "play"),
-    "trainer.py": ("check_batch", "put_advantages", "train"),
+    "trainer.py": ("train", "put_advantages", "check_batch"),
     "conformance.py": ("harness",),
 }
-"""The files of an adapter, and what each defines at its top level."""
+"""The files of an adapter, and what each defines at its top level, in this order."""
 
 FACTS = ["name", "package", "distribution", "import_name", "extra", "versions", "python", "platforms", "needs", "install"]
 FACTS += ["capabilities", "status", "summary"]
@@ -57,9 +57,10 @@ def imported(module: ast.Module) -> set[str]:
 
 
 @pytest.mark.parametrize("file", NAMES)
-def test_every_file_defines_the_shared_names(adapter: Path, file: str) -> None:
+def test_every_file_defines_the_shared_names_in_order(adapter: Path, file: str) -> None:
     assert (adapter / file).is_file()
-    assert set(NAMES[file]) - set(top_level_names(parse(adapter / file))) == set()
+    defined = [name for name in top_level_names(parse(adapter / file)) if name in NAMES[file]]
+    assert defined == list(NAMES[file])
 
 
 def test_what_the_first_version_had_is_gone(adapter: Path) -> None:
@@ -106,6 +107,8 @@ def test_the_config_is_data_with_a_task_for_each_prompt(adapter: Path) -> None:
 
 def test_settings_are_rejected_all_at_once(adapter: Path) -> None:
     check = top_level(parse(adapter / "config.py"), "check_settings")
+    assert isinstance(check, ast.FunctionDef)
+    assert [argument.arg for argument in check.args.args][:2] == ["settings", "config"]
     calls = [node for node in ast.walk(check) if isinstance(node, ast.Call) and ast.unparse(node.func) == "reject"]
     assert len(calls) == 1
 

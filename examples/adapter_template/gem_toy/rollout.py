@@ -67,7 +67,7 @@ class GemRollout:
             self._policy = EnginePolicy(trainer.engine)
             # The engine takes many prompts at once and blocks: BatchPolicy collects those of all episodes that wait.
             # "raise": if the engine fails, the run ends; continuing would train on empty batches.
-            self._rollout = Rollout(BatchPolicy(self._policy.generate), renderer, policy_errors="raise")
+            self._rollout = Rollout(BatchPolicy(self._policy.generate, retry=False), renderer, policy_errors="raise")
         self._policy.weight_version = trainer.step
         max_tokens, context = config.max_turn_tokens or settings.max_response, model_context(trainer.model.config)
         self._rollout.configure(

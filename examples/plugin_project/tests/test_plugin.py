@@ -6,8 +6,8 @@ import gem_example_plugin
 import pytest
 
 import gem_core
-from gem_core.training.moments import Moments
 from gem_core.errors import ConfigError
+from gem_core.training.moments import Moments
 
 
 def solver(env: gem_core.Env, observation: str) -> str:

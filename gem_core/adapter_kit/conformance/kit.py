@@ -1,6 +1,6 @@
 """Kit: the checks every adapter passes or refuses, and the table they are printed as.
 
-The numbers are those of DESIGN: token identity and masks exactly, reward mass and advantages within 1e-6 (and 2e-7·S/std where
+The tolerances: token identity and masks exactly, reward mass and advantages within 1e-6 (and 2e-7·S/std where
 a framework's own channel is float32), the gradient within 1e-4 of the reference up to the factor the harness states.
 """
 
