@@ -20,7 +20,7 @@ from RL2.utils.logging import gather_and_log
 from gem_core.adapter_kit.conformance.harness import free_port
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.settings import model_context
-from gem_core.errors import EngineError
+from gem_core.errors import EngineError, GemError
 from gem_core.plugins.events import send_event
 from gem_core.policies.base import warn_if_cut
 from gem_core.records.file import WorkerRecords
@@ -32,10 +32,14 @@ from gem_rl2.config import GemConfig
 from gem_rl2.convert import generation_metrics, to_batch
 from gem_rl2.ledger import Ledger, numbered
 
-__all__ = ["Ask", "EnginePolicy", "Episodes", "GemRollout", "own_metrics_port", "play", "server_context"]
+__all__ = ["Ask", "EnginePolicy", "Episodes", "GemRollout", "ServerError", "own_metrics_port", "play", "server_context"]
 
 Ask = Callable[[list[int], dict[str, Any]], Awaitable[Any]]
 """RL2's own request to its router: prompt ids and sampling parameters in, SGLang's answer out."""
+
+
+class ServerError(GemError, ConnectionError):
+    """Raised when a server of RL2's fails. It ends the run after `GemConfig(retries=...)` further attempts."""
 
 
 class EnginePolicy:
@@ -65,7 +69,7 @@ class EnginePolicy:
             tokens = meta.get("output_token_logprobs") or []  # may be missing where nothing was sampled
             result = [int(token[1]) for token in tokens], [float(token[0]) for token in tokens], str(reason["type"])
         except (KeyError, TypeError, IndexError) as error:
-            raise EngineError(f"RL2's server answered without a generation: {str(answer)[:300]}") from error
+            raise ServerError(f"RL2's server answered without a generation: {str(answer)[:300]}") from error
         if reason.get("status_code"):  # such as a prompt beyond the server's context
             raise EngineError(f"RL2's server rejected a request: {str(reason)[:300]}")
         if meta.get("completion_tokens") and not tokens:

@@ -107,7 +107,7 @@ def test_the_command_line_names_the_environment() -> None:
     assert "gem" not in settings
     with pytest.raises(ConfigError, match="has no env_id"):
         config_of(compose([]))
-    with pytest.raises(ConfigError, match="unknown field 'gama'; did you mean 'gamma'"):
+    with pytest.raises(ConfigError, match="did you mean 'gamma' instead of 'gama'"):
         config_of(compose(["+gem.env_id=game:GuessTheNumber-v0-easy", "+gem.gama=0.9"]))
 
 

@@ -24,7 +24,7 @@ from gem_core.training.advantage import advantages
 from gem_core.training.metrics_file import read_metrics
 from gem_core.training.sequences import token_sequences
 from gem_core.types import Episode, FinishReason, Sampling
-from gem_rl2.rollout import EnginePolicy
+from gem_rl2.rollout import EnginePolicy, ServerError
 from gem_rl2.trainer import patched_trainer
 from gem_rl2.unsharded_actor import UnshardedActor
 
@@ -275,8 +275,8 @@ def test_an_error_of_the_servers_ends_the_run(play: Play) -> None:
     async def failing(*args: Any) -> Any:
         return {"error": {"message": "out of memory"}}
 
-    with patched(rl2_rollout, "async_generate", failing), pytest.raises(EngineError, match="out of memory"):
-        play(ECHO, [0, 1])
+    with patched(rl2_rollout, "async_generate", failing), pytest.raises(ServerError, match="out of memory"):
+        play(ECHO, [0, 1], retries=1)
 
 
 def test_servers_that_failed_once_are_asked_again(play: Play) -> None:
