@@ -1,4 +1,4 @@
-"""Tiny: the language model that ships with gem, a weak player of GuessTheNumber made by examples/make_tiny_model.py."""
+"""Tiny: the language model that ships with gem, a weak player of GuessTheNumber made by scripts/make_tiny_model.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Makes gem_core/policies/tiny_model: a small Llama trained by SFT on a weak player of GuessTheNumber.
 
-    python examples/make_tiny_model.py --out gem_core/policies/tiny_model
+    python scripts/make_tiny_model.py --out gem_core/policies/tiny_model
 
 The weak player guesses inside the interval that the hints leave half of the time, and anywhere otherwise. The engine plays its
 episodes in the unmodified environments, with the chat template. The loss covers the tokens of the player's actions only: first
