@@ -146,8 +146,9 @@ def test_what_cannot_be_sent_is_refused_at_once() -> None:
 
 
 def test_killing_takes_the_processes_an_environment_started_with_it() -> None:
-    env = ProcessEnv(misbehaving.Misbehaving, deadline=2.0)
-    env.reset(seed=0)
+    env = ProcessEnv(misbehaving.Misbehaving, deadline=60.0)
+    env.reset(seed=0)  # starts an interpreter, which takes seconds on a busy machine
+    env.deadline = 2.0
     with pytest.raises(DeadlineError):
         env.step("child")
     listed = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True, check=True).stdout

@@ -808,7 +808,7 @@ def test_an_environment_that_is_made_too_late_is_closed(kind: type[ScriptedEnv])
     log: list[str] = []
 
     def slow_to_make() -> Env:
-        time.sleep(0.4)
+        time.sleep(3.0)  # on a busy machine a deadline of 0.1 s may come a second late
         return kind(log=log, execution="thread")
 
     register("test:Late-v0", slow_to_make)
