@@ -86,20 +86,10 @@ def missing_packages(path: Path) -> list[str]:
 
 
 def is_named(path: Path, config: pytest.Config) -> bool:
-    """Whether the command line names the path, something inside it, or the folder of its entry in `NEEDS`.
-
-    A folder such as tests/gem_core/policies names what is in it; tests/ and the folder of a package, such as tests/gem_core, do
-    not: those are run where some of the packages are missing.
-    """
-    for argument in config.args:
-        named = (config.invocation_params.dir / argument.partition("::")[0]).resolve()
-        if named.is_relative_to(path):
-            return True
-        if path.is_relative_to(named) and named.is_relative_to(TESTS):
-            place = named.relative_to(TESTS)
-            if len(place.parts) > 1 or place.as_posix() in NEEDS:
-                return True
-    return False
+    """Whether the command line names the entry of a path in `NEEDS`, or something inside it."""
+    entries = [TESTS / place for place in NEEDS if path.is_relative_to(TESTS / place)]
+    named = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return any(argument.is_relative_to(entry) for argument in named for entry in entries)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
