@@ -116,10 +116,7 @@ class Env:
         self._options = options
         self._turn = 0
         self._rng_seeded, self._action_rng = False, None
-        result: Any = self._call(self.on_reset, options)
-        if type(result) is GeneratorType:
-            result = drive(result)
-        return cast(ResetResult, after(result, self._began))
+        return self._start_of(self._call(self.on_reset, options))
 
     def step(self, action: str) -> StepResult:
         """Takes one action. An async environment returns an awaitable of the result."""
@@ -230,6 +227,10 @@ class Env:
     def accepted_options(self) -> frozenset[str]:
         """The options `reset` understands, wrappers included."""
         return self.option_names
+
+    def _start_of(self, result: Any) -> ResetResult:
+        """The checked result of a reset that may be a generator or an awaitable."""
+        return cast(ResetResult, after(drive(result) if type(result) is GeneratorType else result, self._began))
 
     def _began(self, result: ResetResult) -> ResetResult:
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], str) and isinstance(result[1], dict)):
