@@ -138,15 +138,35 @@ SETTINGS = [
     Setting("babyai:GoToLocalS8N7-v0", {"max_turns": 8}, tokens=24),
 ]
 """One of every kind of environment that needs nothing but Python: those with Java, a browser or bubblewrap are not here."""
-MATHS = Setting("math:Sample-v0", {"dataset": "{work}/products.jsonl"}, 24, eval_kwargs={"dataset": "{work}/products_eval.jsonl"})
-SEARCH = Setting("qa:Sample-v0", {"dataset": "{work}/facts.jsonl"}, 32, eval_kwargs={"dataset": "{work}/facts_eval.jsonl"})
-TOOLS = {"maths": (MATHS, "python(max_uses=1)"), "search": (SEARCH, "search(index='{work}/index',k=1,max_uses=1)")}
+MATHS = Setting(
+    "math:Sample-v0",
+    {"dataset": "{work}/products.jsonl"},
+    24,
+    eval_kwargs={"dataset": "{work}/products_eval.jsonl"},
+)
+SEARCH = Setting(
+    "qa:Sample-v0",
+    {"dataset": "{work}/facts.jsonl"},
+    32,
+    eval_kwargs={"dataset": "{work}/facts_eval.jsonl"},
+)
+TOOLS = {
+    "maths": (MATHS, "python(max_uses=1)"),
+    "search": (SEARCH, "search(index='{work}/index',k=1,max_uses=1)"),
+}
 
 RATES = (1e-5, 3e-5, 1e-4)
 TRIALS = {GUESS.env: 128, HANGMAN.env: 64}
 """Every algorithm of the main table is tried with these rates on these environments, one seed each; the best is taken. By
 environment, episodes an update: games of ten turns have fewer."""
-TUNED_AS = {"reinforce": "reinforce", "rebn": "rebn", "grpo": "grpo", "ppo": "ppo", "rloo": "grpo", "reinforce++": "rebn"}
+TUNED_AS = {
+    "reinforce": "reinforce",
+    "rebn": "rebn",
+    "grpo": "grpo",
+    "ppo": "ppo",
+    "rloo": "grpo",
+    "reinforce++": "rebn",
+}
 """By whose trial the rate is chosen: those with one seed only take that of their kin."""
 MAIN = {**TRIALS, "game:TowerofHanoi-v0-easy": 64, "rg:chain_sum": 128}
 SEEDS = 5
@@ -199,22 +219,53 @@ def plan() -> list[Run]:
             setting, title = known[env], f"main/{_slug(known[env])}"
             for algorithm in TUNED_AS:
                 if seed == 0 or algorithm not in ("rloo", "reinforce++"):
-                    found.append(trained(f"{title}-{algorithm}-{seed}", setting, algorithm, seed=seed, episodes=episodes))
+                    found.append(
+                        trained(
+                            f"{title}-{algorithm}-{seed}",
+                            setting,
+                            algorithm,
+                            seed=seed,
+                            episodes=episodes,
+                        )
+                    )
             if env in TRIALS:  # whether it is the discount that GRPO lacks
                 found.append(
-                    trained(f"{title}-rebn-undiscounted-{seed}", setting, "rebn", seed=seed, episodes=episodes, gamma=1.0)
+                    trained(
+                        f"{title}-rebn-undiscounted-{seed}",
+                        setting,
+                        "rebn",
+                        seed=seed,
+                        episodes=episodes,
+                        gamma=1.0,
+                    )
                 )
         return found
 
     def discounts(seed: int) -> list[Run]:
         return [
-            trained(f"gamma/{gamma:g}-{seed}", SLACK, "rebn", seed=seed, gamma=gamma, updates=45, evaluated=1024)
+            trained(
+                f"gamma/{gamma:g}-{seed}",
+                SLACK,
+                "rebn",
+                seed=seed,
+                gamma=gamma,
+                updates=45,
+                evaluated=1024,
+            )
             for gamma in (1.0, 0.95, 0.9, 0.8)
         ]
 
     def horizons(seed: int) -> list[Run]:
         return [
-            trained(f"horizon/{schedule}-{seed}", LONG, "rebn", seed=seed, horizon=horizon, gamma=1.0, episodes=64)
+            trained(
+                f"horizon/{schedule}-{seed}",
+                LONG,
+                "rebn",
+                seed=seed,
+                horizon=horizon,
+                gamma=1.0,
+                episodes=64,
+            )
             for schedule, horizon in SCHEDULES.items()
         ]
 
@@ -223,7 +274,9 @@ def plan() -> list[Run]:
         for rate in RATES:
             for algorithm in dict.fromkeys(TUNED_AS.values()):
                 name = f"tuning/{_slug(known[env])}-{algorithm}-{rate:g}"
-                runs.append(trained(name, known[env], algorithm, seed=100, rate=rate, episodes=episodes))
+                runs.append(
+                    trained(name, known[env], algorithm, seed=100, rate=rate, episodes=episodes)
+                )
     runs += [untrained(f"before/{_slug(s)}", s) for s in SETTINGS]
     for task, (setting, tools) in TOOLS.items():
         for used in ("", tools):
@@ -240,7 +293,16 @@ def plan() -> list[Run]:
         runs += horizons(seed)
     for s in SETTINGS:
         for algorithm in ("rebn", "reinforce"):
-            runs.append(trained(f"breadth/{_slug(s)}-{algorithm}", s, algorithm, updates=20, episodes=64, evaluated=128))
+            runs.append(
+                trained(
+                    f"breadth/{_slug(s)}-{algorithm}",
+                    s,
+                    algorithm,
+                    updates=20,
+                    episodes=64,
+                    evaluated=128,
+                )
+            )
     for seed in range(3, SEEDS):
         runs += compared(seed)
     return runs
@@ -257,7 +319,9 @@ def tuned(out: Path) -> dict[str, float]:
     for algorithm, like in TUNED_AS.items():
         tried = [scores.get((like, rate), []) for rate in RATES]
         if any(len(found) < len(TRIALS) for found in tried):
-            raise ConfigError(f"the tuning of {like} is not done; do it first: algorithms.py run tuning/")
+            raise ConfigError(
+                f"the tuning of {like} is not done; do it first: algorithms.py run tuning/"
+            )
         best[algorithm] = max(RATES, key=lambda rate: fmean(scores[like, rate]))
     return best
 
@@ -280,29 +344,50 @@ class Student:
         if "Give your answer as" in observation:
             question = observation.partition("\n")[0]
             if self.tool and rng.random() < 1 / 3:
-                wanted = f"print({' '.join(question.split()[2:])[:-1]})" if self.tool == "python" else question
+                wanted = (
+                    f"print({' '.join(question.split()[2:])[:-1]})"
+                    if self.tool == "python"
+                    else question
+                )
                 return f"<{self.tool}>{wanted}</{self.tool}>"
             return f"\\boxed{{{rng.randrange(100, 10000)}}}"
         found = observation.partition("\nThat was the last")[0]
-        words = re.findall(r"\d+", found) if self.tool == "python" else re.findall(r"[A-Z]\w+(?: [A-Z]\w+)?|\d{4}", found)
+        words = (
+            re.findall(r"\d+", found)
+            if self.tool == "python"
+            else re.findall(r"[A-Z]\w+(?: [A-Z]\w+)?|\d{4}", found)
+        )
         return f"\\boxed{{{rng.choice(words or ['0'])}}}"
 
 
-def lesson_rows(settings: Sequence[Setting], tokenizer: Any, count: int) -> list[tuple[list[int], list[int]]]:
+def lesson_rows(
+    settings: Sequence[Setting], tokenizer: Any, count: int
+) -> list[tuple[list[int], list[int]]]:
     """(ids, mask) of games played at random. Of an answer to a question only the frame is imitated, not the content, unless a
     tool has just said it."""
     renderer = Renderer(tokenizer)
     found = []
     for setting in settings:
         tool = setting.tools.partition("(")[0]
-        player = ScriptedPlayer(Student(tool).act) if "dataset" in setting.kwargs else RandomPlayer()
-        tasks = tasks_for(setting.env, range(count), wrappers=setting.tools, env_kwargs=setting.kwargs)
-        with Rollout(player, limits=Limits(max_turns=min(4, setting.turns or 4)), concurrency=8) as engine:
+        player = (
+            ScriptedPlayer(Student(tool).act) if "dataset" in setting.kwargs else RandomPlayer()
+        )
+        tasks = tasks_for(
+            setting.env, range(count), wrappers=setting.tools, env_kwargs=setting.kwargs
+        )
+        with Rollout(
+            player, limits=Limits(max_turns=min(4, setting.turns or 4)), concurrency=8
+        ) as engine:
             episodes = engine.run_batch(tasks)
         broken = next((e for e in episodes if e.failed), None)
         if broken is not None:
-            raise ConfigError(f"{setting.env} with {setting.kwargs} cannot be played: {broken.failure}")
-        framed = setting.env.startswith(("rg:", "math:", "logic:", "qa:", "code:")) and not setting.guesses
+            raise ConfigError(
+                f"{setting.env} with {setting.kwargs} cannot be played: {broken.failure}"
+            )
+        framed = (
+            setting.env.startswith(("rg:", "math:", "logic:", "qa:", "code:"))
+            and not setting.guesses
+        )
         found += [_row(e, renderer, framed) for e in episodes]
     return found
 
@@ -314,13 +399,17 @@ def _row(episode: Episode, renderer: Renderer, framed: bool) -> tuple[list[int],
         said = episode.turns[turn].action
         content = re.search(r"(?<=\\boxed\{).+(?=\})|(?<=print\().+(?=\))", said)
         if content and "<" not in said:
-            places = renderer.tokenizer(said, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            places = renderer.tokenizer(
+                said, add_special_tokens=False, return_offsets_mapping=True
+            )["offset_mapping"]
             for i, (begin, end) in enumerate(places):
                 mask[start + i] = int(not (content.start() < end and begin < content.end()))
     return list(view.ids[:CONTEXT]), mask[:CONTEXT]
 
 
-def lesson(model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int, count: int, seed: int = 0) -> float:
+def lesson(
+    model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int, count: int, seed: int = 0
+) -> float:
     """Imitation of random players; returns the loss of the last update."""
     rows = lesson_rows(settings, tokenizer, count)
     rng = random.Random(seed)
@@ -330,7 +419,9 @@ def lesson(model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int
         loss = 0.0
         for part in _parts(chosen, [len(ids) for ids, _ in chosen]):
             ids_B_T, mask_B_T = (_padded([row[i] for row in part], model.device) for i in (0, 1))
-            share = -_logprobs(model, ids_B_T, mask_B_T.bool()).sum() / sum(sum(mask) for _, mask in chosen)
+            share = -_logprobs(model, ids_B_T, mask_B_T.bool()).sum() / sum(
+                sum(mask) for _, mask in chosen
+            )
             share.backward()
             loss += share.item()
         optimizer.step(1 - update / updates)
@@ -423,7 +514,9 @@ class Trainer:
             since = time.time()
             more = {}
             if critic is not None and critic_optimizer is not None:
-                credit, more["value_loss"] = self.criticise(batch, critic, critic_optimizer, run.gamma)
+                credit, more["value_loss"] = self.criticise(
+                    batch, critic, critic_optimizer, run.gamma
+                )
             else:
                 credit = advantages(batch, run.algorithm, gamma=run.gamma)
             more["grad_norm"], more["apart"] = self.update(batch, credit, optimizer)
@@ -433,36 +526,56 @@ class Trainer:
         seconds = time.time() - began
         held_out = range(HELD_OUT, HELD_OUT + run.evaluated)
         shown = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_kwargs})
-        after = self.play(shown, held_out, 1, None, Clock())  # with the turns the game has, whatever it was trained with
+        after = self.play(
+            shown, held_out, 1, None, Clock()
+        )  # with the turns the game has, whatever it was trained with
         return {
             "run": asdict(run),
             "evaluation": {name: _short(value) for name, value in summary(after).items()},
-            "curve": {name: [_short(line[name]) for line in curve] for name in (curve[0] if curve else {})},
+            "curve": {
+                name: [_short(line[name]) for line in curve] for name in (curve[0] if curve else {})
+            },
             "seconds": round(seconds, 2),
             "clock": {name: round(value, 2) for name, value in asdict(clock).items()},
         }
 
-    def play(self, setting: Setting, seeds: Iterable[int], samples: int, turns: int | None, clock: Clock) -> list[Episode]:
+    def play(
+        self, setting: Setting, seeds: Iterable[int], samples: int, turns: int | None, clock: Clock
+    ) -> list[Episode]:
         """A batch of episodes, and the time it took."""
         began, busy, tokens = time.time(), self.policy.seconds, self.policy.tokens
-        limits = Limits(max_turns=turns or setting.turns, max_context=CONTEXT - 2, step_deadline=60.0)
+        limits = Limits(
+            max_turns=turns or setting.turns, max_context=CONTEXT - 2, step_deadline=60.0
+        )
         sampling = Sampling(temperature=1.0, max_tokens=setting.tokens)
         setting = setting.placed(self.work)
-        tasks = tasks_for(setting.env, seeds, samples=samples, wrappers=setting.tools, env_kwargs=setting.kwargs)
-        self.engine.configure(self.policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.slots)
+        tasks = tasks_for(
+            setting.env, seeds, samples=samples, wrappers=setting.tools, env_kwargs=setting.kwargs
+        )
+        self.engine.configure(
+            self.policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.slots
+        )
         episodes = self.engine.run_batch(tasks)
         if all(e.failed for e in episodes):
-            raise ConfigError(f"every episode of {setting.env} failed, the first with: {episodes[0].failure}")
+            raise ConfigError(
+                f"every episode of {setting.env} failed, the first with: {episodes[0].failure}"
+            )
         generation = self.policy.seconds - busy
         clock.generation += generation
         clock.environment += max(0.0, time.time() - began - generation)
         clock.tokens += self.policy.tokens - tokens
         return episodes
 
-    def update(self, episodes: Sequence[Episode], credit: Sequence[Sequence[float]], optimizer: Optimizer) -> tuple[float, float]:
+    def update(
+        self, episodes: Sequence[Episode], credit: Sequence[Sequence[float]], optimizer: Optimizer
+    ) -> tuple[float, float]:
         """One step along the gradient of the loss above; returns the gradient's norm before it was cut, and how far apart the
         logprobs of sampler and trainer are on average: by so much PPO's ratio is not 1."""
-        rows = [(view, view.broadcast(turns)) for e, turns in zip(episodes, credit) for view in token_sequences(e)]
+        rows = [
+            (view, view.broadcast(turns))
+            for e, turns in zip(episodes, credit)
+            for view in token_sequences(e)
+        ]
         count = max(sum(sum(view.mask) for view, _ in rows), 1)
         apart = 0.0
         for part in _parts(rows, [len(view.ids) for view, _ in rows]):
@@ -496,7 +609,9 @@ class Trainer:
             numbers = iter(found.tolist())
             part_values = [[next(numbers) for _ in places] for places in firsts]
             part_episodes = [e for _, e in part]
-            raw = advantages(part_episodes, "gae", values=_closed(part_values), gamma=gamma, lam=LAMBDA)
+            raw = advantages(
+                part_episodes, "gae", values=_closed(part_values), gamma=gamma, lam=LAMBDA
+            )
             targets = [a + v for row, known in zip(raw, part_values) for a, v in zip(row, known)]
             loss = (found - torch.tensor(targets, device=found.device)).square().sum() / count
             loss.backward()
@@ -504,7 +619,9 @@ class Trainer:
             values.update({id(e): row for e, row in zip(part_episodes, part_values)})
         optimizer.step()
         known = _closed([values.get(id(e), [0.0] * len(e.turns)) for e in episodes])
-        return advantages(episodes, "gae", values=known, gamma=gamma, lam=LAMBDA, whiten=True), total
+        return advantages(
+            episodes, "gae", values=known, gamma=gamma, lam=LAMBDA, whiten=True
+        ), total
 
 
 def _parts(rows: Sequence[Any], lengths: Sequence[int]) -> Iterator[list[Any]]:
@@ -531,7 +648,9 @@ def _logprobs(model: Any, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torc
     """log pi of the chosen tokens, in a row. Padding stands behind, where causal attention does not see it."""
     hidden_B_T_D = model.model(input_ids=ids_B_T, use_cache=False).last_hidden_state
     logits_N_V = model.lm_head(hidden_B_T_D[:, :-1][mask_B_T[:, 1:]])
-    return -functional.cross_entropy(logits_N_V.float(), ids_B_T[:, 1:][mask_B_T[:, 1:]], reduction="none")
+    return -functional.cross_entropy(
+        logits_N_V.float(), ids_B_T[:, 1:][mask_B_T[:, 1:]], reduction="none"
+    )
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
@@ -547,7 +666,8 @@ def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
         "turns_to_solve": fmean(solved) if solved else None,
         "tool_uses": fmean(e.final_info.get("tool_uses", 0) for e in known),
         "tokens": sum(len(t.action_ids) for e in known for t in e.turns),
-        "commonest": max(Counter(e.turns[0].action for e in known if e.turns).values(), default=0) / len(known),
+        "commonest": max(Counter(e.turns[0].action for e in known if e.turns).values(), default=0)
+        / len(known),
         "failed": len(episodes) - len(known),
     }
 
@@ -567,7 +687,10 @@ def prepare(work: Path) -> None:
     pairs = [(a, b) for a in range(11, 100) for b in range(11, a + 1)]
     random.Random(0).shuffle(pairs)
     problems = [{"problem": f"What is {a} * {b}?", "answer": str(a * b)} for a, b in pairs]
-    facts = [json.loads(line) for line in (DATA / "sample_search.jsonl").read_text(encoding="utf-8").splitlines()]
+    facts = [
+        json.loads(line)
+        for line in (DATA / "sample_search.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     single = [fact for fact in facts if fact["hops"] == 1]
     for name, rows in (
         ("products", problems[512:]),
@@ -575,7 +698,9 @@ def prepare(work: Path) -> None:
         ("facts", single[:36]),
         ("facts_eval", single[36:]),
     ):
-        (work / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (work / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
     if not (work / "index" / "index.json").is_file():
         Index.build(DATA / "sample_search_corpus.jsonl", work / "index")
 
@@ -590,7 +715,9 @@ def load(model: str) -> tuple[Any, Any]:
     elif (Path(model) / "config.json").is_file():
         loaded, tokenizer = load_folder(model, "--model", device)
     else:
-        raise ConfigError(f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; given: {model!r}")
+        raise ConfigError(
+            f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; given: {model!r}"
+        )
     hasten(loaded, torch.bfloat16 if device == "cuda" else torch.float32)
     return loaded, tokenizer
 
@@ -618,14 +745,21 @@ def fingerprint(model: Any) -> str:
     return digest.hexdigest()[:12]
 
 
-def work_off(model: str, work: str, out: str, runs: Any, workers: int, slots: int, deadline: float) -> None:
+def work_off(
+    model: str, work: str, out: str, runs: Any, workers: int, slots: int, deadline: float
+) -> None:
     """A worker: takes one run after the other from a queue."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
     loaded, tokenizer = load(model)
     trainer = Trainer(loaded, tokenizer, Path(work), slots)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    begun_from = {"model": fingerprint(loaded), "device": device, "torch": torch.__version__, "workers": workers}
+    begun_from = {
+        "model": fingerprint(loaded),
+        "device": device,
+        "torch": torch.__version__,
+        "workers": workers,
+    }
     while time.time() < deadline:
         try:
             run = runs.get(timeout=0.2)
@@ -641,7 +775,9 @@ def work_off(model: str, work: str, out: str, runs: Any, workers: int, slots: in
         path = Path(out) / run.path
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps({**result, **begun_from}, indent=None) + "\n", encoding="utf-8")
+        scratch.write_text(
+            json.dumps({**result, **begun_from}, indent=None) + "\n", encoding="utf-8"
+        )
         scratch.rename(path)
         e, c = result["evaluation"], result["clock"]
         total = max(sum(c[k] for k in ("generation", "environment", "update")), 1e-9)
@@ -656,14 +792,18 @@ def work_off(model: str, work: str, out: str, runs: Any, workers: int, slots: in
 
 def left(patterns: Sequence[str], out: Path) -> list[Run]:
     """The runs that are wanted and not done."""
-    wanted = [run for run in plan() if not patterns or any(run.name.startswith(p) for p in patterns)]
+    wanted = [
+        run for run in plan() if not patterns or any(run.name.startswith(p) for p in patterns)
+    ]
     if not wanted:
         raise ConfigError(f"no run's name begins with any of {list(patterns)}; `list` shows them")
     return [run for run in wanted if not (out / run.path).is_file()]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about in (
         ("list", "the runs, and which are done"),
@@ -674,17 +814,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=about)
         command.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
         if name in ("list", "run"):
-            command.add_argument("only", nargs="*", help="beginnings of names, as in main/ or breadth/")
+            command.add_argument(
+                "only", nargs="*", help="beginnings of names, as in main/ or breadth/"
+            )
         if name in ("lesson", "run"):
-            command.add_argument("--work", type=Path, default=Path("runs/algorithms"), help="folder for the model and problems")
+            command.add_argument(
+                "--work",
+                type=Path,
+                default=Path("runs/algorithms"),
+                help="folder for the model and problems",
+            )
         if name == "lesson":
-            command.add_argument("--model", default="smollm2", help="'tiny', 'smollm2' or a model folder")
+            command.add_argument(
+                "--model", default="smollm2", help="'tiny', 'smollm2' or a model folder"
+            )
             command.add_argument("--updates", type=int, default=120)
             command.add_argument("--count", type=int, default=48, help="games of each environment")
         if name == "run":
-            command.add_argument("--workers", type=int, default=1, help="processes that share the GPU")
-            command.add_argument("--slots", type=int, default=128, help="episodes that each of them plays at a time")
-            command.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so long")
+            command.add_argument(
+                "--workers", type=int, default=1, help="processes that share the GPU"
+            )
+            command.add_argument(
+                "--slots", type=int, default=128, help="episodes that each of them plays at a time"
+            )
+            command.add_argument(
+                "--seconds", type=float, default=float("inf"), help="begin no run after so long"
+            )
     args = parser.parse_args(argv)
     if args.command == "report":
         from algorithms_report import report
@@ -703,28 +858,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command == "lesson":
         prepare(args.work)
         model, tokenizer = load(args.model)
-        taught = [*SETTINGS, LONG] + [replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)]
+        taught = [*SETTINGS, LONG] + [
+            replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)
+        ]
         placed = [setting.placed(args.work) for setting in taught]
         began = time.time()
         loss = lesson(model, tokenizer, placed, args.updates, args.count)
         model.save_pretrained(args.work / "model")
         tokenizer.save_pretrained(args.work / "model")
-        print(f"loss {loss:.3f}, {time.time() - began:.0f} s; the model ({fingerprint(model)}) is in {args.work / 'model'}")
+        print(
+            f"loss {loss:.3f}, {time.time() - began:.0f} s; the model ({fingerprint(model)}) is in {args.work / 'model'}"
+        )
         return 0
     todo = left(args.only, args.out)
     if not (args.work / "model" / "config.json").is_file():
-        raise ConfigError(f"there is no model in {args.work / 'model'}; make it first: algorithms.py lesson --work {args.work}")
+        raise ConfigError(
+            f"there is no model in {args.work / 'model'}; make it first: algorithms.py lesson --work {args.work}"
+        )
     if any(run.updates and run.rate is None for run in todo):
         rates = tuned(args.out)
-        todo = [replace(run, rate=rates[run.algorithm]) if run.updates and run.rate is None else run for run in todo]
+        todo = [
+            replace(run, rate=rates[run.algorithm]) if run.updates and run.rate is None else run
+            for run in todo
+        ]
     prepare(args.work)
     context = multiprocessing.get_context("spawn")
     runs = context.Queue()
     for run in todo:
         runs.put(run)
     deadline = time.time() + args.seconds
-    given = (str(args.work / "model"), str(args.work), str(args.out), runs, args.workers, args.slots, deadline)
-    workers = [context.Process(target=work_off, args=given) for _ in range(min(args.workers, len(todo)))]
+    given = (
+        str(args.work / "model"),
+        str(args.work),
+        str(args.out),
+        runs,
+        args.workers,
+        args.slots,
+        deadline,
+    )
+    workers = [
+        context.Process(target=work_off, args=given) for _ in range(min(args.workers, len(todo)))
+    ]
     began = time.time()
     for worker in workers:
         worker.start()

@@ -21,7 +21,9 @@ from gem_core.training.metrics_file import read_metrics
 from gem_eval.curves import draw_curves, pyplot_module, save_figure
 
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
-TRL_PAGE, VERL_PAGE = (Path(__file__).parents[1] / "adapters" / name / "README.md" for name in ("gem_trl", "gem_verl"))
+TRL_PAGE, VERL_PAGE = (
+    Path(__file__).parents[1] / "adapters" / name / "README.md" for name in ("gem_trl", "gem_verl")
+)
 FIGURES = PAGE.parent / "images"
 TRL_RUNS, VERL_RUN = (Path(__file__).parent / "results" / name for name in ("trl", "verl"))
 TRL_SHOWN = {
@@ -59,7 +61,9 @@ def read(results: Path) -> dict[str, Result]:
     return found
 
 
-def report(results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE, VERL_PAGE), figures: Path = FIGURES) -> None:
+def report(
+    results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE, VERL_PAGE), figures: Path = FIGURES
+) -> None:
     """Writes the tables into the pages, and draws the figures."""
     known = read(results)
     if not known:
@@ -69,7 +73,9 @@ def report(results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE, VERL_PAGE), f
     draw_main(known, figures / "baselines_main.svg")
     draw_sweeps(known, figures / "baselines_sweeps.svg")
     shown = {TRL_SHOWN[name]: [TRL_RUNS / name] for name in ("rebn", "grpo")}
-    draw_curves(shown, figures / "trl_smollm2.svg", title="SmolLM2-135M in TRL, game:GuessTheNumber-v0-easy")
+    draw_curves(
+        shown, figures / "trl_smollm2.svg", title="SmolLM2-135M in TRL, game:GuessTheNumber-v0-easy"
+    )
     print(f"{len(known)} results; written: {', '.join(map(str, pages))}; figures: {figures}")
 
 
@@ -79,7 +85,9 @@ def filled(text: str, known: dict[str, Result]) -> str:
     def table(found: re.Match[str]) -> str:
         name = found[1]
         if name not in TABLES:
-            raise ConfigError(f"the page asks for the table {name!r}; there are: {', '.join(TABLES)}")
+            raise ConfigError(
+                f"the page asks for the table {name!r}; there are: {', '.join(TABLES)}"
+            )
         return f"<!-- table {name} -->\n{TABLES[name](known)}\n<!-- end -->"
 
     return re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
@@ -91,7 +99,9 @@ def interval(values: Sequence[float], percent: bool = False) -> str:
     mean = f"{scale * fmean(values):.{digits}f}"
     if len(values) == 1:
         return f"{mean}{unit}"
-    return f"{mean} ± {scale * T95[len(values)] * stdev(values) / sqrt(len(values)):.{digits}f}{unit}"
+    return (
+        f"{mean} ± {scale * T95[len(values)] * stdev(values) / sqrt(len(values)):.{digits}f}{unit}"
+    )
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -100,7 +110,11 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _group(known: dict[str, Result], prefix: str) -> dict[str, Result]:
-    return {name.removeprefix(prefix): result for name, result in known.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): result
+        for name, result in known.items()
+        if name.startswith(prefix)
+    }
 
 
 def _last(result: Result, metric: str, count: int = 10) -> float:
@@ -112,7 +126,9 @@ def _kinds(known: dict[str, Result], prefix: str) -> dict[str, dict[str, list[Re
     found: dict[str, dict[str, list[Result]]] = {}
     for result in _group(known, prefix).values():
         run = result["run"]
-        kind = UNDISCOUNTED if run["algorithm"] == "rebn" and run["gamma"] == 1.0 else run["algorithm"]
+        kind = (
+            UNDISCOUNTED if run["algorithm"] == "rebn" and run["gamma"] == 1.0 else run["algorithm"]
+        )
         found.setdefault(run["setting"]["env"], {}).setdefault(kind, []).append(result)
     return {env: {a: kinds[a] for a in SHOWN if a in kinds} for env, kinds in found.items()}
 
@@ -123,16 +139,33 @@ def tuning(known: dict[str, Result]) -> str:
     rates = sorted({r["run"]["rate"] for r in runs})
     rows = []
     for algorithm, (name, _) in SHOWN.items():
-        tried = [[_last(r, "return") for r in runs if (r["run"]["algorithm"], r["run"]["rate"]) == (algorithm, x)] for x in rates]
+        tried = [
+            [
+                _last(r, "return")
+                for r in runs
+                if (r["run"]["algorithm"], r["run"]["rate"]) == (algorithm, x)
+            ]
+            for x in rates
+        ]
         if all(tried):
             scores = [fmean(found) for found in tried]
-            rows.append([name, *(f"**{score:.3f}**" if score == max(scores) else f"{score:.3f}" for score in scores)])
+            rows.append(
+                [
+                    name,
+                    *(
+                        f"**{score:.3f}**" if score == max(scores) else f"{score:.3f}"
+                        for score in scores
+                    ),
+                ]
+            )
     return _markdown(["", *(f"{rate:g}" for rate in rates)], rows)
 
 
 def main_table(known: dict[str, Result]) -> str:
     """Return and success after training, mean and interval over seeds; before training beside it, and what differs from ReBN."""
-    before = {r["run"]["setting"]["env"]: r["evaluation"] for r in _group(known, "before/").values()}
+    before = {
+        r["run"]["setting"]["env"]: r["evaluation"] for r in _group(known, "before/").values()
+    }
     rows = []
     for env, kinds in _kinds(known, "main/").items():
         first = before.get(env)
@@ -140,9 +173,25 @@ def main_table(known: dict[str, Result]) -> str:
         rows.append([f"`{env}`", "before", *start, "", "", ""])
         for kind, results in kinds.items():
             success = interval([r["evaluation"]["success"] for r in results], percent=True)
-            told = "" if kind == "rebn" else _told_apart(_returns(results), _returns(kinds.get("rebn", [])))
-            rows.append(["", SHOWN[kind][0], interval(_returns(results)), success, told, _idle(results), str(len(results))])
-    return _markdown(["", "", "return", "success", "than ReBN", "updates without gradient", "seeds"], rows)
+            told = (
+                ""
+                if kind == "rebn"
+                else _told_apart(_returns(results), _returns(kinds.get("rebn", [])))
+            )
+            rows.append(
+                [
+                    "",
+                    SHOWN[kind][0],
+                    interval(_returns(results)),
+                    success,
+                    told,
+                    _idle(results),
+                    str(len(results)),
+                ]
+            )
+    return _markdown(
+        ["", "", "return", "success", "than ReBN", "updates without gradient", "seeds"], rows
+    )
 
 
 def tests(known: dict[str, Result]) -> str:
@@ -151,13 +200,22 @@ def tests(known: dict[str, Result]) -> str:
     found = []
     for env in kinds.values():
         others = [_returns(results) for kind, results in env.items() if kind != "rebn"]
-        found += [p for p in (chance(ours, _returns(env.get("rebn", []))) for ours in others) if p is not None]
+        found += [
+            p
+            for p in (chance(ours, _returns(env.get("rebn", []))) for ours in others)
+            if p is not None
+        ]
     below = sum(p < 0.05 for p in found)
     held = {
-        rate: max((i for i, p in enumerate(sorted(found), 1) if p <= rate * i / len(found)), default=0) for rate in (0.05, 0.1)
+        rate: max(
+            (i for i, p in enumerate(sorted(found), 1) if p <= rate * i / len(found)), default=0
+        )
+        for rate in (0.05, 0.1)
     }
     fair = {
-        env.partition(":")[2].partition("-")[0]: chance(_returns(of[UNDISCOUNTED]), _returns(of["grpo"]))
+        env.partition(":")[2].partition("-")[0]: chance(
+            _returns(of[UNDISCOUNTED]), _returns(of["grpo"])
+        )
         for env, of in kinds.items()
         if UNDISCOUNTED in of and "grpo" in of
     }
@@ -205,7 +263,10 @@ def breadth(known: dict[str, Result]) -> str:
     before = {r["run"]["setting"]["env"]: r for r in _group(known, "before/").values()}
     rows = []
     for env, kinds in _kinds(known, "breadth/").items():
-        compared = [before.get(env), *(kinds.get(algorithm, [None])[0] for algorithm in ("reinforce", "rebn"))]
+        compared = [
+            before.get(env),
+            *(kinds.get(algorithm, [None])[0] for algorithm in ("reinforce", "rebn")),
+        ]
         numbers = ["" if r is None else f"{r['evaluation']['return']:.3f}" for r in compared]
         first, plain, rebn = compared
         if first is None or plain is None or rebn is None:
@@ -223,7 +284,10 @@ def breadth(known: dict[str, Result]) -> str:
 def _apart(one: Result, other: Result) -> int:
     """1 where the other's held-out return is higher by more than two standard errors, -1 where it is lower, else 0."""
     a, b = one["evaluation"], other["evaluation"]
-    error = sqrt(a["return_std"] ** 2 / one["run"]["evaluated"] + b["return_std"] ** 2 / other["run"]["evaluated"])
+    error = sqrt(
+        a["return_std"] ** 2 / one["run"]["evaluated"]
+        + b["return_std"] ** 2 / other["run"]["evaluated"]
+    )
     gain = b["return"] - a["return"]
     return 0 if abs(gain) <= 2 * error else 1 if gain > 0 else -1
 
@@ -242,11 +306,25 @@ def gamma(known: dict[str, Result]) -> str:
         each = ", ".join(f"{mean:.2f}" for mean in turns[number])
         reached = [_reached(r["curve"]["success"], 0.9) for r in results]
         updates = ", ".join("never" if at is None else str(at) for at in reached)
-        rows.append([f"{number:g}", success, interval(turns[number]), each, updates, _idle(results)])
-    head = ["γ", "success", "turns", "turns of each seed", "over 90% at update", "updates without gradient"]
+        rows.append(
+            [f"{number:g}", success, interval(turns[number]), each, updates, _idle(results)]
+        )
+    head = [
+        "γ",
+        "success",
+        "turns",
+        "turns of each seed",
+        "over 90% at update",
+        "updates without gradient",
+    ]
     table = _markdown(head, rows)
-    p = chance(turns.get(1.0, []), [mean for number, means in turns.items() if number < 1 for mean in means])
-    return table if p is None else f"{table}\n\nTurns with γ = 1 against all with less: p = {p:.3f}."
+    p = chance(
+        turns.get(1.0, []),
+        [mean for number, means in turns.items() if number < 1 for mean in means],
+    )
+    return (
+        table if p is None else f"{table}\n\nTurns with γ = 1 against all with less: p = {p:.3f}."
+    )
 
 
 def _reached(curve: Sequence[float], level: float) -> int | None:
@@ -258,16 +336,26 @@ def tools(known: dict[str, Result]) -> str:
     """Success on held-out problems with and without the tool, before and after training, and calls a game."""
     found = _group(known, "tools/")
     rows = []
-    for task, title in (("maths", "products of two numbers, Python"), ("search", "facts of an invented country, search")):
+    for task, title in (
+        ("maths", "products of two numbers, Python"),
+        ("search", "facts of an invented country, search"),
+    ):
         for used, shown in (("none", "without"), ("tools", "with")):
             cells = []
             for when in ("before", "after"):
                 result = found.get(f"{task}-{used}-{when}")
                 cells += (
-                    [f"{result['evaluation']['success']:.1%}", f"{result['evaluation']['tool_uses']:.2f}"] if result else ["", ""]
+                    [
+                        f"{result['evaluation']['success']:.1%}",
+                        f"{result['evaluation']['tool_uses']:.2f}",
+                    ]
+                    if result
+                    else ["", ""]
                 )
             rows.append([title if used == "none" else "", shown, *cells])
-    return _markdown(["", "tool", "success before", "calls before", "success after", "calls after"], rows)
+    return _markdown(
+        ["", "tool", "success before", "calls before", "success after", "calls after"], rows
+    )
 
 
 def horizon(known: dict[str, Result]) -> str:
@@ -287,15 +375,33 @@ def horizon(known: dict[str, Result]) -> str:
         returns = interval([e["return"] for e in evaluations])
         success = interval([e["success"] for e in evaluations], percent=True)
         at = interval([_after(r["curve"], budget) for r in results]) if turns in longest else ""
-        rows.append([f"`{turns}`" if turns else "before", returns, success, f"{tokens / 1e3:.0f}k", at, str(len(results))])
-    head = ["turns", "return", "success", "tokens sampled in training", f"return in training after {budget / 1e3:.0f}k", "seeds"]
+        rows.append(
+            [
+                f"`{turns}`" if turns else "before",
+                returns,
+                success,
+                f"{tokens / 1e3:.0f}k",
+                at,
+                str(len(results)),
+            ]
+        )
+    head = [
+        "turns",
+        "return",
+        "success",
+        "tokens sampled in training",
+        f"return in training after {budget / 1e3:.0f}k",
+        "seeds",
+    ]
     return _markdown(head, rows)
 
 
 def _after(curve: dict[str, list[float]], tokens: float) -> float:
     """The smoothed return of the last update before more tokens than that were sampled."""
     spent = list(accumulate(curve["tokens"]))
-    return _smooth(curve["return"])[max(i for i, so_far in enumerate(spent) if i == 0 or so_far <= tokens)]
+    return _smooth(curve["return"])[
+        max(i for i, so_far in enumerate(spent) if i == 0 or so_far <= tokens)
+    ]
 
 
 def speed(known: dict[str, Result]) -> str:
@@ -303,10 +409,16 @@ def speed(known: dict[str, Result]) -> str:
     rows = []
     alone = [r for r in known.values() if r["run"]["name"].startswith("speed/")]
     packed = [r for r in known.values() if r["run"]["name"].startswith("main/")]
-    for title, results in (("alone, 256 episodes an update", alone), ("packed, the runs of the main table", packed)):
+    for title, results in (
+        ("alone, 256 episodes an update", alone),
+        ("packed, the runs of the main table", packed),
+    ):
         if not results:
             continue
-        clock = {k: sum(r["clock"][k] for r in results) for k in ("generation", "environment", "update", "tokens")}
+        clock = {
+            k: sum(r["clock"][k] for r in results)
+            for k in ("generation", "environment", "update", "tokens")
+        }
         total = clock["generation"] + clock["environment"] + clock["update"]
         updates = sum(r["run"]["updates"] for r in results)
         episodes = sum(r["run"]["updates"] * r["run"]["episodes"] for r in results)
@@ -342,24 +454,41 @@ def trl(known: dict[str, Result]) -> str:
         lines = read_metrics(TRL_RUNS / folder)
         success = [line["success"] for line in lines]
         high = _reached(success, 0.9)
-        took = "never" if high is None else f"{high}, {sum(line['seconds'] for line in lines[: high + 1]):.0f} s"
+        took = (
+            "never"
+            if high is None
+            else f"{high}, {sum(line['seconds'] for line in lines[: high + 1]):.0f} s"
+        )
         total = f"{len(lines)} updates, {sum(line['seconds'] for line in lines):.0f} s"
-        rows.append([title, f"{fmean(success[:3]):.1%}", f"{fmean(success[-10:]):.1%}", took, total])
-    return _markdown(["", "first 3 updates", "last 10 updates", "over 90% at update", "training in all"], rows)
+        rows.append(
+            [title, f"{fmean(success[:3]):.1%}", f"{fmean(success[-10:]):.1%}", took, total]
+        )
+    return _markdown(
+        ["", "first 3 updates", "last 10 updates", "over 90% at update", "training in all"], rows
+    )
 
 
 def verl(known: dict[str, Result]) -> str:
     """How the run of the verl recipe went, update by update."""
     del known
     shown = (("success", ".1%"), ("turns_mean", ".2f"), ("seconds", ".1f"))
-    rows = [[str(line["step"]), *(f"{line[key]:{form}}" for key, form in shown)] for line in read_metrics(VERL_RUN)]
+    rows = [
+        [str(line["step"]), *(f"{line[key]:{form}}" for key, form in shown)]
+        for line in read_metrics(VERL_RUN)
+    ]
     return _markdown(["update", "success", "turns", "seconds"], rows)
 
 
 def origin(known: dict[str, Result]) -> str:
     """What the results were made on, and whether all runs began from the same weights."""
-    facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch", "model")}
-    models = "the same weights" if len(facts["model"]) == 1 else f"{len(facts['model'])} sets of weights, one for each machine"
+    facts = {
+        key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch", "model")
+    }
+    models = (
+        "the same weights"
+        if len(facts["model"]) == 1
+        else f"{len(facts['model'])} sets of weights, one for each machine"
+    )
     apart = [x for r in known.values() for x in r["curve"].get("apart", [])]
     trained = sum(r["run"]["updates"] > 0 for r in known.values())
     minutes = sum(r["seconds"] / r["workers"] for r in known.values()) / 60
@@ -368,7 +497,11 @@ def origin(known: dict[str, Result]) -> str:
         f"{trained} trainings, {minutes:.0f} minutes of them, and {len(known) - trained} evaluations of the untrained model, on "
         f"{where}. All began from {models} ({', '.join(facts['model'])})."
     )
-    return f"{made} Logprobs of sampler and trainer differ by {fmean(apart):.3f} a token on average." if apart else made
+    return (
+        f"{made} Logprobs of sampler and trainer differ by {fmean(apart):.3f} a token on average."
+        if apart
+        else made
+    )
 
 
 TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
@@ -389,7 +522,9 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
 def draw_main(known: dict[str, Result], out: Path) -> None:
     """Return over updates, a panel for each environment of the main table."""
     panels = {
-        env: {SHOWN[kind]: [r["curve"]["return"] for r in results] for kind, results in kinds.items()}
+        env: {
+            SHOWN[kind]: [r["curve"]["return"] for r in results] for kind, results in kinds.items()
+        }
         for env, kinds in _kinds(known, "main/").items()
     }
     _draw(panels, ["return"] * len(panels), out)
@@ -400,21 +535,29 @@ def draw_sweeps(known: dict[str, Result], out: Path) -> None:
     discounts: dict[tuple[str, str], list[list[float]]] = {}
     for result in _group(known, "gamma/").values():
         number = result["run"]["gamma"]
-        discounts.setdefault((f"γ = {number:g}", GAMMAS[number]), []).append(result["curve"]["turns"])
+        discounts.setdefault((f"γ = {number:g}", GAMMAS[number]), []).append(
+            result["curve"]["turns"]
+        )
     horizons: dict[tuple[str, str], list[list[float]]] = {}
     for result in _group(known, "horizon/").values():
         if result["run"]["updates"]:
             turns = result["run"]["horizon"]
-            horizons.setdefault((f"horizon {turns}", HORIZONS[turns]), []).append(result["curve"]["return"])
+            horizons.setdefault((f"horizon {turns}", HORIZONS[turns]), []).append(
+                result["curve"]["return"]
+            )
     panels = {"game:GuessTheNumber-v0-easy, ten turns": discounts, "game:Hangman-v0": horizons}
     _draw(panels, ["turns", "return"], out)
 
 
-def _draw(panels: dict[str, dict[tuple[str, str], list[list[float]]]], labels: Sequence[str], out: Path) -> None:
+def _draw(
+    panels: dict[str, dict[tuple[str, str], list[list[float]]]], labels: Sequence[str], out: Path
+) -> None:
     """Curves by name and colour, those of all seeds together: their mean, and a band from the lowest to the highest."""
     pyplot = pyplot_module()
     rows = max(1, -(-len(panels) // 2))
-    figure, grid = pyplot.subplots(rows, 2, figsize=(10, 3.4 * rows + 0.8), layout="constrained", squeeze=False)
+    figure, grid = pyplot.subplots(
+        rows, 2, figsize=(10, 3.4 * rows + 0.8), layout="constrained", squeeze=False
+    )
     entries: dict[str, Any] = {}
     for axes in list(grid.flat)[len(panels) :]:
         axes.axis("off")
@@ -425,11 +568,20 @@ def _draw(panels: dict[str, dict[tuple[str, str], list[list[float]]]], labels: S
             seeds = [[curve[i] for curve in curves] for i in steps]
             (entries[name],) = axes.plot(steps, [fmean(values) for values in seeds], color=colour)
             if len(curves) > 1:
-                axes.fill_between(steps, list(map(min, seeds)), list(map(max, seeds)), color=colour, alpha=0.15, linewidth=0)
+                axes.fill_between(
+                    steps,
+                    list(map(min, seeds)),
+                    list(map(max, seeds)),
+                    color=colour,
+                    alpha=0.15,
+                    linewidth=0,
+                )
         axes.set(title=title, xlabel="update", ylabel=f"{label} (mean of 5 updates)")
         axes.grid(alpha=0.3)
     if entries:
-        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=4, fontsize="small")
+        figure.legend(
+            entries.values(), entries.keys(), loc="outside lower center", ncols=4, fontsize="small"
+        )
     save_figure(figure, out)
 
 

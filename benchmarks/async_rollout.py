@@ -42,17 +42,27 @@ class Uneven(Env):
     execution = "thread"
     action_example = "5"
 
-    def __init__(self, turns: int = 8, fast: float = 0.02, slow: float = 3.0, share: float = 0.05) -> None:
+    def __init__(
+        self, turns: int = 8, fast: float = 0.02, slow: float = 3.0, share: float = 0.05
+    ) -> None:
         self.turns, self.fast, self.slow, self.share = turns, fast, slow, share
 
     def on_reset(self, options: Any) -> Any:
         return f"I am thinking of a whole number between 1 and 10. Game {self.seed}.", {}
 
     def on_step(self, action: str) -> Any:
-        number = random.Random(f"{self.seed} {self.turn}").random()  # of the place, not of what was drawn before
+        number = random.Random(
+            f"{self.seed} {self.turn}"
+        ).random()  # of the place, not of what was drawn before
         time.sleep(self.slow if number < self.share else self.fast)
         over = self.turn + 1 >= self.turns
-        return f"My number is {'higher' if number < 0.5 else 'lower'} than that.", float(over), over, False, {}
+        return (
+            f"My number is {'higher' if number < 0.5 else 'lower'} than that.",
+            float(over),
+            over,
+            False,
+            {},
+        )
 
 
 class SGLang:
@@ -62,13 +72,19 @@ class SGLang:
         self.url, self.session = url, session
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        params = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_tokens, "no_stop_trim": True}
+        params = {
+            "temperature": sampling.temperature,
+            "max_new_tokens": sampling.max_tokens,
+            "no_stop_trim": True,
+        }
         asked = {"input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}
         async with self.session.post(f"{self.url}/generate", json=asked) as answer:
             answer.raise_for_status()
             meta = (await answer.json())["meta_info"]
         tokens = meta["output_token_logprobs"]
-        finish = FinishReason.STOP if meta["finish_reason"]["type"] == "stop" else FinishReason.LENGTH
+        finish = (
+            FinishReason.STOP if meta["finish_reason"]["type"] == "stop" else FinishReason.LENGTH
+        )
         return Generation(tuple(t[1] for t in tokens), tuple(t[0] for t in tokens), finish)
 
 
@@ -123,7 +139,9 @@ async def measure(args: argparse.Namespace, url: str) -> None:
     seeds = range(args.episodes)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         policy = SGLang(url, session)
-        await policy.generate(renderer.start([Message("user", "hello")]), SAMPLING)  # the server's first request is its slowest
+        await policy.generate(
+            renderer.start([Message("user", "hello")]), SAMPLING
+        )  # the server's first request is its slowest
         seconds, played = {}, {}
         for name, play in (("lock-step vector", lock_step), ("asynchronous", asynchronous)):
             began = time.perf_counter()
@@ -132,12 +150,16 @@ async def measure(args: argparse.Namespace, url: str) -> None:
     one, other = played.values()
     equal = sum(a == b for a, b in zip(one, other))
     ratio = seconds["lock-step vector"] / seconds["asynchronous"]
-    print(f"{args.episodes} episodes of {args.turns} turns; a step takes {args.fast} s, {args.share:.0%} of them {args.slow} s\n")
+    print(
+        f"{args.episodes} episodes of {args.turns} turns; a step takes {args.fast} s, {args.share:.0%} of them {args.slow} s\n"
+    )
     print("| rollout | seconds | episodes per second |")
     print("|---|---|---|")
     for name, took in seconds.items():
         print(f"| {name} | {took:.1f} | {args.episodes / took:.2f} |")
-    print(f"\nasynchronous is {ratio:.1f} times as fast; {equal} of {args.episodes} episodes are equal token by token")
+    print(
+        f"\nasynchronous is {ratio:.1f} times as fast; {equal} of {args.episodes} episodes are equal token by token"
+    )
     if equal < args.episodes:
         sys.exit("the two did not play the same episodes")
 
@@ -147,7 +169,9 @@ def start_server() -> tuple[subprocess.Popen[bytes], str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, SERVER, "--port", str(port), "--model", tiny_model_path()])
+    process = subprocess.Popen(
+        [sys.executable, SERVER, "--port", str(port), "--model", tiny_model_path()]
+    )
     url = f"http://127.0.0.1:{port}"
     while process.poll() is None:
         try:
@@ -159,7 +183,9 @@ def start_server() -> tuple[subprocess.Popen[bytes], str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--episodes", type=int, default=32)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--fast", type=float, default=0.02, help="seconds of most steps")

@@ -71,7 +71,9 @@ class ContinuousPolicy:
         seed: int = 0,
     ) -> None:
         if model.config.model_type != "llama":
-            raise ConfigError(f"this engine plays models of the type 'llama'; given: {model.config.model_type!r}")
+            raise ConfigError(
+                f"this engine plays models of the type 'llama'; given: {model.config.model_type!r}"
+            )
         self.stop_ids = stop_ids_of(model, tokenizer) if stop_ids is None else frozenset(stop_ids)
         self.weight_version = 0
         self.context = context
@@ -109,7 +111,14 @@ class ContinuousPolicy:
         """Waits until this turn was sampled."""
         _check(prompt_ids, sampling, self.context)
         loop = asyncio.get_running_loop()
-        request = _Request(list(prompt_ids), sampling, asyncio.current_task(), loop, loop.create_future(), time.monotonic())
+        request = _Request(
+            list(prompt_ids),
+            sampling,
+            asyncio.current_task(),
+            loop,
+            loop.create_future(),
+            time.monotonic(),
+        )
         with self._news:
             self._waiting.append(request)
             self._news.notify()
@@ -151,7 +160,11 @@ class ContinuousPolicy:
                     self._news.wait(0.001)
                 return
             free = [slot for slot in self._slots if slot.request is None]
-            known = {slot.episode: slot for slot in free if slot.episode is not None and not slot.episode.done()}
+            known = {
+                slot.episode: slot
+                for slot in free
+                if slot.episode is not None and not slot.episode.done()
+            }
             empty = [slot for slot in free if slot.episode not in known]
             if not running:
                 self._temperature = self._waiting[0].sampling.temperature
@@ -159,7 +172,9 @@ class ContinuousPolicy:
             later: deque[_Request] = deque()
             for request in self._waiting:
                 slot = known.get(request.episode) if request.episode is not None else None
-                if request.sampling.temperature != self._temperature or (slot is None and not empty):
+                if request.sampling.temperature != self._temperature or (
+                    slot is None and not empty
+                ):
                     later.append(request)
                     continue
                 if slot is None:
@@ -169,7 +184,10 @@ class ContinuousPolicy:
                 begun.append(slot)
             self._waiting = later
         fresh = [slot for slot in begun if not slot.ids]
-        for group in (fresh, [slot for slot in begun if slot.ids]):  # long first prompts apart from short additions
+        for group in (
+            fresh,
+            [slot for slot in begun if slot.ids],
+        ):  # long first prompts apart from short additions
             if group:
                 self._begin(group)
 
@@ -179,7 +197,9 @@ class ContinuousPolicy:
         for slot in slots:
             assert slot.request is not None
             ids = slot.request.ids
-            kept = min(len(slot.ids), len(ids) - 1)  # the last one is read anyhow: its logits are wanted
+            kept = min(
+                len(slot.ids), len(ids) - 1
+            )  # the last one is read anyhow: its logits are wanted
             if slot.ids[:kept] != ids[:kept]:
                 kept = 0  # a rewritten history
             rows.append(self._slots.index(slot))
@@ -217,12 +237,16 @@ class ContinuousPolicy:
             slot.request = None
             finish = FinishReason.STOP if token in self.stop_ids else FinishReason.LENGTH
             version = self.weight_version
-            found = Generation(tuple(request.sampled), tuple(request.logprobs), finish, versions=(version, version))
+            found = Generation(
+                tuple(request.sampled), tuple(request.logprobs), finish, versions=(version, version)
+            )
             _settle(request, found)
 
     def _fail(self, error: Exception) -> None:
         with self._news:
-            left = [slot.request for slot in self._slots if slot.request is not None] + list(self._waiting)
+            left = [slot.request for slot in self._slots if slot.request is not None] + list(
+                self._waiting
+            )
             self._waiting.clear()
         for slot in self._slots:
             slot.request, slot.episode, slot.ids = None, None, []
@@ -247,9 +271,13 @@ class _Decoder:
         shape = (config.num_hidden_layers, slots, context, 2 * self.kv_heads, self.width)
         self.cache = torch.zeros(shape, dtype=self.dtype, device=self.device)
         rotary = model.model.rotary_emb
-        cos, sin = rotary(torch.zeros(1, device=self.device), torch.arange(context, device=self.device)[None])
+        cos, sin = rotary(
+            torch.zeros(1, device=self.device), torch.arange(context, device=self.device)[None]
+        )
         # a rotation is x * cos + (x, half of it rolled to the other half) * sin, with the sign in the sine
-        sign = torch.cat([-torch.ones(self.width // 2), torch.ones(self.width // 2)]).to(self.device)
+        sign = torch.cat([-torch.ones(self.width // 2), torch.ones(self.width // 2)]).to(
+            self.device
+        )
         self.cos, self.sin = cos[0].to(self.dtype), (sin[0] * sign).to(self.dtype)
         self.rows = torch.arange(slots, device=self.device)
         self.places = torch.arange(context, device=self.device)
@@ -280,7 +308,11 @@ class _Decoder:
                 torch.cat([m.gate_proj.weight, m.up_proj.weight]),
                 m.down_proj.weight,
             ]
-        found += [self.model.model.norm.weight, self.model.lm_head.weight, self.model.model.embed_tokens.weight]
+        found += [
+            self.model.model.norm.weight,
+            self.model.lm_head.weight,
+            self.model.model.embed_tokens.weight,
+        ]
         if not self.weights:
             self.weights = [w.to(self.dtype, copy=True) for w in found]
         for kept, new in zip(self.weights, found):
@@ -294,7 +326,9 @@ class _Decoder:
         self.noise.fill_(float(temperature > 0))
 
     @torch.no_grad()
-    def prefill(self, rows: list[int], new: list[list[int]], starts: list[int]) -> tuple[list[int], list[float]]:
+    def prefill(
+        self, rows: list[int], new: list[list[int]], starts: list[int]
+    ) -> tuple[list[int], list[float]]:
         """Reads new tokens into the cache of these rows and samples what follows the last of each."""
         tokens: list[int] = []
         logprobs: list[float] = []
@@ -306,14 +340,18 @@ class _Decoder:
             logprobs += found[1].tolist()
         return tokens, logprobs
 
-    def _prefill(self, rows: list[int], new: list[list[int]], starts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _prefill(
+        self, rows: list[int], new: list[list[int]], starts: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         width = max(map(len, new))
         ids_B_T = torch.tensor([row + [0] * (width - len(row)) for row in new], device=self.device)
         start_B = torch.tensor(starts, device=self.device)
         last_B = torch.tensor([len(row) - 1 for row in new], device=self.device)
         rows_B = torch.tensor(rows, device=self.device)
         # padding lands behind the prompt, where the next tokens overwrite it, or in the last place, which nothing reads
-        place_B_T = (start_B[:, None] + torch.arange(width, device=self.device)).clamp(max=self.context - 1)
+        place_B_T = (start_B[:, None] + torch.arange(width, device=self.device)).clamp(
+            max=self.context - 1
+        )
         span = self._span(max(s + len(n) for s, n in zip(starts, new)))
         hidden_B_T_D = self._forward(ids_B_T, place_B_T, rows_B, span)
         hidden_B_D = hidden_B_T_D[torch.arange(len(rows), device=self.device), last_B]
@@ -351,16 +389,23 @@ class _Decoder:
 
     def _graph(self, size: int, span: int) -> Any:
         if (size, span) not in self.captured:
-            kept = [t.clone() for t in (self.token, self.place, self.step, self.out_tokens, self.out_logprobs)]
+            kept = [
+                t.clone()
+                for t in (self.token, self.place, self.step, self.out_tokens, self.out_logprobs)
+            ]
             torch.cuda.synchronize()
-            with torch.cuda.stream(self.stream):  # once outside the graph, for what libraries set up when first called
+            with torch.cuda.stream(
+                self.stream
+            ):  # once outside the graph, for what libraries set up when first called
                 self._decode(size, span)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self.generator)
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 self._decode(size, span)
-            for t, before in zip((self.token, self.place, self.step, self.out_tokens, self.out_logprobs), kept):
+            for t, before in zip(
+                (self.token, self.place, self.step, self.out_tokens, self.out_logprobs), kept
+            ):
                 t.copy_(before)
             self.captured[size, span] = graph
         return self.captured[size, span]
@@ -382,29 +427,51 @@ class _Decoder:
         x_N_E = embedding_V_D[ids_B_T.view(-1)]
         cos, sin = self.cos[place_B_T].view(B * T, 1, D), self.sin[place_B_T].view(B * T, 1, D)
         # the heads that share keys stand as further queries of one head, so that no keys are repeated
-        unseen_B_T_S = torch.where(self.places[:span] <= place_B_T[:, :, None], 0.0, float("-inf")).to(self.dtype)
-        unseen = unseen_B_T_S[:, None, None].expand(B, 1, H // K, T, span).reshape(B, 1, H // K * T, span)
-        where_N = ((self.rows[:B] if rows_B is None else rows_B)[:, None] * self.context + place_B_T).view(-1)
+        unseen_B_T_S = torch.where(
+            self.places[:span] <= place_B_T[:, :, None], 0.0, float("-inf")
+        ).to(self.dtype)
+        unseen = (
+            unseen_B_T_S[:, None, None]
+            .expand(B, 1, H // K, T, span)
+            .reshape(B, 1, H // K * T, span)
+        )
+        where_N = (
+            (self.rows[:B] if rows_B is None else rows_B)[:, None] * self.context + place_B_T
+        ).view(-1)
         for cache in self.cache:
             a_norm, qkv, out, m_norm, gate_up, down = (next(weights) for _ in range(6))
-            h = functional.linear(functional.rms_norm(x_N_E, a_norm.shape, a_norm, self.epsilon), qkv).view(B * T, H + 2 * K, D)
+            h = functional.linear(
+                functional.rms_norm(x_N_E, a_norm.shape, a_norm, self.epsilon), qkv
+            ).view(B * T, H + 2 * K, D)
             turned = h[:, : H + K]
             torch.addcmul(turned * cos, turned.roll(D // 2, -1), sin, out=turned)
             cache.view(-1, 2 * K, D).index_copy_(0, where_N, h[:, H:])
             kept = cache[:B, :span] if rows_B is None else cache[rows_B, :span]
             k, v = kept[:, :, :K].transpose(1, 2), kept[:, :, K:].transpose(1, 2)
-            q = h[:, :H].view(B, T, K, H // K, D).permute(0, 2, 3, 1, 4).reshape(B, K, H // K * T, D)
+            q = (
+                h[:, :H]
+                .view(B, T, K, H // K, D)
+                .permute(0, 2, 3, 1, 4)
+                .reshape(B, K, H // K * T, D)
+            )
             a = functional.scaled_dot_product_attention(q, k, v, attn_mask=unseen)
             a = a.view(B, K, H // K, T, D).permute(0, 3, 1, 2, 4).reshape(B * T, H * D)
             x_N_E = torch.addmm(x_N_E, a, out.t())
-            gate, up = functional.linear(functional.rms_norm(x_N_E, m_norm.shape, m_norm, self.epsilon), gate_up).chunk(2, -1)
+            gate, up = functional.linear(
+                functional.rms_norm(x_N_E, m_norm.shape, m_norm, self.epsilon), gate_up
+            ).chunk(2, -1)
             x_N_E = torch.addmm(x_N_E, functional.silu(gate) * up, down.t())
         return functional.rms_norm(x_N_E, norm_D.shape, norm_D, self.epsilon).view(B, T, -1)
 
     def _sample(self, hidden_B_D: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A token of each row and its logprob: the largest of logits plus Gumbel noise is a sample of their softmax."""
         logits_B_V = functional.linear(hidden_B_D, self.weights[-2]).float() / self.temperature
-        noise_B_V = torch.empty_like(logits_B_V).exponential_(generator=self.generator).clamp_(min=2.0**-24).log_()  # 0 occurs
+        noise_B_V = (
+            torch.empty_like(logits_B_V)
+            .exponential_(generator=self.generator)
+            .clamp_(min=2.0**-24)
+            .log_()
+        )  # 0 occurs
         token_B = (logits_B_V - self.noise * noise_B_V).argmax(-1)
         logprob_B = logits_B_V.gather(1, token_B[:, None])[:, 0] - logits_B_V.logsumexp(-1)
         return token_B, logprob_B * self.noise
@@ -432,6 +499,10 @@ def _check(prompt_ids: Sequence[int], sampling: Sampling, context: int) -> None:
     if not prompt_ids:
         raise PolicyError("a prompt has no ids; a model needs at least one to continue from")
     if len(prompt_ids) >= context - 1:
-        raise PolicyError(f"a prompt of {len(prompt_ids)} ids leaves no room in a context of {context}; set Limits(max_context=)")
+        raise PolicyError(
+            f"a prompt of {len(prompt_ids)} ids leaves no room in a context of {context}; set Limits(max_context=)"
+        )
     if sampling.top_k or sampling.top_p != 1.0 or sampling.stop or sampling.seed is not None:
-        raise ConfigError("this engine samples from the whole distribution until the end token: no top_k, top_p, stop or seed")
+        raise ConfigError(
+            "this engine samples from the whole distribution until the end token: no top_k, top_p, stop or seed"
+        )

@@ -42,10 +42,16 @@ def actions(game: str, hard: bool, rng: random.Random) -> Callable[[], str]:
         return f"{at} {first} {at} {last}" if rng.random() < 0.5 else f"{first} {at} {last} {at}"
 
     length, size, scale = (5, 8, 9) if hard else (3, 5, 4)
-    words = [w.upper() for w in (DATA / "words_common.txt").read_text(encoding="utf-8").split() if len(w) == length]
+    words = [
+        w.upper()
+        for w in (DATA / "words_common.txt").read_text(encoding="utf-8").split()
+        if len(w) == length
+    ]
     return {
         "GuessTheNumber": lambda: str(rng.randint(1, 50 if hard else 10)),
-        "Mastermind": lambda: " ".join(map(str, rng.sample(range(1, 9 if hard else 7), 4 if hard else 2))),
+        "Mastermind": lambda: " ".join(
+            map(str, rng.sample(range(1, 9 if hard else 7), 4 if hard else 2))
+        ),
         "Minesweeper": lambda: f"reveal {rng.randrange(size)} {rng.randrange(size)}",
         "Wordle": lambda: rng.choice(words),
         "FifteenPuzzle": lambda: rng.choice(MOVES),
@@ -87,7 +93,10 @@ def measure(make: Callable[[str], Any], resets: int, steps: int) -> dict[str, tu
                 seed += 1
                 if name in SLOW and sum(reset_times) > 5:
                     break
-            table[name] = (1e6 * statistics.median(step_times), 1e3 * statistics.median(reset_times))
+            table[name] = (
+                1e6 * statistics.median(step_times),
+                1e3 * statistics.median(reset_times),
+            )
     return table
 
 
@@ -102,7 +111,9 @@ def maker(side: str) -> Callable[[str], Any]:
     lists = folder / "corpora" / "words"
     lists.mkdir(parents=True)
     common = (DATA / "words_common.txt").read_text(encoding="utf-8")
-    (lists / "en").write_text(common + (DATA / "words_more.txt").read_text(encoding="utf-8"), encoding="utf-8")
+    (lists / "en").write_text(
+        common + (DATA / "words_more.txt").read_text(encoding="utf-8"), encoding="utf-8"
+    )
     # its basic list has 850 words
     (lists / "en-basic").write_text("\n".join(common.split()[::9]) + "\n", encoding="utf-8")
     os.environ["NLTK_DATA"] = str(folder)
@@ -116,13 +127,17 @@ def maker(side: str) -> Callable[[str], Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--side", choices=("gem", "reference"), help="measure one side only, as JSON to --out")
+    parser.add_argument(
+        "--side", choices=("gem", "reference"), help="measure one side only, as JSON to --out"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resets", type=int, default=40)
     parser.add_argument("--steps", type=int, default=4000)
     args = parser.parse_args()
     if args.side:
-        args.out.write_text(json.dumps(measure(maker(args.side), args.resets, args.steps)), encoding="utf-8")
+        args.out.write_text(
+            json.dumps(measure(maker(args.side), args.resets, args.steps)), encoding="utf-8"
+        )
         return
 
     from reference_venv import REFERENCE, reference_python
@@ -136,12 +151,16 @@ def main() -> None:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             tables[side] = json.loads(out.read_text(encoding="utf-8"))
     print(f"gem beside {REFERENCE}, Python {sys.version.split()[0]}, processor time, medians\n")
-    print("| game | µs a step, gem | reference | faster by | ms a reset, gem | reference | at most max(2x, 1 ms) |")
+    print(
+        "| game | µs a step, gem | reference | faster by | ms a reset, gem | reference | at most max(2x, 1 ms) |"
+    )
     print("|---|---|---|---|---|---|---|")
     for name, (step, reset) in tables["gem"].items():
         their_step, their_reset = tables["reference"][name]
         fine = "yes" if reset <= max(2 * their_reset, 1.0) else "NO"
-        print(f"| {name} | {step:.1f} | {their_step:.1f} | {their_step / step:.2f} | {reset:.3f} | {their_reset:.3f} | {fine} |")
+        print(
+            f"| {name} | {step:.1f} | {their_step:.1f} | {their_step / step:.2f} | {reset:.3f} | {their_reset:.3f} | {fine} |"
+        )
 
 
 if __name__ == "__main__":

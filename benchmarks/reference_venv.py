@@ -19,10 +19,15 @@ def reference_python() -> Path:
     given = os.environ.get("GEM_REFERENCE_PYTHON")
     if given:
         return Path(given)
-    folder = Path(tempfile.gettempdir()) / f"gem-reference-{sys.version_info.major}.{sys.version_info.minor}"
+    folder = (
+        Path(tempfile.gettempdir())
+        / f"gem-reference-{sys.version_info.major}.{sys.version_info.minor}"
+    )
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", REFERENCE, *_ALSO], check=True)
+        subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", REFERENCE, *_ALSO], check=True
+        )
         (folder / "ready").touch()
     return python

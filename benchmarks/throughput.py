@@ -29,7 +29,9 @@ GUESSES = [f"\\boxed{{{n}}}" for n in range(1, 51)]
 EARLY, LATE = 10, 2000
 
 
-def best(work: Callable[[], Any], times: int, clock: Callable[[], float] = time.process_time) -> float:
+def best(
+    work: Callable[[], Any], times: int, clock: Callable[[], float] = time.process_time
+) -> float:
     """The shortest of some runs: everything that disturbs only adds."""
     found = []
     for _ in range(times):
@@ -53,7 +55,11 @@ def megabytes() -> float:
 def import_time(module: str) -> dict[str, float]:
     start = time.process_time()
     __import__(module)
-    return {"seconds": time.process_time() - start, "modules": len(sys.modules), "megabytes": megabytes()}
+    return {
+        "seconds": time.process_time() - start,
+        "modules": len(sys.modules),
+        "megabytes": megabytes(),
+    }
 
 
 def import_ours() -> dict[str, float]:
@@ -76,7 +82,10 @@ def vector_rate(vec: Any, n: int = 128, rounds: int = 100) -> dict[str, float]:
             vec.step(batches[k % 50])
 
     steps()
-    return {"per cpu second": n * rounds / best(steps, 5), "per second": n * rounds / best(steps, 5, time.perf_counter)}
+    return {
+        "per cpu second": n * rounds / best(steps, 5),
+        "per second": n * rounds / best(steps, 5, time.perf_counter),
+    }
 
 
 def vector_ours(mode: Any) -> dict[str, float]:
@@ -126,7 +135,10 @@ def per_step(start: Callable[[], None], step: Callable[[], Any]) -> dict[str, fl
 
 
 def chatml(messages: list[dict[str, str]]) -> str:
-    return "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages) + "<|im_start|>assistant\n"
+    return (
+        "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
+        + "<|im_start|>assistant\n"
+    )
 
 
 def history_ours() -> dict[str, dict[str, float]]:
@@ -187,7 +199,9 @@ def history_reference() -> dict[str, dict[str, float]]:
     found = {}
     for name in ("concat", "concat_with_action", "concat_chat_on_reset", "concat_chat"):
         wrapped = WRAPPER_FACTORY[name](Endless(), tokenizer=Template())
-        found[name] = per_step(lambda env=wrapped: env.reset(), lambda env=wrapped: env.step(ACTION))  # type: ignore[misc]
+        found[name] = per_step(
+            lambda env=wrapped: env.reset(), lambda env=wrapped: env.step(ACTION)
+        )  # type: ignore[misc]
     return found
 
 
@@ -241,7 +255,9 @@ def slow_reference() -> dict[str, float]:
             return "x", 0.0, False, False, {}
 
     def rate(seconds: list[float]) -> float:
-        vec = AsyncVectorEnv(env_ids=["x"] * len(seconds), env_fns=[lambda s=s: Sleeping(s) for s in seconds])
+        vec = AsyncVectorEnv(
+            env_ids=["x"] * len(seconds), env_fns=[lambda s=s: Sleeping(s) for s in seconds]
+        )
         vec.reset()
         steps, end = 0, time.perf_counter() + SECONDS
         while time.perf_counter() < end:
@@ -381,7 +397,9 @@ def tokens_ours() -> dict[str, Any]:
         messages = [said.as_dict()]
         for _ in range(turns):
             messages += [{"role": "assistant", "content": text}, said.as_dict()]
-            whole = encoder.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            whole = encoder.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
             encoder.encode(whole, add_special_tokens=False)
 
     ours()
@@ -410,7 +428,9 @@ def measure(name: str, python: str | Path, times: int = 1) -> Any:
     found = []
     for _ in range(times):
         command = [str(python), str(Path(__file__).resolve()), "--measure", name]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parent)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parent
+        )
         if done.returncode:
             raise SystemExit(f"{name} failed:\n{done.stderr}")
         found.append(json.loads(done.stdout.splitlines()[-1]))
@@ -423,7 +443,9 @@ class Table:
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str, str, str, str]] = []
 
-    def add(self, what: str, ours: str, reference: str, ratio: str, bar: str, holds: bool | None) -> None:
+    def add(
+        self, what: str, ours: str, reference: str, ratio: str, bar: str, holds: bool | None
+    ) -> None:
         verdict = "" if holds is None else "holds" if holds else "**does not hold**"
         self.rows.append((what, ours, reference, ratio, bar, verdict))
         print(f"  {what}: {ours} | {reference} | {ratio} {verdict}", file=sys.stderr)
@@ -435,15 +457,24 @@ class Table:
 
 
 def row_import(table: Table, theirs: Path) -> None:
-    ours, reference = measure("import_ours", sys.executable, 5), measure("import_reference", theirs, 3)
+    ours, reference = (
+        measure("import_ours", sys.executable, 5),
+        measure("import_reference", theirs, 3),
+    )
     ratio = ours["seconds"] / reference["seconds"]
-    shown = [f"{m['seconds'] * 1000:.0f} ms, {m['modules']:.0f} modules, {m['megabytes']:.0f} MB" for m in (ours, reference)]
+    shown = [
+        f"{m['seconds'] * 1000:.0f} ms, {m['modules']:.0f} modules, {m['megabytes']:.0f} MB"
+        for m in (ours, reference)
+    ]
     table.add("import, processor time", *shown, f"1/{1 / ratio:.0f}", "at most 1/10", ratio <= 0.1)
 
 
 def row_vector(table: Table, theirs: Path) -> None:
     for mode, bar in (("sync", 2), ("async", 5)):
-        ours, reference = measure(f"vector_{mode}_ours", sys.executable), measure(f"vector_{mode}_reference", theirs)
+        ours, reference = (
+            measure(f"vector_{mode}_ours", sys.executable),
+            measure(f"vector_{mode}_reference", theirs),
+        )
         for unit in ("per cpu second", "per second"):
             ratio = ours[unit] / reference[unit]
             shown = [f"{m[unit] / 1000:.0f}k" for m in (ours, reference)]
@@ -544,7 +575,9 @@ ROWS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -558,7 +591,9 @@ def main() -> None:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     for name in args.only.split(","):
         ROWS[name](table, theirs)
-    print(f"\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f} at the start\n")
+    print(
+        f"\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f} at the start\n"
+    )
     print(table.text())
 
 

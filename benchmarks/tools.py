@@ -81,7 +81,9 @@ def gem(isolation: Any, calls: int, episodes: int) -> dict[str, Any]:
             time.sleep(0.05)
         tool = PythonTool(sandbox=sandbox)
         engine = Rollout(
-            ScriptedPlayer(act), make_env=lambda task: ToolWrapper(Calls(), [tool], max_uses=None), concurrency=episodes
+            ScriptedPlayer(act),
+            make_env=lambda task: ToolWrapper(Calls(), [tool], max_uses=None),
+            concurrency=episodes,
         )
         began = time.perf_counter()
         played = engine.run_batch([Task("calls", seed) for seed in range(episodes)])
@@ -89,12 +91,21 @@ def gem(isolation: Any, calls: int, episodes: int) -> dict[str, Any]:
         failed = sum(episode.failed for episode in played)
         open_to = ", ".join(sandbox.containment.not_contained) or "nothing known"
         name = "gem, bubblewrap" if sandbox.containment.full else "gem, fallback"
-    return {"name": name, "seconds": seconds, "right": right, "one": statistics.median(costs), "failed": failed, "open": open_to}
+    return {
+        "name": name,
+        "seconds": seconds,
+        "right": right,
+        "one": statistics.median(costs),
+        "failed": failed,
+        "open": open_to,
+    }
 
 
 def reference(python: str, calls: int, episodes: int) -> dict[str, Any]:
     """The calls through the reference's tool, in an interpreter of its own."""
-    path = os.path.dirname(python) + os.pathsep + os.environ["PATH"]  # it runs whatever `python` the path has
+    path = (
+        os.path.dirname(python) + os.pathsep + os.environ["PATH"]
+    )  # it runs whatever `python` the path has
     done = subprocess.run(
         [python, "-c", REFERENCE, str(calls), str(episodes)],
         env={**os.environ, "PATH": path, "PYTHONPATH": ""},
@@ -118,12 +129,23 @@ def main() -> None:
     python = str(reference_python())
     rows = [gem("auto", args.calls, args.episodes), gem("partial", args.calls, args.episodes)]
     rows.append(reference(python, args.calls, args.episodes))
-    print(f"{args.calls} calls from {args.episodes} episodes, Python {sys.version.split()[0]}, {os.cpu_count()} cores\n")
-    print("| tool | calls/s | right answers | failed episodes | one call, median | a program can still reach |")
+    print(
+        f"{args.calls} calls from {args.episodes} episodes, Python {sys.version.split()[0]}, {os.cpu_count()} cores\n"
+    )
+    print(
+        "| tool | calls/s | right answers | failed episodes | one call, median | a program can still reach |"
+    )
     print("|---|---|---|---|---|---|")
     for row in rows:
         rate = f"{args.calls / row['seconds']:.0f}"
-        cells = (row["name"], rate, f"{row['right']}/{args.calls}", row["failed"], f"{1000 * row['one']:.1f} ms", row["open"])
+        cells = (
+            row["name"],
+            rate,
+            f"{row['right']}/{args.calls}",
+            row["failed"],
+            f"{1000 * row['one']:.1f} ms",
+            row["open"],
+        )
         print(f"| {' | '.join(map(str, cells))} |")
     if any(row["right"] != args.calls for row in rows if row["name"].startswith("gem,")):
         sys.exit("not every call gave its answer")

@@ -16,7 +16,18 @@ from dataclasses import dataclass
 import torch
 import tyro
 
-from gem_core import Episode, Limits, RecordWriter, Renderer, Rollout, Sampling, advantages, make, tasks_for, token_sequences
+from gem_core import (
+    Episode,
+    Limits,
+    RecordWriter,
+    Renderer,
+    Rollout,
+    Sampling,
+    advantages,
+    make,
+    tasks_for,
+    token_sequences,
+)
 from gem_core.adapter_kit.batch import mean_abs_advantage
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.update_log import UpdateLog
@@ -64,33 +75,54 @@ def main(args: Args) -> None:
     make(args.env).close()  # an unknown environment raises before the model is loaded
     needs = estimators.get(args.advantage).needs
     if "values" in needs or ("groups" in needs and args.samples < 2):
-        raise ConfigError(f"{args.advantage} needs a critic or groups of episodes; use rebn, or grpo with --samples 2 or more")
+        raise ConfigError(
+            f"{args.advantage} needs a critic or groups of episodes; use rebn, or grpo with --samples 2 or more"
+        )
 
     # The model, as a policy that samples token ids
     device = "cuda" if torch.cuda.is_available() and args.model != "tiny" else "cpu"
-    torch.set_num_threads(1 if args.model == "tiny" else torch.get_num_threads())  # a second thread slows the tiny model down
+    torch.set_num_threads(
+        1 if args.model == "tiny" else torch.get_num_threads()
+    )  # a second thread slows the tiny model down
     model, tokenizer = load_model(args.model, device)
     policy = TransformersPolicy(model, tokenizer, seed=args.seed, max_batch=None)
-    sampling, limits = Sampling(max_tokens=args.max_turn_tokens), Limits(max_context=model_context(model.config))
-    rollout = Rollout(policy, Renderer(tokenizer), sampling=sampling, limits=limits, concurrency=256)
+    sampling, limits = (
+        Sampling(max_tokens=args.max_turn_tokens),
+        Limits(max_context=model_context(model.config)),
+    )
+    rollout = Rollout(
+        policy, Renderer(tokenizer), sampling=sampling, limits=limits, concurrency=256
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate)
     held_out = tasks_for(args.env, range(2**30, 2**30 + args.eval_episodes))
     before = success(rollout.run_batch(held_out))
-    print(f"before training: success {before:.1%} on {args.eval_episodes} held-out seeds", flush=True)
+    print(
+        f"before training: success {before:.1%} on {args.eval_episodes} held-out seeds", flush=True
+    )
     rng, log = random.Random(args.seed), UpdateLog(args.out)
     with RecordWriter(f"{args.out}/episodes.jsonl") as record:
         for step in range(args.updates):
             # Rollout: token-exact episodes with a reward for each turn
             seeds = rng.sample(range(args.seeds), args.episodes // args.samples)
-            episodes = rollout.run_batch(tasks_for(args.env, seeds, samples=args.samples), on_episode=record.write)
+            episodes = rollout.run_batch(
+                tasks_for(args.env, seeds, samples=args.samples), on_episode=record.write
+            )
             metrics = BatchMetrics.of(episodes)
             if metrics.failed == metrics.episodes:
-                raise ConfigError(f"every episode of update {step} failed, the first with {episodes[0].failure}")
+                raise ConfigError(
+                    f"every episode of update {step} failed, the first with {episodes[0].failure}"
+                )
 
             # Advantages: one number per turn, which every token of that turn gets
             per_turn = advantages(episodes, args.advantage, gamma=args.gamma)
-            batch = [(seq, seq.broadcast(a)) for e, a in zip(episodes, per_turn) for seq in token_sequences(e)]
-            batch.sort(key=lambda pair: len(pair[0].ids))  # sequences of similar length share a forward pass
+            batch = [
+                (seq, seq.broadcast(a))
+                for e, a in zip(episodes, per_turn)
+                for seq in token_sequences(e)
+            ]
+            batch.sort(
+                key=lambda pair: len(pair[0].ids)
+            )  # sequences of similar length share a forward pass
 
             # Loss: -1/Z * sum of A * log pi over the Z sampled tokens, accumulated over micro-batches
             optimizer.zero_grad()
@@ -98,8 +130,12 @@ def main(args: Args) -> None:
             for first in range(0, len(batch), args.micro_batch):
                 part = batch[first : first + args.micro_batch]
                 ids_B_T = padded([sequence.ids for sequence, _ in part], device)
-                advantage_B_T = padded([tokens for _, tokens in part], device)  # 0 where no token was sampled
-                logits_B_T_V = model(input_ids=ids_B_T).logits[:, :-1].float()  # padding comes last: causal attention skips it
+                advantage_B_T = padded(
+                    [tokens for _, tokens in part], device
+                )  # 0 where no token was sampled
+                logits_B_T_V = (
+                    model(input_ids=ids_B_T).logits[:, :-1].float()
+                )  # padding comes last: causal attention skips it
                 logp_B_T = logits_B_T_V.log_softmax(-1).gather(-1, ids_B_T[:, 1:, None])[..., 0]
                 part_loss = -(logp_B_T * advantage_B_T[:, 1:]).sum() / max(metrics.tokens, 1)
                 part_loss.backward()
@@ -109,12 +145,28 @@ def main(args: Args) -> None:
             grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
             optimizer.step()
             policy.weight_version += 1
-            log.write(step, metrics, advantage_abs=mean_abs_advantage(episodes, per_turn), loss=loss, grad_norm=grad_norm)
-            print(f"update {step}: success {success(episodes):.1%}, return {metrics.means()['return']:.2f}", flush=True)
+            log.write(
+                step,
+                metrics,
+                advantage_abs=mean_abs_advantage(episodes, per_turn),
+                loss=loss,
+                grad_norm=grad_norm,
+            )
+            print(
+                f"update {step}: success {success(episodes):.1%}, return {metrics.means()['return']:.2f}",
+                flush=True,
+            )
 
     after = success(rollout.run_batch(held_out))
-    draw_curves({args.advantage: [args.out]}, f"{args.out}/curve.png", smooth=10, levels={"before, held-out": before})
-    print(f"success on {args.eval_episodes} held-out seeds: {before:.1%} before, {after:.1%} after; see {args.out}")
+    draw_curves(
+        {args.advantage: [args.out]},
+        f"{args.out}/curve.png",
+        smooth=10,
+        levels={"before, held-out": before},
+    )
+    print(
+        f"success on {args.eval_episodes} held-out seeds: {before:.1%} before, {after:.1%} after; see {args.out}"
+    )
 
 
 def success(episodes: Sequence[Episode]) -> float:

@@ -92,7 +92,9 @@ def main(args: Args) -> None:
         **ppo_kwargs(config),
     )
     train(config, settings)
-    print(f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes-0.jsonl)")
+    print(
+        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes-0.jsonl)"
+    )
 
 
 if __name__ == "__main__":

@@ -60,7 +60,9 @@ def main(args: Args) -> None:
     out, prompts = Path(args.out).absolute(), args.episodes // args.samples
     config = GemConfig(
         args.env,
-        seeds=[number % args.seeds for number in range(prompts * args.updates)],  # OpenRLHF trains once on each row
+        seeds=[
+            number % args.seeds for number in range(prompts * args.updates)
+        ],  # OpenRLHF trains once on each row
         advantage=args.advantage,
         gamma=args.gamma,
         max_turn_tokens=args.max_turn_tokens,

@@ -88,8 +88,12 @@ def main(args: Args) -> None:
     ]
     began = time.monotonic()
     train(config, settings)
-    print(f"steps slept {sum(slept):.1f} s in total; the training took {time.monotonic() - began:.1f} s")
-    print(f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)")
+    print(
+        f"steps slept {sum(slept):.1f} s in total; the training took {time.monotonic() - began:.1f} s"
+    )
+    print(
+        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)"
+    )
 
 
 if __name__ == "__main__":

@@ -74,7 +74,9 @@ def main(args: Args) -> None:
         *args.settings,
     ]
     train(config, settings)
-    print(f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)")
+    print(
+        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)"
+    )
 
 
 if __name__ == "__main__":

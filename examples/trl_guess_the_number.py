@@ -97,7 +97,9 @@ def main(args: Args) -> None:
         loss = warm_up(model, tokenizer, args.env, updates=args.warm_up, seed=args.seed)
         print(f"SFT warm-up: {args.warm_up} updates, loss {loss:.3f}", flush=True)
     train(config, {"model": model, "args": settings, "processing_class": tokenizer})
-    print(f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)")
+    print(
+        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)"
+    )
 
 
 if __name__ == "__main__":

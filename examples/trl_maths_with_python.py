@@ -74,11 +74,22 @@ class Student:
 
 
 def main(args: Args) -> None:
-    tiny, gpu, problems = args.model == "tiny", torch.cuda.is_available(), Path(args.out) / "problems.jsonl"
+    tiny, gpu, problems = (
+        args.model == "tiny",
+        torch.cuda.is_available(),
+        Path(args.out) / "problems.jsonl",
+    )
     rng = random.Random(args.seed)
-    sums = [(rng.randint(1, 49), rng.randint(1, 49)) for _ in range(4096)]  # up to 98, which is one token for the tiny model
+    sums = [
+        (rng.randint(1, 49), rng.randint(1, 49)) for _ in range(4096)
+    ]  # up to 98, which is one token for the tiny model
     problems.parent.mkdir(parents=True, exist_ok=True)
-    problems.write_text("".join(json.dumps({"problem": f"What is {a} + {b}?", "answer": str(a + b)}) + "\n" for a, b in sums))
+    problems.write_text(
+        "".join(
+            json.dumps({"problem": f"What is {a} + {b}?", "answer": str(a + b)}) + "\n"
+            for a, b in sums
+        )
+    )
     config = GemConfig(
         args.env or "math:Sample-v0",
         env_kwargs={} if args.env else {"dataset": str(problems)},
@@ -120,10 +131,14 @@ def main(args: Args) -> None:
             "learning_rate": 2e-3,
         }
         for calls, updates in ((1.0, args.warm_up * 3 // 4), (0.4, args.warm_up // 4)):
-            loss = warm_up(model, tokenizer, config.env_id, updates=updates, player=Student(calls), **shared)
+            loss = warm_up(
+                model, tokenizer, config.env_id, updates=updates, player=Student(calls), **shared
+            )
             print(f"SFT warm-up: {updates} updates, loss {loss:.3f}", flush=True)
     train(config, {"model": model, "args": settings, "processing_class": tokenizer})
-    print(f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)")
+    print(
+        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)"
+    )
 
 
 if __name__ == "__main__":

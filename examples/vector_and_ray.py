@@ -46,7 +46,9 @@ def step_vector(args: Args) -> None:
             episodes += sum(a or b for a, b in zip(terminations, truncations))
             total += sum(rewards)
         seconds = time.perf_counter() - start
-    print(f"vector: {args.num_envs * args.steps / seconds:,.0f} steps/s, {episodes} episodes, mean return {total / episodes:.3f}")
+    print(
+        f"vector: {args.num_envs * args.steps / seconds:,.0f} steps/s, {episodes} episodes, mean return {total / episodes:.3f}"
+    )
 
 
 def play_batch(args: Args) -> None:
@@ -59,7 +61,10 @@ def play_batch(args: Args) -> None:
         from gem_execution.ray_hosts import EnvHosts
 
         # an episode whose host dies is played again on another one
-        with EnvHosts(args.hosts) as hosts, Rollout(RandomPlayer(), make_env=hosts.make_env, limits=Limits(retries=2)) as rollout:
+        with (
+            EnvHosts(args.hosts) as hosts,
+            Rollout(RandomPlayer(), make_env=hosts.make_env, limits=Limits(retries=2)) as rollout,
+        ):
             episodes = rollout.run_batch(tasks)
     failed = sum(episode.failed for episode in episodes)
     success = sum(bool(episode.success) for episode in episodes) / len(episodes)

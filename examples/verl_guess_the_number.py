@@ -97,7 +97,9 @@ def main(args: Args) -> None:
         "trainer.n_gpus_per_node=1",
     ]
     train(config, settings)
-    print(f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes-*.jsonl)")
+    print(
+        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes-*.jsonl)"
+    )
 
 
 if __name__ == "__main__":

@@ -63,7 +63,9 @@ from gem_core.types import (
 
 if TYPE_CHECKING:
     from gem_envs.gymnasium.from_gymnasium import FromGymnasium
-    from gem_envs.gymnasium.to_gymnasium import ToGymnasium as ToGymnasium  # not in __all__: it needs an extra
+    from gem_envs.gymnasium.to_gymnasium import (
+        ToGymnasium as ToGymnasium,
+    )  # not in __all__: it needs an extra
     from gem_execution.vector.factory import make_vec
 
 __all__ = [

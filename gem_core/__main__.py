@@ -45,13 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="gem-rl", description="Multi-turn text environments for the RL trainers you already use."
+        prog="gem-rl",
+        description="Multi-turn text environments for the RL trainers you already use.",
     )
     parser.add_argument("--version", action="version", version=f"gem-rl {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, path in commands.all().items():
         module = importlib.import_module(path)
-        command = subparsers.add_parser(name, help=module.SUMMARY, description=f"{module.SUMMARY.capitalize()}.")
+        command = subparsers.add_parser(
+            name, help=module.SUMMARY, description=f"{module.SUMMARY.capitalize()}."
+        )
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser

@@ -20,7 +20,9 @@ def whole_number(name: str, value: Any, at_least: int, at_most: int | None = Non
 def whole_number_or_none(name: str, value: Any, at_least: int, none: str) -> int | None:
     """As `whole_number`, with None allowed; `none` says what None means, as in "no limit"."""
     if value is not None and not _is_whole(value, at_least):
-        raise ConfigError(f"{name} must be a whole number from {at_least} up, or None for {none}; given: {value!r}")
+        raise ConfigError(
+            f"{name} must be a whole number from {at_least} up, or None for {none}; given: {value!r}"
+        )
     return None if value is None else int(value)
 
 

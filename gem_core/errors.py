@@ -74,7 +74,11 @@ class UnknownNameError(GemError, LookupError):
         if near:
             text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
         else:
-            text += f"; there are: {', '.join(sorted(self.known))}." if 0 < len(self.known) <= 12 else "."
+            text += (
+                f"; there are: {', '.join(sorted(self.known))}."
+                if 0 < len(self.known) <= 12
+                else "."
+            )
         return f"{text} {self.hint}".rstrip()
 
     def _near(self) -> list[str]:

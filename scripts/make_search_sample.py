@@ -71,54 +71,120 @@ LAST = (
     "Lindt",
     "Moss",
 )
-TRADES = ("botanist", "cartographer", "composer", "engineer", "novelist", "physician", "poet", "astronomer")
-PRODUCTS = ("barometers", "bicycles", "cheese", "clocks", "fountain pens", "kayaks", "lanterns", "looms", "pianos", "telescopes")
-WONDERS = ("a wooden bridge", "a lighthouse", "a glass market hall", "a round library", "a botanical garden", "an old salt works")
-NOVELS = ("The Quiet Ferry", "Seven Winters", "A Map of Salt", "The Glassmaker", "Letters to the North", "The Last Orchard")
-NOVELS += ("Under the Lantern", "The Tide Keeper", "An Empty Station", "Harvest of Snow", "The Blue Ledger", "Two Bridges")
+TRADES = (
+    "botanist",
+    "cartographer",
+    "composer",
+    "engineer",
+    "novelist",
+    "physician",
+    "poet",
+    "astronomer",
+)
+PRODUCTS = (
+    "barometers",
+    "bicycles",
+    "cheese",
+    "clocks",
+    "fountain pens",
+    "kayaks",
+    "lanterns",
+    "looms",
+    "pianos",
+    "telescopes",
+)
+WONDERS = (
+    "a wooden bridge",
+    "a lighthouse",
+    "a glass market hall",
+    "a round library",
+    "a botanical garden",
+    "an old salt works",
+)
+NOVELS = (
+    "The Quiet Ferry",
+    "Seven Winters",
+    "A Map of Salt",
+    "The Glassmaker",
+    "Letters to the North",
+    "The Last Orchard",
+)
+NOVELS += (
+    "Under the Lantern",
+    "The Tide Keeper",
+    "An Empty Station",
+    "Harvest of Snow",
+    "The Blue Ledger",
+    "Two Bridges",
+)
 
 
 def world(rng: random.Random) -> tuple[list[dict[str, str]], list[dict[str, Any]]]:
     """(passages, questions)."""
     rivers = {name: {"length": rng.randint(60, 990)} for name in names(rng, RIVER_ENDINGS, 10)}
     towns: dict[str, dict[str, Any]] = {
-        name: {"river": rng.choice(list(rivers)), "founded": rng.randint(1050, 1880), "wonder": rng.choice(WONDERS)}
+        name: {
+            "river": rng.choice(list(rivers)),
+            "founded": rng.randint(1050, 1880),
+            "wonder": rng.choice(WONDERS),
+        }
         for name in names(rng, TOWN_ENDINGS, 36)
     }
     for river in rivers.values():
         river["mouth"] = rng.choice(list(towns))
     full = rng.sample([f"{first} {last}" for first in FIRST for last in LAST], 60)
     people: dict[str, dict[str, Any]] = {
-        name: {"town": rng.choice(list(towns)), "born": rng.randint(1740, 1950), "trade": rng.choice(TRADES)} for name in full
+        name: {
+            "town": rng.choice(list(towns)),
+            "born": rng.randint(1740, 1950),
+            "trade": rng.choice(TRADES),
+        }
+        for name in full
     }
     founders = rng.sample(full, 24)
     companies: dict[str, dict[str, Any]] = {
-        f"{name} Works": {"founder": founder, "town": rng.choice(list(towns)), "product": rng.choice(PRODUCTS)}
+        f"{name} Works": {
+            "founder": founder,
+            "town": rng.choice(list(towns)),
+            "product": rng.choice(PRODUCTS),
+        }
         for name, founder in zip(names(rng, FIRM_ENDINGS, 24), founders, strict=True)
     }
     for company in companies.values():
         company["founded"] = people[company["founder"]]["born"] + rng.randint(20, 40)
     authors = rng.sample([name for name in full if name not in founders], len(NOVELS))
     novels: dict[str, dict[str, Any]] = {
-        title: {"author": author, "year": people[author]["born"] + rng.randint(25, 50), "town": rng.choice(list(towns))}
+        title: {
+            "author": author,
+            "year": people[author]["born"] + rng.randint(25, 50),
+            "town": rng.choice(list(towns)),
+        }
         for title, author in zip(NOVELS, authors, strict=True)
     }
-    return passages(rng, rivers, towns, people, companies, novels), questions(rng, rivers, towns, people, companies, novels)
+    return passages(rng, rivers, towns, people, companies, novels), questions(
+        rng, rivers, towns, people, companies, novels
+    )
 
 
 def names(rng: random.Random, endings: Sequence[str], count: int) -> list[str]:
     """Names that sound alike, and differ."""
-    every = [f"{a}{b}{end}".capitalize() for a in SYLLABLES for b in ("", *SYLLABLES[:4]) for end in endings if a != b]
+    every = [
+        f"{a}{b}{end}".capitalize()
+        for a in SYLLABLES
+        for b in ("", *SYLLABLES[:4])
+        for end in endings
+        if a != b
+    ]
     return rng.sample(every, count)
 
 
-def passages(rng: random.Random, rivers: Any, towns: Any, people: Any, companies: Any, novels: Any) -> list[dict[str, str]]:
+def passages(
+    rng: random.Random, rivers: Any, towns: Any, people: Any, companies: Any, novels: Any
+) -> list[dict[str, str]]:
     """One for each thing, in no order."""
     found = []
     for name, river in rivers.items():
-        text = (
-            f"The {name} is a river in Estmark. It is {river['length']} kilometres long and reaches the sea at {river['mouth']}."
-        )
+        text = f"The {name} is a river in Estmark. It is {river['length']} kilometres long and reaches the sea at {river['mouth']}."
         found.append((f"{name} (river)", text))
     for name, town in towns.items():
         text = f"{name} is a town in Estmark on the river {town['river']}. It was founded in {town['founded']} and has "
@@ -134,28 +200,40 @@ def passages(rng: random.Random, rivers: Any, towns: Any, people: Any, companies
         text = f"{name} is a firm that makes {company['product']}. It was founded in {company['founded']} by {company['founder']}"
         found.append((name, f"{text} and still has its works in {company['town']}."))
     for title, novel in novels.items():
-        text = (
-            f'"{title}" is a novel by {novel["author"]}, published in {novel["year"]}. The story takes place in {novel["town"]}.'
-        )
+        text = f'"{title}" is a novel by {novel["author"]}, published in {novel["year"]}. The story takes place in {novel["town"]}.'
         found.append((f"{title} (novel)", text))
     rng.shuffle(found)
-    return [{"id": str(number), "title": title, "text": text} for number, (title, text) in enumerate(found)]
+    return [
+        {"id": str(number), "title": title, "text": text}
+        for number, (title, text) in enumerate(found)
+    ]
 
 
-def questions(rng: random.Random, rivers: Any, towns: Any, people: Any, companies: Any, novels: Any) -> list[dict[str, Any]]:
+def questions(
+    rng: random.Random, rivers: Any, towns: Any, people: Any, companies: Any, novels: Any
+) -> list[dict[str, Any]]:
     """Each with the titles of the passages that answer it, in the order they are needed."""
     found = []
 
     def ask(text: str, answer: object, *titles: str) -> None:
-        found.append({"question": text, "answer": [str(answer)], "hops": len(titles), "titles": list(titles)})
+        found.append(
+            {"question": text, "answer": [str(answer)], "hops": len(titles), "titles": list(titles)}
+        )
 
     for name in rng.sample(list(people), 24):
         person = people[name]
         town = towns[person["town"]]
         ask(f"In which town was {name} born?", person["town"], name)
-        ask(f"On which river does the town lie where {name} was born?", town["river"], name, person["town"])
+        ask(
+            f"On which river does the town lie where {name} was born?",
+            town["river"],
+            name,
+            person["town"],
+        )
         long = rivers[town["river"]]["length"]
-        asked = f"How many kilometres long is the river on which the town lies where {name} was born?"
+        asked = (
+            f"How many kilometres long is the river on which the town lies where {name} was born?"
+        )
         ask(asked, long, name, person["town"], f"{town['river']} (river)")
     for name in rng.sample(list(companies), 16):
         company = companies[name]
@@ -173,7 +251,13 @@ def questions(rng: random.Random, rivers: Any, towns: Any, people: Any, companie
         author = people[novel["author"]]
         ask(f'In which year was the novel "{title}" published?', novel["year"], f"{title} (novel)")
         asked = f'On which river lies the town where the author of the novel "{title}" was born?'
-        ask(asked, towns[author["town"]]["river"], f"{title} (novel)", novel["author"], author["town"])
+        ask(
+            asked,
+            towns[author["town"]]["river"],
+            f"{title} (novel)",
+            novel["author"],
+            author["town"],
+        )
         asked = f'In which year was the town founded where the novel "{title}" takes place?'
         ask(asked, towns[novel["town"]]["founded"], f"{title} (novel)", novel["town"])
     rng.shuffle(found)
@@ -184,7 +268,9 @@ def main(folder: Path) -> None:
     """Writes both files."""
     corpus, asked = world(random.Random(20))
     for name, rows in (("sample_search_corpus.jsonl", corpus), ("sample_search.jsonl", asked)):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (folder / name).write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
         print(f"{len(rows)} lines in {name}")
 
 

@@ -22,9 +22,24 @@ from pathlib import Path
 import torch
 import tyro
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
-from gem_core import Episode, Generation, Renderer, Rollout, Sampling, make, run_batch, tasks_for, token_sequences
+from gem_core import (
+    Episode,
+    Generation,
+    Renderer,
+    Rollout,
+    Sampling,
+    make,
+    run_batch,
+    tasks_for,
+    token_sequences,
+)
 from gem_core.policies.transformers_policy import TransformersPolicy
 
 
@@ -70,8 +85,16 @@ class Player:
         least, most = (int(n) for n in re.search(r"between (\d+) and (\d+)", text).groups())
         low, high = least, most
         for hint, number in re.findall(r"is (higher|lower) than (\d+)", text):
-            low, high = (max(low, int(number) + 1), high) if hint == "higher" else (low, min(high, int(number) - 1))
-        guess = self.rng.randint(low, high) if self.rng.random() < self.follows else self.rng.randint(least, most)
+            low, high = (
+                (max(low, int(number) + 1), high)
+                if hint == "higher"
+                else (low, min(high, int(number) - 1))
+            )
+        guess = (
+            self.rng.randint(low, high)
+            if self.rng.random() < self.follows
+            else self.rng.randint(least, most)
+        )
         ids = [*self.tokenizer.encode(f"\\boxed{{{guess}}}"), self.tokenizer.eos_token_id]
         return Generation(tuple(ids), (0.0,) * len(ids))
 
@@ -89,7 +112,12 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
             while not env.ended:
                 action = env.sample_action()
                 texts += [action, env.step(action)[0]]
-    for action_format in ("boxed", "react", "tool_call", "code"):  # their instructions are not split into bytes either
+    for action_format in (
+        "boxed",
+        "react",
+        "tool_call",
+        "code",
+    ):  # their instructions are not split into bytes either
         texts += [make(GAME, wrappers=[action_format]).reset(seed=seed)[1]["system"]] * 20
     texts += [str(number) for number in range(100)] * 50
     bpe = Tokenizer(models.BPE())
@@ -137,7 +165,10 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         pad_token_id=tokenizer.pad_token_id,
     )
     model = LlamaForCausalLM(config)
-    model.generation_config.eos_token_id = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(TEXT_END)]
+    model.generation_config.eos_token_id = [
+        tokenizer.eos_token_id,
+        tokenizer.convert_tokens_to_ids(TEXT_END),
+    ]
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model
 
@@ -158,7 +189,9 @@ if __name__ == "__main__":
     tokenizer = make_tokenizer(args.seed)
     renderer = Renderer(tokenizer)
     model = make_model(tokenizer)
-    print(f"{len(tokenizer)} tokens in the vocabulary, {sum(p.numel() for p in model.parameters())} parameters")
+    print(
+        f"{len(tokenizer)} tokens in the vocabulary, {sum(p.numel() for p in model.parameters())} parameters"
+    )
 
     # Sequences of the players: (ids, loss mask)
     played: dict[tuple[str, float], list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
@@ -167,34 +200,53 @@ if __name__ == "__main__":
             # One episode at a time: the guesses must not depend on how the engine interleaves episodes
             engine = Rollout(Player(tokenizer, follows, args.seed), renderer, concurrency=1)
             episodes = engine.run_batch(tasks_for(env_id, range(int(share * args.episodes))))
-            sequences = played[env_id, follows] = [(seq.ids, seq.mask) for e in episodes for seq in token_sequences(e)]
+            sequences = played[env_id, follows] = [
+                (seq.ids, seq.mask) for e in episodes for seq in token_sequences(e)
+            ]
             longest = max(len(ids) for ids, _ in sequences)
-            print(f"{env_id}: follows {follows:.0%}, success {success(episodes):.1%}, {len(sequences)} of up to {longest} tokens")
+            print(
+                f"{env_id}: follows {follows:.0%}, success {success(episodes):.1%}, {len(sequences)} of up to {longest} tokens"
+            )
 
     # SFT: mean cross-entropy of the action tokens
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+    )
     losses: dict[str, list[float]] = {env_id: [] for env_id in VARIANTS}
     model.train()
     for update in range(args.updates):
-        warm, left = min(1.0, (update + 1) / 50), (1 + math.cos(math.pi * update / args.updates)) / 2
+        warm, left = (
+            min(1.0, (update + 1) / 50),
+            (1 + math.cos(math.pi * update / args.updates)) / 2,
+        )
         optimizer.param_groups[0]["lr"] = args.learning_rate * warm * left
         # One variant per batch: its sequences are of similar length
         (env_id,) = rng.choices(list(VARIANTS), list(VARIANTS.values()))
         batch = rng.sample(played[env_id, 0.5 if update >= args.updates - 500 else 1.0], args.batch)
         width = max(len(ids) for ids, _ in batch)
-        ids_B_T = torch.tensor([[*ids, *[tokenizer.pad_token_id] * (width - len(ids))] for ids, _ in batch])
+        ids_B_T = torch.tensor(
+            [[*ids, *[tokenizer.pad_token_id] * (width - len(ids))] for ids, _ in batch]
+        )
         seen_B_T = torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids, _ in batch])
         mask_B_T = torch.tensor([[*mask, *[0] * (width - len(mask))] for _, mask in batch])
-        hidden_B_T_D = model.model(input_ids=ids_B_T, attention_mask=seen_B_T).last_hidden_state[:, :-1]
+        hidden_B_T_D = model.model(input_ids=ids_B_T, attention_mask=seen_B_T).last_hidden_state[
+            :, :-1
+        ]
         trained = mask_B_T[:, 1:].bool()
-        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden_B_T_D[trained]), ids_B_T[:, 1:][trained])
+        loss = torch.nn.functional.cross_entropy(
+            model.lm_head(hidden_B_T_D[trained]), ids_B_T[:, 1:][trained]
+        )
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses[env_id].append(loss.item())
         if (update + 1) % 100 == 0:
-            means = ", ".join(f"{k.rpartition('-')[2]} {sum(v[-20:]) / len(v[-20:]):.3f}" for k, v in losses.items() if v)
+            means = ", ".join(
+                f"{k.rpartition('-')[2]} {sum(v[-20:]) / len(v[-20:]):.3f}"
+                for k, v in losses.items()
+                if v
+            )
             print(f"update {update + 1}: {means}; {time.time() - began:.0f} s", flush=True)
 
     # Save, load again, and measure what was saved
@@ -205,7 +257,9 @@ if __name__ == "__main__":
     (out / "chat_template.jinja").unlink(missing_ok=True)
     config_file = out / "tokenizer_config.json"
     config = json.loads(config_file.read_text())
-    config = {k: v for k, v in config.items() if k not in ("backend", "extra_special_tokens", "is_local")}
+    config = {
+        k: v for k, v in config.items() if k not in ("backend", "extra_special_tokens", "is_local")
+    }
     config |= {"additional_special_tokens": [START, TEXT_END], "chat_template": CHAT_TEMPLATE}
     config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     config_file.write_text(json.dumps(config, indent=2) + "\n")
@@ -215,6 +269,10 @@ if __name__ == "__main__":
     for env_id in VARIANTS:
         policy = TransformersPolicy(model, tokenizer, seed=args.seed)
         tasks = tasks_for(env_id, range(10**6, 10**6 + 400))
-        episodes = run_batch(tasks, policy, renderer, sampling=Sampling(max_tokens=16), concurrency=256)
+        episodes = run_batch(
+            tasks, policy, renderer, sampling=Sampling(max_tokens=16), concurrency=256
+        )
         print(f"{env_id}: success {success(episodes):.1%} on 400 held-out seeds")
-    print(f"{sum(f.stat().st_size for f in out.iterdir()) / 1e6:.2f} MB in {out}, made in {time.time() - began:.0f} s")
+    print(
+        f"{sum(f.stat().st_size for f in out.iterdir()) / 1e6:.2f} MB in {out}, made in {time.time() - began:.0f} s"
+    )

@@ -42,7 +42,14 @@ NEEDS = {
     "gem_envs/datasets/test_reasoning.py": ("numpy", "reasoning_gym"),
     "gem_envs/gymnasium": ("gymnasium",),
     "gem_envs/remote/test_openenv.py": ("openenv", "websockets"),
-    "gem_envs/test_every_id.py": ("math_verify", "minigrid", "playwright", "reasoning_gym", "scienceworld", "textcraft"),
+    "gem_envs/test_every_id.py": (
+        "math_verify",
+        "minigrid",
+        "playwright",
+        "reasoning_gym",
+        "scienceworld",
+        "textcraft",
+    ),
     "gem_envs/web": ("playwright",),
     "gem_eval/test_drawn_curves.py": ("matplotlib", "trackio"),
     "gem_eval/test_smollm2_server.py": ("torch", "transformers"),
@@ -88,30 +95,51 @@ def missing_packages(path: Path) -> list[str]:
 def is_named(path: Path, config: pytest.Config) -> bool:
     """Whether the command line names the entry of a path in `NEEDS`, or something inside it."""
     entries = [TESTS / place for place in NEEDS if path.is_relative_to(TESTS / place)]
-    named = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    named = [
+        (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        for argument in config.args
+    ]
     return any(argument.is_relative_to(entry) for argument in named for entry in entries)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Ignore tests whose packages are missing, unless the command line names them."""
-    return True if missing_packages(collection_path) and not is_named(collection_path, config) else None
+    return (
+        True
+        if missing_packages(collection_path) and not is_named(collection_path, config)
+        else None
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Name what is not collected, and why."""
     paths = [(TESTS / place, place) for place in NEEDS]
-    ignored = {place: missing for path, place in paths if (missing := missing_packages(path)) and not is_named(path, config)}
+    ignored = {
+        place: missing
+        for path, place in paths
+        if (missing := missing_packages(path)) and not is_named(path, config)
+    }
     if not ignored:
         return None
-    return "not collected: " + "; ".join(f"{place} needs {', '.join(missing)}" for place, missing in ignored.items())
+    return "not collected: " + "; ".join(
+        f"{place} needs {', '.join(missing)}" for place, missing in ignored.items()
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests whose programs are missing, which is a failure under CI=true."""
     for item in items:
-        missing = [DEBIAN_PACKAGES[program] for program in needs_of(PROGRAMS, item.path) if shutil.which(program) is None]
+        missing = [
+            DEBIAN_PACKAGES[program]
+            for program in needs_of(PROGRAMS, item.path)
+            if shutil.which(program) is None
+        ]
         if missing:
-            item.add_marker(pytest.mark.skip(reason=f"needs packages of Debian: apt-get install {' '.join(missing)}"))
+            item.add_marker(
+                pytest.mark.skip(
+                    reason=f"needs packages of Debian: apt-get install {' '.join(missing)}"
+                )
+            )
 
 
 def pytest_configure() -> None:
@@ -121,7 +149,11 @@ def pytest_configure() -> None:
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    if report.outcome != "skipped" or hasattr(report, "wasxfail") or os.environ.get("CI", "").lower() not in ("1", "true"):
+    if (
+        report.outcome != "skipped"
+        or hasattr(report, "wasxfail")
+        or os.environ.get("CI", "").lower() not in ("1", "true")
+    ):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     reason = reason.removeprefix("Skipped: ")
@@ -160,7 +192,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the sdist, and the wheel that was built from that sdist."""
     # A copy, because building writes into the source tree.
     source = tmp_path_factory.mktemp("source") / "gem"
-    skipped = shutil.ignore_patterns(".git", ".tox", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "runs")
+    skipped = shutil.ignore_patterns(
+        ".git", ".tox", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "runs"
+    )
     shutil.copytree(ROOT, source, ignore=skipped)
     run(sys.executable, "-m", "build", "--no-isolation", cwd=source)
     return source / "dist"
@@ -185,4 +219,6 @@ def with_plugin(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Instal
     project = tmp_path_factory.mktemp("plugin") / "plugin_project"
     shutil.copytree(ROOT / "examples" / "plugin_project", project)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", cwd=project)
-    return install(tmp_path_factory.mktemp("with_plugin"), wheel, *(project / "dist").glob("*.whl"), "pytest")
+    return install(
+        tmp_path_factory.mktemp("with_plugin"), wheel, *(project / "dist").glob("*.whl"), "pytest"
+    )

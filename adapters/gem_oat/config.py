@@ -45,7 +45,10 @@ class GemConfig(TrainingConfig):
                     "episode_deadline would also count the seconds in which oat trains and episodes wait; use step_deadline for "
                     "slow environments and horizon for long episodes",
                 ),
-                (not self.train_seeds, "there is no seed to train on; set seeds to a number of them, or a list"),
+                (
+                    not self.train_seeds,
+                    "there is no seed to train on; set seeds to a number of them, or a list",
+                ),
             ]
         )
 
@@ -59,7 +62,9 @@ class GemConfig(TrainingConfig):
         `samples` times, and take them in another order in every epoch; `order` is the seed of these orders."""
         share = len(range(actor, len(self.train_seeds), actors)) * self.samples
         epoch, place = divmod(index, share)
-        seeds = _shuffled(tuple(self.train_seeds), f"{order} {epoch}")  # the same on every actor: shares do not overlap
+        seeds = _shuffled(
+            tuple(self.train_seeds), f"{order} {epoch}"
+        )  # the same on every actor: shares do not overlap
         return self.task(seeds[actor::actors][place // self.samples], index)
 
 
@@ -156,7 +161,9 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "between sampler and learner that does not exist; set tis_c=None",
             ),
             (
-                args.ignore_no_eos or args.non_stop_penalty != 0 or args.non_stop_fixed_reward is not None,
+                args.ignore_no_eos
+                or args.non_stop_penalty != 0
+                or args.non_stop_fixed_reward is not None,
                 "oat's multi-turn actor ignores ignore_no_eos, non_stop_penalty and non_stop_fixed_reward; use "
                 "GemConfig(on_cut='mask') to mask a turn that was cut",
             ),

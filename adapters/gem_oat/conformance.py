@@ -14,7 +14,13 @@ from oat.algorithms.ppo import PPOArgs
 from oat.args import default_args_validation
 
 from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.harness import Harness, TrainedSequence, free_port, run_rank, start_ranks
+from gem_core.adapter_kit.conformance.harness import (
+    Harness,
+    TrainedSequence,
+    free_port,
+    run_rank,
+    start_ranks,
+)
 from gem_core.adapter_kit.patching import patched
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.rollout.renderer import Renderer
@@ -50,8 +56,15 @@ class OatHarness(Harness):
     def gradient(self, case: Case) -> Mapping[str, Any]:
         gradient: dict[str, Any] = {}
 
-        def norm(model: Any, **kwargs: Any) -> Any:  # oat calls it when the gradient is complete, before the optimizer step
-            gradient.update({n: safe_get_full_grad(p).detach().clone() for n, p in model.model.module.named_parameters()})
+        def norm(
+            model: Any, **kwargs: Any
+        ) -> Any:  # oat calls it when the gradient is complete, before the optimizer step
+            gradient.update(
+                {
+                    n: safe_get_full_grad(p).detach().clone()
+                    for n, p in model.model.module.named_parameters()
+                }
+            )
             return original(model, **kwargs)
 
         with patched(self._learner(case).strategy, "get_gradient_norm", norm) as original:
@@ -60,7 +73,12 @@ class OatHarness(Harness):
 
     def gradient_factor(self, case: Case) -> float:
         """oat divides by the transitions of a batch and a constant, not by the trained tokens: a known scale."""
-        trained = sum(len(turn.action_ids) for e in case.episodes for t, turn in enumerate(e.turns) if e.trained(t))
+        trained = sum(
+            len(turn.action_ids)
+            for e in case.episodes
+            for t, turn in enumerate(e.turns)
+            if e.trained(t)
+        )
         return trained / (_BATCH * _TOKENS)
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
@@ -72,7 +90,9 @@ class OatHarness(Harness):
         learner = self._learner(case)
         learner.args.gem = self._config(case)
         learner.args.gamma = case.gamma
-        batch = to_batch(episodes, _BATCH, Renderer(learner.tokenizer), with_critic=learner.critic is not None)
+        batch = to_batch(
+            episodes, _BATCH, Renderer(learner.tokenizer), with_critic=learner.critic is not None
+        )
         info = actor_info(episodes, batch)
         for transition in (t for transitions in batch for t in transitions):
             transition.info.update(info)  # as PPOMultiTurnActor.step does
@@ -98,7 +118,9 @@ class OatHarness(Harness):
             ids, mask = tokens_of(data, i)
             advantages = [0.0] * prompt + [float(data["advantages"][i])] * (len(ids) - prompt)
             logprobs = [0.0] * prompt + list(data["action_logprobs"][i])
-            sequences.append(TrainedSequence(ids, mask, advantages, logprobs, total=float(data["rewards"][i])))
+            sequences.append(
+                TrainedSequence(ids, mask, advantages, logprobs, total=float(data["rewards"][i]))
+            )
         return sequences
 
     def _config(self, case: Case) -> GemConfig:
@@ -108,7 +130,9 @@ class OatHarness(Harness):
             samples=2,
             advantage=case.estimator,
             gamma=case.gamma,
-            estimator_kwargs={name: value for name, value in case.arguments.items() if name != "values"},
+            estimator_kwargs={
+                name: value for name, value in case.arguments.items() if name != "values"
+            },
             max_turn_tokens=_TOKENS,
         )
 
@@ -127,14 +151,18 @@ def _critic_values(learner: Any, case: Case, episodes: Sequence[Episode]) -> Ite
         return
     known = dict(zip(map(id, case.episodes), case.arguments["values"]))
     values = iter([value for episode in episodes for value in known[id(episode)]])
-    hook = learner.critic.register_forward_hook(lambda module, inputs, outputs: outputs * 0 + next(values, 0.0))
+    hook = learner.critic.register_forward_hook(
+        lambda module, inputs, outputs: outputs * 0 + next(values, 0.0)
+    )
     try:
         yield
     finally:
         hook.remove()
 
 
-def make_learner(config: GemConfig, *, rank: int = 0, ranks: int = 1, port: int | None = None, **settings: Any) -> GemLearner:
+def make_learner(
+    config: GemConfig, *, rank: int = 0, ranks: int = 1, port: int | None = None, **settings: Any
+) -> GemLearner:
     """oat's own learner, in this process and without actors, to be asked for single updates."""
     args: Any = PPOArgs(
         **{
@@ -162,7 +190,17 @@ def make_learner(config: GemConfig, *, rank: int = 0, ranks: int = 1, port: int 
     args.learner_gpus_per_group = ranks
     args.local_rank = 0
     make: Any = GemLearner  # oat's annotations want an IPC server and a port in text
-    learner: GemLearner = make(ranks, rank, 0, "127.0.0.1", port or free_port(), False, default_args_validation(args), [], None)
+    learner: GemLearner = make(
+        ranks,
+        rank,
+        0,
+        "127.0.0.1",
+        port or free_port(),
+        False,
+        default_args_validation(args),
+        [],
+        None,
+    )
     learner._init(learner.args, [])
     learner.steps = 1
     return learner
@@ -175,7 +213,9 @@ def harness() -> OatHarness:
 
 def _rank(given: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
     env = os.environ
-    own = OatHarness(rank=int(env["RANK"]), ranks=int(env["WORLD_SIZE"]), port=int(env["MASTER_PORT"]))
+    own = OatHarness(
+        rank=int(env["RANK"]), ranks=int(env["WORLD_SIZE"]), port=int(env["MASTER_PORT"])
+    )
     return own._sequences(own._update(*given))
 
 

@@ -12,7 +12,15 @@ from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Message
 
-__all__ = ["GemTransition", "actor_info", "episodes_of", "per_token", "size_of", "to_batch", "tokens_played"]
+__all__ = [
+    "GemTransition",
+    "actor_info",
+    "episodes_of",
+    "per_token",
+    "size_of",
+    "to_batch",
+    "tokens_played",
+]
 
 
 @dataclass
@@ -32,10 +40,15 @@ class GemTransition(Transition):
         return self.turn < 0
 
 
-def to_batch(episodes: Iterable[Episode], size: int, renderer: Renderer, *, with_critic: bool) -> list[list[GemTransition]]:
+def to_batch(
+    episodes: Iterable[Episode], size: int, renderer: Renderer, *, with_critic: bool
+) -> list[list[GemTransition]]:
     """The transitions of each episode, and padding transitions up to the size of a batch."""
     end = renderer.turn_end or 0
-    batch = [_transitions(episode, end, _cut_state(episode, renderer) if with_critic else ()) for episode in episodes]
+    batch = [
+        _transitions(episode, end, _cut_state(episode, renderer) if with_critic else ())
+        for episode in episodes
+    ]
     room = size - sum(map(len, batch))
     return [*batch, [_padding(end) for _ in range(room)]] if room else batch
 
@@ -56,7 +69,11 @@ def tokens_played(transition: GemTransition) -> tuple[list[int], list[int], list
 
 def episodes_of(batch: Iterable[Sequence[GemTransition]]) -> list[Episode]:
     """The episodes of a batch, or of a part of it, failed ones included."""
-    return [transitions[0].episode for transitions in batch if transitions and transitions[0].episode is not None]
+    return [
+        transitions[0].episode
+        for transitions in batch
+        if transitions and transitions[0].episode is not None
+    ]
 
 
 def size_of(episode: Episode) -> int:
@@ -64,7 +81,9 @@ def size_of(episode: Episode) -> int:
     return 1 if episode.failed else max(1, len(episode.turns))
 
 
-def actor_info(episodes: Sequence[Episode], batch: Sequence[Sequence[GemTransition]]) -> dict[str, float]:
+def actor_info(
+    episodes: Sequence[Episode], batch: Sequence[Sequence[GemTransition]]
+) -> dict[str, float]:
     """oat's own statistics of a batch, which would count padding transitions, without them."""
     turns = [t for transitions in batch for t in transitions if not t.padding]
     metrics = BatchMetrics.of(episodes)
@@ -145,4 +164,8 @@ def _cut_state(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
         return ()
     action = episode.turns[-1].action_ids
     observation = [Message("user", episode.final_observation)]
-    return (*episode.prompt_ids(len(episode.turns) - 1), *action, *renderer.bridge(observation, action))
+    return (
+        *episode.prompt_ids(len(episode.turns) - 1),
+        *action,
+        *renderer.bridge(observation, action),
+    )

@@ -47,19 +47,25 @@ class GemActor(PPOMultiTurnActor):
         self.updates = 0
         """Finished updates: the version of the weights that are sampled from now."""
         self.number = args.group_rank * (actors // args.num_groups) + actor_id
-        self.context = args.max_model_len or model_context(AutoConfig.from_pretrained(args.pretrain, trust_remote_code=True))
+        self.context = args.max_model_len or model_context(
+            AutoConfig.from_pretrained(args.pretrain, trust_remote_code=True)
+        )
         self.renderer = Renderer(self.tokenizer, template_kwargs=config.template_kwargs)
         self.engine = EnginePolicy(self)
         self.groups = FinishedGroups(config.samples)
         self.records = WorkerRecords(str(self.number))
-        self.rollout = self._rollout(args.temperature, args.top_p, args.top_k, args.generate_max_length)
+        self.rollout = self._rollout(
+            args.temperature, args.top_p, args.top_k, args.generate_max_length
+        )
         tasks = (config.task_of(index, self.number, actors, args.seed) for index in count())
         self.caller = play(self.rollout, tasks, self.engine, config.batch_wait, self._finish)
 
     def collect_experience(self) -> tuple[list[list[GemTransition]], dict[str, float]]:
         """One batch of exactly `rollout_batch_size_per_device` transitions."""
         size = self.args.rollout_batch_size_per_device
-        self.rollout.configure(limits=self._limits())  # for episodes that start now; those in play keep theirs
+        self.rollout.configure(
+            limits=self._limits()
+        )  # for episodes that start now; those in play keep theirs
         self.caller.serve_until(lambda: self.groups.waiting >= size)
         episodes = self.groups.take(size)
         batch = to_batch(episodes, size, self.renderer, with_critic=self.args.gem.needs_values)
@@ -70,8 +76,12 @@ class GemActor(PPOMultiTurnActor):
         """The metrics, as sums, of one episode per seed. Episodes of the training wait meanwhile."""
         args, config = self.args, self.args.gem
         episodes: list[Episode] = []
-        with self._rollout(args.eval_temperature, args.eval_top_p, args.eval_top_k, args.eval_generate_max_length) as rollout:
-            play(rollout, map(config.task, seeds), self.engine, config.batch_wait, episodes.append).wait()
+        with self._rollout(
+            args.eval_temperature, args.eval_top_p, args.eval_top_k, args.eval_generate_max_length
+        ) as rollout:
+            play(
+                rollout, map(config.task, seeds), self.engine, config.batch_wait, episodes.append
+            ).wait()
         return asdict(BatchMetrics.of(episodes))
 
     def _rollout(self, temperature: float, top_p: float, top_k: int, max_tokens: int) -> Rollout:
@@ -114,20 +124,32 @@ class EnginePolicy:
         for request in self.actor.generate(prompts, params):
             (completion,) = request.outputs
             ids = tuple(completion.token_ids)
-            finish = FinishReason.LENGTH if completion.finish_reason == "length" else FinishReason.STOP
+            finish = (
+                FinishReason.LENGTH if completion.finish_reason == "length" else FinishReason.STOP
+            )
             finish = finish if ids else FinishReason.EMPTY
-            generations.append(Generation(ids, _logprobs(ids, completion), finish, versions=(version, version)))
+            generations.append(
+                Generation(ids, _logprobs(ids, completion), finish, versions=(version, version))
+            )
         return generations
 
 
 def play(
-    rollout: Rollout, tasks: Iterable[Task], engine: EnginePolicy, batch_wait: float, on_episode: Callable[[Episode], None]
+    rollout: Rollout,
+    tasks: Iterable[Task],
+    engine: EnginePolicy,
+    batch_wait: float,
+    on_episode: Callable[[Episode], None],
 ) -> CallersThread:
     """Start to play tasks on another thread. `on_episode` and the engine, which belongs to this thread, are called while this
     thread serves the result by `serve_until` or `wait`."""
     caller = CallersThread()
     rollout.configure(
-        BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=batch_wait, retry=False)
+        BatchPolicy(
+            lambda prompts, sampling: caller.call(engine.generate, prompts, sampling),
+            max_wait=batch_wait,
+            retry=False,
+        )
     )
 
     async def stream() -> None:
@@ -183,6 +205,11 @@ class FinishedGroups:
 def _logprobs(ids: Sequence[int], completion: Any) -> tuple[float, ...]:
     """The sampled ids' own logprobs; without them nothing can be trained."""
     try:
-        return tuple(float(position[id].logprob) for id, position in zip(ids, completion.logprobs, strict=True))
+        return tuple(
+            float(position[id].logprob)
+            for id, position in zip(ids, completion.logprobs, strict=True)
+        )
     except (KeyError, TypeError, ValueError) as error:
-        raise EngineError(f"vLLM returned no logprob for a sampled token ({error!r}); oat needs one for each") from error
+        raise EngineError(
+            f"vLLM returned no logprob for a sampled token ({error!r}); oat needs one for each"
+        ) from error

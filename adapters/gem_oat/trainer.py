@@ -49,7 +49,12 @@ _LOGGED = {
 def train(config: GemConfig, settings: Any) -> None:
     """Train with oat. `settings`: its `PPOArgs`, built with `ppo_kwargs(config)`. Returns when all processes have ended."""
     nodes, resources = program(config, settings)
-    manager = launchpad.launch(nodes, launch_type=settings.launch_type, local_resources=resources, terminal="current_terminal")
+    manager = launchpad.launch(
+        nodes,
+        launch_type=settings.launch_type,
+        local_resources=resources,
+        terminal="current_terminal",
+    )
     manager.wait()
 
 
@@ -70,7 +75,10 @@ class GemDataset(MultiTurnTransitionDataset):
             item["gem_index"] = index
 
     def collate_fn(self, item_list: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {**super().collate_fn(item_list), "gem_index": [item["gem_index"] for item in item_list]}
+        return {
+            **super().collate_fn(item_list),
+            "gem_index": [item["gem_index"] for item in item_list],
+        }
 
 
 class GemLearner(PPOMultiTurnLearner):
@@ -93,7 +101,9 @@ class GemLearner(PPOMultiTurnLearner):
         """`max_train` empty prompts: oat takes one per transition, and gem's environments make their own."""
         args = strategy.args
         self.prompts_dataset = [("", "", "")] * args.max_train
-        self.prompts_dataloader = strategy.setup_dataloader(self.prompts_dataset, args.rollout_batch_size_per_device)
+        self.prompts_dataloader = strategy.setup_dataloader(
+            self.prompts_dataset, args.rollout_batch_size_per_device
+        )
         self.eval_prompts_dataset, self.eval_prompts_dataloader = [], None
 
     def process_feedback_data(self, data_list: Any) -> None:
@@ -120,7 +130,10 @@ class GemLearner(PPOMultiTurnLearner):
             "older_weights": older / trained if trained else 0.0,
             "advantage_abs": advantage_abs,
         }
-        self.actor_info = {**self.actor_info, **{f"gem/{name}": value for name, value in shown.items()}}
+        self.actor_info = {
+            **self.actor_info,
+            **{f"gem/{name}": value for name, value in shown.items()},
+        }
 
     def learning_step(self, trajectory: dict[str, Any]) -> Any:
         """oat's own, on a batch that is checked first."""
@@ -133,14 +146,21 @@ class GemLearner(PPOMultiTurnLearner):
         result = dict.fromkeys(_HELD_OUT, 0.0)
         if self.strategy.is_rank_0():
             seeds = self.args.gem.held_out_seeds
-            answers = [actor.futures.play_held_out(seeds[i :: len(self.actors)]) for i, actor in enumerate(self.actors)]
-            means = BatchMetrics.total(BatchMetrics(**answer.result()) for answer in answers).means()
+            answers = [
+                actor.futures.play_held_out(seeds[i :: len(self.actors)])
+                for i, actor in enumerate(self.actors)
+            ]
+            means = BatchMetrics.total(
+                BatchMetrics(**answer.result()) for answer in answers
+            ).means()
             result |= {name: means[name] for name in _HELD_OUT if name in means}
         result = self.strategy.broadcast(result)
         self._post_evaluate()
         return {f"eval/{name}": value for name, value in result.items()}
 
-    def eval_and_log(self, train_info: dict[str, Any], eval: bool = False, save: bool = False) -> None:
+    def eval_and_log(
+        self, train_info: dict[str, Any], eval: bool = False, save: bool = False
+    ) -> None:
         """Log as oat does, and append a line to `GemConfig.metrics` after each update."""
         super().eval_and_log(train_info, eval, save)
         done = int(train_info.get("train/learning_round", 0))
@@ -149,14 +169,18 @@ class GemLearner(PPOMultiTurnLearner):
         self._logged = done
         values = {**self.actor_info, **train_info}
         trainer = {name: float(values[key]) for name, key in _LOGGED.items() if key in values}
-        self.gem_log.write(done - 1, self.gem_metrics, advantage_abs=values["gem/advantage_abs"], **trainer)
+        self.gem_log.write(
+            done - 1, self.gem_metrics, advantage_abs=values["gem/advantage_abs"], **trainer
+        )
 
 
 def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -> float:
     """Replace oat's advantages by gem's: statistics over all ranks, 0 where nothing is trained. Returns their mean size."""
     for transition in (t for transitions in data_list for t in transitions):
         transition.info["advantages"] = 0.0
-    played = [transitions for transitions in data_list if transitions and not transitions[0].padding]
+    played = [
+        transitions for transitions in data_list if transitions and not transitions[0].padding
+    ]
     episodes = episodes_of(played)
     values = None if learner.critic is None else _put_targets(learner, data_list, played)
     per_turn = learner.args.gem.compute_advantages(episodes, _gather, values)
@@ -177,9 +201,13 @@ def check_batch(batch: Mapping[str, Any], transitions: Sequence[GemTransition]) 
         )
     for i, index in enumerate(order):
         prompt, response, mask = tokens_played(transitions[index])
-        check_sequence(f"transition {index} of oat's batch", *tokens_of(batch, i), prompt + response, mask)
+        check_sequence(
+            f"transition {index} of oat's batch", *tokens_of(batch, i), prompt + response, mask
+        )
         if prompt and batch["state_ids"][i].tolist() != prompt:
-            raise BatchMismatchError(f"the critic's state of transition {index} of oat's batch is not the prompt that was played")
+            raise BatchMismatchError(
+                f"the critic's state of transition {index} of oat's batch is not the prompt that was played"
+            )
 
 
 def tokens_of(batch: Mapping[str, Any], i: int) -> tuple[list[int], list[int]]:
@@ -190,7 +218,9 @@ def tokens_of(batch: Mapping[str, Any], i: int) -> tuple[list[int], list[int]]:
 
 
 def _put_targets(
-    learner: Any, data_list: Sequence[Sequence[GemTransition]], played: Sequence[Sequence[GemTransition]]
+    learner: Any,
+    data_list: Sequence[Sequence[GemTransition]],
+    played: Sequence[Sequence[GemTransition]],
 ) -> list[list[float]]:
     """Replace the critic's targets by V_t + A_t with GAE. Returns its values, those of cut states included."""
     for transition in (t for transitions in data_list for t in transitions):
@@ -204,7 +234,9 @@ def _put_targets(
         if i < len(cut):
             values[cut[i]].append(value)
     config = learner.args.gem
-    per_turn = advantages(episodes_of(played), "gae", gamma=config.gamma, lam=config.lam, values=values)
+    per_turn = advantages(
+        episodes_of(played), "gae", gamma=config.gamma, lam=config.lam, values=values
+    )
     for transitions, numbers in zip(played, per_turn):
         for transition, number in zip(transitions, numbers):
             transition.info["returns"] += number
@@ -214,7 +246,9 @@ def _put_targets(
 def _put_padding_logprobs(learner: Any, transitions: Sequence[GemTransition]) -> None:
     """Give padding transitions the learner's own logprob: they then do not show in oat's metrics on sampler and learner."""
     padding = [transition for transition in transitions if transition.padding]
-    ids = [*padding[0].prompt_ids, *padding[0].response_ids] if padding else [0, 0]  # all ranks take part, as above
+    ids = (
+        [*padding[0].prompt_ids, *padding[0].response_ids] if padding else [0, 0]
+    )  # all ranks take part, as above
     sequence = torch.tensor([ids]).to(torch.cuda.current_device())
     with torch.no_grad():
         logprobs, _ = learner.get_batch_logps(

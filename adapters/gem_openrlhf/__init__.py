@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from gem_openrlhf.rollout import GemAgentExecutor
     from gem_openrlhf.trainer import GemExperienceMaker, train
 
-__all__ = ["ADAPTER", "GemAgentExecutor", "GemConfig", "GemExperienceMaker", "register_adapters", "train", "write_dataset"]
+__all__ = [
+    "ADAPTER",
+    "GemAgentExecutor",
+    "GemConfig",
+    "GemExperienceMaker",
+    "register_adapters",
+    "train",
+    "write_dataset",
+]
 
 ADAPTER = Adapter(
     name="openrlhf",
@@ -25,10 +33,15 @@ ADAPTER = Adapter(
     extra="openrlhf",
     versions=">=0.11.2,<0.12",  # 0.11.2 is tested
     python=">=3.10,<3.13",  # there are wheels for 3.10, 3.11 and 3.12
-    platforms=("linux-x86_64",),  # the tag of its wheels, which hold no compiled code; for others, see the README
+    platforms=(
+        "linux-x86_64",
+    ),  # the tag of its wheels, which hold no compiled code; for others, see the README
     needs=(
         ("vllm", "==0.29.0"),  # an extra of OpenRLHF, which its rollouts need
-        ("flash-attn", "==2.8.3"),  # imported with any attention; has to be built before OpenRLHF is installed
+        (
+            "flash-attn",
+            "==2.8.3",
+        ),  # imported with any attention; has to be built before OpenRLHF is installed
     ),
     install=(
         "pip install torch==2.13.0 ninja packaging wheel",

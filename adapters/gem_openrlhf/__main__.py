@@ -50,18 +50,26 @@ def parse_flags(flags: Sequence[str]) -> tuple[GemConfig | None, list[str], str]
             raise ConfigError(f"--gem.{name} needs a value")
         values[name] = _value(name, text)
     data = values.pop("data", "gem_data.jsonl")
-    return GemConfig.from_dict(values, where="the command line (--gem. flags)") if values else None, settings, data
+    return (
+        GemConfig.from_dict(values, where="the command line (--gem. flags)") if values else None,
+        settings,
+        data,
+    )
 
 
 def _value(name: str, text: str) -> Any:
     kinds = {field.name: str(field.type).split(" | ") for field in fields(GemConfig)}
     # from_dict rejects a name that is not among them
-    if text[:1] not in "[{" and any(kind == "str" or kind.startswith("Literal") for kind in kinds.get(name, ["str"])):
+    if text[:1] not in "[{" and any(
+        kind == "str" or kind.startswith("Literal") for kind in kinds.get(name, ["str"])
+    ):
         return text
     try:
         return json.loads(text)
     except ValueError:
-        raise ConfigError(f"--gem.{name} takes a number, or JSON such as '[1, 2]'; given: {text!r}") from None
+        raise ConfigError(
+            f"--gem.{name} takes a number, or JSON such as '[1, 2]'; given: {text!r}"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -37,8 +37,15 @@ class GemConfig(TrainingConfig):
 
     def labels(self, seeds: Sequence[int]) -> list[str]:
         """The labels of data-set rows: each carries its seed, and the config without seeds."""
-        train, evaluation, held_out = self._carried({}), self._carried(self.eval_env_kwargs), set(self.held_out_seeds)
-        return [f'{{"seed": {seed}, "gem": {evaluation if seed in held_out else train}}}' for seed in seeds]
+        train, evaluation, held_out = (
+            self._carried({}),
+            self._carried(self.eval_env_kwargs),
+            set(self.held_out_seeds),
+        )
+        return [
+            f'{{"seed": {seed}, "gem": {evaluation if seed in held_out else train}}}'
+            for seed in seeds
+        ]
 
     def task_of(self, label: Any) -> Task:
         """The task of a data-set row's label."""
@@ -51,7 +58,9 @@ class GemConfig(TrainingConfig):
         if more_env_kwargs:
             data["env_kwargs"] = {**self.env_kwargs, **more_env_kwargs}
         for name in {"record", "metrics"} & data.keys():
-            data[name] = os.path.abspath(data[name])  # Ray's workers may have another working directory
+            data[name] = os.path.abspath(
+                data[name]
+            )  # Ray's workers may have another working directory
         return json.dumps(data)
 
 
@@ -124,7 +133,9 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
     ]
     if config is not None:
         rejections += [
-            few_samples(config, settings.rollout.n_samples_per_prompt, "--rollout.n_samples_per_prompt"),
+            few_samples(
+                config, settings.rollout.n_samples_per_prompt, "--rollout.n_samples_per_prompt"
+            ),
             long_turns(config, longest, "--data.max_len"),
             (
                 config.max_context is not None and config.max_context > longest,

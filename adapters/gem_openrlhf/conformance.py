@@ -14,7 +14,11 @@ from typing import Any
 
 import ray
 from openrlhf.models import Actor, PolicyLoss
-from openrlhf.trainer.ppo_utils.experience import make_experience_batch, remove_padding_in_sequences, split_experience_batch
+from openrlhf.trainer.ppo_utils.experience import (
+    make_experience_batch,
+    remove_padding_in_sequences,
+    split_experience_batch,
+)
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.launcher import BaseModelActor, RayActorGroup
@@ -36,8 +40,22 @@ __all__ = ["OpenRLHFHarness", "harness", "read_args"]
 
 _LONGEST = 256
 _FLAGS = (
-    *("--actor.model_name_or_path", str(tiny_model_path()), "--actor.num_gpus_per_node", "1", "--vllm.num_engines", "1"),
-    *("--train.agent_func_path", "agent.py", "--data.max_len", str(_LONGEST), "--rollout.micro_batch_size", "2"),
+    *(
+        "--actor.model_name_or_path",
+        str(tiny_model_path()),
+        "--actor.num_gpus_per_node",
+        "1",
+        "--vllm.num_engines",
+        "1",
+    ),
+    *(
+        "--train.agent_func_path",
+        "agent.py",
+        "--data.max_len",
+        str(_LONGEST),
+        "--rollout.micro_batch_size",
+        "2",
+    ),
     *("--algo.advantage.estimator", "reinforce", "--algo.kl.init_coef", "0"),
 )
 
@@ -64,7 +82,9 @@ class OpenRLHFHarness(Harness):
         """Ray actors, to which OpenRLHF sends equal chunks of a batch, in order."""
         return self._split(case, [episode for part in parts for episode in part], ranks=len(parts))
 
-    def _split(self, case: Case, episodes: Sequence[Episode], ranks: int) -> list[list[TrainedSequence]]:
+    def _split(
+        self, case: Case, episodes: Sequence[Episode], ranks: int
+    ) -> list[list[TrainedSequence]]:
         """The sequences each rank receives."""
         group = self._group(ranks)
         micro_batch = 2 if ranks == 1 and len(episodes) > 1 else 1
@@ -72,25 +92,48 @@ class OpenRLHFHarness(Harness):
         ray.get(group.async_run_method_batch(method_name="append", experience=experiences))
         return [list(sequences) for sequences in ray.get(group.async_run_method("sequences"))]
 
-    def _experiences(self, case: Case, episodes: Sequence[Episode], group: Any, micro_batch: int) -> list[Any]:
+    def _experiences(
+        self, case: Case, episodes: Sequence[Episode], group: Any, micro_batch: int
+    ) -> list[Any]:
         """What OpenRLHF's own code makes of the episodes, up to what it sends to the ranks."""
-        args = read_args(*_FLAGS, "--rollout.batch_size", str(len(episodes)), "--rollout.micro_batch_size", str(micro_batch))
+        args = read_args(
+            *_FLAGS,
+            "--rollout.batch_size",
+            str(len(episodes)),
+            "--rollout.micro_batch_size",
+            str(micro_batch),
+        )
         args.algo.advantage.is_correction_level = "token"  # carries logprobs
         config = GemConfig(
-            "game:GuessTheNumber-v0-easy", advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments
+            "game:GuessTheNumber-v0-easy",
+            advantage=case.estimator,
+            gamma=case.gamma,
+            estimator_kwargs=case.arguments,
         )
         tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
         strategy, engine = SimpleNamespace(args=args), _Engine(_Replay(config, episodes))
         prompts = [(["golden"], [f"golden {i}"], [str(i)], [None]) for i in range(len(episodes))]
-        samples, _, _, _ = SamplesGenerator(strategy, prompts, None, tokenizer, [engine]).generate_samples(max_len=_LONGEST)
-        samples.sort(key=lambda sample: int(sample.labels[0].label))  # they arrive in the order in which they finish
+        samples, _, _, _ = SamplesGenerator(
+            strategy, prompts, None, tokenizer, [engine]
+        ).generate_samples(max_len=_LONGEST)
+        samples.sort(
+            key=lambda sample: int(sample.labels[0].label)
+        )  # they arrive in the order in which they finish
         absent: Any = None
-        maker = GemExperienceMaker(group, absent, absent, absent, FixedKLController(0.0), strategy, tokenizer)
+        maker = GemExperienceMaker(
+            group, absent, absent, absent, FixedKLController(0.0), strategy, tokenizer
+        )
         return list(maker.make_experience_batch(samples))
 
     def _group(self, ranks: int) -> Any:
         if not ray.is_initialized():
-            ray.init(address="local", num_cpus=4, num_gpus=0, include_dashboard=False, log_to_driver=False)
+            ray.init(
+                address="local",
+                num_cpus=4,
+                num_gpus=0,
+                include_dashboard=False,
+                log_to_driver=False,
+            )
         if ranks not in self._groups:
             places = placement_group([{"CPU": 1}] * ranks)
             ray.get(places.ready())
@@ -154,11 +197,19 @@ class _RankActor(BaseModelActor):
         model, _ = load_tiny()
         self.actor = Actor(model)
         self.actor.packing_samples = False
-        self.strategy = SimpleNamespace(is_rank_0=lambda: False, ring_attn_group=None, get_grad_norm=lambda actor: 0.0)
+        self.strategy = SimpleNamespace(
+            is_rank_0=lambda: False, ring_attn_group=None, get_grad_norm=lambda actor: 0.0
+        )
         self.items: list[Any] = []
         self.new_batch = True
 
-    def forward(self, sequences: Any, action_mask: Any, attention_mask: Any, mm_train_inputs_list: Any = None) -> Any:
+    def forward(
+        self,
+        sequences: Any,
+        action_mask: Any,
+        attention_mask: Any,
+        mm_train_inputs_list: Any = None,
+    ) -> Any:
         self.new_batch = True
         return self.actor(sequences, action_mask, attention_mask).detach()
 
@@ -185,8 +236,15 @@ class _RankActor(BaseModelActor):
         """The gradient of one update over all sequences, in two micro-batches, by OpenRLHF's own training step."""
         half = (len(self.items) + 1) // 2
         batches = [make_experience_batch(part) for part in (self.items[:half], self.items[half:])]
-        trainer: Any = GemActorTrainer.__new__(GemActorTrainer)  # without the process group and the replay buffer on a GPU
-        trainer.actor, trainer.ema_model, trainer.actor_optim, trainer.aux_loss = self.actor, None, None, False
+        trainer: Any = GemActorTrainer.__new__(
+            GemActorTrainer
+        )  # without the process group and the replay buffer on a GPU
+        trainer.actor, trainer.ema_model, trainer.actor_optim, trainer.aux_loss = (
+            self.actor,
+            None,
+            None,
+            False,
+        )
         trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
         trainer.actor_loss_fn = PolicyLoss()
         trainer.args = SimpleNamespace(
@@ -199,10 +257,16 @@ class _RankActor(BaseModelActor):
         self.strategy.backward = lambda loss, actor, optimizer: (loss / len(batches)).backward()
         self.strategy.optimizer_step = lambda *args, **kwargs: None
         self.actor.zero_grad(set_to_none=True)
-        micro_batches = iter_grad_accum_global_norm(batches, self.strategy, len(batches), lambda batch: batch.action_mask)
+        micro_batches = iter_grad_accum_global_norm(
+            batches, self.strategy, len(batches), lambda batch: batch.action_mask
+        )
         for step, (batch, info) in enumerate(micro_batches):
             trainer.training_step(batch, 0.0, step, info)
-        return {name: p.grad.clone() for name, p in self.actor.model.named_parameters() if p.grad is not None}
+        return {
+            name: p.grad.clone()
+            for name, p in self.actor.model.named_parameters()
+            if p.grad is not None
+        }
 
 
 _Rank = ray.remote(_RankActor)

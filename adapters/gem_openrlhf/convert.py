@@ -32,7 +32,9 @@ class EpisodeLabel:
     sequence: TokenSequence
 
 
-def to_batch(prompt: str, label: str, config: GemConfig, episode: Episode, end_id: int, logprobs: bool) -> dict[str, Any]:
+def to_batch(
+    prompt: str, label: str, config: GemConfig, episode: Episode, end_id: int, logprobs: bool
+) -> dict[str, Any]:
     """The result of an agent executor. `action_ranges` holds the trained turns only; everything else is masked."""
     sequence = one_sequence(episode, end_id, "an agent executor")
     total = float(episode.total_reward or 0.0)  # OpenRLHF needs a number for a failed episode, too
@@ -42,9 +44,13 @@ def to_batch(prompt: str, label: str, config: GemConfig, episode: Episode, end_i
         "images": None,
         "mm_train_inputs": None,
         "reward": total,  # logged; the rewards of the turns are in the episode
-        "scores": total if episode.success is None else float(episode.success),  # what dynamic filtering compares
+        "scores": total
+        if episode.success is None
+        else float(episode.success),  # what dynamic filtering compares
         "observation_tokens": list(sequence.ids),
-        "action_ranges": [(start, end) for turn, start, end in sequence.spans if turn in sequence.trained],
+        "action_ranges": [
+            (start, end) for turn, start, end in sequence.spans if turn in sequence.trained
+        ],
         "rollout_log_probs": list(sequence.logprobs or ()) if logprobs else None,
         "truncated": truncated(episode),
         "extra_logs": {},

@@ -16,14 +16,19 @@ def write_dataset(config: GemConfig, path: str | Path, *, evaluation: bool = Fal
     """Write one row per seed to train on, or to evaluate on, as JSON lines for `--data.prompt_dataset`."""
     seeds = config.held_out_seeds if evaluation else config.train_seeds
     if not seeds:
-        raise ConfigError(f"there are no seeds to write to {path}; set {'eval_seeds' if evaluation else 'seeds'}")
+        raise ConfigError(
+            f"there are no seeds to write to {path}; set {'eval_seeds' if evaluation else 'seeds'}"
+        )
     path = Path(path)
     if path.suffix != ".jsonl":
         raise ConfigError(
             f"OpenRLHF reads the format of a data set from its name, which must end in .jsonl; given: {path.name!r}"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{"input": f"{config.env_id} #{seed}", "label": label} for seed, label in zip(seeds, config.labels(seeds))]
+    rows = [
+        {"input": f"{config.env_id} #{seed}", "label": label}
+        for seed, label in zip(seeds, config.labels(seeds))
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 

@@ -47,18 +47,30 @@ class GemAgentExecutor(AgentExecutorBase):
     ) -> dict[str, Any]:
         """OpenRLHF's contract: a data-set row in, one sequence of at most `max_length` tokens out."""
         if images:
-            raise ConfigError("a data-set row has images, and gem's environments are text only; remove them")
+            raise ConfigError(
+                "a data-set row has images, and gem's environments are text only; remove them"
+            )
         config = config_of(label)
         renderer = self._renderer(config, hf_tokenizer)
         engine = EnginePolicy(llm_engine, sampling_params, renderer.turn_end)
         episode = await play(self._rollout, config, label, engine, renderer, max_length)
         self._records.write(config.record, [episode])
-        return to_batch(prompt, label, config, episode, renderer.turn_end or 0, logprobs=sampling_params.logprobs is not None)
+        return to_batch(
+            prompt,
+            label,
+            config,
+            episode,
+            renderer.turn_end or 0,
+            logprobs=sampling_params.logprobs is not None,
+        )
 
     def _renderer(self, config: GemConfig, tokenizer: Any) -> Renderer:
         """One per chat template: OpenRLHF sends a new copy of the tokenizer with every prompt."""
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
-        key = json.dumps([tokenizer.name_or_path, tokenizer.chat_template, dict(config.template_kwargs)], default=str)
+        key = json.dumps(
+            [tokenizer.name_or_path, tokenizer.chat_template, dict(config.template_kwargs)],
+            default=str,
+        )
         if key not in self._renderers:
             renderer = Renderer(tokenizer, template_kwargs=config.template_kwargs)
             if renderer.turn_end is None:
@@ -75,8 +87,12 @@ class EnginePolicy:
     def __init__(self, engine: Any, params: Any, turn_end: int | None) -> None:
         self.engine = engine
         self.params = copy.deepcopy(params)  # all samples of a prompt share the original
-        self.params.min_tokens = 0  # OpenRLHF's 1 forbids an empty turn: a distribution other than the trained one
-        self.params.stop_token_ids = sorted({*(params.stop_token_ids or ()), *(() if turn_end is None else (turn_end,))})
+        self.params.min_tokens = (
+            0  # OpenRLHF's 1 forbids an empty turn: a distribution other than the trained one
+        )
+        self.params.stop_token_ids = sorted(
+            {*(params.stop_token_ids or ()), *(() if turn_end is None else (turn_end,))}
+        )
 
     @property
     def step(self) -> int:
@@ -95,8 +111,16 @@ class EnginePolicy:
         params.max_tokens = sampling.max_tokens
         output = (await self.engine.generate(list(prompt_ids), params)).outputs[0]
         ids = tuple(output.token_ids)
-        finish = FinishReason.EMPTY if not ids else FinishReason.LENGTH if output.finish_reason == "length" else FinishReason.STOP
-        return Generation(ids, self._logprobs(ids, output.logprobs), finish, versions=(first_step, self.step))
+        finish = (
+            FinishReason.EMPTY
+            if not ids
+            else FinishReason.LENGTH
+            if output.finish_reason == "length"
+            else FinishReason.STOP
+        )
+        return Generation(
+            ids, self._logprobs(ids, output.logprobs), finish, versions=(first_step, self.step)
+        )
 
     def _logprobs(self, ids: tuple[int, ...], per_token: Any) -> tuple[float, ...] | None:
         if self.params.logprobs is None:
@@ -105,14 +129,23 @@ class EnginePolicy:
             raise EngineError(
                 f"vLLM returned {len(per_token or ())} logprobs for {len(ids)} ids; use a version OpenRLHF supports"
             )
-        return tuple(float(candidates[token].logprob) for token, candidates in zip(ids, per_token or ()))
+        return tuple(
+            float(candidates[token].logprob) for token, candidates in zip(ids, per_token or ())
+        )
 
 
 async def play(
-    rollout: Rollout, config: GemConfig, label: str, engine: EnginePolicy, renderer: Renderer, max_length: int
+    rollout: Rollout,
+    config: GemConfig,
+    label: str,
+    engine: EnginePolicy,
+    renderer: Renderer,
+    max_length: int,
 ) -> Episode:
     """Play the episode of one label. An error of the engine ends the run."""
     sampling = engine.sampling(config.max_turn_tokens, max_length)
     warn_if_cut(sampling)
     limits = config.limits(engine.step, max_context=max_length)
-    return await rollout.episode(config.task_of(label), policy=engine, renderer=renderer, sampling=sampling, limits=limits)
+    return await rollout.episode(
+        config.task_of(label), policy=engine, renderer=renderer, sampling=sampling, limits=limits
+    )

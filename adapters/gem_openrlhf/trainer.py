@@ -64,7 +64,9 @@ _LOGGED = {"loss": "policy_loss", "grad_norm": "actor_grad_norm", "kl": "kl", "v
 """Names in the metrics file, and OpenRLHF's names for them."""
 
 
-def train(config: GemConfig | None, settings: Sequence[str], data: str | Path = "gem_data.jsonl") -> None:
+def train(
+    config: GemConfig | None, settings: Sequence[str], data: str | Path = "gem_data.jsonl"
+) -> None:
     """Train with OpenRLHF. `settings`: the command-line flags of `train_ppo_ray`. `data`: where the data set of the config is
     written, which all nodes must be able to read. `config` is None if `--data.prompt_dataset` names a data set that
     `write_dataset` wrote."""
@@ -72,7 +74,9 @@ def train(config: GemConfig | None, settings: Sequence[str], data: str | Path = 
     if config is not None:
         _add_dataset(flags, "--data.prompt_dataset", config, path)
         if config.held_out_seeds:
-            _add_dataset(flags, "--eval.dataset", config, path.with_suffix(".eval.jsonl"), evaluation=True)
+            _add_dataset(
+                flags, "--eval.dataset", config, path.with_suffix(".eval.jsonl"), evaluation=True
+            )
     for name, value in (
         ("--train.agent_func_path", str(_AGENT)),
         ("--data.input_key", "input"),
@@ -134,7 +138,9 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.experience_maker.__class__ = GemExperienceMaker  # constructed inside OpenRLHF's constructor
+        self.experience_maker.__class__ = (
+            GemExperienceMaker  # constructed inside OpenRLHF's constructor
+        )
 
     def init_checkpoint_states(self) -> dict[str, Any]:
         """OpenRLHF's own, the start of training; a resumed run continues to count its updates."""
@@ -144,7 +150,9 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
         self.gem_log = UpdateLog(None if label is None else carried_fields(label).get("metrics"))
         return states
 
-    def train_step(self, rollout_samples: list[Any], global_step: int) -> tuple[dict[str, Any], int]:
+    def train_step(
+        self, rollout_samples: list[Any], global_step: int
+    ) -> tuple[dict[str, Any], int]:
         """OpenRLHF's own, with gem's metrics in its status."""
         self.gem_step = global_step + 1
         self.experience_maker.last_batch = None
@@ -155,7 +163,11 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
                 "the adapter supports"
             )
         episodes, advantage_abs = self.experience_maker.last_batch
-        metrics = {**episodes.means(), "tokens": float(episodes.tokens), "advantage_abs": advantage_abs}
+        metrics = {
+            **episodes.means(),
+            "tokens": float(episodes.tokens),
+            "advantage_abs": advantage_abs,
+        }
         return {**status, **{f"gem/{name}": value for name, value in metrics.items()}}, next_step
 
     def broadcast_to_vllm(self) -> None:
@@ -163,13 +175,19 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
         super().broadcast_to_vllm()
         ray.get([engine.set_gem_step.remote(self.gem_step) for engine in self.vllm_engines])
 
-    def save_logs_and_checkpoints(self, global_step: int, logs_dict: Any = None, client_states: Any = None) -> None:
+    def save_logs_and_checkpoints(
+        self, global_step: int, logs_dict: Any = None, client_states: Any = None
+    ) -> None:
         """OpenRLHF's own, and a line in the metrics file."""
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if self.experience_maker.last_batch is None:  # nothing was trained since the start
             return
         episodes, advantage_abs = self.experience_maker.last_batch
-        numbers = {name: logs_dict[theirs] for name, theirs in _LOGGED.items() if theirs in (logs_dict or {})}
+        numbers = {
+            name: logs_dict[theirs]
+            for name, theirs in _LOGGED.items()
+            if theirs in (logs_dict or {})
+        }
         self.gem_log.write(global_step - 1, episodes, advantage_abs=advantage_abs, **numbers)
 
 
@@ -197,7 +215,9 @@ class GemRolloutActor(_class_of(vllm_engine.RolloutRayActor)):  # type: ignore[m
 class GemActorTrainer(ppo_actor.ActorPPOTrainer):
     """OpenRLHF's optimisation of the policy, which takes sequences without trained tokens, too."""
 
-    def training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> dict[str, Any]:
+    def training_step(
+        self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None
+    ) -> dict[str, Any]:
         """OpenRLHF divides by the trained tokens of an update; here, by at least 1."""
         info = loss_batch_info or get_loss_batch_info(
             self.strategy,
@@ -209,8 +229,13 @@ class GemActorTrainer(ppo_actor.ActorPPOTrainer):
         for name in ("batch_num_tokens", "global_batch_size"):
             info = {**info, name: info[name].masked_fill(info[name] == 0, 1.0)}
         status: dict[str, Any] = super().training_step(experience, kl_ctl, step, info)
-        if not experience.action_mask.any():  # means over no token: their weight is 0, but they would make all others NaN
-            status["metrics"] = {k: v.nan_to_num() if hasattr(v, "nan_to_num") else v for k, v in status["metrics"].items()}
+        if (
+            not experience.action_mask.any()
+        ):  # means over no token: their weight is 0, but they would make all others NaN
+            status["metrics"] = {
+                k: v.nan_to_num() if hasattr(v, "nan_to_num") else v
+                for k, v in status["metrics"].items()
+            }
         return status
 
 
@@ -221,12 +246,19 @@ class GemPolicyActor(_class_of(ppo_actor.PolicyModelActor)):  # type: ignore[mis
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """OpenRLHF's own, with gem's training step."""
         super().init_model_from_pretrained(*args, **kwargs)
-        self.trainer.__class__ = GemActorTrainer  # constructed inside OpenRLHF's method, with a process group
+        self.trainer.__class__ = (
+            GemActorTrainer  # constructed inside OpenRLHF's method, with a process group
+        )
 
 
 _MODEL_GROUPS = "actor_model_group critic_model_group reward_model_group reference_model_group"
 _REPLACED = (
-    (ppo_trainer, "PPOTrainer", GemPPOTrainer, f"pretrain strategy {_MODEL_GROUPS} vllm_engines generate_kwargs"),
+    (
+        ppo_trainer,
+        "PPOTrainer",
+        GemPPOTrainer,
+        f"pretrain strategy {_MODEL_GROUPS} vllm_engines generate_kwargs",
+    ),
     (
         ppo_trainer_async,
         "TrainingActor",
@@ -255,9 +287,15 @@ def put_advantages(experiences: Sequence[Any]) -> tuple[BatchMetrics, float]:
     for experience in experiences:
         labels: list[EpisodeLabel] = experience.labels
         returns = [_returns(label.episode, config.gamma) for label in labels]
-        experience.advantages = _tensor(experience, [per_token(label.sequence, next(numbers)) for label in labels])
-        experience.returns = _tensor(experience, [per_token(label.sequence, each) for label, each in zip(labels, returns)])
-        experience.info["return"] = torch.tensor([float(label.episode.total_reward or 0.0) for label in labels])
+        experience.advantages = _tensor(
+            experience, [per_token(label.sequence, next(numbers)) for label in labels]
+        )
+        experience.returns = _tensor(
+            experience, [per_token(label.sequence, each) for label, each in zip(labels, returns)]
+        )
+        experience.info["return"] = torch.tensor(
+            [float(label.episode.total_reward or 0.0) for label in labels]
+        )
         experience.labels = [label.label for label in labels]
         experience.kl = None  # as OpenRLHF's own method does: it was for the reward
     return BatchMetrics.of(episodes), mean_abs_advantage(episodes, per_turn)
@@ -282,7 +320,10 @@ def _config_of_batch(experiences: Sequence[Any]) -> GemConfig:
                 f"agent.py, or to a file that imports GemAgentExecutor as AgentExecutor. Label: {str(label)[:80]!r}"
             )
     configs: list[GemConfig] = [label.config for label in labels]
-    ways = {(config.advantage, config.gamma, str(sorted(config.estimator_kwargs.items()))) for config in configs}
+    ways = {
+        (config.advantage, config.gamma, str(sorted(config.estimator_kwargs.items())))
+        for config in configs
+    }
     if len(ways) > 1:
         raise ConfigError(
             f"the data sets differ in how advantages are computed: {sorted(ways)}; write them all with one of these"
@@ -298,7 +339,9 @@ def _tensor(experience: Any, rows: Sequence[Sequence[float]]) -> Any:
 
 
 def _returns(episode: Episode, gamma: float) -> list[float]:
-    return [0.0] * len(episode.turns) if episode.failed else discounted_returns(episode.rewards, gamma)
+    return (
+        [0.0] * len(episode.turns) if episode.failed else discounted_returns(episode.rewards, gamma)
+    )
 
 
 def _checked_strategy(get_strategy: Callable[[Any], Any], args: Any) -> Any:
@@ -312,9 +355,13 @@ def _checked_strategy(get_strategy: Callable[[Any], Any], args: Any) -> Any:
     return get_strategy(args)
 
 
-def _add_dataset(flags: list[str], name: str, config: GemConfig, path: Path, evaluation: bool = False) -> None:
+def _add_dataset(
+    flags: list[str], name: str, config: GemConfig, path: Path, evaluation: bool = False
+) -> None:
     if _has(flags, name):
-        raise ConfigError(f"{name} is set, and so is a GemConfig, which writes its own data set; remove one of them")
+        raise ConfigError(
+            f"{name} is set, and so is a GemConfig, which writes its own data set; remove one of them"
+        )
     flags += [name, str(write_dataset(config, path, evaluation=evaluation))]
 
 

@@ -24,7 +24,9 @@ ADAPTER = Adapter(
     versions="==0.0.2",  # the newest release
     python=">=3.10,<3.14",  # RL2's own minimum; torch 2.8, which it pins, ends with 3.13
     platforms=("linux-x86_64",),  # sglang 0.5.2 has GPU kernels for x86_64 only
-    needs=(("sglang-router", ">=0.2.2"),),  # its rollout imports it, RL2's metadata does not list it
+    needs=(
+        ("sglang-router", ">=0.2.2"),
+    ),  # its rollout imports it, RL2's metadata does not list it
     install=(
         "pip install torch==2.8.0 ninja packaging wheel",
         "pip install flash-attn==2.8.3 --no-build-isolation",

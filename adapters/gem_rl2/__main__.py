@@ -33,7 +33,9 @@ def config_of(settings: Any) -> GemConfig:
 
 def main(trainer: Callable[[Any, GemConfig], Any] = GemPPOTrainer) -> None:
     """RL2's `main` with gem's trainer."""
-    if not {"--config-path", "-cp"} & set(sys.argv):  # RL2 looks beside the program, which is another one here
+    if not {"--config-path", "-cp"} & set(
+        sys.argv
+    ):  # RL2 looks beside the program, which is another one here
         sys.argv[1:1] = ["--config-path", str(settings_folder())]
     with patched(rl2_ppo, "PPOTrainer", lambda settings: trainer(settings, config_of(settings))):
         rl2_ppo.main()

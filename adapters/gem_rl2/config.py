@@ -15,7 +15,15 @@ from gem_core.training.config import TrainingConfig
 from gem_core.types import Task
 from gem_rl2 import ADAPTER
 
-__all__ = ["GemConfig", "check_settings", "compose", "longest_sequence", "rejections", "require_release", "settings_folder"]
+__all__ = [
+    "GemConfig",
+    "check_settings",
+    "compose",
+    "longest_sequence",
+    "rejections",
+    "require_release",
+    "settings_folder",
+]
 
 
 @dataclass
@@ -127,5 +135,7 @@ def settings_folder() -> Path:
 def longest_sequence(settings: Any) -> int | None:
     """The most tokens a sequence may have: RL2 ends a run whose longest one does not fit on the devices that share it."""
     actor = settings.actor
-    caps = [cap for cap in (actor.max_length_per_device, actor.max_inference_length_per_device) if cap]
+    caps = [
+        cap for cap in (actor.max_length_per_device, actor.max_inference_length_per_device) if cap
+    ]
     return min(caps) * actor.sp_size * actor.tp_size if caps else None

@@ -20,7 +20,13 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from gem_core.adapter_kit.batch import sequences_or_padding
 from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.harness import Harness, TrainedSequence, free_port, run_rank, start_ranks
+from gem_core.adapter_kit.conformance.harness import (
+    Harness,
+    TrainedSequence,
+    free_port,
+    run_rank,
+    start_ranks,
+)
 from gem_core.adapter_kit.patching import patched
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode, Task
@@ -39,7 +45,9 @@ class _Replay(GemRollout):
     def __init__(self, settings: Any, config: GemConfig, episodes: Sequence[Episode]) -> None:
         self.config, self.episodes, self.recorded = settings, Episodes(config), episodes
         self.worker_url = "http://nowhere"
-        self.device_mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("dp", "tp"))
+        self.device_mesh = init_device_mesh(
+            "cpu", (dist.get_world_size(), 1), mesh_dim_names=("dp", "tp")
+        )
 
     async def episode(self, task: Task, train: bool) -> Episode:
         assert task.seed is not None
@@ -49,7 +57,10 @@ class _Replay(GemRollout):
         """(tensors, cu_seqs); on other ranks than the first, (None, None)."""
         data = [{"extra_info": {"seed": number}} for number in range(len(self.recorded))]
         self._loop = asyncio.new_event_loop()
-        with patched(rl2_rollout, "make_request", lambda *args: None, "url endpoint payload"), closing(self._loop):
+        with (
+            patched(rl2_rollout, "make_request", lambda *args: None, "url endpoint payload"),
+            closing(self._loop),
+        ):
             batch: tuple[Any, Any] = self(data, True, 1)
             return batch
 
@@ -60,7 +71,11 @@ class _GradientActor(UnshardedActor):
     gradient: dict[str, Any]
 
     def optimizer_step(self) -> float:
-        self.gradient = {n: p.grad.detach().clone() for n, p in self.model.named_parameters() if p.grad is not None}
+        self.gradient = {
+            n: p.grad.detach().clone()
+            for n, p in self.model.named_parameters()
+            if p.grad is not None
+        }
         return 0.0
 
 
@@ -83,9 +98,13 @@ class RL2Harness(Harness):
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Two processes under gloo. RL2 plays and computes advantages on one rank and scatters sequences by length, so they are
         sorted back to the parts they belong to."""
-        scattered: list[list[TrainedSequence]] = start_ranks("gem_rl2.conformance", [case] * len(parts))
+        scattered: list[list[TrainedSequence]] = start_ranks(
+            "gem_rl2.conformance", [case] * len(parts)
+        )
         if not all(any(any(sequence.mask) for sequence in sequences) for sequences in scattered):
-            raise RuntimeError(f"RL2 left a rank without a trained sequence: {[len(sequences) for sequences in scattered]}")
+            raise RuntimeError(
+                f"RL2 left a rank without a trained sequence: {[len(sequences) for sequences in scattered]}"
+            )
         return in_order([sequence for sequences in scattered for sequence in sequences], parts)
 
     def _batch(self, run: _Run) -> Any:
@@ -122,7 +141,10 @@ class _Run(ExitStack):
         )
         prepare_settings(self.settings, self.config, folder)
         OmegaConf.resolve(self.settings)
-        self.settings.rollout.responses_per_prompt, self.settings.rollout.dynamic_filtering = 1, False
+        self.settings.rollout.responses_per_prompt, self.settings.rollout.dynamic_filtering = (
+            1,
+            False,
+        )
         self.enter_context(without_cuda())
         self.enter_context(patched(wandb, "log", lambda *args, **kwargs: None))
         return self
@@ -131,7 +153,9 @@ class _Run(ExitStack):
         """RL2's batch with advantages; None on other ranks than the first."""
         rollout = _Replay(self.settings.rollout, self.config, self.case.episodes)
         tensors, cu_seqs = rollout.batch()
-        self.enter_context(patched_trainer(rollout.episodes, "config raw_tensor_dict cu_seqs step", [rl2_actor]))
+        self.enter_context(
+            patched_trainer(rollout.episodes, "config raw_tensor_dict cu_seqs step", [rl2_actor])
+        )
         if dist.get_rank() == 0:
             rl2_ppo.compute_advantages(self.settings.adv, tensors, cu_seqs, 1)
         return tensors
@@ -162,14 +186,21 @@ def sequences_in(batches: Sequence[Mapping[str, Any]]) -> list[TrainedSequence]:
     return sequences
 
 
-def in_order(sequences: Sequence[TrainedSequence], parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
+def in_order(
+    sequences: Sequence[TrainedSequence], parts: Sequence[Sequence[Episode]]
+) -> list[list[TrainedSequence]]:
     """The sequences of each part's episodes, in their order. Sequences of no part follow the last one."""
     left = list(sequences)
     ordered: list[list[TrainedSequence]] = []
     for part in parts:
         ordered.append([])
-        for played in (sequence for episode in part for sequence in sequences_or_padding(episode, 0)):
-            index = next((i for i, sequence in enumerate(left) if list(sequence.ids) == list(played.ids)), None)
+        for played in (
+            sequence for episode in part for sequence in sequences_or_padding(episode, 0)
+        ):
+            index = next(
+                (i for i, sequence in enumerate(left) if list(sequence.ids) == list(played.ids)),
+                None,
+            )
             if index is not None:
                 ordered[-1].append(left.pop(index))
     ordered[-1] += left
@@ -179,7 +210,12 @@ def in_order(sequences: Sequence[TrainedSequence], parts: Sequence[Sequence[Epis
 def start_gloo() -> None:
     """Start a process group on the CPU, of this process alone unless the environment names others."""
     if not dist.is_initialized():
-        for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}.items():
+        for name, value in {
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }.items():
             os.environ.setdefault(name, value)
         dist.init_process_group("gloo")
 

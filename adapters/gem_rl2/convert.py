@@ -22,7 +22,10 @@ def to_batch(episode: Episode, end_id: int) -> list[StateDict]:
             "states": list(sequence.ids),
             "actions": actions_of(sequence),
             "action_mask": list(sequence.mask),
-            "logps": [p if m else 0.0 for p, m in zip(sequence.logprobs or [0.0] * len(sequence.ids), sequence.mask)],
+            "logps": [
+                p if m else 0.0
+                for p, m in zip(sequence.logprobs or [0.0] * len(sequence.ids), sequence.mask)
+            ],
             "rewards": _at_turn_ends(sequence, rewards),
         }
         for sequence in sequences_or_padding(episode, end_id)
@@ -43,7 +46,8 @@ def generation_metrics(episode: Episode) -> dict[str, list[Any]]:
     """What RL2 logs of each generation."""
     return {
         "response_length": [len(turn.action_ids) for turn in episode.turns] or [0],
-        "length_clip_ratio": [turn.finish is FinishReason.LENGTH for turn in episode.turns] or [False],
+        "length_clip_ratio": [turn.finish is FinishReason.LENGTH for turn in episode.turns]
+        or [False],
     }
 
 

@@ -64,4 +64,6 @@ class Ledger:
 
 def numbered(number: int, sequences: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """RL2's tensors of an episode's sequences, with the number of the episode."""
-    return [{**sequence, _NUMBER: torch.full_like(sequence["states"], number)} for sequence in sequences]
+    return [
+        {**sequence, _NUMBER: torch.full_like(sequence["states"], number)} for sequence in sequences
+    ]

@@ -43,7 +43,9 @@ from gem_rl2.trainer import patched_trainer, process_group, write_data
 
 __all__ = ["MainBranchTrainer", "check_settings", "compose", "generate_function", "train"]
 
-rl2_rollout: Any = import_module("RL2.workers.rollout")  # Any: a type checker reads the module of the release
+rl2_rollout: Any = import_module(
+    "RL2.workers.rollout"
+)  # Any: a type checker reads the module of the release
 _ACTORS = ("RL2.workers.fsdp.actor", "RL2.workers.megatron.actor")
 
 
@@ -59,7 +61,9 @@ def train(config: GemConfig, settings: Sequence[str]) -> MainBranchTrainer:
 def generate_function(config: GemConfig) -> Callable[..., Any]:
     """For an environment file, trained with RL2's own advantages: `generate = generate_function(GemConfig(...))`."""
     if config.schedule is not None and len(config.schedule.rounds) > 1:
-        raise ConfigError("an environment file does not know the step, so its horizon cannot grow; use MainBranchTrainer")
+        raise ConfigError(
+            "an environment file does not know the step, so its horizon cannot grow; use MainBranchTrainer"
+        )
     episodes = PausableEpisodes(config)
 
     async def generate(config: Any, tokenizer: Any, router_url: str, sample: Any) -> None:
@@ -71,8 +75,12 @@ def generate_function(config: GemConfig) -> Callable[..., Any]:
 
 def compose(overrides: Sequence[str] = ()) -> Any:
     """RL2's own PPO settings, changed as on its command line."""
-    with hydra.initialize_config_dir(str(settings_folder()), version_base=None):  # RL2 asks hydra which backend was chosen
-        HydraConfig.instance().set_config(hydra.compose("ppo", overrides=list(overrides), return_hydra_config=True))
+    with hydra.initialize_config_dir(
+        str(settings_folder()), version_base=None
+    ):  # RL2 asks hydra which backend was chosen
+        HydraConfig.instance().set_config(
+            hydra.compose("ppo", overrides=list(overrides), return_hydra_config=True)
+        )
         return hydra.compose("ppo", overrides=list(overrides))
 
 
@@ -98,7 +106,9 @@ def _release_names(settings: Any) -> Any:
         trainer=settings.trainer,
         train_data=data,
         test_data=rollout.test,
-        rollout=SimpleNamespace(env_path=rollout.env_path, max_turns=1, train_sampling_params=data.sampling_params),
+        rollout=SimpleNamespace(
+            env_path=rollout.env_path, max_turns=1, train_sampling_params=data.sampling_params
+        ),
         actor=SimpleNamespace(
             kl=actor.kl,
             max_length_per_device=actor.max_length_per_device,
@@ -118,7 +128,9 @@ class MainBranchTrainer(rl2_ppo.PPOTrainer):
         self.gem_config = config
         self._folder = tempfile.TemporaryDirectory(prefix="gem_rl2_")
         prepare_settings(settings, config, self._folder.name)
-        rollout = partial(MainBranchRollout, config=config, max_context=longest_sequence(_release_names(settings)))
+        rollout = partial(
+            MainBranchRollout, config=config, max_context=longest_sequence(_release_names(settings))
+        )
         with patched(rl2_ppo, "initialize_rollout", rollout, "config"):
             super().__init__(settings)
 
@@ -148,7 +160,9 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
     """RL2's rollout with gem's episodes."""
 
     def __init__(self, settings: Any, config: GemConfig, max_context: int | None = None) -> None:
-        context = min(filter(None, (max_context, server_context(settings.server_args))), default=None)
+        context = min(
+            filter(None, (max_context, server_context(settings.server_args))), default=None
+        )
         self.episodes = PausableEpisodes(config, context)
         with (
             patched(rl2_rollout, "RouterArgs", own_metrics_port(rl2_rollout.RouterArgs)),
@@ -161,7 +175,10 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
 
     async def __call__(self, train: bool, step: int) -> Any:
         self.episodes.updates = step - 1 if train else step
-        request, to_tensors = rl2_rollout.async_request, rl2_rollout.SampleGroup.to_all_tensor_dicts_and_metrics
+        request, to_tensors = (
+            rl2_rollout.async_request,
+            rl2_rollout.SampleGroup.to_all_tensor_dicts_and_metrics,
+        )
 
         def noticing(url: Any, endpoint: str, *args: Any, **kwargs: Any) -> Any:
             if endpoint == "pause_generation":
@@ -170,7 +187,10 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
 
         def with_numbers(group: Any) -> Any:
             of_samples, metrics = to_tensors(group)
-            return [numbered(s.sample["gem"], sequences) for s, sequences in zip(group.samples, of_samples)], metrics
+            return [
+                numbered(s.sample["gem"], sequences)
+                for s, sequences in zip(group.samples, of_samples)
+            ], metrics
 
         with (
             patched(rl2_rollout, "async_request", noticing),
@@ -220,7 +240,9 @@ class PausablePolicy(EnginePolicy):
         logprobs: list[float] = []
         while True:
             await self._gate.opened()
-            new_ids, new_logprobs, reason = await self.request([*prompt_ids, *ids], sampling.max_tokens - len(ids))
+            new_ids, new_logprobs, reason = await self.request(
+                [*prompt_ids, *ids], sampling.max_tokens - len(ids)
+            )
             ids += new_ids
             logprobs += new_logprobs
             if reason != "abort" or len(ids) >= sampling.max_tokens:
@@ -240,8 +262,12 @@ class OwnedLedger(Ledger):
         self._owners[number] = weakref.ref(owner)
 
     def forget(self) -> None:
-        self._owners = {number: owner for number, owner in self._owners.items() if owner() is not None}
-        self._waiting = {number: episode for number, episode in self._waiting.items() if number in self._owners}
+        self._owners = {
+            number: owner for number, owner in self._owners.items() if owner() is not None
+        }
+        self._waiting = {
+            number: episode for number, episode in self._waiting.items() if number in self._owners
+        }
 
 
 class PausableEpisodes(Episodes):
@@ -260,10 +286,14 @@ class PausableEpisodes(Episodes):
         if sample.status == status.DONE:
             return
         self.gate.open()  # RL2 generates, or it would not ask
-        number = sample.sample.setdefault("gem", next(self.numbers))  # RL2 writes a sample as JSON: no task in it
+        number = sample.sample.setdefault(
+            "gem", next(self.numbers)
+        )  # RL2 writes a sample as JSON: no task in it
         if number not in self._running:
             task = self.config.task_of(sample.sample, number)
-            self._running[number] = asyncio.ensure_future(self.episode(task, config, tokenizer, router_url))
+            self._running[number] = asyncio.ensure_future(
+                self.episode(task, config, tokenizer, router_url)
+            )
         playing, sample.status = self._running[number], status.RUNNING
         paused = asyncio.ensure_future(self.gate.closed())
         try:
@@ -283,7 +313,11 @@ class PausableEpisodes(Episodes):
         turn_end = self.prepare(tokenizer).turn_end
         params: Any = OmegaConf.to_container(config.sampling_params)
         engine = (_ask(router_url), params, lambda: self.updates, turn_end)
-        policy = PausablePolicy(self.gate, *engine) if config.get("partial_rollout", False) else EnginePolicy(*engine)
+        policy = (
+            PausablePolicy(self.gate, *engine)
+            if config.get("partial_rollout", False)
+            else EnginePolicy(*engine)
+        )
         return await play(self, task, policy, params)
 
     def forget(self) -> None:
@@ -304,11 +338,15 @@ class PausableEpisodes(Episodes):
         self.ledger.add(number, episode)
         self.ledger.own(number, sample)
         sample.state_dicts, sample.turn = to_batch(episode, self.end_id), len(episode.turns)
-        sample.state_text = tokenizer.decode(sample.state_dicts[-1]["states"], skip_special_tokens=False)
+        sample.state_text = tokenizer.decode(
+            sample.state_dicts[-1]["states"], skip_special_tokens=False
+        )
         for name, values in generation_metrics(episode).items():
             sample.metrics[name].extend(values)
         sample.metrics["turns"].append(len(episode.turns))
-        sample.metrics["rewards"].append(episode.total_reward or 0.0)  # RL2 needs a number for a failed episode, too
+        sample.metrics["rewards"].append(
+            episode.total_reward or 0.0
+        )  # RL2 needs a number for a failed episode, too
 
 
 def announced_as_worker(request: Callable[..., Any]) -> Callable[..., Any]:
@@ -325,7 +363,9 @@ def announced_as_worker(request: Callable[..., Any]) -> Callable[..., Any]:
     return sync_request
 
 
-def _wait_for_worker(request: Callable[..., Any], url: str, worker: str, seconds: float = 120.0) -> None:
+def _wait_for_worker(
+    request: Callable[..., Any], url: str, worker: str, seconds: float = 120.0
+) -> None:
     """The router uses a server once it has seen it healthy; a request before that would fail."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -333,7 +373,9 @@ def _wait_for_worker(request: Callable[..., Any], url: str, worker: str, seconds
         if any(each.get("url") == worker and each.get("is_healthy") for each in known):
             return
         time.sleep(0.2)
-    raise EngineError(f"the router at {url} did not accept the server {worker} within {seconds:.0f} s")
+    raise EngineError(
+        f"the router at {url} did not accept the server {worker} within {seconds:.0f} s"
+    )
 
 
 def _ask(router_url: str) -> Ask:

@@ -32,7 +32,16 @@ from gem_rl2.config import GemConfig
 from gem_rl2.convert import generation_metrics, to_batch
 from gem_rl2.ledger import Ledger, numbered
 
-__all__ = ["Ask", "EnginePolicy", "Episodes", "GemRollout", "ServerError", "own_metrics_port", "play", "server_context"]
+__all__ = [
+    "Ask",
+    "EnginePolicy",
+    "Episodes",
+    "GemRollout",
+    "ServerError",
+    "own_metrics_port",
+    "play",
+    "server_context",
+]
 
 Ask = Callable[[list[int], dict[str, Any]], Awaitable[Any]]
 """RL2's own request to its router: prompt ids and sampling parameters in, SGLang's answer out."""
@@ -45,12 +54,20 @@ class ServerError(GemError, ConnectionError):
 class EnginePolicy:
     """RL2's router of SGLang servers as a policy."""
 
-    def __init__(self, ask: Ask, params: Mapping[str, Any], updates: Callable[[], int], turn_end: int | None = None) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        params: Mapping[str, Any],
+        updates: Callable[[], int],
+        turn_end: int | None = None,
+    ) -> None:
         """`params`: RL2's sampling parameters. `updates`: the number of finished updates, which is the version of the weights.
         `turn_end`: the token that ends a turn in the chat template, where it is not the model's end token."""
         self._ask, self._params, self.updates = ask, dict(params), updates
         if turn_end is not None:
-            self._params["stop_token_ids"] = sorted({turn_end, *(self._params.get("stop_token_ids") or ())})
+            self._params["stop_token_ids"] = sorted(
+                {turn_end, *(self._params.get("stop_token_ids") or ())}
+            )
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """The sampled ids of one turn with SGLang's logprobs."""
@@ -60,25 +77,47 @@ class EnginePolicy:
             raise EngineError("RL2's server aborted a generation; the server's log shows why")
         return self.generation(ids, logprobs, reason, version)
 
-    async def request(self, prompt_ids: Sequence[int], max_tokens: int) -> tuple[list[int], list[float], str]:
+    async def request(
+        self, prompt_ids: Sequence[int], max_tokens: int
+    ) -> tuple[list[int], list[float], str]:
         """(ids, logprobs, finish reason) of one request; SGLang's `abort` is for the caller."""
-        answer = await self._ask(list(prompt_ids), {**self._params, "max_new_tokens": max_tokens, "no_stop_trim": True})
+        answer = await self._ask(
+            list(prompt_ids), {**self._params, "max_new_tokens": max_tokens, "no_stop_trim": True}
+        )
         try:
             meta = answer["meta_info"]
             reason = meta["finish_reason"]
-            tokens = meta.get("output_token_logprobs") or []  # may be missing where nothing was sampled
-            result = [int(token[1]) for token in tokens], [float(token[0]) for token in tokens], str(reason["type"])
+            tokens = (
+                meta.get("output_token_logprobs") or []
+            )  # may be missing where nothing was sampled
+            result = (
+                [int(token[1]) for token in tokens],
+                [float(token[0]) for token in tokens],
+                str(reason["type"]),
+            )
         except (KeyError, TypeError, IndexError) as error:
-            raise ServerError(f"RL2's server answered without a generation: {str(answer)[:300]}") from error
+            raise ServerError(
+                f"RL2's server answered without a generation: {str(answer)[:300]}"
+            ) from error
         if reason.get("status_code"):  # such as a prompt beyond the server's context
             raise EngineError(f"RL2's server rejected a request: {str(reason)[:300]}")
         if meta.get("completion_tokens") and not tokens:
-            raise EngineError(f"RL2's server answered without logprobs and ids: {str(answer)[:300]}")
+            raise EngineError(
+                f"RL2's server answered without logprobs and ids: {str(answer)[:300]}"
+            )
         return result
 
-    def generation(self, ids: Sequence[int], logprobs: Sequence[float], reason: str, version: int) -> Generation:
+    def generation(
+        self, ids: Sequence[int], logprobs: Sequence[float], reason: str, version: int
+    ) -> Generation:
         """The turn that began with the weights of `version`."""
-        finish = FinishReason.STOP if reason == "stop" else FinishReason.LENGTH if ids else FinishReason.EMPTY
+        finish = (
+            FinishReason.STOP
+            if reason == "stop"
+            else FinishReason.LENGTH
+            if ids
+            else FinishReason.EMPTY
+        )
         return Generation(tuple(ids), tuple(logprobs), finish, versions=(version, self.updates()))
 
 
@@ -125,7 +164,9 @@ class Episodes:
             return
         send_event("batch_end", episodes=episodes)
         self.metrics = BatchMetrics.of(episodes)
-        gather_and_log({f"gem/{name}/{suffix}": [value] for name, value in self.metrics.means().items()}, step)
+        gather_and_log(
+            {f"gem/{name}/{suffix}": [value] for name, value in self.metrics.means().items()}, step
+        )
 
     def close(self) -> None:
         """Close environments and records."""
@@ -133,7 +174,9 @@ class Episodes:
         self._records.close()
 
 
-async def play(episodes: Episodes, task: Task, policy: EnginePolicy, params: Mapping[str, Any]) -> Episode:
+async def play(
+    episodes: Episodes, task: Task, policy: EnginePolicy, params: Mapping[str, Any]
+) -> Episode:
     """Play one task with RL2's sampling parameters. An error of its servers ends the run; one of the environment, the episode."""
     config = episodes.config
     sampling = Sampling(
@@ -144,7 +187,9 @@ async def play(episodes: Episodes, task: Task, policy: EnginePolicy, params: Map
     )
     warn_if_cut(sampling)
     limits = config.limits(episodes.updates, max_context=episodes.max_context)
-    episode = await episodes.rollout.episode(task, policy=policy, renderer=episodes.renderer, sampling=sampling, limits=limits)
+    episode = await episodes.rollout.episode(
+        task, policy=policy, renderer=episodes.renderer, sampling=sampling, limits=limits
+    )
     episodes.finish(episode)
     return episode
 
@@ -156,7 +201,10 @@ class GemRollout(rl2_rollout.Rollout):
         """`settings`: the section `rollout`. `max_context`: the most tokens a sequence may have in the loss."""
         from RL2.utils import sglang
 
-        self.episodes = Episodes(config, min(filter(None, (max_context, server_context(settings.server_args))), default=None))
+        self.episodes = Episodes(
+            config,
+            min(filter(None, (max_context, server_context(settings.server_args))), default=None),
+        )
         before = set(multiprocessing.active_children())
         try:
             with patched(sglang, "RouterArgs", own_metrics_port(sglang.RouterArgs)):
@@ -177,7 +225,9 @@ class GemRollout(rl2_rollout.Rollout):
         asyncio.set_event_loop(self._loop)  # RL2 takes the thread's own, which need not exist
 
         def log(metrics: dict[str, list[Any]], step: int) -> None:
-            gather_and_log({name: values for name, values in metrics.items() if values}, step)  # RL2 divides by their number
+            gather_and_log(
+                {name: values for name, values in metrics.items() if values}, step
+            )  # RL2 divides by their number
 
         with patched(rl2_rollout, "gather_and_log", log, "metrics step device_mesh metrics_to_sum"):
             batch = super().__call__(data_list, train, step)
@@ -192,7 +242,10 @@ class GemRollout(rl2_rollout.Rollout):
         episode = await self.episode(episodes.config.task_of(data, number), train)
         if train:
             episodes.ledger.add(number, episode)
-        tensors = [rl2_rollout.state_dict_to_tensor_dict(sequence) for sequence in to_batch(episode, episodes.end_id)]
+        tensors = [
+            rl2_rollout.state_dict_to_tensor_dict(sequence)
+            for sequence in to_batch(episode, episodes.end_id)
+        ]
         metrics = generation_metrics(episode)
         metrics["n_turns"] = [] if episode.failed else [len(episode.turns)]
         metrics["scores"] = [] if episode.failed else [episode.total_reward]
@@ -200,8 +253,13 @@ class GemRollout(rl2_rollout.Rollout):
 
     async def episode(self, task: Task, train: bool) -> Episode:
         """Play one task."""
-        episodes, params = self.episodes, self.train_sampling_params if train else self.test_sampling_params
-        policy = EnginePolicy(self._ask, params, lambda: episodes.updates, episodes.prepare(self.tokenizer).turn_end)
+        episodes, params = (
+            self.episodes,
+            self.train_sampling_params if train else self.test_sampling_params,
+        )
+        policy = EnginePolicy(
+            self._ask, params, lambda: episodes.updates, episodes.prepare(self.tokenizer).turn_end
+        )
         return await play(episodes, task, policy, params)
 
     async def _ask(self, ids: list[int], params: dict[str, Any]) -> Any:
@@ -222,7 +280,9 @@ class GemRollout(rl2_rollout.Rollout):
         await self.episodes.rollout.pool.rest()
 
 
-GemRollout.__name__ = "Rollout"  # by this name RL2 recognises, when it resumes, the worker whose weights to update
+GemRollout.__name__ = (
+    "Rollout"  # by this name RL2 recognises, when it resumes, the worker whose weights to update
+)
 
 
 def own_metrics_port(router_args: Callable[..., Any]) -> Callable[..., Any]:
@@ -238,7 +298,9 @@ def server_context(server_args: Any) -> int | None:
 
     if server_args.get("context_length"):
         return int(server_args.context_length)
-    return model_context(AutoConfig.from_pretrained(server_args.model_path, trust_remote_code=True))  # as RL2 loads it
+    return model_context(
+        AutoConfig.from_pretrained(server_args.model_path, trust_remote_code=True)
+    )  # as RL2 loads it
 
 
 def _terminate(processes: Any) -> None:

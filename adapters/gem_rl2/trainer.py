@@ -73,7 +73,9 @@ class GemPPOTrainer(rl2_ppo.PPOTrainer):
         import RL2.workers.actor as rl2_actor
 
         try:
-            with patched_trainer(self.rollout.episodes, "config raw_tensor_dict cu_seqs step", [rl2_actor]):
+            with patched_trainer(
+                self.rollout.episodes, "config raw_tensor_dict cu_seqs step", [rl2_actor]
+            ):
                 super().train()
         finally:
             self.rollout.close()
@@ -93,7 +95,10 @@ def write_data(config: GemConfig, folder: Path) -> tuple[str, str]:
     paths = folder / "train.jsonl", folder / "test.jsonl"
     held_out = config.held_out_seeds or [max([FIRST_HELD_OUT_SEED, *config.train_seeds]) + 1]
     for path, seeds in zip(paths, (config.train_seeds, held_out)):
-        path.write_text("".join(json.dumps({"extra_info": {"seed": seed}}) + "\n" for seed in seeds), encoding="utf-8")
+        path.write_text(
+            "".join(json.dumps({"extra_info": {"seed": seed}}) + "\n" for seed in seeds),
+            encoding="utf-8",
+        )
     return str(paths[0]), str(paths[1])
 
 
@@ -118,10 +123,16 @@ def patched_trainer(episodes: Episodes, parameters: str, actors: Sequence[Any]) 
         put_advantages(episodes, batch, cu_seqs, step)
 
     with ExitStack() as patches:
-        patches.enter_context(patched(rl2_ppo, "compute_advantages", compute_advantages, parameters))
+        patches.enter_context(
+            patched(rl2_ppo, "compute_advantages", compute_advantages, parameters)
+        )
         for actor in actors:
             patches.enter_context(patched(actor, "count_total", _at_least_one(actor.count_total)))
-            patches.enter_context(patched(actor, "rank0_log", _logged(actor.rank0_log, episodes, updates), "metrics step"))
+            patches.enter_context(
+                patched(
+                    actor, "rank0_log", _logged(actor.rank0_log, episodes, updates), "metrics step"
+                )
+            )
         yield
 
 
@@ -136,12 +147,16 @@ def put_advantages(episodes: Episodes, batch: dict[str, Any], cu_seqs: Any, step
             tokens = torch.tensor(per_token(sequence, numbers), dtype=torch.float32)
             advantages[row, : len(tokens)] = tokens
     batch["advantages"] = advantages
-    episodes.metrics = replace(episodes.metrics, tokens=BatchMetrics.of(trained).tokens)  # RL2 may have dropped groups
+    episodes.metrics = replace(
+        episodes.metrics, tokens=BatchMetrics.of(trained).tokens
+    )  # RL2 may have dropped groups
     episodes.advantage_abs = mean_abs_advantage(trained, per_turn)
     wandb.log({"gem/advantage_abs": episodes.advantage_abs}, step=step)
 
 
-def check_batch(batch: Mapping[str, Any], cu_seqs: Any, episodes: Sequence[Episode], end_id: int) -> None:
+def check_batch(
+    batch: Mapping[str, Any], cu_seqs: Any, episodes: Sequence[Episode], end_id: int
+) -> None:
     """Raise `BatchMismatchError` unless the batch for the loss holds the ids and the loss mask that were played."""
     for trajectory, (episode, (start, end)) in enumerate(zip(episodes, pairwise(cu_seqs.tolist()))):
         sequences = sequences_or_padding(episode, end_id)
@@ -152,23 +167,44 @@ def check_batch(batch: Mapping[str, Any], cu_seqs: Any, episodes: Sequence[Episo
             )
         for row, sequence in enumerate(sequences, start):
             where, mask = f"sequence {row} of RL2's batch", batch["action_mask"][row].tolist()
-            check_sequence(where, batch["states"][row].tolist(), mask, sequence.ids[:-1], sequence.mask[1:])
-            check_sequence(where, batch["actions"][row].tolist(), mask, actions_of(sequence)[1:], sequence.mask[1:])
+            check_sequence(
+                where, batch["states"][row].tolist(), mask, sequence.ids[:-1], sequence.mask[1:]
+            )
+            check_sequence(
+                where,
+                batch["actions"][row].tolist(),
+                mask,
+                actions_of(sequence)[1:],
+                sequence.mask[1:],
+            )
 
 
 def _at_least_one(count_total: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*args: Any, **kwargs: Any) -> Any:
         total = count_total(*args, **kwargs)
-        return tuple(max(number, 1) for number in total) if isinstance(total, tuple) else max(total, 1)
+        return (
+            tuple(max(number, 1) for number in total) if isinstance(total, tuple) else max(total, 1)
+        )
 
     return counted
 
 
-def _logged(rank0_log: Callable[..., None], episodes: Episodes, updates: UpdateLog) -> Callable[..., None]:
+def _logged(
+    rank0_log: Callable[..., None], episodes: Episodes, updates: UpdateLog
+) -> Callable[..., None]:
     def log(metrics: Mapping[str, Sequence[float]], step: int) -> None:
         rank0_log(metrics, step)
         if dist.get_rank() == 0:
-            loss, grad_norm = (sum(values) / len(values) for values in (metrics["actor/loss"], metrics["actor/grad_norm"]))
-            updates.write(step - 1, episodes.metrics, advantage_abs=episodes.advantage_abs, loss=loss, grad_norm=grad_norm)
+            loss, grad_norm = (
+                sum(values) / len(values)
+                for values in (metrics["actor/loss"], metrics["actor/grad_norm"])
+            )
+            updates.write(
+                step - 1,
+                episodes.metrics,
+                advantage_abs=episodes.advantage_abs,
+                loss=loss,
+                grad_norm=grad_norm,
+            )
 
     return log

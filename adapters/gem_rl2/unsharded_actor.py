@@ -26,15 +26,23 @@ class UnshardedActor(Actor):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.config, self.train = config.copy(), train
-        self.config.offload_model = self.config.offload_optimizer = False  # which moves FSDP's shards
+        self.config.offload_model = self.config.offload_optimizer = (
+            False  # which moves FSDP's shards
+        )
         self.tokenizer = AutoTokenizer.from_pretrained(config.model_name)
         self.dp_size = torch.distributed.get_world_size()
         kind = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device_mesh = init_device_mesh(kind, (self.dp_size, 1, 1), mesh_dim_names=("dp", "sp", "tp"))
-        model = AutoModelForCausalLM.from_pretrained(config.model_name, dtype=torch.float32, attn_implementation="sdpa")
+        self.device_mesh = init_device_mesh(
+            kind, (self.dp_size, 1, 1), mesh_dim_names=("dp", "sp", "tp")
+        )
+        model = AutoModelForCausalLM.from_pretrained(
+            config.model_name, dtype=torch.float32, attn_implementation="sdpa"
+        )
         self.model = model.to(torch.cuda.current_device())
         object.__setattr__(self.model, "module", self.model)  # FSDP's name for the model it wraps
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), lr=config.lr, weight_decay=config.weight_decay
+        )
         self.scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, factor=1.0)
 
 

@@ -35,7 +35,11 @@ class GemConfig(TrainingConfig):
 
     def task_of(self, prompt: Any, index: int = 0) -> Task:
         """The task of a prompt, which carries its seed because TRL passes nothing else to a rollout function."""
-        carried = prompt[-1].get("gem") if isinstance(prompt, list) and prompt and isinstance(prompt[-1], dict) else None
+        carried = (
+            prompt[-1].get("gem")
+            if isinstance(prompt, list) and prompt and isinstance(prompt[-1], dict)
+            else None
+        )
         if not carried or "seed" not in carried:
             raise ConfigError(
                 "a prompt carries no gem task; train on trainer_kwargs(config)['train_dataset'], or give each prompt's last "
@@ -51,7 +55,11 @@ def check_settings(settings: Any, config: GemConfig) -> None:
     trainer = settings
     args, per_turn = trainer.args, hasattr(trainer, "gem_config")
     weighted = zip(trainer.reward_funcs, trainer.reward_weights.tolist())
-    others = [getattr(f, "__name__", type(f).__name__) for f, weight in weighted if f is not episode_return and weight]
+    others = [
+        getattr(f, "__name__", type(f).__name__)
+        for f, weight in weighted
+        if f is not episode_return and weight
+    ]
     reject(
         [
             (
@@ -60,7 +68,8 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "GemConfig(on_cut='mask') to mask only the cut turn",
             ),
             (
-                bool(getattr(trainer, "tools", None)) or getattr(trainer, "environments", None) is not None,
+                bool(getattr(trainer, "tools", None))
+                or getattr(trainer, "environments", None) is not None,
                 "GRPOTrainer(tools=...) and environment_factory make TRL ignore the loss mask of a rollout function; remove "
                 "them, and name tools in GemConfig(tools=...)",
             ),
@@ -69,7 +78,10 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "use_liger_kernel=True takes one advantage per sequence; set it to False for per-turn advantages",
             ),
             (
-                per_turn and any(base.__name__ in _ONE_ADVANTAGE_PER_SEQUENCE for base in type(trainer).__mro__),
+                per_turn
+                and any(
+                    base.__name__ in _ONE_ADVANTAGE_PER_SEQUENCE for base in type(trainer).__mro__
+                ),
                 f"{type(trainer).__name__} assumes one advantage per sequence; use GRPOTrainer for per-turn advantages",
             ),
             (

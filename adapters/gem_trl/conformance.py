@@ -48,7 +48,11 @@ class TRLHarness(Harness):
         trainer.model.zero_grad(set_to_none=True)
         trainer.current_gradient_accumulation_steps = 1
         trainer._compute_loss(trainer.model, out).backward()
-        return {name: p.grad.detach().clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
+        return {
+            name: p.grad.detach().clone()
+            for name, p in trainer.model.named_parameters()
+            if p.grad is not None
+        }
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Two processes under accelerate and gloo, each with a trainer of its own and its part of the batch."""
@@ -58,9 +62,14 @@ class TRLHarness(Harness):
         """What TRL's own code makes of the episodes, up to the input of its loss."""
         trainer = self._ready()
         trainer.gem_config = replace(
-            trainer.gem_config, advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments
+            trainer.gem_config,
+            advantage=case.estimator,
+            gamma=case.gamma,
+            estimator_kwargs=case.arguments,
         )
-        played = [*episodes, failed_episode(99)] if len(episodes) % 2 else list(episodes)  # TRL wants whole groups of two
+        played = (
+            [*episodes, failed_episode(99)] if len(episodes) % 2 else list(episodes)
+        )  # TRL wants whole groups of two
         trainer.rollout_func.recorded = played
         inputs = [dict(trainer.train_dataset[i]) for i in range(len(played))]
         trainer.model.train()
@@ -71,7 +80,9 @@ class TRLHarness(Harness):
         sequences = []
         logprobs = out.get("sampling_per_token_logps")
         size, accelerator = len(out["prompt_ids"]), self._trainer.accelerator
-        logged = list(self._trainer._logs["rewards"]["episode_return"])[-size * accelerator.num_processes :]  # of all ranks
+        logged = list(self._trainer._logs["rewards"]["episode_return"])[
+            -size * accelerator.num_processes :
+        ]  # of all ranks
         rewards = logged[accelerator.process_index * size :][:size]
         for i in range(count):
             prompt = out["prompt_ids"][i][out["prompt_mask"][i].bool()].tolist()
@@ -82,7 +93,9 @@ class TRLHarness(Harness):
                     ids=prompt + out["completion_ids"][i][here].tolist(),
                     mask=nothing + out["tool_mask"][i][here].tolist(),
                     advantages=[0.0] * len(prompt) + out["advantages"][i][here].tolist(),
-                    logprobs=[0.0] * len(prompt) + logprobs[i][here].tolist() if logprobs is not None else None,
+                    logprobs=[0.0] * len(prompt) + logprobs[i][here].tolist()
+                    if logprobs is not None
+                    else None,
                     total=rewards[i],
                 )
             )
@@ -107,7 +120,9 @@ class TRLHarness(Harness):
                 **self.grpo_config,
             )
             kwargs = {**trainer_kwargs(config), "rollout_func": _Replay(config)}
-            self._trainer = GemGRPOTrainer(model=model.float(), args=args, processing_class=tokenizer, **kwargs)
+            self._trainer = GemGRPOTrainer(
+                model=model.float(), args=args, processing_class=tokenizer, **kwargs
+            )
         return self._trainer
 
 

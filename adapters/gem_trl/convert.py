@@ -20,8 +20,12 @@ def to_batch(episodes: Sequence[Episode], end_id: int) -> dict[str, Any]:
     has_logprobs = all(sequence.logprobs is not None for sequence in sequences)
     return {
         "prompt_ids": [list(sequence.ids[:start]) for sequence, start in zip(sequences, starts)],
-        "completion_ids": [list(sequence.ids[start:]) for sequence, start in zip(sequences, starts)],
-        "logprobs": [list((s.logprobs or ())[start:]) for s, start in zip(sequences, starts)] if has_logprobs else None,
+        "completion_ids": [
+            list(sequence.ids[start:]) for sequence, start in zip(sequences, starts)
+        ],
+        "logprobs": [list((s.logprobs or ())[start:]) for s, start in zip(sequences, starts)]
+        if has_logprobs
+        else None,
         "env_mask": [list(sequence.mask[start:]) for sequence, start in zip(sequences, starts)],
         "gem_episode": list(episodes),
         "gem_sequence": sequences,
@@ -48,7 +52,9 @@ def episode_return(
         from accelerate.utils import gather_object
 
         # summed here: TRL 1.10 gathers the names a rank logs, and hangs where ranks log different ones
-        for name, value in BatchMetrics.total(gather_object([BatchMetrics.of(gem_episode)])).means().items():
+        for name, value in (
+            BatchMetrics.total(gather_object([BatchMetrics.of(gem_episode)])).means().items()
+        ):
             log_metric(f"gem/{name}", value)
     return [episode.total_reward for episode in gem_episode]
 

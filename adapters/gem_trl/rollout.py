@@ -50,7 +50,11 @@ class GemRollout:
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's contract: raw prompts in, already repeated `num_generations` times; one sequence for each out."""
         renderer = self.prepare(trainer)
-        episodes = self.episodes([self.config.task_of(prompt, index) for index, prompt in enumerate(prompts)], trainer, renderer)
+        episodes = self.episodes(
+            [self.config.task_of(prompt, index) for index, prompt in enumerate(prompts)],
+            trainer,
+            renderer,
+        )
         if self._records is None:
             self._records = WorkerRecords(str(trainer.accelerator.process_index))
         self._records.write(self.config.record, episodes)
@@ -72,12 +76,20 @@ class GemRollout:
                 top_k=max(args.top_k or 0, 0),
                 max_tokens=config.max_turn_tokens or args.max_completion_length,
             ),
-            limits=config.limits(updates_of(trainer), max_context=_context_of(trainer), max_response=args.max_completion_length),
+            limits=config.limits(
+                updates_of(trainer),
+                max_context=_context_of(trainer),
+                max_response=args.max_completion_length,
+            ),
             concurrency=len(tasks),
         )
         lockstep = needs_lockstep(trainer) if config.lockstep is None else config.lockstep
         self.calls.clear()
-        engine = LockstepPolicy(trainer, self.calls, len(tasks)) if lockstep else EnginePolicy(trainer, self.calls)
+        engine = (
+            LockstepPolicy(trainer, self.calls, len(tasks))
+            if lockstep
+            else EnginePolicy(trainer, self.calls)
+        )
         return play(self._rollout, tasks, engine, config.batch_wait)
 
     def prepare(self, trainer: Any) -> Renderer:
@@ -123,7 +135,9 @@ class _Updates(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, rollout: GemRollout, trainer: Any) -> None:
         self.rollout, self.trainer = rollout, trainer
-        self._log = UpdateLog(rollout.config.metrics if trainer.accelerator.is_main_process else None)
+        self._log = UpdateLog(
+            rollout.config.metrics if trainer.accelerator.is_main_process else None
+        )
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.rollout.batches.clear()  # those of a run that was interrupted
@@ -160,7 +174,10 @@ def updates_of(trainer: Any) -> int:
     """The number of batches of episodes that were trained on. TRL counts optimizer steps, of which `steps_per_generation` and
     `num_iterations` make several per batch."""
     args = trainer.args
-    steps, accumulated = args.steps_per_generation * args.num_iterations, args.gradient_accumulation_steps
+    steps, accumulated = (
+        args.steps_per_generation * args.num_iterations,
+        args.gradient_accumulation_steps,
+    )
     return int(trainer.state.global_step * accumulated // max(steps, accumulated))
 
 
@@ -182,8 +199,14 @@ class EnginePolicy:
         return [
             Generation(
                 tuple(ids),
-                None if logprobs is None or any(p is None for p in logprobs[i]) else tuple(logprobs[i]),
-                FinishReason.STOP if ids and ids[-1] in self.stops else FinishReason.LENGTH if ids else FinishReason.EMPTY,
+                None
+                if logprobs is None or any(p is None for p in logprobs[i])
+                else tuple(logprobs[i]),
+                FinishReason.STOP
+                if ids and ids[-1] in self.stops
+                else FinishReason.LENGTH
+                if ids
+                else FinishReason.EMPTY,
                 versions=(step, step),
             )
             for i, ids in enumerate(completions)
@@ -226,11 +249,17 @@ class LockstepPolicy(EnginePolicy):
         return int(accelerator.gather(torch.tensor([own], device=accelerator.device)).max().item())
 
 
-def play(rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wait: float) -> list[Episode]:
+def play(
+    rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wait: float
+) -> list[Episode]:
     """Play tasks on another thread while TRL's engine, which belongs to this one, generates here."""
     caller = CallersThread()
     rollout.configure(
-        BatchPolicy(lambda prompts, sampling: caller.call(engine.generate, prompts, sampling), max_wait=batch_wait, retry=False)
+        BatchPolicy(
+            lambda prompts, sampling: caller.call(engine.generate, prompts, sampling),
+            max_wait=batch_wait,
+            retry=False,
+        )
     )
     episodes = caller.run(lambda: rollout.run_batch(tasks), rollout.stop)
     engine.wait_for_others(rollout.sampling)
@@ -241,7 +270,9 @@ def needs_lockstep(trainer: Any) -> bool:
     """Whether the engine is collective, so that ranks must call it together."""
     if trainer.accelerator.num_processes == 1:
         return False
-    sharded = getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False)
+    sharded = getattr(trainer, "is_fsdp_enabled", False) or getattr(
+        trainer, "is_deepspeed_enabled", False
+    )
     if getattr(trainer, "use_vllm", False):
         args = trainer.args
         # vLLM in sleep mode loads the weights at every call, which gathers sharded weights from all ranks
@@ -261,7 +292,11 @@ def _one_turn(trainer: Any, max_tokens: int, set_number: bool) -> Iterator[None]
     changes.append((getattr(trainer, "vllm_generation", None), "max_completion_length", max_tokens))
     if set_number:
         changes += [(trainer, "num_generations", 1), (trainer, "num_generations_eval", 1)]
-    changes = [(owner, name, value) for owner, name, value in changes if owner is not None and hasattr(owner, name)]
+    changes = [
+        (owner, name, value)
+        for owner, name, value in changes
+        if owner is not None and hasattr(owner, name)
+    ]
     before = [getattr(owner, name) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)
@@ -281,5 +316,13 @@ def _stop_ids(trainer: Any) -> frozenset[int]:
 
 
 def _context_of(trainer: Any) -> int | None:
-    length = getattr(trainer.args, "vllm_max_model_length", None) if getattr(trainer, "use_vllm", False) else None
-    return int(length) if length else model_context(trainer.accelerator.unwrap_model(trainer.model).config)
+    length = (
+        getattr(trainer.args, "vllm_max_model_length", None)
+        if getattr(trainer, "use_vllm", False)
+        else None
+    )
+    return (
+        int(length)
+        if length
+        else model_context(trainer.accelerator.unwrap_model(trainer.model).config)
+    )

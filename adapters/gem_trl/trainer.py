@@ -20,7 +20,14 @@ from gem_trl.config import GemConfig
 from gem_trl.convert import completion_of, episode_return, per_token
 from gem_trl.rollout import GemRollout
 
-__all__ = ["GemAdvantages", "GemGRPOTrainer", "check_batch", "put_advantages", "train", "trainer_kwargs"]
+__all__ = [
+    "GemAdvantages",
+    "GemGRPOTrainer",
+    "check_batch",
+    "put_advantages",
+    "train",
+    "trainer_kwargs",
+]
 
 
 def train(config: GemConfig, settings: Mapping[str, Any]) -> GemGRPOTrainer:
@@ -72,9 +79,14 @@ class GemGRPOTrainer(GemAdvantages, GRPOTrainer):
     """GRPOTrainer with per-turn advantages by the estimator its `GemConfig` names."""
 
 
-def put_advantages(trainer: Any, inputs: Sequence[Mapping[str, Any]], batch: dict[str, Any]) -> dict[str, Any]:
+def put_advantages(
+    trainer: Any, inputs: Sequence[Mapping[str, Any]], batch: dict[str, Any]
+) -> dict[str, Any]:
     """Replace TRL's advantages by gem's: statistics over all ranks, one number per token, 0 where nothing is trained."""
-    episodes, sequences = [row["gem_episode"] for row in inputs], [row["gem_sequence"] for row in inputs]
+    episodes, sequences = (
+        [row["gem_episode"] for row in inputs],
+        [row["gem_sequence"] for row in inputs],
+    )
     check_batch(batch, sequences)
     per_turn = trainer.gem_config.compute_advantages(episodes, gather=_gather)
     ids = batch["completion_ids"]
@@ -84,7 +96,9 @@ def put_advantages(trainer: Any, inputs: Sequence[Mapping[str, Any]], batch: dic
         advantages[i, : len(tokens)] = tokens
     batch["advantages"] = advantages
     advantage_abs = mean_abs_advantage(episodes, per_turn, _gather)
-    trainer._metrics["train" if trainer.model.training else "eval"]["gem/advantage_abs"].append(advantage_abs)
+    trainer._metrics["train" if trainer.model.training else "eval"]["gem/advantage_abs"].append(
+        advantage_abs
+    )
     if trainer.model.training and trainer.gem_rollout.batches:
         trainer.gem_rollout.batches[-1].advantage_abs = advantage_abs
     _show_advantages(trainer, per_turn)
@@ -100,7 +114,9 @@ def check_batch(batch: Mapping[str, Any], sequences: Sequence[TokenSequence]) ->
                 "use a version of TRL the adapter supports, without patches to its batches"
             )
     masks = (batch["completion_mask"] * batch["tool_mask"]).tolist()
-    for i, (sequence, ids, mask) in enumerate(zip(sequences, batch["completion_ids"].tolist(), masks)):
+    for i, (sequence, ids, mask) in enumerate(
+        zip(sequences, batch["completion_ids"].tolist(), masks)
+    ):
         check_sequence(f"sequence {i} of TRL's batch", ids, mask, *completion_of(sequence))
 
 
@@ -127,5 +143,8 @@ def _dataset(config: GemConfig, seeds: Sequence[int]) -> Any:
         raise MissingDependencyError("a TRL data set", "trl", str(error)) from error
     content = config.env_id
     return Dataset.from_list(
-        [{"prompt": [{"role": "user", "content": f"{content} #{seed}", "gem": {"seed": seed}}]} for seed in seeds]
+        [
+            {"prompt": [{"role": "user", "content": f"{content} #{seed}", "gem": {"seed": seed}}]}
+            for seed in seeds
+        ]
     )

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from gem_verl.rollout import GemAgentLoop
     from gem_verl.trainer import GemTrainer, train
 
-__all__ = ["ADAPTER", "GemAgentLoop", "GemConfig", "GemDataset", "GemTrainer", "register_adapters", "train"]
+__all__ = [
+    "ADAPTER",
+    "GemAgentLoop",
+    "GemConfig",
+    "GemDataset",
+    "GemTrainer",
+    "register_adapters",
+    "train",
+]
 
 ADAPTER = Adapter(
     name="verl",
@@ -27,7 +35,12 @@ ADAPTER = Adapter(
     python=">=3.10,<3.13",  # verl's own range
     platforms=("linux-x86_64", "linux-aarch64"),  # vLLM and SGLang are Linux only
     # what the default trainer imports and verl's metadata does not list
-    needs=(("TransferQueue", ">=0.1.10"), ("cachetools", ">=5"), ("fastapi", ">=0.110"), ("uvicorn", ">=0.30")),
+    needs=(
+        ("TransferQueue", ">=0.1.10"),
+        ("cachetools", ">=5"),
+        ("fastapi", ">=0.110"),
+        ("uvicorn", ">=0.30"),
+    ),
     install=("pip install '.[verl]' -c constraints/verl.txt",),
     capabilities=Capabilities(
         several_sequences=True,  # an agent loop may return a list of outputs (the default trainer, V1)

@@ -37,7 +37,9 @@ def token_rewards(episode: Episode, end_id: int, algorithm: Any) -> list[list[fl
     gamma = 1.0 if own else float(algorithm.gamma)
     sequences = sequences_of(episode, end_id)
     rewards = [channel_rewards(episode, sequence, gamma) for sequence in sequences]
-    if sequences[0].trained and (own or "groups" in estimators.get(name.removeprefix(PREFIX)).needs):
+    if sequences[0].trained and (
+        own or "groups" in estimators.get(name.removeprefix(PREFIX)).needs
+    ):
         turn, _, end = next(span for span in sequences[0].spans if span[0] in sequences[0].trained)
         returns = discounted_returns(episode.rewards, gamma)
         rewards[0][end - 1] += returns[0] - returns[turn]
@@ -54,22 +56,37 @@ def register_estimators() -> None:
 
 
 def estimate(
-    name: str, token_level_rewards: Any, response_mask: Any, config: Any, index: Any = None, **_: Any
+    name: str,
+    token_level_rewards: Any,
+    response_mask: Any,
+    config: Any,
+    index: Any = None,
+    **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(advantages, returns), one number per token, 0 where nothing is trained. Each sequence counts as one episode, and one
     that trains nothing does not count."""
     arguments, gamma = plain(config.get("gem") or {}), float(config.gamma)
-    per_env = (arguments.get("per_env"), "per_env needs trainer.v1.trainer_mode=gem_sync: token rewards name no environment")
+    per_env = (
+        arguments.get("per_env"),
+        "per_env needs trainer.v1.trainer_mode=gem_sync: token rewards name no environment",
+    )
     reject([*algorithm_rejections(config, name), per_env])
     turns, rewards = turns_of(response_mask), token_level_rewards.double()
     trained = [i for i, spans in enumerate(turns) if spans]
-    returns = [discounted_returns([float(rewards[i, a:b].sum()) for a, b in turns[i]], gamma) for i in trained]
+    returns = [
+        discounted_returns([float(rewards[i, a:b].sum()) for a, b in turns[i]], gamma)
+        for i in trained
+    ]
     episodes = [
         _episode(str(i if index is None else index[i]), own, [b - a for a, b in turns[i]], gamma)
         for i, own in zip(trained, returns)
     ]
-    per_token = torch.zeros((2, *response_mask.shape), dtype=torch.float32, device=response_mask.device)
-    for i, numbers, own in zip(trained, advantages(episodes, name, gamma=gamma, **arguments), returns):
+    per_token = torch.zeros(
+        (2, *response_mask.shape), dtype=torch.float32, device=response_mask.device
+    )
+    for i, numbers, own in zip(
+        trained, advantages(episodes, name, gamma=gamma, **arguments), returns
+    ):
         for (start, end), advantage, g in zip(turns[i], numbers, own):
             per_token[0, i, start:end], per_token[1, i, start:end] = advantage, g
     return per_token[0], per_token[1]
@@ -80,7 +97,9 @@ def turns_of(response_mask: Any) -> list[list[tuple[int, int]]]:
     mask = response_mask.bool().to(torch.int8).cpu()
     edges = torch.nn.functional.pad(mask, (1, 1)).diff(dim=1)
     turns: list[list[tuple[int, int]]] = [[] for _ in range(len(mask))]
-    for (i, start), (_, end) in zip((edges == 1).nonzero().tolist(), (edges == -1).nonzero().tolist()):
+    for (i, start), (_, end) in zip(
+        (edges == 1).nonzero().tolist(), (edges == -1).nonzero().tolist()
+    ):
         turns[i].append((start, end))
     return turns
 
@@ -89,6 +108,7 @@ def _episode(group: str, returns: Sequence[float], lengths: Sequence[int], gamma
     """An episode of numbers whose rewards have these returns: r_t = G_t - gamma * G_{t+1}."""
     following = [*returns[1:], 0.0]
     turns = tuple(
-        Turn((), "", g - gamma * after, action_ids=(0,) * length) for g, after, length in zip(returns, following, lengths)
+        Turn((), "", g - gamma * after, action_ids=(0,) * length)
+        for g, after, length in zip(returns, following, lengths)
     )
     return Episode("verl", 0, turns, StopReason.TERMINATED, options={"uid": group})

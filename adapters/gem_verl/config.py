@@ -37,7 +37,11 @@ AGENT = "gem"
 """The name of the agent loop."""
 PREFIX = "gem_"
 """The prefix of gem's estimators and trainers in verl's registries."""
-_ELSEWHERE = {"advantage": "algorithm.adv_estimator", "gamma": "algorithm.gamma", "estimator_kwargs": "algorithm.gem"}
+_ELSEWHERE = {
+    "advantage": "algorithm.adv_estimator",
+    "gamma": "algorithm.gamma",
+    "estimator_kwargs": "algorithm.gem",
+}
 _VALUE_HEAD = "AutoModelForCausalLMWithValueHead"
 _EQUIVALENT = {"grpo": "gem_grpo", "rloo": "gem_rloo", "reinforce_plus_plus": "gem_reinforce++"}
 """gem's estimator for one of verl's own; for any other it is gem_rebn."""
@@ -95,7 +99,11 @@ class GemConfig(TrainingConfig):
             )
         task = self.task(int(carried["seed"]))
         env_id = carried.get("env_id") or self.env_id
-        return task if env_id == self.env_id else Task(env_id, task.seed, task.options, task.wrappers, task.env_kwargs)
+        return (
+            task
+            if env_id == self.env_id
+            else Task(env_id, task.seed, task.options, task.wrappers, task.env_kwargs)
+        )
 
 
 def hydra_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
@@ -110,7 +118,10 @@ def read_config(settings: Any, loop_entry: Mapping[str, Any] | None = None) -> G
     """The config in verl's settings: `data.gem`, overridden by an agent loop's own YAML entry."""
     fields = {**plain(settings.data.get("gem") or {}), **plain(loop_entry or {})}
     name, algorithm = str(settings.algorithm.adv_estimator), settings.algorithm
-    values = {"gamma": float(algorithm.gamma), "estimator_kwargs": plain(algorithm.get("gem") or {})}
+    values = {
+        "gamma": float(algorithm.gamma),
+        "estimator_kwargs": plain(algorithm.get("gem") or {}),
+    }
     if name.startswith(PREFIX):
         values["advantage"] = name.removeprefix(PREFIX)
     for key, setting in _ELSEWHERE.items():
@@ -136,7 +147,9 @@ def check_settings(settings: Any, config: GemConfig) -> None:
             long_turns(config, int(rollout.response_length), "data.max_response_length"),
             *(algorithm_rejections(settings.algorithm, config.advantage) if per_turn else ()),
             (
-                per_turn and config.estimator_kwargs.get("per_env") and not has_gem_trainer(settings),
+                per_turn
+                and config.estimator_kwargs.get("per_env")
+                and not has_gem_trainer(settings),
                 "per_env needs the environment of each sequence, which only gem's trainers read; set "
                 "trainer.v1.trainer_mode=gem_sync",
             ),
@@ -181,7 +194,9 @@ def check_settings(settings: Any, config: GemConfig) -> None:
 def algorithm_rejections(algorithm: Any, advantage: str) -> list[Rejection]:
     """The settings under `algorithm` that do not fit gem's estimators."""
     correction = algorithm.get("rollout_correction") or {}
-    unscaled = not algorithm.get("norm_adv_by_std_in_grpo", True) and (algorithm.get("gem") or {}).get("scale", True)
+    unscaled = not algorithm.get("norm_adv_by_std_in_grpo", True) and (
+        algorithm.get("gem") or {}
+    ).get("scale", True)
     return [
         (
             algorithm.get("use_kl_in_reward"),
@@ -208,7 +223,10 @@ def algorithm_rejections(algorithm: Any, advantage: str) -> list[Rejection]:
 def has_gem_trainer(settings: Any) -> bool:
     """Whether one of gem's trainers trains, which has the episodes themselves; it marks the settings it was given."""
     v1 = settings.trainer.v1
-    return bool(settings.trainer.use_v1 and (v1.get("gem_trainer", False) or str(v1.trainer_mode).startswith(PREFIX)))
+    return bool(
+        settings.trainer.use_v1
+        and (v1.get("gem_trainer", False) or str(v1.trainer_mode).startswith(PREFIX))
+    )
 
 
 def one_sequence_reason(settings: Any, config: GemConfig) -> str:
@@ -228,9 +246,13 @@ def plain(mapping: Any) -> dict[str, Any]:
     """A mapping, OmegaConf's or an ordinary one, as a dictionary."""
     from omegaconf import OmegaConf
 
-    container = OmegaConf.to_container(mapping, resolve=True) if OmegaConf.is_config(mapping) else mapping
+    container = (
+        OmegaConf.to_container(mapping, resolve=True) if OmegaConf.is_config(mapping) else mapping
+    )
     if not isinstance(container, Mapping):
-        raise ConfigError(f"data.gem is a mapping of fields, as in {{env_id: 'game:Wordle-v0'}}; given: {container!r}")
+        raise ConfigError(
+            f"data.gem is a mapping of fields, as in {{env_id: 'game:Wordle-v0'}}; given: {container!r}"
+        )
     return {str(key): value for key, value in container.items()}
 
 
@@ -256,7 +278,9 @@ def _hydra(value: Any) -> str:
         return str(value).lower() if isinstance(value, bool) else repr(value)
     if isinstance(value, str):
         # in hydra's grammar, a backslash is literal unless a quote follows
-        return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
+        return (
+            "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
+        )
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{_hydra(item)}" for key, item in value.items()) + "}"
     return "[" + ",".join(_hydra(item) for item in value) + "]"

@@ -27,7 +27,15 @@ from gem_verl import ADAPTER
 from gem_verl.config import PREFIX, GemConfig, check_settings, hydra_config, read_config
 from gem_verl.rollout import EnginePolicy, GemAgentLoop
 
-__all__ = ["Replay", "VerlHarness", "golden_columns", "harness", "objects", "set_algorithm", "trained_sequence"]
+__all__ = [
+    "Replay",
+    "VerlHarness",
+    "golden_columns",
+    "harness",
+    "objects",
+    "set_algorithm",
+    "trained_sequence",
+]
 
 _MULTIPLE = 4
 """verl pads a batch to whole mini-batches."""
@@ -50,7 +58,9 @@ class VerlHarness(Harness):
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
 
-    def __init__(self, config: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, config: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()
+    ) -> None:
         """`config`, `client` and `settings`: an environment to play with a server's client, instead of golden episodes."""
         self.config = config or GemConfig("game:GuessTheNumber-v0-easy", seeds=64, gamma=0.9)
         self.client, self.more_settings = client, list(settings)
@@ -73,39 +83,61 @@ class VerlHarness(Harness):
         for row in rows:
             ids = torch.tensor([row.ids])
             # verl's engines give each position the logprob of the next token; the last has none and is not read
-            per_row.append(logprobs_from_logits(model(input_ids=ids).logits[0], torch.roll(ids[0], -1)))
+            per_row.append(
+                logprobs_from_logits(model(input_ids=ids).logits[0], torch.roll(ids[0], -1))
+            )
 
         def nested(parts: Sequence[Any], dtype: Any = torch.int64) -> Any:
-            return torch.nested.as_nested_tensor([torch.as_tensor(p, dtype=dtype) for p in parts], layout=torch.jagged)
+            return torch.nested.as_nested_tensor(
+                [torch.as_tensor(p, dtype=dtype) for p in parts], layout=torch.jagged
+            )
 
         data = TensorDict(
             {
                 "prompts": nested([r.ids[:s] for r, s in zip(rows, starts)]),
                 "responses": nested([r.ids[s:] for r, s in zip(rows, starts)]),
                 "response_mask": nested([r.mask[s:] for r, s in zip(rows, starts)]),
-                "advantages": nested([r.advantages[s:] for r, s in zip(rows, starts)], torch.float32),
-                "old_log_probs": nested([p.detach()[s - 1 : -1] for p, s in zip(per_row, starts)], torch.float32),
+                "advantages": nested(
+                    [r.advantages[s:] for r, s in zip(rows, starts)], torch.float32
+                ),
+                "old_log_probs": nested(
+                    [p.detach()[s - 1 : -1] for p, s in zip(per_row, starts)], torch.float32
+                ),
             },
             batch_size=len(rows),
         )
         for name, value in (
             ("dp_size", 1),
-            ("batch_num_tokens", sum(sum(r.mask) for r in rows)),  # `token-mean`: the canonical weighting
+            (
+                "batch_num_tokens",
+                sum(sum(r.mask) for r in rows),
+            ),  # `token-mean`: the canonical weighting
             ("global_batch_size", len(rows)),
         ):
             data.set_non_tensor(name, value)
         output = {"log_probs": nested(per_row, torch.float32)}
-        loss, _ = ppo_loss(omega_conf_to_dataclass(self.settings.actor_rollout_ref.actor), output, data)
+        loss, _ = ppo_loss(
+            omega_conf_to_dataclass(self.settings.actor_rollout_ref.actor), output, data
+        )
         loss.backward()
-        return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+        return {
+            name: p.grad.detach().clone()
+            for name, p in model.named_parameters()
+            if p.grad is not None
+        }
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Two worker processes, as verl's manager starts them. One worker plays a prompt; the trainer computes advantages."""
         episodes = [episode for part in parts for episode in part]
         sequences = self._replayed(case, episodes, self._outside)
-        return [[sequence for place, sequence in sequences if (place < len(parts[0])) is first] for first in (True, False)]
+        return [
+            [sequence for place, sequence in sequences if (place < len(parts[0])) is first]
+            for first in (True, False)
+        ]
 
-    def sequences(self, columns: Mapping[str, Sequence[Any]], manager: Any = None) -> dict[str, TrainedSequence]:
+    def sequences(
+        self, columns: Mapping[str, Sequence[Any]], manager: Any = None
+    ) -> dict[str, TrainedSequence]:
         """What verl's trainer makes of prompts: each sequence by its key, as the loss would get it, without padding."""
         import transfer_queue as tq
         from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
@@ -120,8 +152,12 @@ class VerlHarness(Harness):
             trainer._submit_batch_to_rollout(prompts)
             batch, _ = trainer.replay_buffer.sample(self._step, "train", len(prompts))
             batch = upsample_batch_to_divisible_size(batch, _MULTIPLE, 2)
-            sampled = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["rollout_log_probs"])
-            sampled["old_log_probs"] = sampled.pop("rollout_log_probs")  # the trainer's model is the one that sampled
+            sampled = tq.kv_batch_get(
+                keys=batch.keys, partition_id="train", select_fields=["rollout_log_probs"]
+            )
+            sampled["old_log_probs"] = sampled.pop(
+                "rollout_log_probs"
+            )  # the trainer's model is the one that sampled
             tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=sampled)
             self.metrics: dict[str, Any] = {}
             trainer._compute_advantage(batch, self.metrics)
@@ -137,12 +173,16 @@ class VerlHarness(Harness):
             if not tag.get("is_padding", False)
         }
 
-    def _replayed(self, case: Case, episodes: Sequence[Episode], manager: Any = None) -> list[tuple[int, TrainedSequence]]:
+    def _replayed(
+        self, case: Case, episodes: Sequence[Episode], manager: Any = None
+    ) -> list[tuple[int, TrainedSequence]]:
         """(index of the episode, sequence) of golden episodes. Those of one group are the sessions of one prompt, as in verl."""
         trainer = self.trainer
         set_algorithm(trainer.config, case.estimator, case.gamma)
         check_settings(trainer.config, read_config(trainer.config))
-        trainer.gem_config = replace(self.config, advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments)
+        trainer.gem_config = replace(
+            self.config, advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments
+        )
         groups: dict[Any, list[int]] = {}
         for i, episode in enumerate(episodes):
             groups.setdefault(episode.group, []).append(i)
@@ -153,7 +193,9 @@ class VerlHarness(Harness):
         for key, sequence in self.sequences(columns, manager).items():
             uid, session, number = key.rsplit("_", 2)
             sequences.append((prompts[int(uid)][int(session)], int(number), sequence))
-        return [(place, sequence) for place, _, sequence in sorted(sequences, key=lambda item: item[:2])]
+        return [
+            (place, sequence) for place, _, sequence in sorted(sequences, key=lambda item: item[:2])
+        ]
 
     @cached_property
     def settings(self) -> Any:
@@ -187,7 +229,9 @@ class VerlHarness(Harness):
         from verl.trainer.ppo.v1 import get_trainer_cls
 
         if not ray.is_initialized():
-            ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            ray.init(
+                num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+            )
         tq.init(self.settings.transfer_queue)
         trainer = get_trainer_cls(self.settings.trainer.v1.trainer_mode)(self.settings)
         trainer.replay_buffer.poll_interval = 0.02
@@ -229,10 +273,16 @@ def set_algorithm(settings: Any, estimator: str, gamma: float) -> None:
     settings.algorithm.adv_estimator, settings.algorithm.gamma = PREFIX + estimator, gamma
 
 
-def golden_columns(case: Case, episodes: Sequence[Episode], prompts: Sequence[Sequence[int]]) -> dict[str, list[Any]]:
+def golden_columns(
+    case: Case, episodes: Sequence[Episode], prompts: Sequence[Sequence[int]]
+) -> dict[str, list[Any]]:
     """Rows of a data set, one per prompt, that carry the episodes to hand over."""
     carried = [
-        {"episodes": pickle.dumps([episodes[i] for i in members]), "estimator": case.estimator, "gamma": case.gamma}
+        {
+            "episodes": pickle.dumps([episodes[i] for i in members]),
+            "estimator": case.estimator,
+            "gamma": case.gamma,
+        }
         for members in prompts
     ]
     return {

@@ -22,7 +22,9 @@ def to_batch(episode: Episode, end_id: int) -> list[dict[str, Any]]:
                 "prompt_ids": list(sequence.ids[:start]),
                 "response_ids": list(sequence.ids[start:]),
                 "response_mask": list(sequence.mask[start:]),
-                "response_logprobs": None if sequence.logprobs is None else list(sequence.logprobs[start:]),
+                "response_logprobs": None
+                if sequence.logprobs is None
+                else list(sequence.logprobs[start:]),
             }
         )
     return fields

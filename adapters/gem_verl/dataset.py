@@ -21,20 +21,34 @@ class GemDataset(Dataset):  # type: ignore[misc]
     """One row per seed; verl plays each `rollout.n` times."""
 
     def __init__(
-        self, data_files: Any, tokenizer: Any = None, config: Any = None, processor: Any = None, max_samples: int = -1, **_: Any
+        self,
+        data_files: Any,
+        tokenizer: Any = None,
+        config: Any = None,
+        processor: Any = None,
+        max_samples: int = -1,
+        **_: Any,
     ) -> None:
         """verl's signature; `config` is the `data` section, where the environment is under `gem`."""
         half = data_files if isinstance(data_files, str) else ",".join(map(str, data_files or ()))
         if half not in ("train", "val"):
-            raise ConfigError(f"data.train_files must be 'train' and data.val_files 'val' with GemDataset; given: {half!r}")
+            raise ConfigError(
+                f"data.train_files must be 'train' and data.val_files 'val' with GemDataset; given: {half!r}"
+            )
         if config is None or not config.get("gem"):
-            raise ConfigError("GemDataset needs the environment under data.gem, as in +data.gem.env_id=game:Wordle-v0")
+            raise ConfigError(
+                "GemDataset needs the environment under data.gem, as in +data.gem.env_id=game:Wordle-v0"
+            )
         gem_config = GemConfig.from_dict(plain(config.gem), where="data.gem")
         if half == "train":
             self.tasks = [(gem_config.env_id, seed, False) for seed in gem_config.train_seeds]
         else:  # verl builds a loader for it even if it never validates, and rejects an empty one
             seeds = gem_config.held_out_seeds or [FIRST_HELD_OUT_SEED]
-            self.tasks = [(env_id, seed, env_id != gem_config.env_id) for env_id in gem_config.validated for seed in seeds]
+            self.tasks = [
+                (env_id, seed, env_id != gem_config.env_id)
+                for env_id in gem_config.validated
+                for seed in seeds
+            ]
         if max_samples > 0:
             self.tasks = self.tasks[:max_samples]
 
@@ -54,7 +68,10 @@ def row_of(env_id: str, seed: int, index: int = 0, other: bool = False) -> dict[
     return {
         "data_source": env_id,
         "raw_prompt": [{"role": "user", "content": f"{env_id} #{seed}"}],
-        "extra_info": {"index": index, "gem": {"seed": seed, **({"env_id": env_id} if other else {})}},
+        "extra_info": {
+            "index": index,
+            "gem": {"seed": seed, **({"env_id": env_id} if other else {})},
+        },
         "index": index,
         "reward_model": {"style": "environment", "ground_truth": ""},
         "tools_kwargs": {},

@@ -38,18 +38,24 @@ class GemAgentLoopWorker(AgentLoopWorker):
 
     async def generate_sequences(self, batch: Any) -> Any:
         """Play a batch; only the batch knows the step, its rows need it."""
-        batch.non_tensor_batch["global_steps"] = np.full(len(batch), max(int(batch.meta_info.get("global_steps", 0)), 0))
+        batch.non_tensor_batch["global_steps"] = np.full(
+            len(batch), max(int(batch.meta_info.get("global_steps", 0)), 0)
+        )
         return await super().generate_sequences(batch)
 
     async def _agent_loop_postprocess(self, output: Any, validate: Any, **kwargs: Any) -> Any:
         if isinstance(output, list):
-            raise ConfigError(f"an episode has {len(output)} sequences, verl's legacy trainer takes one; set trainer.use_v1=True")
+            raise ConfigError(
+                f"an episode has {len(output)} sequences, verl's legacy trainer takes one; set trainer.use_v1=True"
+            )
         for part, ids, longest in (
             ("prompt", output.prompt_ids, self.rollout_config.prompt_length),
             ("response", output.response_ids, self.rollout_config.response_length),
         ):
             if len(ids) > longest:
-                raise ConfigError(f"a {part} has {len(ids)} tokens, data.max_{part}_length is {longest}; raise it")
+                raise ConfigError(
+                    f"a {part} has {len(ids)} tokens, data.max_{part}_length is {longest}; raise it"
+                )
         del output.extra_fields["gem"]  # the episode, for gem's trainers
         item = await super()._agent_loop_postprocess(output, validate, **kwargs)
         item.extra_fields[_KEY] = output.token_rewards

@@ -14,7 +14,12 @@ from uuid import uuid4
 
 import torch
 from pydantic import Field
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
+    AgentLoopMetrics,
+    AgentLoopOutput,
+    register,
+)
 
 from gem_core.errors import ConfigError, EngineError, PolicyError
 from gem_core.records.file import WorkerRecords
@@ -63,7 +68,9 @@ class GemAgentLoop(AgentLoopBase):
         if key not in _shared:
             config = read_config(self.config, gem)
             check_settings(self.config, config)
-            _shared[key] = _Shared(config, Renderer(self.tokenizer, template_kwargs=config.template_kwargs))
+            _shared[key] = _Shared(
+                config, Renderer(self.tokenizer, template_kwargs=config.template_kwargs)
+            )
         self.shared = _shared[key]
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
@@ -84,7 +91,9 @@ class GemAgentLoop(AgentLoopBase):
         self.shared.records.write(self.shared.config.record, [episode])
         return episode
 
-    def output(self, episode: Episode, engine: EnginePolicy, step: int) -> GemAgentLoopOutput | list[GemAgentLoopOutput]:
+    def output(
+        self, episode: Episode, engine: EnginePolicy, step: int
+    ) -> GemAgentLoopOutput | list[GemAgentLoopOutput]:
         """The sequences of an episode as verl takes them. The first one carries the episode itself, for gem's trainers."""
         end_id, algorithm = self.shared.renderer.turn_end or 0, self.config.algorithm
         sequences = to_batch(episode, end_id)
@@ -93,9 +102,13 @@ class GemAgentLoop(AgentLoopBase):
             raise ConfigError(
                 f"the episode of {episode.env_id} with seed {episode.seed} has {len(sequences)} sequences, and {reason}"
             )
-        versions = [turn.versions for turn in episode.turns if turn.versions is not None] or [(step, step)]
+        versions = [turn.versions for turn in episode.turns if turn.versions is not None] or [
+            (step, step)
+        ]
         outputs = []
-        for number, (fields, rewards) in enumerate(zip(sequences, token_rewards(episode, end_id, algorithm))):
+        for number, (fields, rewards) in enumerate(
+            zip(sequences, token_rewards(episode, end_id, algorithm))
+        ):
             if not engine.sampling_params.get("logprobs"):
                 fields["response_logprobs"] = None
             extra_fields = {
@@ -110,16 +123,20 @@ class GemAgentLoop(AgentLoopBase):
                     "turns": None if episode.failed else float(len(episode.turns)),
                     "failed": float(episode.failed),
                 },
-                "gem": pickle.dumps(episode) if number == 0 else b"",  # bytes: pydantic would dump an episode as a dict
+                "gem": pickle.dumps(episode)
+                if number == 0
+                else b"",  # bytes: pydantic would dump an episode as a dict
             }
             outputs.append(
                 GemAgentLoopOutput(
                     **fields,
                     token_rewards=rewards,
-                    reward_score=episode.total_reward or 0.0,  # set, so verl calls no reward function
+                    reward_score=episode.total_reward
+                    or 0.0,  # set, so verl calls no reward function
                     num_turns=2 * len(episode.turns),  # verl counts both sides of a conversation
                     metrics=AgentLoopMetrics(
-                        generate_sequences=engine.seconds, tool_calls=max(episode.seconds - engine.seconds, 0.0)
+                        generate_sequences=engine.seconds,
+                        tool_calls=max(episode.seconds - engine.seconds, 0.0),
                     ),
                     multi_modal_data={},
                     extra_fields=extra_fields,
@@ -135,7 +152,9 @@ class EnginePolicy:
         self.client, self.turn_end = client, renderer.turn_end
         self.sampling_params = dict(sampling_params)
         if renderer.turn_end is not None and renderer.turn_end != renderer.tokenizer.eos_token_id:
-            self.sampling_params["stop_token_ids"] = [renderer.turn_end]  # else no turn of this template would end
+            self.sampling_params["stop_token_ids"] = [
+                renderer.turn_end
+            ]  # else no turn of this template would end
         self.request_id = uuid4().hex
         self.seconds = 0.0
         """Time spent in generation."""
@@ -154,7 +173,9 @@ class EnginePolicy:
         if output.stop_reason == "aborted":
             raise PolicyError("verl's server aborted the generation")
         if self.sampling_params.get("logprobs") and output.log_probs is None:
-            raise EngineError("verl's server returned no logprobs, although rollout.calculate_log_probs asks for them")
+            raise EngineError(
+                "verl's server returned no logprobs, although rollout.calculate_log_probs asks for them"
+            )
         ids = tuple(output.token_ids)
         cut = len(ids) >= sampling.max_tokens and ids[-1] != self.turn_end
         first, last = (output.extra_fields.get(f"{which}_global_steps") for which in ("min", "max"))
@@ -166,7 +187,9 @@ class EnginePolicy:
         )
 
 
-async def play(shared: _Shared, engine: EnginePolicy, row: dict[str, Any], step: int, rollout_config: Any) -> Episode:
+async def play(
+    shared: _Shared, engine: EnginePolicy, row: dict[str, Any], step: int, rollout_config: Any
+) -> Episode:
     """Play the episode of a row of the data set. An error of verl's servers is raised: verl then fails the prompt."""
     config, longest = shared.config, int(rollout_config.response_length)
     context = int(rollout_config.get("max_model_len") or rollout_config.prompt_length + longest)
@@ -189,4 +212,8 @@ def _success(episode: Episode) -> float | None:
     """What the environment reported; an episode that a limit cut short is no success."""
     if episode.success is not None:
         return float(episode.success)
-    return None if episode.failed or episode.stop in (StopReason.TERMINATED, StopReason.TRUNCATED) else 0.0
+    return (
+        None
+        if episode.failed or episode.stop in (StopReason.TERMINATED, StopReason.TRUNCATED)
+        else 0.0
+    )

@@ -30,7 +30,15 @@ from gem_core.types import Episode
 from gem_verl.config import AGENT, PREFIX, GemConfig, check_settings, hydra_config, read_config
 from gem_verl.convert import per_token, response_start, sequences_of
 
-__all__ = ["GemTrainer", "check_batch", "check_registered", "put_advantages", "read_batch", "register_trainers", "train"]
+__all__ = [
+    "GemTrainer",
+    "check_batch",
+    "check_registered",
+    "put_advantages",
+    "read_batch",
+    "register_trainers",
+    "train",
+]
 
 _ZERO = "gem_zero"
 """The estimator verl calls before gem's advantages replace its own: it returns 0."""
@@ -44,8 +52,12 @@ def train(config: GemConfig, settings: Sequence[str]) -> None:
     from verl.trainer import main_ppo
 
     check_registered()
-    record, metrics = (None if path is None else os.path.abspath(path) for path in (config.record, config.metrics))
-    config = replace(config, record=record, metrics=metrics)  # Ray's workers may run in other folders
+    record, metrics = (
+        None if path is None else os.path.abspath(path) for path in (config.record, config.metrics)
+    )
+    config = replace(
+        config, record=record, metrics=metrics
+    )  # Ray's workers may run in other folders
     hydra = hydra_config(config, settings)
     check_settings(hydra, read_config(hydra))
     running = ray.is_initialized()
@@ -66,7 +78,9 @@ class GemTrainer:
         check_registered()
         with open_dict(config):
             # verl compares the mode with its own names in many places
-            config.trainer.v1.trainer_mode = str(config.trainer.v1.trainer_mode).removeprefix(PREFIX)
+            config.trainer.v1.trainer_mode = str(config.trainer.v1.trainer_mode).removeprefix(
+                PREFIX
+            )
             config.trainer.v1.gem_trainer = True
         self.gem_config = read_config(config)
         check_settings(config, self.gem_config)
@@ -81,8 +95,15 @@ class GemTrainer:
         total = BatchMetrics.of(played.episodes)
         self._batches.append(total)
         if total.failed:
-            failures = sorted({str(episode.failure) for episode in played.episodes if episode.failure is not None})[:3]
-            _log.warning("%d of %d episodes failed and are not trained: %s", total.failed, total.episodes, "; ".join(failures))
+            failures = sorted(
+                {str(episode.failure) for episode in played.episodes if episode.failure is not None}
+            )[:3]
+            _log.warning(
+                "%d of %d episodes failed and are not trained: %s",
+                total.failed,
+                total.episodes,
+                "; ".join(failures),
+            )
         per_turn = self.gem_config.compute_advantages(played.episodes)
         algorithm = self.config.algorithm
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
@@ -101,7 +122,9 @@ class GemTrainer:
         """Skip the update if nothing of the batch is trained."""
         return super()._update_actor(batch, metrics) if self._batches[-1].tokens else batch  # type: ignore[misc]
 
-    def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+    def _compute_metrics(
+        self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
         total, self._batches = BatchMetrics.total(self._batches), []
         if total.tokens:  # verl takes the maximum of the advantages
             super()._compute_metrics(batch, metrics, *args, **kwargs)  # type: ignore[misc]
@@ -132,7 +155,11 @@ def read_batch(batch: Any) -> Played:
     stored = _stored(batch, "extra_fields")["extra_fields"]
     carried = [getattr(fields, "data", fields).get("gem") for fields in stored]
     padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
-    sessions = {key.rpartition("_")[0]: i for i, key in enumerate(batch.keys) if carried[i] and not padding[i]}
+    sessions = {
+        key.rpartition("_")[0]: i
+        for i, key in enumerate(batch.keys)
+        if carried[i] and not padding[i]
+    }
     episodes = [pickle.loads(carried[i]) for i in sessions.values()]
     index_of = {session: index for index, session in enumerate(sessions)}
     expected = [sequences_of(episode, 0) for episode in episodes]
@@ -157,18 +184,25 @@ def read_batch(batch: Any) -> Played:
     return Played(episodes, sequences, episode_of)
 
 
-def put_advantages(config: GemConfig, batch: Any, played: Played, per_turn: Sequence[Sequence[float]]) -> Any:
+def put_advantages(
+    config: GemConfig, batch: Any, played: Played, per_turn: Sequence[Sequence[float]]
+) -> Any:
     """Write advantages and returns of a batch to verl's queue, one number per response token, 0 where nothing is trained."""
     from tensordict import TensorDict
 
     returns = [discounted_returns(episode.rewards, config.gamma) for episode in played.episodes]
     fields = {}
     for name, numbers in (("advantages", per_turn), ("returns", returns)):
-        rows = [per_token(s, () if i is None else numbers[i]) for s, i in zip(played.sequences, played.episode_of)]
+        rows = [
+            per_token(s, () if i is None else numbers[i])
+            for s, i in zip(played.sequences, played.episode_of)
+        ]
         tensors = [torch.tensor(row, dtype=torch.float32) for row in rows]
         fields[name] = torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
     return tq.kv_batch_put(
-        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch.keys))
+        keys=batch.keys,
+        partition_id=batch.partition_id,
+        fields=TensorDict(fields, batch_size=len(batch.keys)),
     )
 
 
@@ -177,7 +211,9 @@ def check_batch(batch: Any, sequences: Sequence[TokenSequence]) -> None:
     nothing."""
     stored = _stored(batch, "input_ids", "response_mask", "loss_mask")
     for name in ("response_mask", "loss_mask"):  # the loss trains the one and divides by the other
-        for key, sequence, ids, mask in zip(batch.keys, sequences, stored["input_ids"], stored[name]):
+        for key, sequence, ids, mask in zip(
+            batch.keys, sequences, stored["input_ids"], stored[name]
+        ):
             ids, mask = ids.tolist(), [0] * (len(ids) - len(mask)) + mask.tolist()
             played = (sequence.ids, sequence.mask) if sequence.trained else (ids, [0] * len(ids))
             check_sequence(f"sequence {key} of verl's batch ({name})", ids, mask, *played)
@@ -189,7 +225,11 @@ def check_registered() -> None:
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
-    registries = {AGENT: _agent_loop_registry, "gem_rebn": ADV_ESTIMATOR_REGISTRY, "gem_sync": TRAINER_REGISTRY}
+    registries = {
+        AGENT: _agent_loop_registry,
+        "gem_rebn": ADV_ESTIMATOR_REGISTRY,
+        "gem_sync": TRAINER_REGISTRY,
+    }
     missing = [name for name, registry in registries.items() if name not in registry]
     if missing:
         raise ConfigError(
@@ -213,15 +253,21 @@ def register_trainers() -> None:
         ("separate_async", PPOTrainerSeparateAsync),
     ):
         if PREFIX + name not in TRAINER_REGISTRY:
-            register_trainer(PREFIX + name)(type(f"Gem{trainer.__name__}", (GemTrainer, trainer), {}))
+            register_trainer(PREFIX + name)(
+                type(f"Gem{trainer.__name__}", (GemTrainer, trainer), {})
+            )
 
 
 def _stored(batch: Any, *fields: str) -> Any:
-    return tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields))
+    return tq.kv_batch_get(
+        keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields)
+    )
 
 
 def _zero(response_mask: Any, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros_like(response_mask, dtype=torch.float32), torch.zeros_like(response_mask, dtype=torch.float32)
+    return torch.zeros_like(response_mask, dtype=torch.float32), torch.zeros_like(
+        response_mask, dtype=torch.float32
+    )
 
 
 @contextmanager
@@ -237,7 +283,9 @@ def _estimator(algorithm: Any, name: str) -> Iterator[None]:
 def _mean_per_turn(batch: Any, played: Played) -> list[list[float]]:
     """The mean of |advantage| over the tokens of each turn: verl's own estimators give the tokens of a turn different ones."""
     per_turn = [[0.0] * len(episode.turns) for episode in played.episodes]
-    for sequence, index, row in zip(played.sequences, played.episode_of, _stored(batch, "advantages")["advantages"]):
+    for sequence, index, row in zip(
+        played.sequences, played.episode_of, _stored(batch, "advantages")["advantages"]
+    ):
         for turn, start, end in sequence.spans:
             offset = response_start(sequence)
             per_turn[index or 0][turn] = float(row[start - offset : end - offset].abs().mean())

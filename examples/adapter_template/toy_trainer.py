@@ -61,13 +61,31 @@ class Engine:
         self, prompts: Sequence[Sequence[int]], max_tokens: int, temperature: float
     ) -> list[tuple[list[int], list[float]]]:
         """(ids, logprobs) of a completion for each prompt; it ends with the end token, unless it was cut at `max_tokens`."""
-        width, end, pad = max(map(len, prompts)), self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
+        width, end, pad = (
+            max(map(len, prompts)),
+            self.tokenizer.eos_token_id,
+            self.tokenizer.pad_token_id,
+        )
         ids_B_T = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
-        seen_B_T = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "max_new_tokens": max_tokens}
-        ends = {"eos_token_id": end, "pad_token_id": pad, "output_scores": True, "return_dict_in_generate": True}
+        seen_B_T = torch.tensor(
+            [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        )
+        sampling = {
+            "do_sample": True,
+            "temperature": temperature,
+            "top_k": 0,
+            "max_new_tokens": max_tokens,
+        }
+        ends = {
+            "eos_token_id": end,
+            "pad_token_id": pad,
+            "output_scores": True,
+            "return_dict_in_generate": True,
+        }
         output = self.model.generate(input_ids=ids_B_T, attention_mask=seen_B_T, **sampling, **ends)
-        logprobs_B_T = self.model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+        logprobs_B_T = self.model.compute_transition_scores(
+            output.sequences, output.scores, normalize_logits=True
+        )
         completions = []
         for ids, logprobs in zip(output.sequences[:, width:].tolist(), logprobs_B_T.tolist()):
             length = ids.index(end) + 1 if end in ids else len(ids)
@@ -79,7 +97,10 @@ class ToyTrainer:
     """Trains on what `rollout(prompts, trainer)` returns; a prompt may be any object."""
 
     def __init__(
-        self, settings: ToySettings, prompts: Sequence[Any], rollout: Callable[[list[Any], ToyTrainer], list[Sample]]
+        self,
+        settings: ToySettings,
+        prompts: Sequence[Any],
+        rollout: Callable[[list[Any], ToyTrainer], list[Sample]],
     ) -> None:
         self.settings, self.prompts, self.rollout = settings, prompts, rollout
         self.model = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32)
@@ -97,7 +118,9 @@ class ToyTrainer:
         rng = random.Random(self.settings.seed)
         while self.step < self.settings.updates:
             prompts = rng.choices(self.prompts, k=self.settings.batch_size)[self.rank :: self.ranks]
-            samples = self.rollout([prompt for prompt in prompts for _ in range(self.settings.samples)], self)
+            samples = self.rollout(
+                [prompt for prompt in prompts for _ in range(self.settings.samples)], self
+            )
             self.compute_advantages(samples)
             self.optimizer.zero_grad()
             loss = self.loss(self.collate(samples))
@@ -112,7 +135,9 @@ class ToyTrainer:
 
     def compute_advantages(self, samples: Sequence[Sample]) -> None:
         """The reward minus the mean reward of the batch, for every token of a sequence."""
-        rewards = [reward for part in gather([sample.reward for sample in samples]) for reward in part]
+        rewards = [
+            reward for part in gather([sample.reward for sample in samples]) for reward in part
+        ]
         for sample in samples:
             sample.advantages = [sample.reward - sum(rewards) / len(rewards)] * len(sample.mask)
 
@@ -123,7 +148,9 @@ class ToyTrainer:
         batch = {"ids": ids}
         for name in ("mask", "logprobs", "advantages"):
             rows = [getattr(sample, name) for sample in samples]
-            batch[name] = torch.tensor([[*row, *[0] * (width - 1 - len(row))] for row in rows], dtype=torch.float32)
+            batch[name] = torch.tensor(
+                [[*row, *[0] * (width - 1 - len(row))] for row in rows], dtype=torch.float32
+            )
         return batch
 
     def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -132,7 +159,9 @@ class ToyTrainer:
         logp_B_T = logp_B_T_V.gather(-1, batch["ids"][:, 1:, None])[..., 0]
         advantages = batch["advantages"]
         if self.settings.sequence_level:
-            advantages = (advantages * batch["mask"]).sum(1, keepdim=True) / batch["mask"].sum(1, keepdim=True).clamp(min=1)
+            advantages = (advantages * batch["mask"]).sum(1, keepdim=True) / batch["mask"].sum(
+                1, keepdim=True
+            ).clamp(min=1)
         trained_tokens = sum(gather(int(batch["mask"].sum())))
         return -(logp_B_T * advantages * batch["mask"]).sum() / max(trained_tokens, 1)
 

@@ -33,7 +33,11 @@ def one_sequence(episode: Episode, end_id: int, trainer: str) -> TokenSequence:
 
 
 def check_sequence(
-    where: str, ids: Sequence[int], mask: Sequence[int], expected_ids: Sequence[int], expected_mask: Sequence[int]
+    where: str,
+    ids: Sequence[int],
+    mask: Sequence[int],
+    expected_ids: Sequence[int],
+    expected_mask: Sequence[int],
 ) -> None:
     """Raise `BatchMismatchError` unless a trainer's sequence begins with the ids that were played and trains just the tokens
     that were sampled; what follows is padding, which must not be trained."""
@@ -48,7 +52,9 @@ def check_sequence(
         )
 
 
-def mean_abs_advantage(episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]], gather: Gather | None = None) -> float:
+def mean_abs_advantage(
+    episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]], gather: Gather | None = None
+) -> float:
     """The mean of |advantage| over the trained turns of all ranks: the metric `gem/advantage_abs`."""
     sizes = advantage_sizes(episodes, per_turn)
     if gather is not None:

@@ -19,7 +19,15 @@ from gem_core.errors import ConfigError, RegistrationError
 from gem_core.plugins.catalog import Catalog
 from gem_core.plugins.manager import on_registration
 
-__all__ = ["Adapter", "AdapterStatus", "Capabilities", "adapters", "probe", "register_adapter", "require"]
+__all__ = [
+    "Adapter",
+    "AdapterStatus",
+    "Capabilities",
+    "adapters",
+    "probe",
+    "register_adapter",
+    "require",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +108,12 @@ adapters: Catalog[Adapter] = Catalog("adapter", "gem-rl adapters")
 def register_adapter(adapter: Adapter, *, replace: bool = False) -> Adapter:
     """Registers an adapter under its name; plugins call it through `register_adapters(register)`."""
     if not isinstance(adapter, Adapter):
-        raise RegistrationError(f"{adapter!r} is no adapter; give a gem_core.adapter_kit.declaration.Adapter")
-    in_range("0", adapter.versions)  # a specifier that cannot be read is refused now, not when somebody asks
+        raise RegistrationError(
+            f"{adapter!r} is no adapter; give a gem_core.adapter_kit.declaration.Adapter"
+        )
+    in_range(
+        "0", adapter.versions
+    )  # a specifier that cannot be read is refused now, not when somebody asks
     in_range("0", adapter.python)
     adapters.add(adapter.name, adapter, replace=replace)
     return adapter
@@ -113,7 +125,9 @@ on_registration("register_adapters", register_adapter)
 def probe(adapter: Adapter) -> AdapterStatus:
     """What of an adapter's framework is installed here, and what is missing, without importing it."""
     installed = _installed(adapter.distribution, adapter.import_name)
-    supported = installed is not None and installed != "unknown" and in_range(installed, adapter.versions)
+    supported = (
+        installed is not None and installed != "unknown" and in_range(installed, adapter.versions)
+    )
     python_fits = in_range(platform.python_version(), adapter.python)
     here = f"{sys.platform}-{platform.machine()}"
     platform_fits = any(fnmatch.fnmatchcase(here.lower(), pattern) for pattern in adapter.platforms)

@@ -22,6 +22,8 @@ def lazy_exports(adapter: Adapter, modules: Mapping[str, str]) -> Callable[[str]
         try:
             return getattr(import_module(f"{adapter.package}.{modules[name]}"), name)
         except ImportError as error:
-            raise MissingDependencyError(f"{adapter.package}.{name}", adapter.extra, str(error)) from error
+            raise MissingDependencyError(
+                f"{adapter.package}.{name}", adapter.extra, str(error)
+            ) from error
 
     return get

@@ -13,7 +13,9 @@ __all__ = ["patched"]
 
 
 @contextmanager
-def patched(owner: Any, name: str, replacement: Any, parameters: str | None = None) -> Iterator[Any]:
+def patched(
+    owner: Any, name: str, replacement: Any, parameters: str | None = None
+) -> Iterator[Any]:
     """Replace `owner.name` and restore it at the end; yields the original.
 
     `parameters` are the names the original must take, in order and separated by blanks; those of a Ray actor class are its
@@ -22,7 +24,9 @@ def patched(owner: Any, name: str, replacement: Any, parameters: str | None = No
     where = f"{getattr(owner, '__name__', owner)}.{name}"
     original = getattr(owner, name, None)
     if original is None:
-        raise ConfigError(f"{where} does not exist in the installed version; install a version the adapter supports")
+        raise ConfigError(
+            f"{where} does not exist in the installed version; install a version the adapter supports"
+        )
     if parameters is not None:
         actual = " ".join(_parameters(original))
         if actual != parameters:

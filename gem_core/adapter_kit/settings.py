@@ -20,7 +20,10 @@ def reject(rejections: Iterable[Rejection]) -> None:
     if len(messages) == 1:
         raise ConfigError(messages[0])
     if messages:
-        raise ConfigError(f"{len(messages)} settings are rejected:" + "".join(f"\n- {message}" for message in messages))
+        raise ConfigError(
+            f"{len(messages)} settings are rejected:"
+            + "".join(f"\n- {message}" for message in messages)
+        )
 
 
 def few_samples(config: TrainingConfig, samples: int, setting: str) -> Rejection:
@@ -43,6 +46,8 @@ def long_turns(config: TrainingConfig, longest: int, setting: str) -> Rejection:
 
 def model_context(model_config: Any) -> int | None:
     """The longest sequence of a transformers model, by its configuration; None where it names no limit."""
-    text_config = model_config.get_text_config() if hasattr(model_config, "get_text_config") else model_config
+    text_config = (
+        model_config.get_text_config() if hasattr(model_config, "get_text_config") else model_config
+    )
     length = getattr(text_config, "max_position_embeddings", None)
     return int(length) if length else None

@@ -32,7 +32,9 @@ class UpdateLog:
         self._file = MetricsFile(path) if path is not None else None
         self._last = time.monotonic()
 
-    def write(self, step: int, episodes: BatchMetrics, *, advantage_abs: float, **trainer: float | None) -> None:
+    def write(
+        self, step: int, episodes: BatchMetrics, *, advantage_abs: float, **trainer: float | None
+    ) -> None:
         """Write update `step`, counted from 0, and send the event `update_end`."""
         now = time.monotonic()
         seconds, self._last = now - self._last, now

@@ -15,6 +15,10 @@ def in_range(version: str, specifier: str) -> bool:
     try:
         return SpecifierSet(specifier).contains(Version(version), prereleases=True)
     except InvalidSpecifier:
-        raise ConfigError(f"{specifier!r} is not a version specifier; write it as '>=1.2,<2', '==1.2.*' or '~=1.4'") from None
+        raise ConfigError(
+            f"{specifier!r} is not a version specifier; write it as '>=1.2,<2', '==1.2.*' or '~=1.4'"
+        ) from None
     except InvalidVersion:
-        raise ConfigError(f"{version!r} is not a version; write it as '1.16.0', '0.0.1.post1' or '2.0rc1'") from None
+        raise ConfigError(
+            f"{version!r} is not a version; write it as '1.16.0', '0.0.1.post1' or '2.0rc1'"
+        ) from None

@@ -28,7 +28,9 @@ def run(args: argparse.Namespace) -> int:
         say(json.dumps([_as_json(status) for status in found], indent=2))
         return 0
     if not found:
-        say("There are none: gem is not installed (in its checkout: pip install .), or GEM_PLUGINS leaves them out.")
+        say(
+            "There are none: gem is not installed (in its checkout: pip install .), or GEM_PLUGINS leaves them out."
+        )
         return 0
     rows = [
         (
@@ -42,7 +44,11 @@ def run(args: argparse.Namespace) -> int:
         )
         for s in found
     ]
-    say(table(("NAME", "STATUS", "INSTALLED", "FITS", "PYTHON", "PLATFORMS", "WAY IN"), rows, width()))
+    say(
+        table(
+            ("NAME", "STATUS", "INSTALLED", "FITS", "PYTHON", "PLATFORMS", "WAY IN"), rows, width()
+        )
+    )
     for status in found:
         if status.missing:
             say(f"\n{status.adapter.name}: missing {'; '.join(status.missing)}")
@@ -50,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
             for line in status.adapter.install:
                 say(f"    {line}")
     if any(status.missing for status in found):
-        say("\nThe lines are for a checkout of gem, each in a virtual environment of its own: the pins exclude each other.")
+        say(
+            "\nThe lines are for a checkout of gem, each in a virtual environment of its own: the pins exclude each other."
+        )
     return 0
 
 

@@ -15,7 +15,9 @@ def env_arguments(text: str) -> dict[str, Any]:
     given = json_object("--args", text)
     taken = {"execution", "id", "wrappers"} & set(given)
     if taken:
-        raise ConfigError(f"--args is for arguments of the environment itself, which {', '.join(sorted(taken))} is not")
+        raise ConfigError(
+            f"--args is for arguments of the environment itself, which {', '.join(sorted(taken))} is not"
+        )
     return given
 
 
@@ -26,7 +28,11 @@ def json_object(flag: str, text: str) -> dict[str, Any]:
     try:
         given = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{flag} {text!r} is no JSON ({error}); write it as '{{\"name\": value}}'") from None
+        raise ConfigError(
+            f"{flag} {text!r} is no JSON ({error}); write it as '{{\"name\": value}}'"
+        ) from None
     if not isinstance(given, dict):
-        raise ConfigError(f"{flag} must be a JSON object such as '{{\"name\": value}}'; given: {text}")
+        raise ConfigError(
+            f"{flag} must be a JSON object such as '{{\"name\": value}}'; given: {text}"
+        )
     return given

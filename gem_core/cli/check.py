@@ -24,8 +24,16 @@ SUMMARY = "check that environments keep the contract"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which, and how thoroughly."""
     parser.add_argument("pattern", help="an id, part of one, a pattern with * and ?, or a mixture")
-    parser.add_argument("--here", action="store_true", help="leave out the check in other processes, which takes seconds")
-    parser.add_argument("--json", action="store_true", help="print a JSON object: problems by id, and why ids were left out")
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="leave out the check in other processes, which takes seconds",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON object: problems by id, and why ids were left out",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,9 +57,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(json.dumps({"problems": found, "left_out": left_out}, indent=2))
     elif found:
-        say(f"{len(found) - bad} of {len(found)} keep the contract" + (f"; {len(left_out)} left out" if left_out else ""))
+        say(
+            f"{len(found) - bad} of {len(found)} keep the contract"
+            + (f"; {len(left_out)} left out" if left_out else "")
+        )
     if not found:
-        print(f"gem-rl: nothing was checked: {len(left_out)} left out, for packages that are not there", file=sys.stderr)
+        print(
+            f"gem-rl: nothing was checked: {len(left_out)} left out, for packages that are not there",
+            file=sys.stderr,
+        )
     return 1 if bad or not found else 0
 
 

@@ -20,7 +20,9 @@ SUMMARY = "check that an installed trainer credits every token as gem promises"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which adapter, and where the table goes."""
     parser.add_argument("name", help="an adapter, as `gem-rl adapters` lists them")
-    parser.add_argument("--no-ranks", action="store_true", help="leave out the checks that start several processes")
+    parser.add_argument(
+        "--no-ranks", action="store_true", help="leave out the checks that start several processes"
+    )
     parser.add_argument("--out", type=Path, help="also write the table to this file")
 
 
@@ -29,9 +31,7 @@ def run(args: argparse.Namespace) -> int:
     adapter = adapters.get(args.name)
     status = probe(adapter)
     missing = "; ".join(status.missing) or "it is not written yet"
-    refusal = (
-        f"the adapter {adapter.name!r} cannot be checked here: {missing}. `gem-rl adapters {adapter.name}` says how to install it"
-    )
+    refusal = f"the adapter {adapter.name!r} cannot be checked here: {missing}. `gem-rl adapters {adapter.name}` says how to install it"
     if not status.supported or adapter.status != "ready":
         raise ConfigError(refusal)
     try:  # where only part of what it names is missing, for instance on another kind of machine, its own code decides

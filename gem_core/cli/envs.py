@@ -17,7 +17,9 @@ SUMMARY = "list the environments"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A pattern, and whether a program or a page is to have them."""
-    parser.add_argument("pattern", nargs="?", default="*", help="part of an id, or a pattern with * and ?")
+    parser.add_argument(
+        "pattern", nargs="?", default="*", help="part of an id, or a pattern with * and ?"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     form.add_argument("--markdown", action="store_true", help="print the page docs/environments.md")
@@ -28,7 +30,9 @@ def run(args: argparse.Namespace) -> int:
     known = environments.all()
     specs = [known[id] for id in list_envs(args.pattern)]
     if not specs and args.pattern != "*":
-        raise UnknownNameError("environment", args.pattern, tuple(known), "`gem-rl envs` lists them all.")
+        raise UnknownNameError(
+            "environment", args.pattern, tuple(known), "`gem-rl envs` lists them all."
+        )
     if args.json:
         facts = ("id", "turns", "reward", "data", "extra", "deterministic", "offline", "summary")
         say(json.dumps([{fact: getattr(spec, fact) for fact in facts} for spec in specs], indent=2))
@@ -62,7 +66,14 @@ def _page(specs: Sequence[EnvSpec]) -> str:
         members = [spec for spec in specs if spec.id.startswith(f"{namespace}:")]
         rows: dict[tuple[str, ...], list[str]] = {}
         for s in members:
-            facts = (s.summary, _turns(s), s.reward, s.data, s.extra or "-", "yes" if s.offline else "no")
+            facts = (
+                s.summary,
+                _turns(s),
+                s.reward,
+                s.data,
+                s.extra or "-",
+                "yes" if s.offline else "no",
+            )
             rows.setdefault(facts, []).append(f"`{s.id}`")
         lines += [
             "",

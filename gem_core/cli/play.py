@@ -24,15 +24,36 @@ SUMMARY = "play an environment in the terminal"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to play, from where, and who plays."""
-    parser.add_argument("id", help="an environment id, or a mixture such as '2*game:A-v0 + 1*game:B-v0'")
-    parser.add_argument("--seed", type=int, help="the start; drawn, and shown, where it is left out")
-    parser.add_argument("--wrappers", default="", metavar="A,B(K=V)", help="wrappers by name, innermost first")
-    parser.add_argument("--tools", default="", metavar="A,B(K=V)", help="tools by name, as in python,search(index='FOLDER')")
-    parser.add_argument("--options", default="", metavar="JSON", help="options of the reset, as a JSON object")
-    parser.add_argument("--args", default="", metavar="JSON", help="arguments of the environment, as a JSON object")
+    parser.add_argument(
+        "id", help="an environment id, or a mixture such as '2*game:A-v0 + 1*game:B-v0'"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="the start; drawn, and shown, where it is left out"
+    )
+    parser.add_argument(
+        "--wrappers", default="", metavar="A,B(K=V)", help="wrappers by name, innermost first"
+    )
+    parser.add_argument(
+        "--tools",
+        default="",
+        metavar="A,B(K=V)",
+        help="tools by name, as in python,search(index='FOLDER')",
+    )
+    parser.add_argument(
+        "--options", default="", metavar="JSON", help="options of the reset, as a JSON object"
+    )
+    parser.add_argument(
+        "--args", default="", metavar="JSON", help="arguments of the environment, as a JSON object"
+    )
     parser.add_argument("--max-turns", type=int, metavar="N", help="leave after this many turns")
-    parser.add_argument("--random", action="store_true", help="let a random player choose among the legal actions")
-    parser.add_argument("--raw", action="store_true", help="send what is typed as it is, without the action format around it")
+    parser.add_argument(
+        "--random", action="store_true", help="let a random player choose among the legal actions"
+    )
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="send what is typed as it is, without the action format around it",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
     if args.max_turns is not None and args.max_turns < 1:
         raise ConfigError(f"--max-turns must be 1 or more; given: {args.max_turns}")
     options, arguments = json_object("--options", args.options), env_arguments(args.args)
-    with _Table(make(args.id, wrappers=[*parse_wrappers(args.wrappers), *_tools(args.tools)], **arguments)) as table:
+    with _Table(
+        make(args.id, wrappers=[*parse_wrappers(args.wrappers), *_tools(args.tools)], **arguments)
+    ) as table:
         try:
             _play(table, args, options)
         except EOFError:
@@ -50,13 +73,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _play(table: _Table, args: argparse.Namespace, options: Mapping[str, Any]) -> None:
     observation, info = table.reset(seed=args.seed, options=options)
-    say(f"{args.id}, seed {table.env.seed}" + (f", playing {info['env_id']}" if info.get("env_id") else ""))
+    say(
+        f"{args.id}, seed {table.env.seed}"
+        + (f", playing {info['env_id']}" if info.get("env_id") else "")
+    )
     if info.get("system"):
         say(f"\n{info['system']}")
     _show(observation, info)
     total, turns = 0.0, 0
     while args.max_turns is None or turns < args.max_turns:
-        action = _random_action(table.env, args.id) if args.random else _typed_action(table.env, args.raw)
+        action = (
+            _random_action(table.env, args.id)
+            if args.random
+            else _typed_action(table.env, args.raw)
+        )
         observation, reward, terminated, truncated, info = table.step(action)
         total, turns = total + reward, turns + 1
         _show(observation, info)
@@ -80,7 +110,9 @@ def _random_action(env: Env, id: str) -> str:
     try:
         action = env.sample_action()
     except NotImplementedError:
-        raise ConfigError(f"{id} has no sample_action(), so nobody can play it at random; leave --random out") from None
+        raise ConfigError(
+            f"{id} has no sample_action(), so nobody can play it at random; leave --random out"
+        ) from None
     say(f"> {action}")
     return action
 
@@ -124,11 +156,19 @@ class _Table:
         return cast("tuple[str, dict[str, Any]]", self._waiter.result(self.env.reset(**kwargs)))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return cast("tuple[str, float, bool, bool, dict[str, Any]]", self._waiter.result(self.env.step(action)))
+        return cast(
+            "tuple[str, float, bool, bool, dict[str, Any]]",
+            self._waiter.result(self.env.step(action)),
+        )
 
     def __enter__(self) -> _Table:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._waiter.result(self.env.close())
         self._waiter.close()

@@ -26,7 +26,12 @@ def run(args: argparse.Namespace) -> int:
         say(json.dumps([asdict(plugin) for plugin in plugins], indent=2))
         return 0
     rows = [
-        (p.name, p.origin, ", ".join(p.hooks) if p.loaded else "left out by GEM_PLUGINS or GEM_PLUGINS_BLOCK") for p in plugins
+        (
+            p.name,
+            p.origin,
+            ", ".join(p.hooks) if p.loaded else "left out by GEM_PLUGINS or GEM_PLUGINS_BLOCK",
+        )
+        for p in plugins
     ]
     say(table(("NAME", "FROM", "HOOKS"), rows, width()))
     return 0

@@ -32,9 +32,15 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int | 
         widths = _narrowed(widths, columns - len(_GAP) * (len(widths) - 1))
     lines: list[str] = []
     for row in cells:
-        wrapped = [textwrap.wrap(cell, w, break_on_hyphens=False) or [""] for cell, w in zip(row, widths, strict=True)]
+        wrapped = [
+            textwrap.wrap(cell, w, break_on_hyphens=False) or [""]
+            for cell, w in zip(row, widths, strict=True)
+        ]
         for i in range(max(len(cell) for cell in wrapped)):
-            parts = [(cell[i] if i < len(cell) else "").ljust(w) for cell, w in zip(wrapped, widths, strict=True)]
+            parts = [
+                (cell[i] if i < len(cell) else "").ljust(w)
+                for cell, w in zip(wrapped, widths, strict=True)
+            ]
             lines.append(_GAP.join(parts).rstrip())
     return "\n".join(lines)
 

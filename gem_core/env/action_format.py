@@ -83,7 +83,10 @@ def with_instruction(instruction: str, place: str, result: ResetResult) -> Reset
     observation, info = result
     if place == "observation":
         return f"{observation}\n{instruction}", info
-    return observation, {**info, "system": f"{info['system']}\n\n{instruction}" if info.get("system") else instruction}
+    return observation, {
+        **info,
+        "system": f"{info['system']}\n\n{instruction}" if info.get("system") else instruction,
+    }
 
 
 def format_of(env: Env) -> ActionFormat | None:

@@ -75,7 +75,9 @@ class Env:
                 )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Env:
-        if (args or kwargs) and cls.__init__ is object.__init__:  # which would swallow them, since there is a __new__
+        if (
+            args or kwargs
+        ) and cls.__init__ is object.__init__:  # which would swallow them, since there is a __new__
             raise TypeError(f"{cls.__name__}() takes no arguments")
         self = super().__new__(cls)
         self._made_with = (args, kwargs)  # for `spawn`
@@ -106,7 +108,9 @@ class Env:
 
     # What everybody calls.
 
-    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> ResetResult:
         """Starts an episode: (observation, info). An async environment returns an awaitable of it."""
         if type(seed) is not int or seed < 0:
             seed = _checked_seed(seed)
@@ -202,7 +206,11 @@ class Env:
 
     def __repr__(self) -> str:
         """The class and the id, wrappers outermost first, as Gymnasium prints it."""
-        return f"<{type(self).__name__}<{self.spec.id}>>" if self.spec is not None else f"<{type(self).__name__}>"
+        return (
+            f"<{type(self).__name__}<{self.spec.id}>>"
+            if self.spec is not None
+            else f"<{type(self).__name__}>"
+        )
 
     # How it works.
 
@@ -216,11 +224,15 @@ class Env:
 
     def _checked_options(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(options, Mapping):
-            raise OptionError(f"options of {self._name()} must be a mapping, not {type(options).__name__} {short(options)}")
+            raise OptionError(
+                f"options of {self._name()} must be a mapping, not {type(options).__name__} {short(options)}"
+            )
         unknown = sorted(set(options) - self.accepted_options)
         if unknown:
             known = ", ".join(sorted(self.accepted_options)) or "none at all"
-            raise OptionError(f"{self._name()} does not know the option(s) {', '.join(map(repr, unknown))}; it takes: {known}")
+            raise OptionError(
+                f"{self._name()} does not know the option(s) {', '.join(map(repr, unknown))}; it takes: {known}"
+            )
         return dict(options)
 
     @property
@@ -230,11 +242,21 @@ class Env:
 
     def _start_of(self, result: Any) -> ResetResult:
         """The checked result of a reset that may be a generator or an awaitable."""
-        return cast(ResetResult, after(drive(result) if type(result) is GeneratorType else result, self._began))
+        return cast(
+            ResetResult,
+            after(drive(result) if type(result) is GeneratorType else result, self._began),
+        )
 
     def _began(self, result: ResetResult) -> ResetResult:
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], str) and isinstance(result[1], dict)):
-            raise ContractError(f"reset() of {self._name()} returned {short(result)}; it must return (str, dict)")
+        if not (
+            isinstance(result, tuple)
+            and len(result) == 2
+            and isinstance(result[0], str)
+            and isinstance(result[1], dict)
+        ):
+            raise ContractError(
+                f"reset() of {self._name()} returned {short(result)}; it must return (str, dict)"
+            )
         self._phase = "running"
         return result
 
@@ -246,14 +268,19 @@ class Env:
                 "The episode stands where it stood."
             )
         if self._phase == "new":
-            return ResetNeededError(f"step() of {self._name()} before reset(): call reset(seed=...) first")
+            return ResetNeededError(
+                f"step() of {self._name()} before reset(): call reset(seed=...) first"
+            )
         return ResetNeededError(
             f"step() of {self._name()} after its episode ended at turn {self._turn}: call reset(seed=...) first"
         )
 
     def _result_of(self, result: Any) -> StepResult:
         """The checked result of a step that may be a generator or an awaitable."""
-        return cast(StepResult, after(drive(result) if type(result) is GeneratorType else result, self._took))
+        return cast(
+            StepResult,
+            after(drive(result) if type(result) is GeneratorType else result, self._took),
+        )
 
     def _took(self, result: Any) -> StepResult:
         """Check a step's result, convert its numbers, and note whether the episode ended."""
@@ -263,7 +290,11 @@ class Env:
                 "(observation, reward, terminated, truncated, info)"
             )
         observation, reward, terminated, truncated, info = result
-        reward, terminated, truncated = self._as_reward(reward), self._flag(terminated), self._flag(truncated)
+        reward, terminated, truncated = (
+            self._as_reward(reward),
+            self._flag(terminated),
+            self._flag(truncated),
+        )
         if not (isinstance(observation, str) and isinstance(info, dict) and isfinite(reward)):
             raise ContractError(
                 f"step() of {self._name()} returned observation {short(observation)}, reward {reward}, info {short(info)}; "
@@ -281,13 +312,17 @@ class Env:
                 raise TypeError
             return float(reward)
         except (TypeError, ValueError, OverflowError):
-            raise ContractError(f"step() of {self._name()} returned the reward {short(reward)}; it must be a number") from None
+            raise ContractError(
+                f"step() of {self._name()} returned the reward {short(reward)}; it must be a number"
+            ) from None
 
     def _flag(self, value: Any) -> bool:
         """`terminated` or `truncated` as a bool: 0, 1 and numpy's bools are taken; a text would be true whatever it says."""
         if value == 0 or value == 1:
             return bool(value)
-        raise ContractError(f"step() of {self._name()} returned {short(value)} for terminated or truncated; it must be a bool")
+        raise ContractError(
+            f"step() of {self._name()} returned {short(value)} for terminated or truncated; it must be a bool"
+        )
 
 
 def _checked_seed(seed: int | None) -> int:
@@ -296,8 +331,12 @@ def _checked_seed(seed: int | None) -> int:
     if seed is None:
         return secrets.randbits(32)
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise OptionError(f"a seed is a whole number from 0 up, or None to draw one; given: {type(seed).__name__} {short(seed)}")
+        raise OptionError(
+            f"a seed is a whole number from 0 up, or None to draw one; given: {type(seed).__name__} {short(seed)}"
+        )
     number = seed.__index__()
     if number < 0:
-        raise OptionError(f"a seed is a whole number from 0 up, or None to draw one; given: {number}")
+        raise OptionError(
+            f"a seed is a whole number from 0 up, or None to draw one; given: {number}"
+        )
     return number

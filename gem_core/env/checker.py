@@ -75,7 +75,10 @@ def check_env(env: str | Env, *, processes: bool = True) -> None:
     """Raise `CheckError` with a sentence for each problem. `processes`: also play in other processes."""
     problems = find_problems(env, processes=processes)
     if problems:
-        raise CheckError(f"{env_name(env)} has {len(problems)} problem(s):\n" + "\n".join(f"- {problem}" for problem in problems))
+        raise CheckError(
+            f"{env_name(env)} has {len(problems)} problem(s):\n"
+            + "\n".join(f"- {problem}" for problem in problems)
+        )
 
 
 def find_problems(env: str | Env, *, processes: bool = True) -> list[Problem]:
@@ -90,7 +93,9 @@ def find_problems(env: str | Env, *, processes: bool = True) -> list[Problem]:
     except MissingDependencyError:
         raise  # it cannot be checked here
     except Exception as error:  # noqa: BLE001 - an environment may raise anything; that is the problem to report
-        return [Problem("making", f"{subject.name} cannot be made: {_describe(error)}.")]  # each check would report the same
+        return [
+            Problem("making", f"{subject.name} cannot be made: {_describe(error)}.")
+        ]  # each check would report the same
     for check in CHECKS:
         if check is check_other_processes and not processes:
             continue
@@ -134,7 +139,9 @@ def check_declarations(subject: CheckedEnv) -> Iterator[str]:
             f"{env.deterministic}; say the same in both places."
         )
     unwrapped = env.unwrapped
-    if not isinstance(env.accepted_options, frozenset) or not all(isinstance(o, str) for o in env.accepted_options):
+    if not isinstance(env.accepted_options, frozenset) or not all(
+        isinstance(o, str) for o in env.accepted_options
+    ):
         yield f"{subject.name} declares option_names = {unwrapped.option_names!r}; it must be a frozenset of strings."
     if not isinstance(env.action_example, str) or not env.action_example:
         yield f"{subject.name} declares action_example = {env.action_example!r}; it must be a text that is not empty."
@@ -178,7 +185,9 @@ def check_order_of_calls(subject: CheckedEnv) -> Iterator[str]:
                 f"{subject.name} is registered with turns={turns}, but an episode of {played} went on; "
                 "return terminated or truncated by then, or register another number."
             )
-        elif subject.spec is None or subject.spec.offline:  # where episodes end on a server, it is not for this side to mend
+        elif (
+            subject.spec is None or subject.spec.offline
+        ):  # where episodes end on a server, it is not for this side to mend
             yield (
                 f"{subject.name} went on after {LONGEST} turns of {played}; return terminated or truncated at some turn, "
                 "or put turn_limit around it."
@@ -248,22 +257,32 @@ def check_odd_actions(subject: CheckedEnv) -> Iterator[str]:
     subject.result(env.reset(seed=SEEDS[0]))
     form = format_of(env)
     failed: dict[Any, tuple[str, list[str]]] = {}  # by kind and place: a message may quote the text
-    for text in dict.fromkeys([*ODD_TEXTS, *(form.write(text) for text in ODD_TEXTS if form is not None)]):
+    for text in dict.fromkeys(
+        [*ODD_TEXTS, *(form.write(text) for text in ODD_TEXTS if form is not None)]
+    ):
         if env.ended:
             subject.result(env.reset(seed=SEEDS[0]))
         try:
             subject.step(env, text)
         except Exception as error:  # noqa: BLE001 - that is the problem to report
             where = traceback.extract_tb(error.__traceback__)[-1]
-            _, texts = failed.setdefault((type(error), where.filename, where.lineno), (_describe(error), []))
+            _, texts = failed.setdefault(
+                (type(error), where.filename, where.lineno), (_describe(error), [])
+            )
             texts.append(repr(text if len(text) < 40 else text[:37] + "..."))
             env = subject.make()
             subject.result(env.reset(seed=SEEDS[0]))
     for description, texts in failed.values():
         always = f"{subject.name} raised {description}."
         more = f", and {len(texts) - 1} more such texts," if len(texts) > 1 else ""
-        clause = "" if description.startswith(ContractError.__name__) else "; a model may write anything"
-        yield always if always in subject.problems else f"step({texts[0]}){more} of {subject.name} raised {description}{clause}."
+        clause = (
+            "" if description.startswith(ContractError.__name__) else "; a model may write anything"
+        )
+        yield (
+            always
+            if always in subject.problems
+            else f"step({texts[0]}){more} of {subject.name} raised {description}{clause}."
+        )
 
 
 def check_other_processes(subject: CheckedEnv) -> Iterator[str]:
@@ -301,14 +320,24 @@ def _describe(error: Exception) -> str:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = frames[-1]
     place = ""
-    if isinstance(error, ContractError) and _is_ours(last):  # of what a method returned, which therefore is no frame
+    if isinstance(error, ContractError) and _is_ours(
+        last
+    ):  # of what a method returned, which therefore is no frame
         owner: Any = last.f_locals.get("self")
         owner = owner if isinstance(owner, Env) else getattr(owner, "env", None)
         method = getattr(owner, "on_reset" if last.f_code.co_name == "_began" else "on_step", None)
         place = getattr(method, "__qualname__", "")
     else:
-        shown = [frame for frame in frames if not _is_ours(frame)] if isinstance(error, GemError) else frames
-        place = f"{os.path.basename(shown[-1].f_code.co_filename)}:{shown[-1].f_lineno}" if shown else ""
+        shown = (
+            [frame for frame in frames if not _is_ours(frame)]
+            if isinstance(error, GemError)
+            else frames
+        )
+        place = (
+            f"{os.path.basename(shown[-1].f_code.co_filename)}:{shown[-1].f_lineno}"
+            if shown
+            else ""
+        )
     return f"{type(error).__name__}: {str(error).rstrip('.')}" + (f" ({place})" if place else "")
 
 

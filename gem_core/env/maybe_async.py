@@ -15,7 +15,9 @@ R = TypeVar("R")
 
 def after(value: T | Awaitable[T], then: Callable[[T], R]) -> R | Awaitable[R]:
     """`then(value)`, now or once `value` has been awaited."""
-    if type(value) is not tuple and isawaitable(value):  # the first test is the common case, and 20 times faster
+    if type(value) is not tuple and isawaitable(
+        value
+    ):  # the first test is the common case, and 20 times faster
 
         async def later() -> R:
             return then(await value)

@@ -29,7 +29,9 @@ class Mixture(Wrapper):
             raise ConfigError("a mixture needs at least one environment")
         self.ids = [id for id, _ in parts]
         self.weights = [weight for _, weight in parts]
-        self.members: dict[str, Env] = {id: make(id, wrappers=wrappers, execution=execution) for id in self.ids}
+        self.members: dict[str, Env] = {
+            id: make(id, wrappers=wrappers, execution=execution) for id in self.ids
+        }
         super().__init__(self.members[self.ids[0]])
 
     def choose(self, seed: int) -> str:
@@ -41,7 +43,9 @@ class Mixture(Wrapper):
         self.env = self.members[chosen]
         unknown = sorted(set(options) - self.env.accepted_options)
         if unknown:
-            raise OptionError(f"{chosen}, which seed {self._seed} drew from the mixture, does not know the option(s) {unknown}")
+            raise OptionError(
+                f"{chosen}, which seed {self._seed} drew from the mixture, does not know the option(s) {unknown}"
+            )
         observation, info = yield self.env.reset(seed=self._seed, options=options)
         return observation, {"env_id": chosen, **info}
 

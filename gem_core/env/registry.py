@@ -25,9 +25,20 @@ from gem_core.env.wrapper_stack import (
     wrap,
     wrapper_stack,
 )
-from gem_core.errors import ConfigError, GemError, MissingDependencyError, OptionError, RegistrationError
+from gem_core.errors import (
+    ConfigError,
+    GemError,
+    MissingDependencyError,
+    OptionError,
+    RegistrationError,
+)
 from gem_core.plugins.catalog import Catalog
-from gem_core.plugins.entry_points import EntryPoint, check_arguments, check_entry_point, load_entry_point
+from gem_core.plugins.entry_points import (
+    EntryPoint,
+    check_arguments,
+    check_entry_point,
+    load_entry_point,
+)
 from gem_core.plugins.manager import on_registration
 from gem_core.types import Task
 
@@ -101,7 +112,9 @@ def register(
 def spec(id: str) -> EnvSpec:
     """What is known of an environment id, or of a mixture."""
     if not isinstance(id, str):
-        raise ConfigError(f"an environment id is a string such as 'game:GuessTheNumber-v0-easy', not {type(id).__name__} {id!r}")
+        raise ConfigError(
+            f"an environment id is a string such as 'game:GuessTheNumber-v0-easy', not {type(id).__name__} {id!r}"
+        )
     if not is_mixture(id):
         return environments.get(id.strip())
     parts = parse_mixture(id)
@@ -133,7 +146,9 @@ def make(
     declares (what the engine does), in a process of its own, or wherever a function of the spec puts it.
     """
     if execution not in ("here", "declared", "process") and not callable(execution):
-        raise ConfigError(f"execution must be 'here', 'declared', 'process' or a function of the spec; given: {execution!r}")
+        raise ConfigError(
+            f"execution must be 'here', 'declared', 'process' or a function of the spec; given: {execution!r}"
+        )
     known = spec(id)
     if is_mixture(id):
         kwargs = {"wrappers": tuple(parse_wrappers(wrappers)), "execution": execution, **kwargs}
@@ -144,14 +159,20 @@ def make(
     arguments = {**known.kwargs, **kwargs}
     check_arguments(build, arguments, f"environment {known.id!r}")
     known = replace(known, kwargs=arguments)
-    if is_mixture(id) or execution == "here" or (execution == "declared" and getattr(build, "execution", "") != "process"):
+    if (
+        is_mixture(id)
+        or execution == "here"
+        or (execution == "declared" and getattr(build, "execution", "") != "process")
+    ):
         env = build(**arguments)
     elif callable(execution):
         env = execution(known)
     else:
         env = load_entry_point(_PROCESS_ENV, "execution 'process'")(known.entry_point, arguments)
     if not isinstance(env, Env):
-        raise RegistrationError(f"the entry point of {known.id!r} returned {type(env).__name__}; it must return a gem_core Env")
+        raise RegistrationError(
+            f"the entry point of {known.id!r} returned {type(env).__name__}; it must return a gem_core Env"
+        )
     (env if is_mixture(id) else env.unwrapped).spec = known
     for entry, more in stack:
         env = wrap(env, entry, more)
@@ -183,12 +204,16 @@ def check_make(
             kind, arguments, what = built(entry, more)
             check_arguments(kind, arguments, what, skip_first=True)
             kinds.append(kind)
-        if getattr(build, "accepted_options", None) is Env.accepted_options:  # else it decides when it is reset
+        if (
+            getattr(build, "accepted_options", None) is Env.accepted_options
+        ):  # else it decides when it is reset
             takes = {name for kind in kinds for name in getattr(kind, "option_names", ())}
             unknown = [name for name in options or () if name not in takes]
             if unknown:
                 shown = ", ".join(sorted(takes)) or "none"
-                raise OptionError(f"{known.id!r} does not take the option {', '.join(map(repr, unknown))}; it takes: {shown}")
+                raise OptionError(
+                    f"{known.id!r} does not take the option {', '.join(map(repr, unknown))}; it takes: {shown}"
+                )
 
 
 def list_envs(pattern: str = "*") -> list[str]:
@@ -202,15 +227,24 @@ def canonical_wrappers(id: str, given: Sequence[WrapperLike] | str = ()) -> str:
     """One string for the whole stack around an environment, so that equal stacks compare equal."""
     pairs = parse_wrappers(given)
     if not is_mixture(id):
-        pairs = [(e.name, a) if isinstance(e, WrapperSpec) else e for e, a in wrapper_stack(spec(id).wrappers, given)]
-    return json.dumps([[p[0], p[1]] if isinstance(p, tuple) else callable_name(p) for p in pairs], sort_keys=True, default=repr)
+        pairs = [
+            (e.name, a) if isinstance(e, WrapperSpec) else e
+            for e, a in wrapper_stack(spec(id).wrappers, given)
+        ]
+    return json.dumps(
+        [[p[0], p[1]] if isinstance(p, tuple) else callable_name(p) for p in pairs],
+        sort_keys=True,
+        default=repr,
+    )
 
 
 def wrappers_of(task: Task) -> str:
     """The canonical string of a task's wrappers; equal stacks give equal strings."""
     try:
         return canonical_wrappers(task.env_id, task.wrappers)
-    except GemError:  # an environment that is not registered, or a stack that cannot be made: its episode says so
+    except (
+        GemError
+    ):  # an environment that is not registered, or a stack that cannot be made: its episode says so
         return repr(task.wrappers) if task.wrappers else ""
 
 

@@ -24,7 +24,17 @@ from gem_core.env.registry import EnvSpec, environments, make, register, spec
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
 
-__all__ = ["SEEDS", "TURNS", "Subject", "Transcript", "digests", "env_name", "recipe_of", "transcripts", "transcripts_elsewhere"]
+__all__ = [
+    "SEEDS",
+    "TURNS",
+    "Subject",
+    "Transcript",
+    "digests",
+    "env_name",
+    "recipe_of",
+    "transcripts",
+    "transcripts_elsewhere",
+]
 
 SEEDS = (0, 1, 2)
 TURNS = 12
@@ -38,7 +48,9 @@ class Subject:
 
     def __init__(self, env: str | Env) -> None:
         if not isinstance(env, (str, Env)):
-            raise ConfigError(f"check_env() takes an environment or its id, not {type(env).__name__} {env!r}")
+            raise ConfigError(
+                f"check_env() takes an environment or its id, not {type(env).__name__} {env!r}"
+            )
         self.source = env
         self.name = env_name(env)
         self.spec: EnvSpec | None = spec(env) if isinstance(env, str) else env.spec
@@ -66,7 +78,14 @@ class Subject:
         """Wait for what an async environment returns."""
         return self._waiter.result(value)
 
-    def play(self, env: Env, seed: int, actions: Sequence[str] | None = None, turns: int = TURNS, extra: int = 0) -> Transcript:
+    def play(
+        self,
+        env: Env,
+        seed: int,
+        actions: Sequence[str] | None = None,
+        turns: int = TURNS,
+        extra: int = 0,
+    ) -> Transcript:
         """Play one episode, with random actions unless given; `extra` further actions are sampled at each turn and dropped."""
         observation, info = self.result(env.reset(seed=seed))
         transcript: Transcript = [["reset", observation, _comparable(info)]]
@@ -90,7 +109,9 @@ class Subject:
             return env.sample_action()
         except NotImplementedError:
             form, example = format_of(env), env.action_example
-            return example if form is None or form.parse(example) is not None else form.write(example)
+            return (
+                example if form is None or form.parse(example) is not None else form.write(example)
+            )
 
     @property
     def deterministic(self) -> bool:
@@ -103,14 +124,29 @@ def transcripts(ids: Iterable[str]) -> dict[str, list[str] | str]:
     return {id: _digests_or_error(Subject(id)) for id in ids}
 
 
-def transcripts_elsewhere(recipes: Sequence[str | tuple[Any, ...]], hash_seed: int) -> dict[str, list[str] | str]:
+def transcripts_elsewhere(
+    recipes: Sequence[str | tuple[Any, ...]], hash_seed: int
+) -> dict[str, list[str] | str]:
     """Return `transcripts` from a new process with that PYTHONHASHSEED. A recipe is an id or comes from `recipe_of`.
 
     Give it many recipes at once: starting the process takes longer than playing.
     """
-    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-c", "from gem_core.env.transcripts import _play_recipes; _play_recipes()"]
-    done = subprocess.run(command, input=base64.b64encode(pickle.dumps(list(recipes))), capture_output=True, env=environment)
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": str(hash_seed),
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+    command = [
+        sys.executable,
+        "-c",
+        "from gem_core.env.transcripts import _play_recipes; _play_recipes()",
+    ]
+    done = subprocess.run(
+        command,
+        input=base64.b64encode(pickle.dumps(list(recipes))),
+        capture_output=True,
+        env=environment,
+    )
     if done.returncode:
         raise RuntimeError(
             f"a process that plays environments ended with exit code {done.returncode}: {done.stderr.decode()[-2000:]}"
@@ -138,7 +174,10 @@ def recipe_of(subject: Subject) -> str | tuple[Any, ...] | None:
 def digests(subject: Subject) -> list[str]:
     """Return a digest of the transcript of each of `SEEDS`."""
     env = subject.make()
-    return [hashlib.sha256(repr(subject.play(env, seed)).encode("utf-8", "replace")).hexdigest() for seed in SEEDS]
+    return [
+        hashlib.sha256(repr(subject.play(env, seed)).encode("utf-8", "replace")).hexdigest()
+        for seed in SEEDS
+    ]
 
 
 def env_name(env: str | Env) -> str:

@@ -76,13 +76,17 @@ class Wrapper(Env):
         return f"<{type(self).__name__}{self.env!r}>"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "env":  # unpickling and copying ask before `env` is there
+        if (
+            name.startswith("__") or name == "env"
+        ):  # unpickling and copying ask before `env` is there
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.env, name)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         steps = function(*args)
-        return drive(steps) if type(steps) is GeneratorType else steps  # a wrapper without an inner call needs no yield
+        return (
+            drive(steps) if type(steps) is GeneratorType else steps
+        )  # a wrapper without an inner call needs no yield
 
 
 for _attribute in ("execution", "deterministic", "action_example", "spec"):

@@ -12,7 +12,12 @@ from gem_core.env.base import Env
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError, RegistrationError
 from gem_core.plugins.catalog import Catalog
-from gem_core.plugins.entry_points import EntryPoint, check_arguments, check_entry_point, load_entry_point
+from gem_core.plugins.entry_points import (
+    EntryPoint,
+    check_arguments,
+    check_entry_point,
+    load_entry_point,
+)
 from gem_core.plugins.manager import on_registration
 
 __all__ = [
@@ -53,10 +58,14 @@ class WrapperSpec:
 wrappers: Catalog[WrapperSpec] = Catalog("wrapper", "gem-rl wrappers")
 
 
-def register_wrapper(name: str, entry_point: EntryPoint, *, replace: bool = False, **facts: Any) -> WrapperSpec:
+def register_wrapper(
+    name: str, entry_point: EntryPoint, *, replace: bool = False, **facts: Any
+) -> WrapperSpec:
     """Registers a wrapper under a name that `make(..., wrappers=[name])` and command lines take."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise RegistrationError(f"{name!r} is no wrapper name; use lower-case letters, digits, '_', '+', '.' and '-'")
+        raise RegistrationError(
+            f"{name!r} is no wrapper name; use lower-case letters, digits, '_', '+', '.' and '-'"
+        )
     check_entry_point(entry_point, f"wrapper {name!r}")
     entry = WrapperSpec(name, entry_point, **facts)
     wrappers.add(name, entry, replace=replace)
@@ -92,7 +101,9 @@ def wrapper_stack(
 ) -> list[tuple[WrapperSpec | Callable[..., Any], dict[str, Any]]]:
     """The default wrappers and the caller's, innermost first; the caller's action format replaces the default one."""
 
-    def looked_up(items: Iterable[WrapperLike]) -> list[tuple[WrapperSpec | Callable[..., Any], dict[str, Any]]]:
+    def looked_up(
+        items: Iterable[WrapperLike],
+    ) -> list[tuple[WrapperSpec | Callable[..., Any], dict[str, Any]]]:
         return [(wrappers.get(i[0]), i[1]) if isinstance(i, tuple) else (i, {}) for i in items]
 
     def is_format(entry: WrapperSpec | Callable[..., Any]) -> bool:
@@ -101,7 +112,9 @@ def wrapper_stack(
     own, theirs = looked_up(parse_wrappers(default)), looked_up(parse_wrappers(given))
     formats = [e.name for e, _ in theirs if isinstance(e, WrapperSpec) and e.kind == "format"]
     if len(formats) > 1:
-        raise ConfigError(f"the wrappers {formats} are all action formats; an environment takes one")
+        raise ConfigError(
+            f"the wrappers {formats} are all action formats; an environment takes one"
+        )
     if formats:
         own = [pair for pair in own if not is_format(pair[0])]
     return own + theirs
@@ -113,11 +126,15 @@ def wrap(env: Env, entry: WrapperSpec | Callable[..., Any], more: Mapping[str, A
     check_arguments(build, arguments, what, skip_first=True)
     wrapped = build(env, **arguments)
     if not isinstance(wrapped, Wrapper):
-        raise RegistrationError(f"{what} returned {type(wrapped).__name__}; it must return a gem_core Wrapper")
+        raise RegistrationError(
+            f"{what} returned {type(wrapped).__name__}; it must return a gem_core Wrapper"
+        )
     return wrapped
 
 
-def built(entry: WrapperSpec | Callable[..., Any], more: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any], str]:
+def built(
+    entry: WrapperSpec | Callable[..., Any], more: Mapping[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any], str]:
     """What makes a wrapper, with which arguments, and what it is called."""
     if isinstance(entry, WrapperSpec):
         return entry.load(), {**entry.kwargs, **more}, f"wrapper {entry.name!r}"
@@ -152,7 +169,9 @@ def _parse_call(text: str) -> tuple[str, dict[str, Any]]:
             raise ValueError("only key=value arguments")
         return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"cannot read the wrapper {text!r} ({error}); write it as name(key=value, ...)") from None
+        raise ConfigError(
+            f"cannot read the wrapper {text!r} ({error}); write it as name(key=value, ...)"
+        ) from None
 
 
 on_registration("register_wrappers", register_wrapper)

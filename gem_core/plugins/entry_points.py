@@ -27,15 +27,23 @@ def load_entry_point(entry_point: EntryPoint, what: str, extra: str = "") -> Cal
     except ImportError as error:
         if extra and not (error.name or "").startswith(module.partition(".")[0]):
             raise MissingDependencyError(what, extra, str(error)) from error
-        raise RegistrationError(f"the entry point {entry_point!r} of {what} cannot be imported: {error}") from error
+        raise RegistrationError(
+            f"the entry point {entry_point!r} of {what} cannot be imported: {error}"
+        ) from error
     except AttributeError as error:
-        raise RegistrationError(f"the entry point {entry_point!r} of {what} does not exist: {error}") from error
+        raise RegistrationError(
+            f"the entry point {entry_point!r} of {what} does not exist: {error}"
+        ) from error
     if not callable(found):
-        raise RegistrationError(f"the entry point {entry_point!r} of {what} is {type(found).__name__}, not something to call")
+        raise RegistrationError(
+            f"the entry point {entry_point!r} of {what} is {type(found).__name__}, not something to call"
+        )
     return found  # type: ignore[no-any-return]
 
 
-def check_arguments(build: Callable[..., Any], arguments: Mapping[str, Any], what: str, *, skip_first: bool = False) -> None:
+def check_arguments(
+    build: Callable[..., Any], arguments: Mapping[str, Any], what: str, *, skip_first: bool = False
+) -> None:
     """Raise `ConfigError` if `build` does not take these keyword arguments; a wrapper's first one is the inner environment."""
     if not inspect.isclass(build):
         parameters = list(inspect.signature(build).parameters.values())
@@ -51,11 +59,20 @@ def check_arguments(build: Callable[..., Any], arguments: Mapping[str, Any], wha
     unknown = [name for name in arguments if name not in takes]
     missing = [n for n, p in takes.items() if p.default is p.empty and n not in arguments]
     if unknown or missing:
-        said = f"does not take {', '.join(map(repr, unknown))}" if unknown else f"needs {', '.join(map(repr, missing))}"
+        said = (
+            f"does not take {', '.join(map(repr, unknown))}"
+            if unknown
+            else f"needs {', '.join(map(repr, missing))}"
+        )
         raise ConfigError(f"{what} {said}; it takes: {', '.join(takes) or 'no arguments'}")
 
 
 def check_entry_point(entry_point: EntryPoint, what: str) -> None:
     """Raise `RegistrationError` unless `entry_point` is callable or reads `module:name`."""
-    if not (callable(entry_point) or (isinstance(entry_point, str) and re.fullmatch(r"[\w.]+:\w+", entry_point))):
-        raise RegistrationError(f"the entry point of {what} must be callable or 'module:name', not {entry_point!r}")
+    if not (
+        callable(entry_point)
+        or (isinstance(entry_point, str) and re.fullmatch(r"[\w.]+:\w+", entry_point))
+    ):
+        raise RegistrationError(
+            f"the entry point of {what} must be callable or 'module:name', not {entry_point!r}"
+        )

@@ -36,7 +36,14 @@ __all__ = [
 ]
 
 GROUP = "gem"
-BUILT_IN = ("gem_core.wrappers", "gem_core.training.advantage", "gem_core.cli", "gem_tools", "gem_envs", "gem_eval")
+BUILT_IN = (
+    "gem_core.wrappers",
+    "gem_core.training.advantage",
+    "gem_core.cli",
+    "gem_tools",
+    "gem_envs",
+    "gem_eval",
+)
 """Plugins of this distribution, loaded by import path before all others."""
 
 _manager = pluggy.PluginManager("gem")
@@ -69,7 +76,9 @@ def current_plugin() -> str:
 def load_plugins() -> None:
     """Loads the built-in plugins and those of installed packages, once."""
     global _loaded, _loader
-    if _loaded or _loader == threading.get_ident():  # a plugin that looks a name up while registering does not start this again
+    if (
+        _loaded or _loader == threading.get_ident()
+    ):  # a plugin that looks a name up while registering does not start this again
         return
     with _lock:
         if _loaded:
@@ -120,7 +129,11 @@ def installed_plugins() -> list[PluginInfo]:
         hooks = tuple(sorted(c.name for c in _manager.get_hookcallers(plugin) or ()))
         origin = "built in" if name in BUILT_IN else origins.get(name, "registered by hand")
         infos.append(PluginInfo(name, origin, True, hooks))
-    infos += [PluginInfo(name, origin, False) for name, origin in origins.items() if not _manager.has_plugin(name)]
+    infos += [
+        PluginInfo(name, origin, False)
+        for name, origin in origins.items()
+        if not _manager.has_plugin(name)
+    ]
     return sorted(infos, key=lambda i: i.name)
 
 
@@ -129,7 +142,11 @@ def _entry_points() -> list[EntryPoint]:
 
 
 def _distribution(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown distribution"
+    return (
+        f"{point.dist.name} {point.dist.version}"
+        if point.dist is not None
+        else "an unknown distribution"
+    )
 
 
 def _names(variable: str) -> set[str]:
@@ -164,7 +181,9 @@ def _named(name: str, origin: str = "") -> Iterator[None]:
     except PluginError:
         raise
     except Exception as error:
-        if not known and _manager.has_plugin(name):  # pluggy keeps one whose hook raised: it would pass for loaded
+        if not known and _manager.has_plugin(
+            name
+        ):  # pluggy keeps one whose hook raised: it would pass for loaded
             _manager.unregister(name=name)
         whence = f" (from {origin})" if origin else ""
         raise PluginError(

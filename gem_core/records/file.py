@@ -26,12 +26,20 @@ from uuid import uuid4
 from gem_core._version import __version__
 from gem_core.errors import RecordError
 from gem_core.records.redact import Redactor
-from gem_core.records.serialize import VERSION, episode_from_json, episode_to_json, from_plain, to_plain
+from gem_core.records.serialize import (
+    VERSION,
+    episode_from_json,
+    episode_to_json,
+    from_plain,
+    to_plain,
+)
 from gem_core.types import Episode
 
 try:
     import fcntl
-except ImportError:  # a platform without file locks: two writers on one file are then the user's business
+except (
+    ImportError
+):  # a platform without file locks: two writers on one file are then the user's business
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
@@ -72,8 +80,12 @@ class RecordWriter:
         self._redactor = Redactor(secrets)
         self._lock = threading.Lock()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
-        self._let_go = weakref.finalize(self, os.close, self._file)  # with the last reference: the file is locked till then
+        self._file: int | None = os.open(
+            self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644
+        )
+        self._let_go = weakref.finalize(
+            self, os.close, self._file
+        )  # with the last reference: the file is locked till then
         try:
             self._take_over(overwrite)
             if os.fstat(self._file).st_size == 0:
@@ -86,7 +98,9 @@ class RecordWriter:
     def write(self, episode: Episode) -> None:
         """Appends one episode; when it returns, killing the process cannot lose it."""
         if not isinstance(episode, Episode):
-            raise RecordError(f"write() was given {type(episode).__name__}; a record holds episodes")
+            raise RecordError(
+                f"write() was given {type(episode).__name__}; a record holds episodes"
+            )
         with self._lock:
             self._redactor.refresh()
             self._append(episode_to_json(episode, self._redactor))
@@ -128,7 +142,9 @@ class RecordWriter:
     def _append(self, content: Mapping[str, Any]) -> None:
         if self._file is None:
             raise RecordError(f"{self.path} is closed; open a new RecordWriter to append to it")
-        line = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+        line = (
+            json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+        )
         try:
             data = line.encode()
         except UnicodeEncodeError:  # half a surrogate pair, as byte-level tokenizers may decode to
@@ -144,7 +160,9 @@ class RecordWriter:
             if self._sync:
                 os.fsync(self._file)
         except BaseException:
-            os.ftruncate(self._file, start)  # a full disk must not leave half a line in front of the next one
+            os.ftruncate(
+                self._file, start
+            )  # a full disk must not leave half a line in front of the next one
             raise
 
 
@@ -192,7 +210,9 @@ class WorkerRecords:
 
     def __init__(self, mark: str | None = None) -> None:
         """`mark`: such as a rank; a random one if None."""
-        self._mark = uuid4().hex[:8] if mark is None else mark  # no process id, which another machine may have as well
+        self._mark = (
+            uuid4().hex[:8] if mark is None else mark
+        )  # no process id, which another machine may have as well
         self._writers: dict[str, RecordWriter] = {}
 
     def write(self, path: str | None, episodes: Iterable[Episode]) -> None:
@@ -266,7 +286,9 @@ def _members(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
         except zlib.error as error:
             if not rest.strip(b"\0") and not stream.read().strip(b"\0"):
                 return  # zeros a crashed machine left behind the end
-            raise RecordError(f"{path} is damaged at byte {end}, in line {number + 1} or behind it: {error}") from error
+            raise RecordError(
+                f"{path} is damaged at byte {end}, in line {number + 1} or behind it: {error}"
+            ) from error
         rest = member.unused_data
         end += used - len(rest)
         number += 1
@@ -278,7 +300,9 @@ def _check_header(line: bytes, path: Path) -> dict[str, Any]:
         header = json.loads(line)
         version = header["gem_record"]
     except (ValueError, KeyError, TypeError):
-        raise RecordError(f"{path} is no record of gem: its first line is no header with 'gem_record'") from None
+        raise RecordError(
+            f"{path} is no record of gem: its first line is no header with 'gem_record'"
+        ) from None
     if not isinstance(version, int) or not 1 <= version <= VERSION:
         raise RecordError(
             f"{path} is a record of version {version!r}; this gem reads up to version {VERSION}. Use a newer gem to read it."

@@ -20,7 +20,9 @@ REDACTED = "[redacted]"
 _SHORTEST = 8
 """Shorter values (`true`, `1`, `none`) stand in too many innocent texts."""
 _NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
-_HEADERS = r"(?:proxy-)?authorization|x-api-key|api[-_]?key|x-auth-token|access[-_]token|cookie|set-cookie"
+_HEADERS = (
+    r"(?:proxy-)?authorization|x-api-key|api[-_]?key|x-auth-token|access[-_]token|cookie|set-cookie"
+)
 _HEADER_NAME = re.compile(_HEADERS, re.IGNORECASE)
 _HEADER = re.compile(
     rf"""(?P<name>\b(?:{_HEADERS})["']?\s*(?:[:=]\s*|,\s*(?=b?["'])))"""
@@ -32,14 +34,20 @@ _SECRET_NAME = re.compile(
 )
 _VARIABLE = re.compile(r"[A-Z0-9_]+_KEY")
 """In capitals, which is an environment variable; `answer_key` is the name of a column."""
-_PLAIN_TOKEN = re.compile(r"(?:.*_)?(?:bos|cls|end|eos|first|image|last|mask|next|pad|sep|special|start|stop|unk)_token")
+_PLAIN_TOKEN = re.compile(
+    r"(?:.*_)?(?:bos|cls|end|eos|first|image|last|mask|next|pad|sep|special|start|stop|unk)_token"
+)
 """These are read by a model or written by it."""
 _OF_GAMES = frozenset({"secret", "token"})
 """In an info, the word to be guessed, or the one that was sampled."""
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
-_BEARER = re.compile(r"(?P<name>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
+_BEARER = re.compile(
+    r"(?P<name>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE
+)
 _IN_URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
-_SHAPES = re.compile(r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|AKIA[0-9A-Z]{16})")
+_SHAPES = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|AKIA[0-9A-Z]{16})"
+)
 
 
 class Redactor:
@@ -52,10 +60,18 @@ class Redactor:
 
     def refresh(self) -> None:
         """Reads the environment variables again."""
-        found = {value for name, value in os.environ.items() if len(value) >= _SHORTEST and _NAME.search(name)}
+        found = {
+            value
+            for name, value in os.environ.items()
+            if len(value) >= _SHORTEST and _NAME.search(name)
+        }
         found |= self._given
         # the longest first: one secret may hold another
-        self._known = re.compile("|".join(re.escape(s) for s in sorted(found, key=len, reverse=True))) if found else None
+        self._known = (
+            re.compile("|".join(re.escape(s) for s in sorted(found, key=len, reverse=True)))
+            if found
+            else None
+        )
 
     def text(self, text: str) -> str:
         """A text from a model or an environment, without the secrets that are known by value."""
@@ -80,5 +96,7 @@ class Redactor:
 
 def _without_value(header: re.Match[str]) -> str:
     """Quotes stay, so that a text that is redacted twice is the same as one that is redacted once."""
-    at = next(header.span(name) for name in ("double", "single", "bare") if header[name] is not None)
+    at = next(
+        header.span(name) for name in ("double", "single", "bare") if header[name] is not None
+    )
     return header.string[header.start() : at[0]] + REDACTED + header.string[at[1] : header.end()]

@@ -21,7 +21,16 @@ from typing import Any
 
 from gem_core.errors import RecordError
 from gem_core.records.redact import REDACTED, Redactor
-from gem_core.types import Episode, Failure, FinishReason, Message, Sampling, StopReason, Turn, TurnStatus
+from gem_core.types import (
+    Episode,
+    Failure,
+    FinishReason,
+    Message,
+    Sampling,
+    StopReason,
+    Turn,
+    TurnStatus,
+)
 
 __all__ = [
     "VERSION",
@@ -78,7 +87,9 @@ def episode_from_json(data: Mapping[str, Any]) -> Episode:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, RecordError):
             raise
-        raise RecordError(f"this is no episode of record version {VERSION}: {type(error).__name__}: {error}") from error
+        raise RecordError(
+            f"this is no episode of record version {VERSION}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def without_secrets(value: Any, redactor: Redactor | None = None) -> Any:
@@ -102,7 +113,9 @@ def _fields(thing: Any, redactor: Redactor | None) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for field in fields(thing):
         value = getattr(thing, field.name)
-        if (field.default is not MISSING and value == field.default) or (field.default_factory is not MISSING and not value):
+        if (field.default is not MISSING and value == field.default) or (
+            field.default_factory is not MISSING and not value
+        ):
             continue
         if isinstance(value, Mapping):
             value = to_plain(dict(value), redactor, info=field.name in _INFOS)
@@ -140,19 +153,36 @@ def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:
             )
             for t in turns
         )
-        episode = replace(episode, turns=turns, trainable=False, final_observation=redactor.text(episode.final_observation))
+        episode = replace(
+            episode,
+            turns=turns,
+            trainable=False,
+            final_observation=redactor.text(episode.final_observation),
+        )
     failure = episode.failure
     if failure is not None:
-        failure = replace(failure, message=redactor.said(failure.message), traceback=redactor.said(failure.traceback))
-    return replace(episode, failure=failure, wrappers=wrappers_without_secrets(episode.wrappers, redactor))
+        failure = replace(
+            failure,
+            message=redactor.said(failure.message),
+            traceback=redactor.said(failure.traceback),
+        )
+    return replace(
+        episode, failure=failure, wrappers=wrappers_without_secrets(episode.wrappers, redactor)
+    )
 
 
 def wrappers_without_secrets(wrappers: str, redactor: Redactor) -> str:
     """As data, in which a secret is known by the name it stands under; the text stays as it is where there is none."""
-    for read, write in ((json.loads, partial(json.dumps, sort_keys=True, default=repr)), (ast.literal_eval, repr)):
+    for read, write in (
+        (json.loads, partial(json.dumps, sort_keys=True, default=repr)),
+        (ast.literal_eval, repr),
+    ):
         try:
             stack = read(wrappers)
-        except (ValueError, SyntaxError):  # a stack that could not be made is a `repr`, which may hold anything
+        except (
+            ValueError,
+            SyntaxError,
+        ):  # a stack that could not be made is a `repr`, which may hold anything
             continue
         kept = without_secrets(stack, redactor)
         return wrappers if write(kept) == write(stack) else str(write(kept))
@@ -176,21 +206,47 @@ def to_plain(value: Any, redactor: Redactor | None, depth: int = 0, *, info: boo
             return [to_plain(v, redactor, depth + 1, info=info) for v in value]
         if type(value) is tuple:
             return {"$tuple": [to_plain(v, redactor, depth + 1, info=info) for v in value]}
-        if getattr(value, "ndim", None) == 0 and hasattr(value, "item") and not isinstance(value.item(), type(value)):
-            return to_plain(value.item(), redactor, depth + 1)  # a scalar of numpy or torch, which need not be installed here
-    shown = value if isinstance(value, Shown) else Shown(f"{type(value).__module__}.{type(value).__qualname__}", _repr(value))
-    return {"$shown": [shown.type, redactor.said(shown.text) if redactor is not None else shown.text]}
+        if (
+            getattr(value, "ndim", None) == 0
+            and hasattr(value, "item")
+            and not isinstance(value.item(), type(value))
+        ):
+            return to_plain(
+                value.item(), redactor, depth + 1
+            )  # a scalar of numpy or torch, which need not be installed here
+    shown = (
+        value
+        if isinstance(value, Shown)
+        else Shown(f"{type(value).__module__}.{type(value).__qualname__}", _repr(value))
+    )
+    return {
+        "$shown": [shown.type, redactor.said(shown.text) if redactor is not None else shown.text]
+    }
 
 
-def _plain_mapping(value: Mapping[Any, Any], redactor: Redactor | None, depth: int, info: bool) -> Any:
+def _plain_mapping(
+    value: Mapping[Any, Any], redactor: Redactor | None, depth: int, info: bool
+) -> Any:
     def kept(key: Any, item: Any) -> Any:
         if redactor is not None and isinstance(key, str) and isinstance(item, (str, bytes)):
-            return REDACTED if redactor.names_secret(key, info=info) else to_plain(item, redactor, depth + 1, info=info)
+            return (
+                REDACTED
+                if redactor.names_secret(key, info=info)
+                else to_plain(item, redactor, depth + 1, info=info)
+            )
         return to_plain(item, redactor, depth + 1, info=info)
 
     if all(type(key) is str and not key.startswith("$") for key in value):
-        return {(redactor.text(key) if redactor is not None else key): kept(key, item) for key, item in value.items()}
-    return {"$items": [[to_plain(key, redactor, depth + 1, info=info), kept(key, item)] for key, item in value.items()]}
+        return {
+            (redactor.text(key) if redactor is not None else key): kept(key, item)
+            for key, item in value.items()
+        }
+    return {
+        "$items": [
+            [to_plain(key, redactor, depth + 1, info=info), kept(key, item)]
+            for key, item in value.items()
+        ]
+    }
 
 
 def _repr(value: object) -> str:

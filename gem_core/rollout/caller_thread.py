@@ -83,7 +83,9 @@ class CallersThread:
         """Start `work()` on a thread of its own and return. What it asks of this thread waits for `serve_until` or `wait`."""
         self._outcome, self._stop = Future(), stop
         self._open, self._ended = True, False
-        self._thread = threading.Thread(target=self._work, args=(work, self._outcome), name="gem-rollout", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, args=(work, self._outcome), name="gem-rollout", daemon=True
+        )
         self._thread.start()
 
     def serve_until(self, condition: Callable[[], bool]) -> None:

@@ -9,7 +9,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
@@ -40,7 +48,9 @@ class Interrupted(KeyboardInterrupt):
     """Raised on Ctrl-C by the sync front doors. `episodes` holds one for each task, those cut short as failed."""
 
     def __init__(self, episodes: Sequence[Episode]) -> None:
-        super().__init__(f"interrupted with {sum(not e.failed for e in episodes)} of {len(episodes)} episodes finished")
+        super().__init__(
+            f"interrupted with {sum(not e.failed for e in episodes)} of {len(episodes)} episodes finished"
+        )
         self.episodes = list(episodes)
 
 
@@ -65,12 +75,20 @@ class Rollout:
         if policy_errors not in ("fail", "raise"):
             raise ConfigError(f"policy_errors must be 'fail' or 'raise'; given: {policy_errors!r}")
         self.policy_errors = policy_errors
-        self.policy, self.renderer, self.sampling, self.limits, self.concurrency = None, None, Sampling(), Limits(), 64
+        self.policy, self.renderer, self.sampling, self.limits, self.concurrency = (
+            None,
+            None,
+            Sampling(),
+            Limits(),
+            64,
+        )
         self.threads = StepThreads(concurrency)
         self.pool = EnvPool(self.threads, make_env)
         self.configure(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)
         self._running: set[asyncio.Task[Episode]] = set()
-        self._lock = threading.RLock()  # `stop` may break into its own thread, where a signal calls it
+        self._lock = (
+            threading.RLock()
+        )  # `stop` may break into its own thread, where a signal calls it
         self._busy = 0
         """Batches and streams under way: what there is to stop."""
         self._single = 0
@@ -103,8 +121,15 @@ class Rollout:
         renderer = self.renderer if renderer is None else renderer
         if policy is not None:
             _check_policy(policy, renderer)
-        size = self.concurrency if concurrency is None else whole_number("concurrency", concurrency, 1)
-        self.policy, self.renderer, self.concurrency, self.threads.size = policy, renderer, size, size
+        size = (
+            self.concurrency if concurrency is None else whole_number("concurrency", concurrency, 1)
+        )
+        self.policy, self.renderer, self.concurrency, self.threads.size = (
+            policy,
+            renderer,
+            size,
+            size,
+        )
         self.sampling = self.sampling if sampling is None else sampling
         self.limits = self.limits if limits is None else limits
         if changed and isinstance(policy, Policy):
@@ -116,7 +141,9 @@ class Rollout:
             raise ConfigError(
                 "this rollout has no policy; give one to Rollout(policy, ...), or to each episode(task, policy=...)"
             )
-        return EpisodeRunner(task, self.policy, self.renderer, self.sampling, self.limits, self.pool)
+        return EpisodeRunner(
+            task, self.policy, self.renderer, self.sampling, self.limits, self.pool
+        )
 
     async def episode(
         self,
@@ -165,7 +192,11 @@ class Rollout:
         with self._under_way(asyncio.get_running_loop()):
             try:
                 while True:
-                    while len(running) < self.concurrency and not self._stopping and (task := next(waiting, None)) is not None:
+                    while (
+                        len(running) < self.concurrency
+                        and not self._stopping
+                        and (task := next(waiting, None)) is not None
+                    ):
                         runner = self.runner(task)
                         future = asyncio.ensure_future(runner.run())
                         future.add_done_callback(ended.put_nowait)
@@ -187,7 +218,9 @@ class Rollout:
                     await asyncio.wait(running)
                 await self.pool.rest()
 
-    async def batch(self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None) -> list[Episode]:
+    async def batch(
+        self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None
+    ) -> list[Episode]:
         """Plays tasks and returns their episodes in the order of the tasks; `on_episode` is called as each one ends."""
         with self._under_way():
             listed = [replace(task, index=i) for i, task in enumerate(tasks)]
@@ -197,11 +230,16 @@ class Rollout:
                     episodes[episode.index] = episode
                     if on_episode is not None:
                         on_episode(episode)
-        ordered = [episodes[i] if i in episodes else self.runner(task).cut_short() for i, task in enumerate(listed)]
+        ordered = [
+            episodes[i] if i in episodes else self.runner(task).cut_short()
+            for i, task in enumerate(listed)
+        ]
         send_event("batch_end", episodes=ordered)
         return ordered
 
-    def run_batch(self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None) -> list[Episode]:
+    def run_batch(
+        self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None
+    ) -> list[Episode]:
         """`batch` for programs without an event loop. Ctrl-C raises `Interrupted`, which holds what was finished."""
         interrupted = False
 
@@ -273,9 +311,13 @@ class Rollout:
 
 def _check_policy(policy: Any, renderer: Renderer | None) -> None:
     if not isinstance(policy, (Policy, ChatPolicy, Player)):
-        raise ConfigError(f"{type(policy).__name__} is not a policy: it has neither generate(), chat() nor act()")
+        raise ConfigError(
+            f"{type(policy).__name__} is not a policy: it has neither generate(), chat() nor act()"
+        )
     if isinstance(policy, Policy) and renderer is None:
-        raise ConfigError("a policy that samples token ids needs a renderer: Rollout(policy, Renderer(tokenizer))")
+        raise ConfigError(
+            "a policy that samples token ids needs a renderer: Rollout(policy, Renderer(tokenizer))"
+        )
 
 
 def tasks_for(
@@ -289,7 +331,14 @@ def tasks_for(
 ) -> list[Task]:
     """A task for each seed, `samples` times: those of one seed stand together and form a group."""
     return [
-        Task(env_id, seed, dict(options or {}), tuple(parse_wrappers(wrappers)), dict(env_kwargs or {}), index)
+        Task(
+            env_id,
+            seed,
+            dict(options or {}),
+            tuple(parse_wrappers(wrappers)),
+            dict(env_kwargs or {}),
+            index,
+        )
         for index, seed in enumerate(seed for seed in seeds for _ in range(samples))
     ]
 
@@ -308,10 +357,21 @@ def run_episode(
     """Plays one episode of an environment, given by id or as an object."""
     if isinstance(env, Env):
         if wrappers:
-            raise ConfigError("wrappers by name go with an environment id; put them around an environment object yourself")
+            raise ConfigError(
+                "wrappers by name go with an environment id; put them around an environment object yourself"
+            )
         spec = env.spec
-        task = Task(spec.id if spec is not None else type(env.unwrapped).__name__, seed, dict(options or {}))
-        engine = Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=1, make_env=lambda _: env)
+        task = Task(
+            spec.id if spec is not None else type(env.unwrapped).__name__, seed, dict(options or {})
+        )
+        engine = Rollout(
+            policy,
+            renderer,
+            sampling=sampling,
+            limits=limits,
+            concurrency=1,
+            make_env=lambda _: env,
+        )
         engine.pool.lent = True
     else:
         task = Task(env, seed, dict(options or {}), tuple(parse_wrappers(wrappers)))
@@ -331,7 +391,9 @@ def run_batch(
     on_episode: Callable[[Episode], None] | None = None,
 ) -> list[Episode]:
     """Plays tasks and returns their episodes in the order of the tasks."""
-    with Rollout(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency) as engine:
+    with Rollout(
+        policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency
+    ) as engine:
         return engine.run_batch(tasks, on_episode)
 
 
@@ -359,7 +421,9 @@ def run_sync(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> 
             errors.append(error)
         done.set()
 
-    done = threading.Event()  # and not Thread.join, which takes a thread for finished once Ctrl-C broke into it
+    done = (
+        threading.Event()
+    )  # and not Thread.join, which takes a thread for finished once Ctrl-C broke into it
     threading.Thread(target=elsewhere, name="gem-rollout", daemon=True).start()
     try:
         done.wait()

@@ -82,7 +82,9 @@ class EnvPool:
             if env.execution == "inline" and not env.is_async:
                 env.close()
             else:
-                closing = threading.Thread(target=close_unused, args=(env,), name="gem-close", daemon=True)
+                closing = threading.Thread(
+                    target=close_unused, args=(env,), name="gem-close", daemon=True
+                )
                 closing.start()
                 closing.join(_SECONDS_TO_CLOSE)
 
@@ -128,4 +130,6 @@ def _kind(task: Task) -> tuple[str, str, str, str]:
 
 
 def _identity(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=lambda thing: f"{type(thing).__name__} at {id(thing)}")
+    return json.dumps(
+        value, sort_keys=True, default=lambda thing: f"{type(thing).__name__} at {id(thing)}"
+    )

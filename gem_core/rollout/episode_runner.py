@@ -65,7 +65,13 @@ class EpisodeRunner:
         limits: Limits,
         pool: EnvPool,
     ) -> None:
-        self.task, self.policy, self.sampling, self.limits, self.pool = task, policy, sampling, limits, pool
+        self.task, self.policy, self.sampling, self.limits, self.pool = (
+            task,
+            policy,
+            sampling,
+            limits,
+            pool,
+        )
         self.renderer = renderer if isinstance(policy, Policy) else None
         self.seed = secrets.randbits(32) if task.seed is None else task.seed
         self.attempts = 1
@@ -112,12 +118,16 @@ class EpisodeRunner:
 
     def cut_short(self) -> Episode:
         """The episode of a play that was cancelled."""
-        return self._finish(StopReason.CANCELLED, Failure("CancelledError", "the run was stopped", "episode"))
+        return self._finish(
+            StopReason.CANCELLED, Failure("CancelledError", "the run was stopped", "episode")
+        )
 
     def _finish(self, stop: StopReason, failure: Failure | None) -> Episode:
         if stop.failed and self._asked is not None:
             self._turns.append(replace(self._asked, status=TurnStatus.FAILED))
-            send_event("turn_end", task=self.task, number=len(self._turns) - 1, turn=self._turns[-1])
+            send_event(
+                "turn_end", task=self.task, number=len(self._turns) - 1, turn=self._turns[-1]
+            )
         episode = Episode(
             env_id=self.task.env_id,
             seed=self.seed,
@@ -146,14 +156,18 @@ class EpisodeRunner:
             if room is not None and room < 1:
                 return full
             sampling = self._next_sampling(room)
-            await asyncio.sleep(0)  # where nobody waits for anything, other episodes and Ctrl-C must still have their turn
+            await asyncio.sleep(
+                0
+            )  # where nobody waits for anything, other episodes and Ctrl-C must still have their turn
             generation, action = await self._generate(observation, sampling)
             turn = self._asked = self._asked_turn(added, generation, action, sampling)
             observation, reward, terminated, truncated, info = await self._step(action)
             self._asked = None
             self._turns.append(replace(turn, reward=reward, info=_kept(info)))
             self._actions.append(action)
-            send_event("turn_end", task=self.task, number=len(self._turns) - 1, turn=self._turns[-1])
+            send_event(
+                "turn_end", task=self.task, number=len(self._turns) - 1, turn=self._turns[-1]
+            )
             if terminated or truncated:
                 return StopReason.TERMINATED if terminated else StopReason.TRUNCATED
             if generation.finish is FinishReason.LENGTH and self.limits.on_cut == "end":
@@ -168,7 +182,11 @@ class EpisodeRunner:
             try:
                 self._env = await self._within("make", self.limits.make_deadline, self._take)
                 observation, info = await self._within(
-                    "reset", self.limits.step_deadline, self._env.reset, seed=self.seed, options=dict(self.task.options)
+                    "reset",
+                    self.limits.step_deadline,
+                    self._env.reset,
+                    seed=self.seed,
+                    options=dict(self.task.options),
                 )
                 break
             except _Broken as broken:
@@ -181,7 +199,9 @@ class EpisodeRunner:
         while True:
             try:
                 assert self._env is not None
-                result: StepResult = await self._within("step", self.limits.step_deadline, self._env.step, action)
+                result: StepResult = await self._within(
+                    "step", self.limits.step_deadline, self._env.step, action
+                )
                 self._observed.append(result[0])
                 self._info = result[4]
                 return result
@@ -200,7 +220,9 @@ class EpisodeRunner:
             if replayed[-1] != seen[len(replayed) - 1] or env.ended:
                 raise _StartOver
             try:
-                result: StepResult = await self._within("step", self.limits.step_deadline, env.step, action)
+                result: StepResult = await self._within(
+                    "step", self.limits.step_deadline, env.step, action
+                )
             except _Broken as broken:
                 self._try_again(broken)
                 self._observed = seen
@@ -259,7 +281,11 @@ class EpisodeRunner:
         try:
             if first:
                 return self._conversation.begin(messages)
-            return self._conversation.rewrite(messages) if rewritten else self._conversation.say(messages)
+            return (
+                self._conversation.rewrite(messages)
+                if rewritten
+                else self._conversation.say(messages)
+            )
         except Exception as error:
             raise _broken(StopReason.POLICY_ERROR, error, "render") from error
 
@@ -273,7 +299,12 @@ class EpisodeRunner:
             if self.limits.max_context is not None:
                 left.append((self.limits.max_context - length, StopReason.CONTEXT_FULL))
             if self.limits.max_response is not None:
-                left.append((self.limits.max_response - (length - self._row_prompt), StopReason.CONTEXT_FULL))
+                left.append(
+                    (
+                        self.limits.max_response - (length - self._row_prompt),
+                        StopReason.CONTEXT_FULL,
+                    )
+                )
         if self.limits.max_tokens is not None:
             left.append((self.limits.max_tokens - self._sampled, StopReason.TOKEN_LIMIT))
         return min(left, key=lambda pair: pair[0]) if left else (None, StopReason.CONTEXT_FULL)
@@ -286,7 +317,9 @@ class EpisodeRunner:
                 )
                 break
             except _Broken as broken:
-                if broken.stop is StopReason.ENV_ERROR:  # a player looked into an environment that had died
+                if (
+                    broken.stop is StopReason.ENV_ERROR
+                ):  # a player looked into an environment that had died
                     self._try_again(broken)
                     await self._replay()
                     continue
@@ -309,7 +342,9 @@ class EpisodeRunner:
     async def _ask(self, observation: str, sampling: Sampling) -> tuple[Generation, str]:
         policy = self.policy
         if self._conversation is not None:
-            prompt = list(self._conversation.ids)  # a copy: what the policy does with it must not reach the episode
+            prompt = list(
+                self._conversation.ids
+            )  # a copy: what the policy does with it must not reach the episode
             generation = _checked(await cast(Policy, policy).generate(prompt, sampling), sampling)
             assert self.renderer is not None
             return generation, self.renderer.decode(generation.ids)
@@ -319,11 +354,15 @@ class EpisodeRunner:
             if isawaitable(chosen):
                 chosen = await chosen
             if not isinstance(chosen, str):
-                raise PolicyError(f"act() returned {type(chosen).__name__} {chosen!r:.80}; an action is a string")
+                raise PolicyError(
+                    f"act() returned {type(chosen).__name__} {chosen!r:.80}; an action is a string"
+                )
             return Generation((), None, FinishReason.STOP, chosen), chosen
         generation = await cast(ChatPolicy, policy).chat(list(self._messages), sampling)
         if not isinstance(generation, Generation) or not isinstance(generation.text, str):
-            raise PolicyError(f"chat() returned {generation!r}; it must return a Generation with a text")
+            raise PolicyError(
+                f"chat() returned {generation!r}; it must return a Generation with a text"
+            )
         return generation, generation.text
 
     def _next_sampling(self, room: int | None) -> Sampling:
@@ -333,14 +372,21 @@ class EpisodeRunner:
         if room is not None and room < sampling.max_tokens:
             sampling = replace(sampling, max_tokens=room)
         if sampling.seed is not None:
-            chances = random.Random(f"{sampling.seed}/{self.seed}/{self.task.index}/{len(self._turns)}")
+            chances = random.Random(
+                f"{sampling.seed}/{self.seed}/{self.task.index}/{len(self._turns)}"
+            )
             sampling = replace(sampling, seed=chances.getrandbits(31))
         return sampling
 
-    def _asked_turn(self, added: Added, generation: Generation, action: str, sampling: Sampling) -> Turn:
+    def _asked_turn(
+        self, added: Added, generation: Generation, action: str, sampling: Sampling
+    ) -> Turn:
         status, finish = TurnStatus.VALID, generation.finish
         if self._conversation is not None and not generation.ids:
-            status, finish = TurnStatus.MASKED, FinishReason.EMPTY  # nothing was sampled, so there is nothing to train
+            status, finish = (
+                TurnStatus.MASKED,
+                FinishReason.EMPTY,
+            )  # nothing was sampled, so there is nothing to train
         elif finish is FinishReason.LENGTH and self.limits.on_cut == "mask":
             status = TurnStatus.MASKED
         return Turn(
@@ -360,7 +406,9 @@ class EpisodeRunner:
 
     # Both.
 
-    async def _within(self, where: str, seconds: float | None, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def _within(
+        self, where: str, seconds: float | None, call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
         """`call(...)`, awaited if it has to be, within its deadline and the episode's; what it raises becomes data."""
         asking = where == "generate"
         overdue = StopReason.POLICY_DEADLINE if asking else StopReason.ENV_DEADLINE
@@ -369,10 +417,19 @@ class EpisodeRunner:
             if seconds is None or left < seconds:
                 seconds, overdue = left, StopReason.EPISODE_DEADLINE
             if left <= 0:
-                raise _Broken(overdue, Failure("DeadlineError", f"the episode took over {self.limits.episode_deadline} s", where))
+                raise _Broken(
+                    overdue,
+                    Failure(
+                        "DeadlineError",
+                        f"the episode took over {self.limits.episode_deadline} s",
+                        where,
+                    ),
+                )
         try:
             value = call(*args, **kwargs)
-            if type(value) is tuple or not isawaitable(value):  # the first test is the common case, and 20 times faster
+            if type(value) is tuple or not isawaitable(
+                value
+            ):  # the first test is the common case, and 20 times faster
                 return value
             if seconds is None:
                 return await _contained(value)
@@ -386,11 +443,15 @@ class EpisodeRunner:
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _cancelled_from_outside():
                 raise
-            stop = StopReason.ENV_INVALID if isinstance(error, ContractError) else StopReason.ENV_ERROR
+            stop = (
+                StopReason.ENV_INVALID if isinstance(error, ContractError) else StopReason.ENV_ERROR
+            )
             if asking and not isinstance(error, EnvDiedError):
                 stop = StopReason.POLICY_ERROR
             raise _broken(stop, error, where) from error
-        raise _Broken(overdue, Failure("DeadlineError", f"{where} took over {seconds:.3g} s", where))
+        raise _Broken(
+            overdue, Failure("DeadlineError", f"{where} took over {seconds:.3g} s", where)
+        )
 
 
 def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -426,18 +487,28 @@ def _cancelled_from_outside() -> bool:
 def _checked(generation: Generation, sampling: Sampling) -> Generation:
     """A generation that keeps the contract, or an error that says which part of it was broken."""
     if not isinstance(generation, Generation):
-        raise PolicyError(f"generate() returned {type(generation).__name__}; it must return a Generation")
+        raise PolicyError(
+            f"generate() returned {type(generation).__name__}; it must return a Generation"
+        )
     ids, logprobs = generation.ids, generation.logprobs
     if len(ids) > sampling.max_tokens:
-        raise PolicyError(f"generate() returned {len(ids)} ids; it was asked for {sampling.max_tokens} at most")
+        raise PolicyError(
+            f"generate() returned {len(ids)} ids; it was asked for {sampling.max_tokens} at most"
+        )
     try:
         ids = tuple(map(index, ids))
     except TypeError:
-        raise PolicyError(f"generate() returned ids that are not whole numbers: {ids!r:.80}") from None
+        raise PolicyError(
+            f"generate() returned ids that are not whole numbers: {ids!r:.80}"
+        ) from None
     if min(ids, default=0) < 0:
         raise PolicyError(f"generate() returned the id {min(ids)}; an id is 0 or more")
     if logprobs is not None and len(logprobs) != len(ids):
-        raise PolicyError(f"generate() returned {len(ids)} ids and {len(logprobs)} logprobs; each id needs its own")
+        raise PolicyError(
+            f"generate() returned {len(ids)} ids and {len(logprobs)} logprobs; each id needs its own"
+        )
     if logprobs is not None and not all(math.isfinite(p) for p in logprobs):
         raise PolicyError("generate() returned a logprob that is not finite")
-    return replace(generation, ids=ids, logprobs=None if logprobs is None else tuple(map(float, logprobs)))
+    return replace(
+        generation, ids=ids, logprobs=None if logprobs is None else tuple(map(float, logprobs))
+    )

@@ -49,8 +49,12 @@ class Limits:
             "episode_deadline",
         ):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
-                raise ConfigError(f"{name} must be a number above 0, or None for no limit; given: {value!r}")
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0
+            ):
+                raise ConfigError(
+                    f"{name} must be a number above 0, or None for no limit; given: {value!r}"
+                )
         whole_number("retries", self.retries, 0)
         if self.on_cut not in ("step", "mask", "end"):
             raise ConfigError(f"on_cut must be 'step', 'mask' or 'end'; given: {self.on_cut!r}")

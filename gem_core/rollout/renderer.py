@@ -36,7 +36,12 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> str: ...
 
     def apply_chat_template(
-        self, conversation: Any, *, tokenize: bool = ..., add_generation_prompt: bool = ..., **kwargs: Any
+        self,
+        conversation: Any,
+        *,
+        tokenize: bool = ...,
+        add_generation_prompt: bool = ...,
+        **kwargs: Any,
     ) -> Any: ...
 
 
@@ -76,12 +81,18 @@ class Renderer:
         self.mode = mode
         self.chat = bool(getattr(tokenizer, "chat_template", None)) if chat is None else chat
         if self.chat and not getattr(tokenizer, "chat_template", None):
-            raise ConfigError("chat=True, but the tokenizer has no chat template; set tokenizer.chat_template or pass chat=False")
+            raise ConfigError(
+                "chat=True, but the tokenizer has no chat template; set tokenizer.chat_template or pass chat=False"
+            )
         self.template_kwargs = dict(template_kwargs or {})
         self.takes_system = self.takes_tool = not self.chat
         self._bridges: dict[str, _Bridge | None] = {}
-        added = tokenizer.get_added_vocab().values() if hasattr(tokenizer, "get_added_vocab") else ()
-        self._special = frozenset([*tokenizer.all_special_ids, *added])  # some turn-end tokens are not declared special
+        added = (
+            tokenizer.get_added_vocab().values() if hasattr(tokenizer, "get_added_vocab") else ()
+        )
+        self._special = frozenset(
+            [*tokenizer.all_special_ids, *added]
+        )  # some turn-end tokens are not declared special
         self.turn_end: int | None = tokenizer.eos_token_id
         """The token with which the model ends its turn."""
         self._closing: tuple[int, ...] = ()
@@ -101,7 +112,9 @@ class Renderer:
         if not self.chat or all(m.role == "continuation" for m in messages):
             return self._encode("\n" + "\n".join(m.content for m in messages) + "\n")
         ids, closing = self._encode(self._behind_action(messages)), self._closing
-        if ids[: len(closing)] != closing:  # behind a tool's turn, some templates write something else
+        if (
+            ids[: len(closing)] != closing
+        ):  # behind a tool's turn, some templates write something else
             return ids
         for sampled in range(len(closing), 0, -1):
             if tuple(action[-sampled:]) == closing[:sampled]:
@@ -127,7 +140,11 @@ class Renderer:
         found: list[Message] = []
         for message in messages:
             role, content = message.role, message.content
-            if (role == "system" and not self.takes_system) or (role == "tool" and not self.takes_tool) or role == "continuation":
+            if (
+                (role == "system" and not self.takes_system)
+                or (role == "tool" and not self.takes_tool)
+                or role == "continuation"
+            ):
                 role = "user"
             if found and found[-1].role == role and role != "assistant":
                 found[-1] = Message(role, f"{found[-1].content}\n\n{content}")
@@ -146,7 +163,9 @@ class Renderer:
 
     def _cut(self, messages: Sequence[Message], prompt: bool = True) -> str:
         """What the template writes behind an assistant's words, rendered in a small conversation."""
-        text = self._template([Message("user", "hello"), Message("assistant", _SPOKEN), *messages], prompt)
+        text = self._template(
+            [Message("user", "hello"), Message("assistant", _SPOKEN), *messages], prompt
+        )
         if text.count(_SPOKEN) != 1:
             raise RenderError(
                 f"the chat template writes an assistant's words {text.count(_SPOKEN)} times, not once, so that a turn cannot be "
@@ -188,7 +207,9 @@ class Renderer:
     def _special_run(self, text: str) -> list[int]:
         """The special tokens a text begins with."""
         ids = self._encode(text)
-        return list(ids[: next((i for i, id in enumerate(ids) if id not in self._special), len(ids))])
+        return list(
+            ids[: next((i for i, id in enumerate(ids) if id not in self._special), len(ids))]
+        )
 
     def _shows(self, messages: Sequence[Message]) -> bool:
         try:

@@ -14,7 +14,13 @@ from typing import Any
 __all__ = ["StepThreads"]
 
 Late = Callable[[Any], None]
-Work = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...], "Late | None"]
+Work = tuple[
+    asyncio.AbstractEventLoop,
+    "asyncio.Future[Any]",
+    Callable[..., Any],
+    tuple[Any, ...],
+    "Late | None",
+]
 
 
 class StepThreads:
@@ -104,7 +110,9 @@ class _Worker:
             del item, future, function, args, late, result, error
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None, late: Late | None) -> None:
+def _settle(
+    future: asyncio.Future[Any], result: Any, error: BaseException | None, late: Late | None
+) -> None:
     if future.done():
         if error is None:
             _give_late(late, result)
@@ -114,7 +122,9 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
     elif isinstance(error, Exception) and not isinstance(error, StopIteration):
         future.set_exception(error)
     else:  # SystemExit, KeyboardInterrupt or StopIteration out of a step must end the step, not the event loop
-        future.set_exception(RuntimeError(f"{type(error).__name__} was raised on a step's thread: {error}"))
+        future.set_exception(
+            RuntimeError(f"{type(error).__name__} was raised on a step's thread: {error}")
+        )
 
 
 def _give_late(late: Late | None, result: Any) -> None:

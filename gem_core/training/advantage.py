@@ -42,7 +42,12 @@ class EstimatorFunction(Protocol):
     """What an estimator looks like: numbers for every turn of every episode, in order."""
 
     def __call__(
-        self, episodes: Sequence[Episode], *, gamma: float = ..., gather: Gather | None = ..., **kwargs: Any
+        self,
+        episodes: Sequence[Episode],
+        *,
+        gamma: float = ...,
+        gather: Gather | None = ...,
+        **kwargs: Any,
     ) -> list[list[float]]: ...
 
 
@@ -60,14 +65,22 @@ estimators: Catalog[Estimator] = Catalog("advantage estimator")
 
 
 def register_estimator(
-    name: str, function: Callable[..., list[list[float]]], needs: Iterable[str] = (), *, replace: bool = False
+    name: str,
+    function: Callable[..., list[list[float]]],
+    needs: Iterable[str] = (),
+    *,
+    replace: bool = False,
 ) -> None:
     """Registers an estimator under a name that every adapter and recipe takes."""
     if not callable(function):
-        raise RegistrationError(f"the estimator {name!r} must be a function of episodes, not {type(function).__name__}")
+        raise RegistrationError(
+            f"the estimator {name!r} must be a function of episodes, not {type(function).__name__}"
+        )
     unknown = set(needs) - {"groups", "values"}
     if unknown:
-        raise RegistrationError(f"the estimator {name!r} needs {sorted(unknown)}; known needs are 'groups' and 'values'")
+        raise RegistrationError(
+            f"the estimator {name!r} needs {sorted(unknown)}; known needs are 'groups' and 'values'"
+        )
     estimators.add(name, Estimator(name, function, frozenset(needs)), replace=replace)
 
 
@@ -77,14 +90,24 @@ def check_estimator(name: str, arguments: Collection[str] = ()) -> Estimator:
     takes = inspect.signature(entry.function).parameters
     unknown = [k for k in arguments if k not in takes]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
-        raise ConfigError(f"the estimator {name!r} does not take {unknown}; it takes: {[k for k in takes if k != 'episodes']}")
-    missing = [p.name for p in takes.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in arguments]
+        raise ConfigError(
+            f"the estimator {name!r} does not take {unknown}; it takes: {[k for k in takes if k != 'episodes']}"
+        )
+    missing = [
+        p.name
+        for p in takes.values()
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in arguments
+    ]
     if missing:
-        raise ConfigError(f"the estimator {name!r} needs {missing}: pass them to advantages(), or choose another estimator")
+        raise ConfigError(
+            f"the estimator {name!r} needs {missing}: pass them to advantages(), or choose another estimator"
+        )
     return entry
 
 
-def advantages(episodes: Sequence[Episode], estimator: str = "rebn", **kwargs: Any) -> list[list[float]]:
+def advantages(
+    episodes: Sequence[Episode], estimator: str = "rebn", **kwargs: Any
+) -> list[list[float]]:
     """One number per turn of each episode, by the estimator of that name; 0.0 for turns that are not trained."""
     entry = check_estimator(estimator, kwargs)
     found = [list(numbers) for numbers in entry.function(episodes, **kwargs)]
@@ -105,20 +128,28 @@ def advantages(episodes: Sequence[Episode], estimator: str = "rebn", **kwargs: A
 
 def _returns(episodes: Sequence[Episode], gamma: float) -> list[list[float]]:
     """G_t for every turn of every episode; failed episodes give zeros, which nobody may count."""
-    return [[0.0] * len(e.turns) if e.failed else discounted_returns(e.rewards, gamma) for e in episodes]
+    return [
+        [0.0] * len(e.turns) if e.failed else discounted_returns(e.rewards, gamma) for e in episodes
+    ]
 
 
 def _trained_turns(episode: Episode) -> list[int]:
     return [t for t in range(len(episode.turns)) if episode.trained(t)]
 
 
-def reinforce(episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None) -> list[list[float]]:
+def reinforce(
+    episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None
+) -> list[list[float]]:
     """A_t = G_t."""
     return _returns(episodes, gamma)
 
 
 def rebn(
-    episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None, per_env: bool = False
+    episodes: Sequence[Episode],
+    *,
+    gamma: float = 1.0,
+    gather: Gather | None = None,
+    per_env: bool = False,
 ) -> list[list[float]]:
     """Return Batch Normalization: A_t = (G_t − mean) / (std + ε) over the valid turns of the batch on all ranks.
 
@@ -128,14 +159,22 @@ def rebn(
 
 
 def reinforce_plus_plus(
-    episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None, per_env: bool = False
+    episodes: Sequence[Episode],
+    *,
+    gamma: float = 1.0,
+    gather: Gather | None = None,
+    per_env: bool = False,
 ) -> list[list[float]]:
     """REINFORCE++: returns normalised over the batch's tokens, so that a long turn weighs more in mean and std."""
     return _normalised(episodes, _returns(episodes, gamma), gather, per_env=per_env, by_token=True)
 
 
 def grpo(
-    episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None, scale: bool = True
+    episodes: Sequence[Episode],
+    *,
+    gamma: float = 1.0,
+    gather: Gather | None = None,
+    scale: bool = True,
 ) -> list[list[float]]:
     """A = (R − mean) / (std + ε) over the episodes of a group; without `scale`, R − mean (Dr. GRPO)."""
     returns, groups = _grouped(episodes, gamma, gather)
@@ -149,7 +188,9 @@ def grpo(
     return found
 
 
-def rloo(episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None) -> list[list[float]]:
+def rloo(
+    episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None
+) -> list[list[float]]:
     """A = R − the mean of the other episodes of the group = (R − mean) · n / (n − 1)."""
     returns, groups = _grouped(episodes, gamma, gather)
     found = []
@@ -181,7 +222,9 @@ def gae(
         if not 0.0 <= number <= 1.0:
             raise ConfigError(f"{name} must be between 0 and 1; given: {number!r}")
     if len(values) != len(episodes):
-        raise ConfigError(f"gae was given values for {len(values)} episodes; there are {len(episodes)}")
+        raise ConfigError(
+            f"gae was given values for {len(values)} episodes; there are {len(episodes)}"
+        )
     found = []
     for episode, v in zip(episodes, values):
         n = len(episode.turns)
@@ -190,8 +233,14 @@ def gae(
             continue
         wanted = {n, n + 1} if episode.terminated else {n + 1}
         if len(v) not in wanted:
-            why = "" if episode.terminated else f", the last for the state it was cut in ({episode.stop.value})"
-            raise ConfigError(f"gae was given {len(v)} values for an episode of {n} turns; it needs {max(wanted)}{why}")
+            why = (
+                ""
+                if episode.terminated
+                else f", the last for the state it was cut in ({episode.stop.value})"
+            )
+            raise ConfigError(
+                f"gae was given {len(v)} values for an episode of {n} turns; it needs {max(wanted)}{why}"
+            )
         after_end = 0.0 if episode.terminated else float(v[n])
         row, following, next_value = [0.0] * n, 0.0, after_end
         for t in range(n - 1, -1, -1):
@@ -219,9 +268,13 @@ def _normalised(
         if not turns:
             continue
         values.setdefault(key, []).extend(row[t] for t in turns)
-        weights.setdefault(key, []).extend(float(len(episode.turns[t].action_ids) or 1) if by_token else 1.0 for t in turns)
+        weights.setdefault(key, []).extend(
+            float(len(episode.turns[t].action_ids) or 1) if by_token else 1.0 for t in turns
+        )
         rewards.setdefault(key, []).extend(episode.rewards)
-    parts: dict[Hashable, Moments] = {key: Moments.of(values[key], weights[key], rewards[key]) for key in values}
+    parts: dict[Hashable, Moments] = {
+        key: Moments.of(values[key], weights[key], rewards[key]) for key in values
+    }
     total = merged(parts, gather)
     found = []
     for episode, row in zip(episodes, numbers):
@@ -242,7 +295,9 @@ def _grouped(
         if g and _trained_turns(episode):
             totals.setdefault(episode.group, []).append(g[0])
             rewards.setdefault(episode.group, []).extend(episode.rewards)
-    parts: dict[Hashable, Moments] = {key: Moments.of(totals[key], seen=rewards[key]) for key in totals}
+    parts: dict[Hashable, Moments] = {
+        key: Moments.of(totals[key], seen=rewards[key]) for key in totals
+    }
     return returns, merged(parts, gather)
 
 

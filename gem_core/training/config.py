@@ -87,13 +87,25 @@ class TrainingConfig:
     """Where to append the metrics of each update, as JSON lines; `gem_core.adapter_kit.update_log` lists them."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.gamma, bool) or not isinstance(self.gamma, (int, float)) or not 0.0 <= self.gamma <= 1.0:
+        if (
+            isinstance(self.gamma, bool)
+            or not isinstance(self.gamma, (int, float))
+            or not 0.0 <= self.gamma <= 1.0
+        ):
             raise ConfigError(f"gamma must be a number between 0 and 1; given: {self.gamma!r}")
         for name in ("max_turn_tokens", "max_context"):
             whole_number_or_none(name, getattr(self, name), 1, none="no cap of its own")
         self._check_estimator()
-        for more in ({}, self.eval_env_kwargs):  # unknown names raise now: later, every episode would fail by them
-            check_make(self.env_id, wrappers=self.all_wrappers, options=self.options, env_kwargs={**self.env_kwargs, **more})
+        for more in (
+            {},
+            self.eval_env_kwargs,
+        ):  # unknown names raise now: later, every episode would fail by them
+            check_make(
+                self.env_id,
+                wrappers=self.all_wrappers,
+                options=self.options,
+                env_kwargs={**self.env_kwargs, **more},
+            )
         self._check_history()
         overlap = set(self.train_seeds) & set(self.held_out_seeds)
         if overlap:
@@ -109,10 +121,16 @@ class TrainingConfig:
         unknown = [str(name) for name in fields_given if name not in known]
         if unknown:
             near = [(name, difflib.get_close_matches(name, known, 1)) for name in unknown]
-            hints = "".join(f"; did you mean {match[0]!r} instead of {name!r}" for name, match in near if match)
-            raise ConfigError(f"{where} has unknown fields: {', '.join(unknown)}{hints}. Known fields: {', '.join(known)}")
+            hints = "".join(
+                f"; did you mean {match[0]!r} instead of {name!r}" for name, match in near if match
+            )
+            raise ConfigError(
+                f"{where} has unknown fields: {', '.join(unknown)}{hints}. Known fields: {', '.join(known)}"
+            )
         if "env_id" not in fields_given:
-            raise ConfigError(f"{where} has no env_id, the environment to train on, such as 'game:Wordle-v0-easy'")
+            raise ConfigError(
+                f"{where} has no env_id, the environment to train on, such as 'game:Wordle-v0-easy'"
+            )
         return cls(**fields_given)
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,10 +176,23 @@ class TrainingConfig:
 
     def task(self, seed: int, index: int = 0) -> Task:
         """The episode of one seed."""
-        more = self.eval_env_kwargs if self.eval_env_kwargs and seed in set(self.held_out_seeds) else {}
-        return Task(self.env_id, seed, dict(self.options), self.all_wrappers, {**self.env_kwargs, **more}, index)
+        more = (
+            self.eval_env_kwargs
+            if self.eval_env_kwargs and seed in set(self.held_out_seeds)
+            else {}
+        )
+        return Task(
+            self.env_id,
+            seed,
+            dict(self.options),
+            self.all_wrappers,
+            {**self.env_kwargs, **more},
+            index,
+        )
 
-    def limits(self, step: int, *, max_context: int | None = None, max_response: int | None = None) -> Limits:
+    def limits(
+        self, step: int, *, max_context: int | None = None, max_response: int | None = None
+    ) -> Limits:
         """The limits of an episode after `step` finished updates. Of two caps on the context, the smaller holds."""
         schedule = self.schedule
         caps = [cap for cap in (self.max_context, max_context) if cap is not None]
@@ -194,14 +225,25 @@ class TrainingConfig:
     ) -> list[list[float]]:
         """One number per turn, by the config's estimator; `gather` collects statistics from all ranks."""
         critic = {"values": values} if self.needs_values else {}
-        return advantages(episodes, self.advantage, gamma=self.gamma, gather=gather, **critic, **self.estimator_kwargs)
+        return advantages(
+            episodes,
+            self.advantage,
+            gamma=self.gamma,
+            gather=gather,
+            **critic,
+            **self.estimator_kwargs,
+        )
 
     def rewriting_wrapper(self) -> str | None:
         """The wrapper that makes several sequences of an episode, if one does. An environment's own wrappers count too; a suffix
         that rewrites the past is only seen when it is played."""
         for item in json.loads(canonical_wrappers(spec(self.env_id).id, self.all_wrappers)):
             name, arguments = item if isinstance(item, list) else (item, {})
-            harmless = name == "concat_chat" and arguments.get("window") is None and arguments.get("template") is None
+            harmless = (
+                name == "concat_chat"
+                and arguments.get("window") is None
+                and arguments.get("template") is None
+            )
             if name in _REWRITES and not harmless:
                 return str(name)
         return None
@@ -218,8 +260,13 @@ class TrainingConfig:
                 "offer; use 'rebn'"
             )
         if "values" in self.estimator_kwargs:
-            raise ConfigError("an estimator's values are those of the trainer's critic; remove them from estimator_kwargs")
-        check_estimator(self.advantage, {"gamma", "gather", *self.estimator_kwargs, *({"values"} if self.needs_values else ())})
+            raise ConfigError(
+                "an estimator's values are those of the trainer's critic; remove them from estimator_kwargs"
+            )
+        check_estimator(
+            self.advantage,
+            {"gamma", "gather", *self.estimator_kwargs, *({"values"} if self.needs_values else ())},
+        )
 
     def _check_history(self) -> None:
         name = None if self.adapter.capabilities.several_sequences else self.rewriting_wrapper()

@@ -23,7 +23,9 @@ def tokenised(episode: Episode, renderer: Renderer) -> Episode:
     """The episode as if a model had sampled every action: its text, and the token that ends a turn. Without logprobs: nobody
     sampled anything. One that has token ids of its own is refused, since its actions need not be what their text encodes to."""
     if any(turn.action_ids for turn in episode.turns):
-        raise ConfigError(f"{episode!r} was played with token ids, which are exact; use it as it is")
+        raise ConfigError(
+            f"{episode!r} was played with token ids, which are exact; use it as it is"
+        )
     conversation = Conversation(renderer)
     end = () if renderer.turn_end is None else (renderer.turn_end,)
     turns: list[Turn] = []
@@ -31,10 +33,21 @@ def tokenised(episode: Episode, renderer: Renderer) -> Episode:
         if not turns:
             added = conversation.begin(turn.messages)
         else:
-            added = conversation.rewrite(turn.messages) if turn.restarted else conversation.say(turn.messages)
+            added = (
+                conversation.rewrite(turn.messages)
+                if turn.restarted
+                else conversation.say(turn.messages)
+            )
         ids = (*renderer.tokenizer.encode(turn.action, add_special_tokens=False), *end)
         conversation.act(ids, turn.action)
         turns.append(
-            replace(turn, added_ids=added.ids, restarted=added.restarted, action_ids=ids, sampling=Sampling(), logprobs=None)
+            replace(
+                turn,
+                added_ids=added.ids,
+                restarted=added.restarted,
+                action_ids=ids,
+                sampling=Sampling(),
+                logprobs=None,
+            )
         )
     return replace(episode, turns=tuple(turns), trainable=True)

@@ -43,12 +43,16 @@ class HorizonSchedule:
         return self.rounds[self.stage(step)]
 
     @classmethod
-    def parse(cls, given: HorizonSchedule | int | str | Sequence[int] | Mapping[str, Any] | None) -> HorizonSchedule | None:
+    def parse(
+        cls, given: HorizonSchedule | int | str | Sequence[int] | Mapping[str, Any] | None
+    ) -> HorizonSchedule | None:
         """From what a configuration holds: None, 10, [4, 7, 10], "4,7,10@80", or {"rounds": [4, 7, 10], "every": 80}."""
         if given is None or isinstance(given, HorizonSchedule):
             return given
         if isinstance(given, bool):
-            raise ConfigError(f"a horizon schedule is a number, a list, 'r1,r2,r3@every' or a mapping; given: {given!r}")
+            raise ConfigError(
+                f"a horizon schedule is a number, a list, 'r1,r2,r3@every' or a mapping; given: {given!r}"
+            )
         if isinstance(given, int):
             return cls((given,))
         if isinstance(given, str):
@@ -61,7 +65,11 @@ class HorizonSchedule:
         if isinstance(given, Mapping):
             unknown = set(given) - {"rounds", "every"}
             if unknown or "rounds" not in given:
-                raise ConfigError(f"a horizon schedule takes 'rounds' and 'every'; given: {dict(given)!r}")
+                raise ConfigError(
+                    f"a horizon schedule takes 'rounds' and 'every'; given: {dict(given)!r}"
+                )
             rounds = given["rounds"]
-            return cls((rounds,) if isinstance(rounds, int) else tuple(rounds), given.get("every", 100))
+            return cls(
+                (rounds,) if isinstance(rounds, int) else tuple(rounds), given.get("every", 100)
+            )
         return cls(tuple(given))

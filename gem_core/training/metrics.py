@@ -42,7 +42,12 @@ class BatchMetrics:
             returns=sum(e.total_reward or 0.0 for e in finished),
             turns=sum(len(e.turns) for e in finished),
             masked_turns=sum(not e.trained(t) for e in finished for t in range(len(e.turns))),
-            tokens=sum(len(turn.action_ids) for e in finished for t, turn in enumerate(e.turns) if e.trained(t)),
+            tokens=sum(
+                len(turn.action_ids)
+                for e in finished
+                for t, turn in enumerate(e.turns)
+                if e.trained(t)
+            ),
             tool_uses=sum(bool(turn.info.get("use_tool")) for e in finished for turn in e.turns),
         )
 
@@ -56,7 +61,10 @@ class BatchMetrics:
         """One number per name. Where environments report success at all, an episode that a limit cut short is no success."""
         found: dict[str, float] = {}
         if self.episodes:
-            found |= {"failed": self.failed / self.episodes, "attempts": self.attempts / self.episodes}
+            found |= {
+                "failed": self.failed / self.episodes,
+                "attempts": self.attempts / self.episodes,
+            }
         if self.finished:
             for name in ("turns", "masked_turns", "tool_uses"):
                 found[name] = getattr(self, name) / self.finished
@@ -66,6 +74,13 @@ class BatchMetrics:
         return found
 
 
-def advantage_sizes(episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]]) -> list[float]:
+def advantage_sizes(
+    episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]]
+) -> list[float]:
     """How large the advantage of each trained turn is; `gem/advantage_abs` is their mean over all ranks."""
-    return [abs(a) for episode, numbers in zip(episodes, per_turn) for t, a in enumerate(numbers) if episode.trained(t)]
+    return [
+        abs(a)
+        for episode, numbers in zip(episodes, per_turn)
+        for t, a in enumerate(numbers)
+        if episode.trained(t)
+    ]

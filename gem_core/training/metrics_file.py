@@ -44,8 +44,13 @@ class MetricsFile:
         """Appends one update; a number that is none (NaN, infinite) is written as null."""
         for name, value in numbers.items():
             if value is not None and not isinstance(value, (int, float)):
-                raise ConfigError(f"the metric {name!r} must be a number or None; given: {type(value).__name__} {value!r:.60}")
-        plain = {name: value if value is None or math.isfinite(value) else None for name, value in numbers.items()}
+                raise ConfigError(
+                    f"the metric {name!r} must be a number or None; given: {type(value).__name__} {value!r:.60}"
+                )
+        plain = {
+            name: value if value is None or math.isfinite(value) else None
+            for name, value in numbers.items()
+        }
         with self.path.open("ab") as file:
             file.write((json.dumps({"step": step, **plain}) + "\n").encode())
         send_event("update_end", step=step, metrics=plain)
@@ -65,7 +70,9 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         except ValueError as error:
             raise RecordError(f"{path}, line {number}, is no JSON: {error}") from None
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            raise RecordError(f"{path}, line {number}: a line of metrics is an object with a whole number under 'step'")
+            raise RecordError(
+                f"{path}, line {number}: a line of metrics is an object with a whole number under 'step'"
+            )
         lines.append(line)
     return lines
 

@@ -32,7 +32,12 @@ class Moments:
     """The largest |r| or |G| that went in, in units of 2**unit."""
 
     @classmethod
-    def of(cls, values: Sequence[float], weights: Sequence[float] | None = None, seen: Iterable[float] = ()) -> Moments:
+    def of(
+        cls,
+        values: Sequence[float],
+        weights: Sequence[float] | None = None,
+        seen: Iterable[float] = (),
+    ) -> Moments:
         """Of values, each counted `weights` times; `seen` are further numbers that set the scale, such as rewards."""
         largest = max((abs(v) for v in (*values, *seen)), default=0.0)
         unit = max(math.frexp(largest)[1], -960) if largest else 0
@@ -77,7 +82,13 @@ class Moments:
 
     def _in(self, unit: int) -> Moments:
         by = self.unit - unit
-        return Moments(self.count, math.ldexp(self.mean, by), math.ldexp(self.m2, 2 * by), unit, math.ldexp(self.largest, by))
+        return Moments(
+            self.count,
+            math.ldexp(self.mean, by),
+            math.ldexp(self.m2, 2 * by),
+            unit,
+            math.ldexp(self.largest, by),
+        )
 
 
 def merged(parts: Mapping[Hashable, Moments], gather: Gather | None) -> dict[Hashable, Moments]:

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from gem_core.errors import ConfigError, NotTrainableError
 from gem_core.types import Episode
 
-__all__ = ["TokenSequence", "channel_rewards", "discounted_returns", "padding_sequence", "token_sequences"]
+__all__ = [
+    "TokenSequence",
+    "channel_rewards",
+    "discounted_returns",
+    "padding_sequence",
+    "token_sequences",
+]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

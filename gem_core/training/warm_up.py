@@ -50,14 +50,20 @@ def warm_up(
     if updates < 1:
         raise ConfigError(f"an SFT warm-up needs 1 update or more; given: {updates!r}")
     count = batch_size * updates if episodes is None else episodes
-    tasks = tasks_for(env_id, range(_FIRST_SEED, _FIRST_SEED + count), wrappers=wrappers, env_kwargs=env_kwargs)
+    tasks = tasks_for(
+        env_id, range(_FIRST_SEED, _FIRST_SEED + count), wrappers=wrappers, env_kwargs=env_kwargs
+    )
     with Rollout(player or RandomPlayer()) as rollout:
         played = rollout.run_batch(tasks)
     failed = next((episode for episode in played if episode.failed), None)
     if failed is not None:
-        raise ConfigError(f"an SFT warm-up needs a player that can play the environment; {failed!r}")
+        raise ConfigError(
+            f"an SFT warm-up needs a player that can play the environment; {failed!r}"
+        )
     renderer = Renderer(tokenizer)
-    sequences = [sequence for episode in played for sequence in token_sequences(tokenised(episode, renderer))]
+    sequences = [
+        sequence for episode in played for sequence in token_sequences(tokenised(episode, renderer))
+    ]
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     was_training, loss = model.training, torch.zeros(())
     model.train()
@@ -80,8 +86,15 @@ def _loss(model: Any, sequences: Sequence[TokenSequence]) -> Any:
     import torch
 
     width = max(len(sequence.ids) for sequence in sequences)
-    padded = [([*s.ids, *[0] * (width - len(s.ids))], [*s.mask, *[0] * (width - len(s.ids))]) for s in sequences]
+    padded = [
+        ([*s.ids, *[0] * (width - len(s.ids))], [*s.mask, *[0] * (width - len(s.ids))])
+        for s in sequences
+    ]
     ids_B_T = torch.tensor([ids for ids, _ in padded], device=model.device)
     mask_B_T = torch.tensor([mask for _, mask in padded], device=model.device).bool()
-    logits_B_T_V = model(input_ids=ids_B_T).logits[:, :-1]  # padding comes last, where causal attention does not see it
-    return torch.nn.functional.cross_entropy(logits_B_T_V[mask_B_T[:, 1:]].float(), ids_B_T[:, 1:][mask_B_T[:, 1:]])
+    logits_B_T_V = model(input_ids=ids_B_T).logits[
+        :, :-1
+    ]  # padding comes last, where causal attention does not see it
+    return torch.nn.functional.cross_entropy(
+        logits_B_T_V[mask_B_T[:, 1:]].float(), ids_B_T[:, 1:][mask_B_T[:, 1:]]
+    )

@@ -16,14 +16,54 @@ _HISTORY = "gem_core.wrappers.history"
 @hookimpl
 def register_wrappers(register: Callable[..., Any]) -> None:
     """Action formats, history modes, limits and statistics."""
-    register("boxed", f"{_FORMATS}:Boxed", kind="format", summary=r"the action stands in the last \boxed{}")
+    register(
+        "boxed",
+        f"{_FORMATS}:Boxed",
+        kind="format",
+        summary=r"the action stands in the last \boxed{}",
+    )
     register("react", f"{_FORMATS}:React", kind="format", summary="Thought: ... then Action: ...")
-    register("tool_call", f"{_FORMATS}:ToolCall", kind="format", summary="a JSON function call in <tool_call> tags")
-    register("code", f"{_FORMATS}:Code", kind="format", summary="the action is the last fenced code block")
+    register(
+        "tool_call",
+        f"{_FORMATS}:ToolCall",
+        kind="format",
+        summary="a JSON function call in <tool_call> tags",
+    )
+    register(
+        "code",
+        f"{_FORMATS}:Code",
+        kind="format",
+        summary="the action is the last fenced code block",
+    )
     register("concat", f"{_HISTORY}:Concat", summary="all observations so far, as one text")
-    register("concat_with_action", f"{_HISTORY}:Concat", kwargs={"actions": True}, summary="and the actions between them")
-    register("concat_chat", f"{_HISTORY}:ConcatChat", summary="the conversation so far, with a window and without old suffixes")
-    register("concat_chat_on_reset", f"{_HISTORY}:ConcatChatOnReset", summary="a template around the first prompt only")
-    register("turn_limit", "gem_core.wrappers.limits:TurnLimit", summary="truncates after a number of turns")
-    register("token_limit", "gem_core.wrappers.limits:TokenLimit", summary="truncates after a number of action tokens")
-    register("statistics", "gem_core.wrappers.episode_statistics:Statistics", summary="return and turns of each episode in info")
+    register(
+        "concat_with_action",
+        f"{_HISTORY}:Concat",
+        kwargs={"actions": True},
+        summary="and the actions between them",
+    )
+    register(
+        "concat_chat",
+        f"{_HISTORY}:ConcatChat",
+        summary="the conversation so far, with a window and without old suffixes",
+    )
+    register(
+        "concat_chat_on_reset",
+        f"{_HISTORY}:ConcatChatOnReset",
+        summary="a template around the first prompt only",
+    )
+    register(
+        "turn_limit",
+        "gem_core.wrappers.limits:TurnLimit",
+        summary="truncates after a number of turns",
+    )
+    register(
+        "token_limit",
+        "gem_core.wrappers.limits:TokenLimit",
+        summary="truncates after a number of action tokens",
+    )
+    register(
+        "statistics",
+        "gem_core.wrappers.episode_statistics:Statistics",
+        summary="return and turns of each episode in info",
+    )

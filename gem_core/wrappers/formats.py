@@ -84,7 +84,11 @@ class ToolCall(ActionFormat):
                 call = json.loads(text[start + len("<tool_call>") : end])
             except (ValueError, RecursionError):
                 call = None
-            arguments = call.get("arguments") if isinstance(call, dict) and call.get("name") == "act" else None
+            arguments = (
+                call.get("arguments")
+                if isinstance(call, dict) and call.get("name") == "act"
+                else None
+            )
             if isinstance(arguments, dict) and "action" in arguments:
                 return str(arguments["action"])
             end = text.rfind("</tool_call>", 0, start)
@@ -102,7 +106,9 @@ class Code(ActionFormat):
     """The action is the last fenced code block; a block that is only `act("...")` stands for the text inside."""
 
     _block = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
-    _act = re.compile(r"""\s*act\(\s*("[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|[+-]?[\d.]+)\s*\)\s*""")
+    _act = re.compile(
+        r"""\s*act\(\s*("[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|[+-]?[\d.]+)\s*\)\s*"""
+    )
 
     def instruction(self) -> str:
         return f"Act by writing one block of Python code, in this form:\n```python\nact({self.env.action_example!r})\n```"
@@ -116,7 +122,9 @@ class Code(ActionFormat):
         if act is None:
             return body
         try:
-            return str(ast.literal_eval(act[1]))  # a string or a number: Python's parser can crash on what a model may write
+            return str(
+                ast.literal_eval(act[1])
+            )  # a string or a number: Python's parser can crash on what a model may write
         except (SyntaxError, ValueError):
             return body
 

@@ -39,7 +39,9 @@ class History(Wrapper):
         """What is shown at the start."""
         raise NotImplementedError
 
-    def go_on(self, action: str, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def go_on(
+        self, action: str, observation: str, info: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
         """What is shown after an action and its answer."""
         raise NotImplementedError
 
@@ -66,10 +68,14 @@ class Concat(History):
         self._recent: deque[str] = deque(maxlen=self.window)
         return self._show(info)
 
-    def go_on(self, action: str, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def go_on(
+        self, action: str, observation: str, info: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
         said = _line(action) + _line(observation) if self.actions else _line(observation)
         if self.window is None:
-            self._text += said  # one growing string: a turn costs one copy of it, not a join over all turns
+            self._text += (
+                said  # one growing string: a turn costs one copy of it, not a join over all turns
+            )
         else:
             self._recent.append(said)
         return self._show(info)
@@ -93,7 +99,10 @@ class ConcatChat(History):
     """
 
     def __init__(
-        self, env: Env, window: int | None = None, template: Callable[[list[dict[str, str]]], str] | None = None
+        self,
+        env: Env,
+        window: int | None = None,
+        template: Callable[[list[dict[str, str]]], str] | None = None,
     ) -> None:
         super().__init__(env, window)
         self.template = template
@@ -106,14 +115,18 @@ class ConcatChat(History):
         self._had_suffix = bool(info.get("suffix"))
         return self._show(task, info, rewritten=False)
 
-    def go_on(self, action: str, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def go_on(
+        self, action: str, observation: str, info: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
         rewritten = self._had_suffix or len(self._turns) == self.window
         role: Role = info.get("role", "user")
         self._turns.append((Message("assistant", action), Message(role, observation)))
         self._had_suffix = bool(info.get("suffix"))
         return self._show(observation, info, rewritten)
 
-    def _show(self, observation: str, info: dict[str, Any], rewritten: bool) -> tuple[str, dict[str, Any]]:
+    def _show(
+        self, observation: str, info: dict[str, Any], rewritten: bool
+    ) -> tuple[str, dict[str, Any]]:
         if self.template is None and not rewritten:
             return observation, info  # the engine appends it to what the model has seen
         messages = [*self._start, *(message for turn in self._turns for message in turn)]
@@ -135,7 +148,9 @@ class ConcatChatOnReset(History):
     def begin(self, task: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return task, info
 
-    def go_on(self, action: str, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def go_on(
+        self, action: str, observation: str, info: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
         return observation, {**info, "role": "continuation"}
 
 

@@ -30,7 +30,9 @@ class TurnLimit(Wrapper):
 class TokenLimit(Wrapper):
     """Truncates once the actions of an episode hold `max_tokens` tokens, counted by `count` (default: words)."""
 
-    def __init__(self, env: Env, max_tokens: int, count: Callable[[str], int] | None = None) -> None:
+    def __init__(
+        self, env: Env, max_tokens: int, count: Callable[[str], int] | None = None
+    ) -> None:
         super().__init__(env)
         self.max_tokens = whole_number("max_tokens", max_tokens, 1)
         self.count = count

@@ -61,7 +61,9 @@ def curve_of(
         spread = [stdev(column) if len(column) > 1 else 0.0 for column in columns]
         low = tuple(m - s for m, s in zip(mean, spread))
         high = tuple(m + s for m, s in zip(mean, spread))
-    return Curve(tuple(steps), mean, low, high, len(found), min(map(len, found)), max(map(len, found)))
+    return Curve(
+        tuple(steps), mean, low, high, len(found), min(map(len, found)), max(map(len, found))
+    )
 
 
 def draw_curves(
@@ -76,7 +78,9 @@ def draw_curves(
 ) -> dict[str, Curve]:
     """Draws a curve per name, from the runs under it, as PNG, SVG or PDF by the ending of `out`; returns what was drawn.
     `levels` are dashed lines across, such as the score before training."""
-    drawn = {name: curve_of(runs, metric, smooth=smooth, band=band) for name, runs in curves.items()}
+    drawn = {
+        name: curve_of(runs, metric, smooth=smooth, band=band) for name, runs in curves.items()
+    }
     pyplot = pyplot_module()
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for i, (name, curve) in enumerate(drawn.items()):
@@ -84,15 +88,30 @@ def draw_curves(
         label = f"{name}, {curve.runs} runs" if curve.runs > 1 else name
         axes.plot(curve.steps, curve.mean, color=colour, linewidth=2, label=label)
         if curve.runs > 1:
-            axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+            axes.fill_between(
+                curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0
+            )
         elif smooth > 1:
             (path,) = curves[name]
             every = _metric_of(path, metric)
-            axes.plot(list(every), list(every.values()), color=colour, linewidth=1, alpha=0.35, label="each update")
+            axes.plot(
+                list(every),
+                list(every.values()),
+                color=colour,
+                linewidth=1,
+                alpha=0.35,
+                label="each update",
+            )
     for i, (name, level) in enumerate((levels or {}).items()):
-        axes.axhline(level, color="#636363", linewidth=1, linestyle=("--", ":", "-.")[i % 3], label=name)
+        axes.axhline(
+            level, color="#636363", linewidth=1, linestyle=("--", ":", "-.")[i % 3], label=name
+        )
     share = all(0 <= y <= 1 for curve in drawn.values() for y in curve.mean)
-    axes.set(title=title, xlabel="update", ylabel=metric + (f" (mean of {smooth} updates)" if smooth > 1 else ""))
+    axes.set(
+        title=title,
+        xlabel="update",
+        ylabel=metric + (f" (mean of {smooth} updates)" if smooth > 1 else ""),
+    )
     if share:
         axes.set_ylim(0, 1.02)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -110,9 +129,17 @@ def save_figure(figure: Any, out: str | os.PathLike[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with pyplot.rc_context({"svg.hashsalt": "gem"}):
             dated = path.suffix in (".svg", ".pdf")
-            figure.savefig(path, dpi=120, metadata={"Date" if path.suffix == ".svg" else "CreationDate": None} if dated else None)
+            figure.savefig(
+                path,
+                dpi=120,
+                metadata={"Date" if path.suffix == ".svg" else "CreationDate": None}
+                if dated
+                else None,
+            )
     except ValueError as error:
-        raise ConfigError(f"{path} cannot be drawn ({error}); let it end in .png, .svg or .pdf") from error
+        raise ConfigError(
+            f"{path} cannot be drawn ({error}); let it end in .png, .svg or .pdf"
+        ) from error
     finally:
         pyplot.close(figure)
 
@@ -120,10 +147,16 @@ def save_figure(figure: Any, out: str | os.PathLike[str]) -> None:
 def _metric_of(path: str | os.PathLike[str], metric: str) -> dict[int, float]:
     """A metric by step; of a step that was written twice, by a run that was broken off and gone on with, the last counts."""
     lines = read_metrics(path)
-    found = {line["step"]: float(line[metric]) for line in lines if isinstance(line.get(metric), (int, float))}
+    found = {
+        line["step"]: float(line[metric])
+        for line in lines
+        if isinstance(line.get(metric), (int, float))
+    }
     if not found:
         known = sorted({name for line in lines for name in line} - {"step"})
-        raise ConfigError(f"{metrics_path(path)} has no numbers under {metric!r}; it has: {', '.join(known) or 'no line at all'}")
+        raise ConfigError(
+            f"{metrics_path(path)} has no numbers under {metric!r}; it has: {', '.join(known) or 'no line at all'}"
+        )
     return dict(sorted(found.items()))
 
 

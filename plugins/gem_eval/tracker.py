@@ -25,7 +25,14 @@ TRACKERS = ("wandb", "trackio")
 class Tracker:
     """One run, from entering to leaving. Whatever else `init` of the library takes may be given by name."""
 
-    def __init__(self, library: str, *, project: str = "gem", config: Mapping[str, Any] | None = None, **init: Any) -> None:
+    def __init__(
+        self,
+        library: str,
+        *,
+        project: str = "gem",
+        config: Mapping[str, Any] | None = None,
+        **init: Any,
+    ) -> None:
         if library not in TRACKERS:
             raise ConfigError(f"a tracker is one of {', '.join(TRACKERS)}; given: {library!r}")
         self._library = library
@@ -35,7 +42,9 @@ class Tracker:
     @hookimpl
     def update_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Logs an update; what is no number is left out."""
-        self._module.log({name: value for name, value in metrics.items() if value is not None}, step=step)
+        self._module.log(
+            {name: value for name, value in metrics.items() if value is not None}, step=step
+        )
 
     def __enter__(self) -> Tracker:
         self._module.init(**self._init)

@@ -42,13 +42,19 @@ class ProcessEnv(RemoteEnv):
     execution = "thread"  # it waits for a pipe
 
     def __init__(
-        self, entry_point: EntryPoint, kwargs: Mapping[str, Any] | None = None, *, deadline: float | None = None
+        self,
+        entry_point: EntryPoint,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        deadline: float | None = None,
     ) -> None:
         """`entry_point` as in `register`: a callable, or 'module:name'. `deadline`: seconds for one reset or step, then the
         process is killed; engines and vectors bring their own."""
         super().__init__(entry_point, kwargs)
         if deadline is not None and not deadline > 0:
-            raise ConfigError(f"deadline must be above 0, or None for no limit; given: {deadline!r}")
+            raise ConfigError(
+                f"deadline must be above 0, or None for no limit; given: {deadline!r}"
+            )
         self.deadline = deadline
         try:
             self._recipe = pickle.dumps((entry_point, self.kwargs))
@@ -60,7 +66,9 @@ class ProcessEnv(RemoteEnv):
         self._link: _Link | None = None
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
-        return cast(ResetResult, self._linked().ask("reset", (self._seed, dict(options)), self.deadline))
+        return cast(
+            ResetResult, self._linked().ask("reset", (self._seed, dict(options)), self.deadline)
+        )
 
     def on_step(self, action: str) -> StepResult:
         return cast(StepResult, self._linked().ask("step", (action,), self.deadline))
@@ -102,15 +110,21 @@ class _Link:
             self._pipe.send((what, args))
             if seconds is not None and not self._pipe.poll(seconds):
                 self.kill()
-                raise DeadlineError(f"{what} of {self._name} took over {seconds:g} s; its process was killed")
+                raise DeadlineError(
+                    f"{what} of {self._name} took over {seconds:g} s; its process was killed"
+                )
             done, value = self._pipe.recv()
         except (EOFError, OSError) as error:
             if isinstance(error, DeadlineError):
                 raise
             self.kill()
-            raise EnvDiedError(f"the process of {self._name} ended during {what}, with {self._last_words()}") from None
+            raise EnvDiedError(
+                f"the process of {self._name} ended during {what}, with {self._last_words()}"
+            ) from None
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise EnvError(f"{what} of {self._name} was given something that cannot be sent to its process: {error}") from error
+            raise EnvError(
+                f"{what} of {self._name} was given something that cannot be sent to its process: {error}"
+            ) from error
         finally:
             self.busy = False
         if done:
@@ -201,7 +215,14 @@ def _serve(pipe: Connection, recipe: bytes) -> None:
         except Exception as error:  # noqa: BLE001 - what the environment returned cannot be pickled
             name = described(entry_point)
             pipe.send(
-                (False, as_data(ContractError(f"{what}() of {name} returned something that cannot leave its process: {error}")))
+                (
+                    False,
+                    as_data(
+                        ContractError(
+                            f"{what}() of {name} returned something that cannot leave its process: {error}"
+                        )
+                    ),
+                )
             )
         if what == "close":
             _leave()

@@ -26,7 +26,14 @@ from typing import Any, cast
 from gem_core.arguments import whole_number
 from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.registry import EnvSpec, make
-from gem_core.errors import ConfigError, ContractError, DeadlineError, EnvDiedError, EnvError, MissingDependencyError
+from gem_core.errors import (
+    ConfigError,
+    ContractError,
+    DeadlineError,
+    EnvDiedError,
+    EnvError,
+    MissingDependencyError,
+)
 from gem_core.plugins.entry_points import EntryPoint, load_entry_point
 from gem_core.rollout.env_pool import close_unused
 from gem_core.rollout.step_threads import StepThreads
@@ -38,7 +45,13 @@ from gem_execution.vector.slot import Autoreset
 
 try:
     import ray
-    from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError, TaskCancelledError
+    from ray.exceptions import (
+        GetTimeoutError,
+        RayActorError,
+        RayError,
+        RayTaskError,
+        TaskCancelledError,
+    )
 except ImportError as error:
     raise MissingDependencyError("gem_execution.ray_hosts", "ray", str(error)) from error
 
@@ -67,7 +80,12 @@ class EnvHosts:
         if not ray.is_initialized():
             ray.init(log_to_driver=False)
         self.calls, self.start_seconds = calls, start_seconds
-        settings = {"num_cpus": num_cpus, "scheduling_strategy": "SPREAD", "max_restarts": 0, **(options or {})}
+        settings = {
+            "num_cpus": num_cpus,
+            "scheduling_strategy": "SPREAD",
+            "max_restarts": 0,
+            **(options or {}),
+        }
         # room for calls whose waiter gave up, and for closing
         self._actor = ray.remote(EnvHost).options(max_concurrency=2 * calls + 16, **settings)
         self._lock = threading.RLock()
@@ -142,7 +160,9 @@ class EnvHosts:
 class RayEnv(RemoteEnv):
     """Stands for an environment on a host."""
 
-    def __init__(self, hosts: EnvHosts, entry_point: EntryPoint, kwargs: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, hosts: EnvHosts, entry_point: EntryPoint, kwargs: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(entry_point, kwargs)
         self.hosts = hosts
         self._host: _Host | None = None
@@ -162,13 +182,17 @@ class RayEnv(RemoteEnv):
         host, self._host = self._host, None
         if host is not None and not host.dead:
             host.envs -= 1
-            host.actor.close.remote(self._key)  # nobody waits: a host that hangs must not hold up the end
+            host.actor.close.remote(
+                self._key
+            )  # nobody waits: a host that hangs must not hold up the end
 
     def ask(self, what: str, *args: Any) -> Any:
         """Blocks until the host has answered."""
         host = self._placed()
         try:
-            return self._answer(what, ray.get(self._send(host, what, args), timeout=_SECONDS_TO_ANSWER))
+            return self._answer(
+                what, ray.get(self._send(host, what, args), timeout=_SECONDS_TO_ANSWER)
+            )
         except RayError as error:
             raise self._broken(host, what, error) from error
 
@@ -195,7 +219,9 @@ class RayEnv(RemoteEnv):
         except RayActorError as error:
             raise self._broken(host, what, error) from error
         except TypeError as error:
-            raise EnvError(f"{what} of {self._name()} was given something that cannot be sent to its host: {error}") from error
+            raise EnvError(
+                f"{what} of {self._name()} was given something that cannot be sent to its host: {error}"
+            ) from error
 
     def _answer(self, what: str, answer: tuple[bool, Any]) -> Any:
         done, value = answer
@@ -205,13 +231,19 @@ class RayEnv(RemoteEnv):
 
     def _broken(self, host: _Host, what: str, error: RayError) -> Exception:
         if isinstance(error, RayTaskError):
-            return ContractError(f"{what}() of {self._name()} returned something that cannot leave its host: {error.cause}")
+            return ContractError(
+                f"{what}() of {self._name()} returned something that cannot leave its host: {error.cause}"
+            )
         if isinstance(error, (GetTimeoutError, TaskCancelledError)):
-            return DeadlineError(f"{what} of {self._name()} was not answered within {_SECONDS_TO_ANSWER:g} s, or cancelled")
+            return DeadlineError(
+                f"{what} of {self._name()} was not answered within {_SECONDS_TO_ANSWER:g} s, or cancelled"
+            )
         if not host.dead:
             host.dead = True
             self.hosts.lost(host)
-        return EnvDiedError(f"the host of {self._name()} died during {what}: {type(error).__name__}")
+        return EnvDiedError(
+            f"the host of {self._name()} died during {what}: {type(error).__name__}"
+        )
 
 
 class EnvHost:
@@ -226,13 +258,20 @@ class EnvHost:
         return str(ray.get_runtime_context().get_node_id())
 
     async def call(
-        self, key: int, entry_point: EntryPoint, kwargs: dict[str, Any], what: str, args: tuple[Any, ...]
+        self,
+        key: int,
+        entry_point: EntryPoint,
+        kwargs: dict[str, Any],
+        what: str,
+        args: tuple[Any, ...],
     ) -> tuple[bool, Any]:
         """Does a verb of `perform` with the environment under a key, which is made where it is not there."""
         try:
             env = self._envs.get(key)
             if env is None:
-                env = self._envs[key] = await self._threads.call(_build, entry_point, kwargs, late=close_unused)
+                env = self._envs[key] = await self._threads.call(
+                    _build, entry_point, kwargs, late=close_unused
+                )
                 env.run_on(self._threads.call)
             value = perform(env, what, args)
             return True, await value if isawaitable(value) else value
@@ -327,9 +366,13 @@ def make_ray_vec(
     makers: list[Callable[[], Env]] = []
     for id, arguments in zip(each, kwargs, strict=True):
         if not isinstance(id, str):
-            raise ConfigError(f"make_vec(mode='ray') takes environment ids, not {described(id)}; register it under an id")
+            raise ConfigError(
+                f"make_vec(mode='ray') takes environment ids, not {described(id)}; register it under an id"
+            )
         makers.append(partial(make, id, wrappers=wrappers, execution=placed.env, **arguments))
-    vec = AsyncVectorEnv(makers, autoreset=autoreset, env_ids=[str(id) for id in each], deadline=deadline)
+    vec = AsyncVectorEnv(
+        makers, autoreset=autoreset, env_ids=[str(id) for id in each], deadline=deadline
+    )
     if own:
         vec.on_closed = placed.close
     return vec
@@ -337,7 +380,11 @@ def make_ray_vec(
 
 def _build(entry_point: EntryPoint, kwargs: Mapping[str, Any]) -> Env:
     made = load_entry_point(entry_point, "an environment on a host")
-    return ProcessEnv(entry_point, kwargs) if getattr(made, "execution", "") == "process" else build(entry_point, kwargs)
+    return (
+        ProcessEnv(entry_point, kwargs)
+        if getattr(made, "execution", "") == "process"
+        else build(entry_point, kwargs)
+    )
 
 
 def _wake(place: asyncio.Future[None]) -> None:

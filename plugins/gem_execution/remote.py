@@ -78,14 +78,18 @@ class RemoteEnv(Env):
 
     def _declared(self, name: str) -> Any:
         made = load_entry_point(self.entry_point, described(self.entry_point))
-        return getattr(made, name) if isclass(made) else getattr(Env, name)  # a function declares nothing
+        return (
+            getattr(made, name) if isclass(made) else getattr(Env, name)
+        )  # a function declares nothing
 
 
 def build(entry_point: EntryPoint, kwargs: Mapping[str, Any]) -> Env:
     """Makes the environment, there."""
     env = load_entry_point(entry_point, "a remote environment")(**kwargs)
     if not isinstance(env, Env):
-        raise ContractError(f"{described(entry_point)} returned {type(env).__name__}; it must return a gem_core Env")
+        raise ContractError(
+            f"{described(entry_point)} returned {type(env).__name__}; it must return a gem_core Env"
+        )
     return env
 
 
@@ -93,7 +97,8 @@ def perform(env: Env, what: str, args: tuple[Any, ...]) -> Any:
     """Does a verb, there; an awaitable where the environment is async."""
     if what == "reset":
         return after(
-            env.reset(seed=args[0], options=args[1]), lambda began: (began[0], {**began[1], _EXAMPLE: env.action_example})
+            env.reset(seed=args[0], options=args[1]),
+            lambda began: (began[0], {**began[1], _EXAMPLE: env.action_example}),
         )
     if what == "step":
         return env.step(args[0])
@@ -132,7 +137,11 @@ def from_data(data: tuple[bytes | None, str, str]) -> Exception:
 
 def described(entry_point: EntryPoint) -> str:
     """The name of an entry point, for messages."""
-    return entry_point if isinstance(entry_point, str) else str(getattr(entry_point, "__qualname__", repr(entry_point)))
+    return (
+        entry_point
+        if isinstance(entry_point, str)
+        else str(getattr(entry_point, "__qualname__", repr(entry_point)))
+    )
 
 
 class _RemoteTraceback(Exception):

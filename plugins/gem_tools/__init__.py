@@ -18,7 +18,17 @@ from gem_core.plugins.hookspecs import hookimpl
 from gem_core.plugins.manager import on_registration
 from gem_tools.tool import Tool, ToolCall, ToolError, ToolResult, Toolset
 
-__all__ = ["Tool", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "Toolset", "make_tool", "register_tool", "tools"]
+__all__ = [
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolResult",
+    "ToolSpec",
+    "Toolset",
+    "make_tool",
+    "register_tool",
+    "tools",
+]
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,9 @@ class ToolSpec:
 tools: Catalog[ToolSpec] = Catalog("tool", "gem-rl tools")
 
 
-def register_tool(name: str, entry_point: EntryPoint, *, replace: bool = False, **facts: Any) -> ToolSpec:
+def register_tool(
+    name: str, entry_point: EntryPoint, *, replace: bool = False, **facts: Any
+) -> ToolSpec:
     """Registers a tool, and a wrapper of the same name that puts it around an environment."""
     check_entry_point(entry_point, f"tool {name!r}")
     entry = ToolSpec(name, entry_point, **facts)
@@ -65,7 +77,9 @@ def make_tool(name: str, **kwargs: Any) -> Tool | Toolset:
         inspect.signature(build).bind(**arguments)
     except TypeError as error:
         takes = ", ".join(inspect.signature(build).parameters) or "no arguments"
-        raise ConfigError(f"the tool {name!r} cannot be made from {arguments!r} ({error}); it takes: {takes}") from None
+        raise ConfigError(
+            f"the tool {name!r} cannot be made from {arguments!r} ({error}); it takes: {takes}"
+        ) from None
     made = build(**arguments)
     if not isinstance(made, (Tool, Toolset)):
         raise RegistrationError(
@@ -77,10 +91,26 @@ def make_tool(name: str, **kwargs: Any) -> Tool | Toolset:
 @hookimpl
 def register_tools(register: Callable[..., Any]) -> None:
     """The tools that come with gem."""
-    register("python", "gem_tools.python:PythonTool", summary="runs Python in a sandbox and shows what it prints")
-    register("search", "gem_tools.search:SearchTool", summary="searches a local index of texts", extra="search")
-    register("retrieval", "gem_tools.retrieval:RetrievalTool", summary="asks a retrieval server over HTTP", extra="http")
-    register("mcp", "gem_tools.mcp:McpTools", summary="the tools of MCP servers, discovered", extra="mcp")
+    register(
+        "python",
+        "gem_tools.python:PythonTool",
+        summary="runs Python in a sandbox and shows what it prints",
+    )
+    register(
+        "search",
+        "gem_tools.search:SearchTool",
+        summary="searches a local index of texts",
+        extra="search",
+    )
+    register(
+        "retrieval",
+        "gem_tools.retrieval:RetrievalTool",
+        summary="asks a retrieval server over HTTP",
+        extra="http",
+    )
+    register(
+        "mcp", "gem_tools.mcp:McpTools", summary="the tools of MCP servers, discovered", extra="mcp"
+    )
 
 
 @hookimpl

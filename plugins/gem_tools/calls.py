@@ -20,7 +20,15 @@ from typing import Any, Literal
 from gem_core.errors import ConfigError
 from gem_tools.tool import Tool, ToolCall, as_schema
 
-__all__ = ["Style", "check_arguments", "find_calls", "instruction", "message_calls", "message_text", "write_call"]
+__all__ = [
+    "Style",
+    "check_arguments",
+    "find_calls",
+    "instruction",
+    "message_calls",
+    "message_text",
+    "write_call",
+]
 
 Style = Literal["tag", "json", "native"]
 
@@ -85,7 +93,9 @@ def instruction(tools: Sequence[Tool], style: Style = "tag", max_uses: int | Non
             body = tool.example or "..." if tool.main_argument else _example(tool)
             lines.append(f"\n<{tool.name}>{body}</{tool.name}>\n{tool.description}")
     else:
-        lines.append(f'To call one, write {_OPEN}{{"name": <name>, "arguments": <object>}}{_CLOSE}; the result comes back first.')
+        lines.append(
+            f'To call one, write {_OPEN}{{"name": <name>, "arguments": <object>}}{_CLOSE}; the result comes back first.'
+        )
         lines.append("The tools, as JSON schemas:")
         lines += [json.dumps(as_schema(tool), ensure_ascii=False) for tool in tools]
     return "\n".join(lines)
@@ -104,7 +114,10 @@ def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str:
         wanted = known[name].get("type") if isinstance(known.get(name), Mapping) else None
         names = [wanted] if isinstance(wanted, str) else list(wanted or ())
         allowed = tuple(t for n in names for t in _TYPES.get(n, (object,)))
-        if allowed and (not isinstance(value, allowed) or (isinstance(value, bool) and not {"boolean", "null"} & set(names))):
+        if allowed and (
+            not isinstance(value, allowed)
+            or (isinstance(value, bool) and not {"boolean", "null"} & set(names))
+        ):
             given = json.dumps(value, ensure_ascii=False, default=str)[:80]
             return f"{name} of {tool.name} must be {' or '.join(names)}, not {given}."
     return ""
@@ -128,14 +141,21 @@ def _tagged(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
     opening = re.compile("<(" + "|".join(re.escape(name) for name in tools) + ")>")
     while (found := opening.search(text, position)) is not None:
         close = f"</{found[1]}>"
-        if last[found[1]] < found.end():  # a tag that is never closed is no call, but another tool's behind it may be one
+        if (
+            last[found[1]] < found.end()
+        ):  # a tag that is never closed is no call, but another tool's behind it may be one
             position = found.end()
             continue
         end = text.find(close, found.end())
         body, tool = text[found.end() : end], tools[found[1]]
         position = end + len(close)
         if tool.main_argument:
-            calls.append(ToolCall(tool.name, {tool.main_argument: body.strip("\r\n") if "\n" in body else body.strip()}))
+            calls.append(
+                ToolCall(
+                    tool.name,
+                    {tool.main_argument: body.strip("\r\n") if "\n" in body else body.strip()},
+                )
+            )
         else:
             calls.append(_from_text(body, tool.name))
     return calls
@@ -155,7 +175,11 @@ def _json_calls(text: str) -> list[ToolCall]:
             end = text.find(_CLOSE, start)
             if end < 0:
                 break  # never closed: the text was cut, or speaks of calls
-            calls.append(ToolCall("", problem=f"What stands in {_OPEN} is no JSON object ({_reason(error)})."))
+            calls.append(
+                ToolCall(
+                    "", problem=f"What stands in {_OPEN} is no JSON object ({_reason(error)})."
+                )
+            )
         position = text.find(_OPEN, end)
     return calls
 
@@ -171,7 +195,11 @@ def _native(text: str) -> list[ToolCall]:
             return message_calls(data)
         if isinstance(data, dict) and isinstance(data.get("name"), str):
             return [_from_data(data)]
-        if isinstance(data, list) and data and all(isinstance(d, dict) and "name" in d for d in data):
+        if (
+            isinstance(data, list)
+            and data
+            and all(isinstance(d, dict) and "name" in d for d in data)
+        ):
             return [_from_data(d) for d in data]
     return _json_calls(text)
 
@@ -179,7 +207,10 @@ def _native(text: str) -> list[ToolCall]:
 def _from_data(data: Any) -> ToolCall:
     """A call from JSON: `{"name", "arguments"}`, with `parameters` for `arguments`, or inside `function`."""
     if not isinstance(data, Mapping):
-        return ToolCall("", problem=f"A call is a JSON object with name and arguments, not {type(data).__name__}.")
+        return ToolCall(
+            "",
+            problem=f"A call is a JSON object with name and arguments, not {type(data).__name__}.",
+        )
     id = str(data.get("id") or "")
     inner = data.get("function")
     if isinstance(inner, Mapping):
@@ -192,7 +223,11 @@ def _from_data(data: Any) -> ToolCall:
         call = _from_text(arguments, name)
         return ToolCall(name, call.arguments, id, call.problem)
     if arguments is not None and not isinstance(arguments, Mapping):
-        return ToolCall(name, id=id, problem=f'"arguments" must be a JSON object, not {type(arguments).__name__}.')
+        return ToolCall(
+            name,
+            id=id,
+            problem=f'"arguments" must be a JSON object, not {type(arguments).__name__}.',
+        )
     return ToolCall(name, dict(arguments or {}), id)
 
 
@@ -204,7 +239,9 @@ def _from_text(text: str, name: str) -> ToolCall:
     except (ValueError, RecursionError) as error:
         return ToolCall(name, problem=f"The arguments are no JSON object ({_reason(error)}).")
     if not isinstance(arguments, dict):
-        return ToolCall(name, problem=f"The arguments must be a JSON object, not {type(arguments).__name__}.")
+        return ToolCall(
+            name, problem=f"The arguments must be a JSON object, not {type(arguments).__name__}."
+        )
     return ToolCall(name, arguments)
 
 

@@ -52,7 +52,9 @@ class McpTools(Toolset):
         server may be given by `command` or `url` instead. `seconds`: for one call. `only`: the tools to show. `share`:
         one connection for all environments; without it each environment has its own, started anew at every reset."""
         if not (seconds > 0 and start_deadline > 0):
-            raise ConfigError(f"seconds and start_deadline must be above 0; given: {seconds!r}, {start_deadline!r}")
+            raise ConfigError(
+                f"seconds and start_deadline must be above 0; given: {seconds!r}, {start_deadline!r}"
+            )
         self._arguments: dict[str, Any] = {
             "servers": servers, "command": command, "args": args, "env": env, "url": url, "headers": headers,
             "seconds": seconds, "start_deadline": start_deadline, "only": only, "share": share,
@@ -70,11 +72,17 @@ class McpTools(Toolset):
                 "the tool 'mcp' needs a server: mcp(command='...', args=[...]), mcp(url='http://...') or mcp(servers={...})"
             )
         for name, about in given.items():
-            if not isinstance(about, Mapping) or bool(about.get("command")) == bool(about.get("url")):
-                raise ConfigError(f"the MCP server {name!r} is given as {about!r}; it needs either a command or a url")
+            if not isinstance(about, Mapping) or bool(about.get("command")) == bool(
+                about.get("url")
+            ):
+                raise ConfigError(
+                    f"the MCP server {name!r} is given as {about!r}; it needs either a command or a url"
+                )
         _library()
         self.seconds, self.share, self.only = seconds, share, tuple(only)
-        self.servers = [_server(name, about, start_deadline, share) for name, about in given.items()]
+        self.servers = [
+            _server(name, about, start_deadline, share) for name, about in given.items()
+        ]
 
     def begin(self) -> None:
         """At a reset: servers of this environment's own start anew."""
@@ -97,7 +105,9 @@ class McpTools(Toolset):
                     found.append(McpTool(server, tool, name, self.seconds))
         unknown = set(self.only) - {tool.name for tool in found}
         if unknown:
-            raise ConfigError(f"the MCP servers have no tool {', '.join(sorted(unknown))}; they have: {', '.join(sorted(often))}")
+            raise ConfigError(
+                f"the MCP servers have no tool {', '.join(sorted(unknown))}; they have: {', '.join(sorted(often))}"
+            )
         return found
 
     def close(self) -> None:
@@ -112,7 +122,11 @@ class McpTools(Toolset):
 
     @classmethod
     def status(cls) -> str:
-        return "ready" if find_spec("mcp") else "not installed; in a checkout of gem: pip install '.[mcp]'"
+        return (
+            "ready"
+            if find_spec("mcp")
+            else "not installed; in a checkout of gem: pip install '.[mcp]'"
+        )
 
 
 class McpTool(Tool):
@@ -121,9 +135,16 @@ class McpTool(Tool):
     deterministic = False
 
     def __init__(self, server: _Server, offered: Any, name: str, seconds: float) -> None:
-        self.server, self.seconds, self.name, self.offered_as = server, seconds, name, str(offered.name)
+        self.server, self.seconds, self.name, self.offered_as = (
+            server,
+            seconds,
+            name,
+            str(offered.name),
+        )
         self.description = str(offered.description or "")
-        self.parameters = dict(_either(offered, "input_schema", "inputSchema") or {"type": "object", "properties": {}})
+        self.parameters = dict(
+            _either(offered, "input_schema", "inputSchema") or {"type": "object", "properties": {}}
+        )
 
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
         """Calls the server and waits, for so many seconds."""
@@ -149,7 +170,9 @@ class _Server:
         try:
             await self._connected()
         except Exception as error:
-            raise ToolError(f"the MCP server {self.name!r} cannot be reached: {_said(error)}") from error
+            raise ToolError(
+                f"the MCP server {self.name!r} cannot be reached: {_said(error)}"
+            ) from error
         return self._tools
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> ToolResult:
@@ -166,11 +189,21 @@ class _Server:
             answer = await asyncio.wait_for(ask(), seconds)
         except (TimeoutError, asyncio.TimeoutError):
             info = {"server": self.name, "problem": "deadline"}
-            return ToolResult(f"{tool} was given up: it took over {seconds:g} s.", error=True, outage=not sent, info=info)
+            return ToolResult(
+                f"{tool} was given up: it took over {seconds:g} s.",
+                error=True,
+                outage=not sent,
+                info=info,
+            )
         except Exception as error:  # noqa: BLE001 - the SDK raises many kinds, and each of them is an answer to the call
             info = {"server": self.name, "problem": _said(error)}
             if not sent:
-                return ToolResult(f"The server of {tool} cannot be reached: {_said(error)}", error=True, outage=True, info=info)
+                return ToolResult(
+                    f"The server of {tool} cannot be reached: {_said(error)}",
+                    error=True,
+                    outage=True,
+                    info=info,
+                )
             if await self._answers():
                 return ToolResult(f"{tool} failed: {_said(error)}", error=True, info=info)
             text = f"The server of {tool} went away during the call, which may or may not have taken effect."
@@ -232,7 +265,10 @@ class _Server:
 
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
             try:
-                async with _transport(self.about, complaints) as (read, write), ClientSession(read, write) as session:
+                async with (
+                    _transport(self.about, complaints) as (read, write),
+                    ClientSession(read, write) as session,
+                ):
                     await session.initialize()
                     self._tools = await _all_tools(session)
                     self._session = session
@@ -307,7 +343,9 @@ def _server(name: str, about: Mapping[str, Any], start_deadline: float, share: b
     server = _Server(name, about, start_deadline)
     with _lock:
         if share:
-            return _servers.setdefault(json.dumps([name, about], sort_keys=True, default=str), server)
+            return _servers.setdefault(
+                json.dumps([name, about], sort_keys=True, default=str), server
+            )
         _own.append(server)
         return server
 
@@ -321,7 +359,9 @@ def _close_all() -> None:
                 thread.run(server.close())
 
 
-def _read(servers: Mapping[str, Mapping[str, Any]] | str | os.PathLike[str] | None) -> dict[str, Mapping[str, Any]]:
+def _read(
+    servers: Mapping[str, Mapping[str, Any]] | str | os.PathLike[str] | None,
+) -> dict[str, Mapping[str, Any]]:
     if servers is None:
         return {}
     if not isinstance(servers, (str, os.PathLike)):
@@ -330,7 +370,9 @@ def _read(servers: Mapping[str, Mapping[str, Any]] | str | os.PathLike[str] | No
         found = json.loads(Path(servers).read_text(encoding="utf-8"))
         return dict(found["mcpServers"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{servers} is no JSON file with servers under 'mcpServers': {type(error).__name__}: {error}") from None
+        raise ConfigError(
+            f"{servers} is no JSON file with servers under 'mcpServers': {type(error).__name__}: {error}"
+        ) from None
 
 
 def _either(thing: Any, new: str, old: str) -> Any:
@@ -340,7 +382,10 @@ def _either(thing: Any, new: str, old: str) -> Any:
 
 def _text(answer: Any) -> str:
     """What a result says, with a note for what is not text."""
-    parts = [str(block.text) if getattr(block, "text", None) is not None else f"({block.type})" for block in answer.content]
+    parts = [
+        str(block.text) if getattr(block, "text", None) is not None else f"({block.type})"
+        for block in answer.content
+    ]
     structured = _either(answer, "structured_content", "structuredContent")
     if not parts and structured is not None:
         parts.append(json.dumps(structured, ensure_ascii=False))

@@ -18,7 +18,11 @@ class Passage:
     score: float
 
 
-def show_passages(passages: Sequence[Passage], max_tokens: int | None = None, count: Callable[[str], int] | None = None) -> str:
+def show_passages(
+    passages: Sequence[Passage],
+    max_tokens: int | None = None,
+    count: Callable[[str], int] | None = None,
+) -> str:
     """The passages, best first, cut so that the whole has `max_tokens` at most. `count` counts the tokens of a text; without
     it a token is taken to be three quarters of a word, as it is in English for common tokenizers."""
     if not passages:

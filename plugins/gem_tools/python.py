@@ -14,7 +14,9 @@ from gem_tools.tool import Tool, ToolResult
 
 __all__ = ["PythonTool"]
 
-_FENCE = re.compile(r"\s*```[ \t]*(?:python|py)?[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(
+    r"\s*```[ \t]*(?:python|py)?[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL | re.IGNORECASE
+)
 _shared: dict[Any, Sandbox] = {}
 _lock = threading.Lock()
 
@@ -51,11 +53,17 @@ class PythonTool(Tool):
             raise ConfigError(f"state must be 'none' or 'episode'; given: {state!r}")
         if errors not in ("full", "last_line"):
             raise ConfigError(f"errors must be 'full' or 'last_line'; given: {errors!r}")
-        limits = SandboxLimits(seconds, cpu_seconds, memory_mb, processes, file_mb, disk_mb, output_kb)
+        limits = SandboxLimits(
+            seconds, cpu_seconds, memory_mb, processes, file_mb, disk_mb, output_kb
+        )
         self.sandbox = sandbox or _sandbox(limits, isolation, packages, tuple(preload))
         self.limits = self.sandbox.limits
         self.keep, self.errors = state == "episode", errors
-        libraries = "The standard library and the installed packages are" if packages else "The standard library is"
+        libraries = (
+            "The standard library and the installed packages are"
+            if packages
+            else "The standard library is"
+        )
         remembered = (
             "Names live on from call to call, and the value of a last expression is shown."
             if self.keep
@@ -75,7 +83,9 @@ class PythonTool(Tool):
         """Runs the program. Blocks for as long as it takes."""
         code = str(arguments["code"])
         fenced = _FENCE.fullmatch(code)
-        outcome = self.sandbox.run(fenced[1] if fenced else code, state=state, keep=self.keep, echo=self.keep)
+        outcome = self.sandbox.run(
+            fenced[1] if fenced else code, state=state, keep=self.keep, echo=self.keep
+        )
         containment = self.sandbox.containment
         info: dict[str, Any] = {
             "end": outcome.end,
@@ -86,7 +96,9 @@ class PythonTool(Tool):
         }
         if outcome.lost:
             info["lost"] = list(outcome.lost)
-        return ToolResult(self._shown(outcome), error=outcome.end != "ok", state=outcome.state, info=info)
+        return ToolResult(
+            self._shown(outcome), error=outcome.end != "ok", state=outcome.state, info=info
+        )
 
     @classmethod
     def status(cls) -> str:
@@ -108,17 +120,29 @@ class PythonTool(Tool):
         elif outcome.end == "output":
             parts.append("The program was stopped: it wrote too much.")
         elif outcome.end == "killed":
-            parts.append("The program was killed: it went over a limit, of processor time for instance, or crashed.")
+            parts.append(
+                "The program was killed: it went over a limit, of processor time for instance, or crashed."
+            )
         elif outcome.end == "error" and not said:
             parts.append(f"The program ended with status {outcome.status}.")
         if outcome.lost:
-            parts.append(f"(these names cannot be kept for the next call: {', '.join(outcome.lost)})")
+            parts.append(
+                f"(these names cannot be kept for the next call: {', '.join(outcome.lost)})"
+            )
         return "\n".join(parts) or "(the program printed nothing)"
 
 
-def _sandbox(limits: SandboxLimits, isolation: Isolation, packages: bool, preload: tuple[str, ...]) -> Sandbox:
+def _sandbox(
+    limits: SandboxLimits, isolation: Isolation, packages: bool, preload: tuple[str, ...]
+) -> Sandbox:
     """One sandbox for all tools with equal settings: the engine makes a tool for each environment."""
-    key = (os.getpid(), limits, isolation, packages, preload)  # a fork has none of its parent's threads
+    key = (
+        os.getpid(),
+        limits,
+        isolation,
+        packages,
+        preload,
+    )  # a fork has none of its parent's threads
     with _lock:
         if key not in _shared:
             _shared[key] = Sandbox(limits, isolation=isolation, packages=packages, preload=preload)

@@ -46,14 +46,21 @@ class RetrievalTool(Tool):
         """`timeout`: seconds for one attempt; a failed one is repeated `retries` times, after `backoff` seconds, twice as long
         each time, or as long as the server asks for."""
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"the tool 'retrieval' needs the address of a server: retrieval(url='http://...'); given: {url!r}")
+            raise ConfigError(
+                f"the tool 'retrieval' needs the address of a server: retrieval(url='http://...'); given: {url!r}"
+            )
         whole_number("k", k, 1)
         if retries < 0 or timeout <= 0 or backoff < 0:
             raise ConfigError(
                 f"retries and backoff must be 0 or more and timeout above 0; given: {retries}, {backoff}, {timeout}"
             )
         self.url, self.k, self.max_tokens, self.count = url, k, max_tokens, count
-        self.timeout, self.retries, self.backoff, self.description = timeout, retries, backoff, description
+        self.timeout, self.retries, self.backoff, self.description = (
+            timeout,
+            retries,
+            backoff,
+            description,
+        )
         self._httpx = _library()
         self._headers = dict(headers or {})
         self.parameters = {
@@ -70,9 +77,14 @@ class RetrievalTool(Tool):
             if attempts:
                 time.sleep(wait)
             attempts += 1
-            wait = min(_LONGEST_WAIT, self.backoff * 2 ** (attempts - 1) * random.SystemRandom().uniform(0.8, 1.2))
+            wait = min(
+                _LONGEST_WAIT,
+                self.backoff * 2 ** (attempts - 1) * random.SystemRandom().uniform(0.8, 1.2),
+            )
             try:
-                answer = _client(self._httpx, self._headers).post(self.url, json=asked, timeout=self.timeout)
+                answer = _client(self._httpx, self._headers).post(
+                    self.url, json=asked, timeout=self.timeout
+                )
             except self._httpx.TransportError as error:
                 problem = f"{type(error).__name__}: {error}"
                 continue
@@ -89,18 +101,32 @@ class RetrievalTool(Tool):
                 problem = f"the answer is not of Search-R1's form ({type(error).__name__}: {error}): {answer.text[:200]}"
                 break
             info = {"attempts": attempts, "passages": [passage.id for passage in found]}
-            return ToolResult(show_passages(found[: self.k], self.max_tokens, self.count), error=not found, info=info)
+            return ToolResult(
+                show_passages(found[: self.k], self.max_tokens, self.count),
+                error=not found,
+                info=info,
+            )
         text = f"The search server cannot be used just now ({problem})."
-        return ToolResult(text, error=True, outage=True, info={"attempts": attempts, "problem": problem})
+        return ToolResult(
+            text, error=True, outage=True, info={"attempts": attempts, "problem": problem}
+        )
 
     @classmethod
     def status(cls) -> str:
-        return "ready" if find_spec("httpx") else "not installed; in a checkout of gem: pip install '.[http]'"
+        return (
+            "ready"
+            if find_spec("httpx")
+            else "not installed; in a checkout of gem: pip install '.[http]'"
+        )
 
 
 def _passages(answer: Any) -> list[Passage]:
     """The documents of the first query, in any of the forms servers use."""
-    results = answer["result"] if isinstance(answer, Mapping) and "result" in answer else answer["results"]
+    results = (
+        answer["result"]
+        if isinstance(answer, Mapping) and "result" in answer
+        else answer["results"]
+    )
     found = []
     for number, item in enumerate(results[0]):
         score = float(item.get("score") or 0.0) if isinstance(item, Mapping) else 0.0
@@ -111,14 +137,20 @@ def _passages(answer: Any) -> list[Passage]:
             id = document.get("id", number)
         else:
             text, title, id = document, "", number
-        if not title and isinstance(text, str) and "\n" in text:  # Search-R1 keeps the title in the first line
+        if (
+            not title and isinstance(text, str) and "\n" in text
+        ):  # Search-R1 keeps the title in the first line
             title, _, text = text.partition("\n")
         found.append(Passage(str(id), str(title).strip().strip('"'), str(text), score))
     return found
 
 
 def _retry_after(said: str | None, otherwise: float) -> float:
-    return min(_LONGEST_WAIT, float(said)) if said is not None and said.strip().isdigit() else otherwise
+    return (
+        min(_LONGEST_WAIT, float(said))
+        if said is not None and said.strip().isdigit()
+        else otherwise
+    )
 
 
 def _client(httpx: Any, headers: Mapping[str, str]) -> Any:

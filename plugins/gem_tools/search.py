@@ -28,7 +28,11 @@ __all__ = ["Index", "SearchTool", "read_corpus"]
 
 _WORD = re.compile(r"\w+")
 _FORMAT = "gem-index-1"
-_TEXTS, _TITLES, _IDS = ("text", "contents", "content", "passage"), ("title", "name"), ("id", "_id", "docid", "doc_id")
+_TEXTS, _TITLES, _IDS = (
+    ("text", "contents", "content", "passage"),
+    ("title", "name"),
+    ("id", "_id", "docid", "doc_id"),
+)
 _FILES = (".txt", ".md", ".rst")
 _opened: dict[str, Index] = {}
 _lock = threading.Lock()
@@ -43,9 +47,13 @@ class Index:
         try:
             about = json.loads((self.path / "index.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{self.path} is no index ({error}); build one with: gem-rl index CORPUS {self.path}") from None
+            raise ConfigError(
+                f"{self.path} is no index ({error}); build one with: gem-rl index CORPUS {self.path}"
+            ) from None
         if about.get("format") != _FORMAT:
-            raise ConfigError(f"{self.path} is an index of the format {about.get('format')!r}, not {_FORMAT!r}; build it anew")
+            raise ConfigError(
+                f"{self.path} is an index of the format {about.get('format')!r}, not {_FORMAT!r}; build it anew"
+            )
         self.size = int(about["passages"])
         self._scores = bm25s.BM25.load(str(self.path / "bm25"), mmap=True, show_progress=False)
         self._begins = self._numpy.memmap(self.path / "begins.bin", dtype="<u8", mode="r")
@@ -61,13 +69,17 @@ class Index:
             return _opened[key]
 
     @classmethod
-    def build(cls, corpus: str | os.PathLike[str], out: str | os.PathLike[str], *, words: int = 150) -> Index:
+    def build(
+        cls, corpus: str | os.PathLike[str], out: str | os.PathLike[str], *, words: int = 150
+    ) -> Index:
         """Builds an index and opens it. Files of a folder are cut into passages of about `words` words. What stood at `out`
         is replaced once the new index is complete."""
         bm25s, _ = _libraries()
         target = Path(out)
         if target.exists() and not (target / "index.json").exists():
-            raise ConfigError(f"{target} exists and is no index; choose another place, or remove it")
+            raise ConfigError(
+                f"{target} exists and is no index; choose another place, or remove it"
+            )
         building = target.with_name(f"{target.name}.building-{os.getpid()}")
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
@@ -105,7 +117,9 @@ class Index:
         scores = self._scores.get_scores(words)
         k = min(k, self.size)
         best = np.argpartition(-scores, k - 1)[:k]
-        best = np.flatnonzero(scores >= scores[best].min()) if len(best) else best  # all ties, so that the order decides
+        best = (
+            np.flatnonzero(scores >= scores[best].min()) if len(best) else best
+        )  # all ties, so that the order decides
         best = best[np.lexsort((best, -scores[best]))][:k]
         return [self._passage(int(i), float(scores[i])) for i in best if scores[i] > 0]
 
@@ -133,7 +147,9 @@ class SearchTool(Tool):
     ) -> None:
         """`max_tokens` limits what is shown, counted by `count` (default: by words)."""
         if not index:
-            raise ConfigError("the tool 'search' needs search(index='FOLDER'); build an index with: gem-rl index CORPUS FOLDER")
+            raise ConfigError(
+                "the tool 'search' needs search(index='FOLDER'); build an index with: gem-rl index CORPUS FOLDER"
+            )
         whole_number("k", k, 1)
         self.index = index if isinstance(index, Index) else Index.open(index)
         self.k, self.max_tokens, self.count, self.description = k, max_tokens, count, description
@@ -147,11 +163,17 @@ class SearchTool(Tool):
         """Looks the query up."""
         found = self.index.search(str(arguments["query"]), self.k)
         info = {"passages": [passage.id for passage in found]}
-        return ToolResult(show_passages(found, self.max_tokens, self.count), error=not found, info=info)
+        return ToolResult(
+            show_passages(found, self.max_tokens, self.count), error=not found, info=info
+        )
 
     @classmethod
     def status(cls) -> str:
-        return "ready" if find_spec("bm25s") else "not installed; in a checkout of gem: pip install '.[search]'"
+        return (
+            "ready"
+            if find_spec("bm25s")
+            else "not installed; in a checkout of gem: pip install '.[search]'"
+        )
 
 
 def read_corpus(corpus: str | os.PathLike[str], *, words: int = 150) -> Iterator[Passage]:
@@ -163,12 +185,16 @@ def read_corpus(corpus: str | os.PathLike[str], *, words: int = 150) -> Iterator
             raise ConfigError(f"the folder {path} has no {', '.join(_FILES)} file in it")
         for file in files:
             title = file.relative_to(path).as_posix()
-            for number, text in enumerate(_cut(file.read_text(encoding="utf-8", errors="replace"), words)):
+            for number, text in enumerate(
+                _cut(file.read_text(encoding="utf-8", errors="replace"), words)
+            ):
                 yield Passage(f"{title}#{number}", title, text, 0.0)
     elif path.is_file():
         yield from _read_jsonl(path)
     else:
-        raise ConfigError(f"there is no corpus at {path}; give a JSONL file or a folder of text files")
+        raise ConfigError(
+            f"there is no corpus at {path}; give a JSONL file or a folder of text files"
+        )
 
 
 def _read_jsonl(path: Path) -> Iterator[Passage]:
@@ -182,8 +208,12 @@ def _read_jsonl(path: Path) -> Iterator[Passage]:
                 raise ConfigError(f"line {number} of {path} is no JSON: {error}") from None
             text = _first(record, _TEXTS) if isinstance(record, dict) else None
             if text is None:
-                raise ConfigError(f"line {number} of {path} has no text; a line is a JSON object with one of {', '.join(_TEXTS)}")
-            yield Passage(_first(record, _IDS) or str(number - 1), _first(record, _TITLES) or "", text, 0.0)
+                raise ConfigError(
+                    f"line {number} of {path} has no text; a line is a JSON object with one of {', '.join(_TEXTS)}"
+                )
+            yield Passage(
+                _first(record, _IDS) or str(number - 1), _first(record, _TITLES) or "", text, 0.0
+            )
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> str | None:

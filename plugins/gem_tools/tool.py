@@ -63,7 +63,9 @@ class Tool:
     blocking: ClassVar[bool] = True
     """Whether `call` may take long without being async; the engine then runs it on a thread."""
 
-    def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult | Awaitable[ToolResult]:
+    def call(
+        self, arguments: Mapping[str, Any], state: Any = None
+    ) -> ToolResult | Awaitable[ToolResult]:
         """Runs one call. `state` is what the last call of this episode returned, None at first."""
         raise NotImplementedError(f"{type(self).__name__} does not define call(arguments, state)")
 
@@ -101,5 +103,9 @@ class Toolset:
 
 def as_schema(tool: Tool) -> dict[str, Any]:
     """A tool as models with function calling are told of it."""
-    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
     return {"type": "function", "function": function}

@@ -61,10 +61,16 @@ class ToolWrapper(Wrapper):
         self.max_uses = whole_number_or_none("max_uses", max_uses, 0, "no limit")
         self.refusals = whole_number("refusals", refusals, 0)
         if isinstance(tools, (str, Tool, Toolset)) or not tools:
-            raise ConfigError(f"tools must be a list of at least one tool or name of one; given: {tools!r}")
+            raise ConfigError(
+                f"tools must be a list of at least one tool or name of one; given: {tools!r}"
+            )
         self.given = [_made(tool) for tool in tools]
         self.style, self.place = style, place
-        self.use_reward, self.success_reward, self.error_reward = float(use_reward), float(success_reward), float(error_reward)
+        self.use_reward, self.success_reward, self.error_reward = (
+            float(use_reward),
+            float(success_reward),
+            float(error_reward),
+        )
         self.deadline, self.on_outage = deadline, on_outage
         self.tools: dict[str, Tool] | None = None
         """The tools by name, once they are known: those of a `Toolset` are asked for at the first reset."""
@@ -86,14 +92,23 @@ class ToolWrapper(Wrapper):
         info = {**info, "tools": [as_schema(tool) for tool in tools.values()]}
         if self.place == "observation":
             return f"{observation}\n\n{told}", info
-        return observation, {**info, "system": f"{info['system']}\n\n{told}" if info.get("system") else told}
+        return observation, {
+            **info,
+            "system": f"{info['system']}\n\n{told}" if info.get("system") else told,
+        }
 
     def on_step(self, action: str) -> Any:
         tools = yield from self._discovered()
         calls = self._for_tools(find_calls(action, tools, self.style), tools, action)
         if not calls:
             observation, reward, terminated, truncated, info = yield self.env.step(action)
-            return observation, reward, terminated, truncated, {**info, "use_tool": False, **self._counts()}
+            return (
+                observation,
+                reward,
+                terminated,
+                truncated,
+                {**info, "use_tool": False, **self._counts()},
+            )
         reward, texts, details, failed = 0.0, [], [], False
         over = False
         for call in calls:
@@ -108,18 +123,32 @@ class ToolWrapper(Wrapper):
                 self.successes += 1
             failed = failed or result.error
             reward += self.use_reward + (self.error_reward if result.error else self.success_reward)
-            texts.append(f"[{call.name or 'call'}]\n{result.text}" if len(calls) > 1 else result.text)
-            details.append({"name": call.name, "id": call.id, "error": result.error, "outage": result.outage, **result.info})
+            texts.append(
+                f"[{call.name or 'call'}]\n{result.text}" if len(calls) > 1 else result.text
+            )
+            details.append(
+                {
+                    "name": call.name,
+                    "id": call.id,
+                    "error": result.error,
+                    "outage": result.outage,
+                    **result.info,
+                }
+            )
         truncated = False
         if over:
             self.refused += 1
             failed, reward = True, reward + self.error_reward
             truncated = self.refused > self.refusals
-            texts.append(f"No tool calls are left: all {self.max_uses} were made, and this was not run. Answer without tools.")
+            texts.append(
+                f"No tool calls are left: all {self.max_uses} were made, and this was not run. Answer without tools."
+            )
             if truncated:
                 texts.append("The episode ends here.")
         elif self.max_uses is not None and self.uses >= self.max_uses:
-            texts.append(f"That was the last of {self.max_uses} tool calls. Answer without tools now.")
+            texts.append(
+                f"That was the last of {self.max_uses} tool calls. Answer without tools now."
+            )
         info = {
             "role": "tool",
             "use_tool": True,
@@ -154,7 +183,11 @@ class ToolWrapper(Wrapper):
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
         """Whether the environment and all tools are."""
-        return bool(self.env.deterministic) and self.tools is not None and all(t.deterministic for t in self.tools.values())
+        return (
+            bool(self.env.deterministic)
+            and self.tools is not None
+            and all(t.deterministic for t in self.tools.values())
+        )
 
     def with_tool(self, tool: Tool | Toolset, settings: Mapping[str, Any]) -> ToolWrapper:
         """One wrapper for these tools and another one, in place of this one."""
@@ -185,9 +218,15 @@ class ToolWrapper(Wrapper):
     def _call_elsewhere(self, function: Callable[[], Any]) -> Any:
         return function() if self._offload is None else self._offload(function)
 
-    def _for_tools(self, calls: list[ToolCall], tools: Mapping[str, Tool], action: str) -> list[ToolCall]:
+    def _for_tools(
+        self, calls: list[ToolCall], tools: Mapping[str, Tool], action: str
+    ) -> list[ToolCall]:
         """Leaves calls to the environment where its own action format reads the text and no tool is meant."""
-        if calls and not any(call.name in tools for call in calls) and _format_reads(self.env, action):
+        if (
+            calls
+            and not any(call.name in tools for call in calls)
+            and _format_reads(self.env, action)
+        ):
             return []
         return calls
 
@@ -209,7 +248,9 @@ class ToolWrapper(Wrapper):
         except (TimeoutError, asyncio.TimeoutError):
             result = ToolResult(f"{tool.name} was given up after {self.deadline:g} s.", error=True)
         if not isinstance(result, ToolResult):
-            raise ToolError(f"the tool {tool.name!r} returned {type(result).__name__}; it must return a ToolResult")
+            raise ToolError(
+                f"the tool {tool.name!r} returned {type(result).__name__}; it must return a ToolResult"
+            )
         if result.outage and self.on_outage == "failed":
             raise ToolError(f"the tool {tool.name!r} is out of order: {result.text}")
         if result.state is not None:
@@ -218,7 +259,11 @@ class ToolWrapper(Wrapper):
 
     def _start(self, tool: Tool, call: ToolCall) -> Any:
         state = self.states.get(tool.name)
-        if self._offload is not None and tool.blocking and not inspect.iscoroutinefunction(tool.call):
+        if (
+            self._offload is not None
+            and tool.blocking
+            and not inspect.iscoroutinefunction(tool.call)
+        ):
             started: Any = self._offload(tool.call, call.arguments, state)
         else:
             started = tool.call(call.arguments, state)
@@ -227,17 +272,27 @@ class ToolWrapper(Wrapper):
         return started
 
     def _counts(self) -> dict[str, int]:
-        return {"tool_uses": self.uses, "tool_successes": self.successes, "tool_errors": self.errors}
+        return {
+            "tool_uses": self.uses,
+            "tool_successes": self.successes,
+            "tool_errors": self.errors,
+        }
 
 
-_SETTINGS = frozenset(p.name for p in inspect.signature(ToolWrapper.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY)
+_SETTINGS = frozenset(
+    p.name
+    for p in inspect.signature(ToolWrapper.__init__).parameters.values()
+    if p.kind is p.KEYWORD_ONLY
+)
 
 
 def wrap_with(env: Env, tool: str, **arguments: Any) -> ToolWrapper:
     """Puts a registered tool around an environment: how `wrappers: [react, python, search]` works. Tools that follow each
     other share one wrapper, so one budget. Arguments of `ToolWrapper` go there, all others to the tool."""
     settings = {name: value for name, value in arguments.items() if name in _SETTINGS}
-    made = make_tool(tool, **{name: value for name, value in arguments.items() if name not in _SETTINGS})
+    made = make_tool(
+        tool, **{name: value for name, value in arguments.items() if name not in _SETTINGS}
+    )
     if isinstance(env, ToolWrapper):
         return env.with_tool(made, settings)
     return ToolWrapper(env, [made], **settings)
@@ -250,7 +305,9 @@ def _made(tool: ToolLike) -> Tool | Toolset:
         return make_tool(tool)
     if isinstance(tool, (tuple, list)) and len(tool) == 2 and isinstance(tool[0], str):
         return make_tool(tool[0], **dict(tool[1] or {}))
-    raise ConfigError(f"{tool!r} is no tool; give a Tool, a Toolset, a name, or a (name, arguments) pair")
+    raise ConfigError(
+        f"{tool!r} is no tool; give a Tool, a Toolset, a name, or a (name, arguments) pair"
+    )
 
 
 def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:

@@ -14,7 +14,16 @@ import pytest
 import torch
 from project import ROOT
 
-from gem_core import Limits, Message, Renderer, Rollout, Sampling, advantages, tasks_for, token_sequences
+from gem_core import (
+    Limits,
+    Message,
+    Renderer,
+    Rollout,
+    Sampling,
+    advantages,
+    tasks_for,
+    token_sequences,
+)
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.policies import TransformersPolicy, load_tiny
 from gem_envs.datasets.reasoning import Reasoning
@@ -51,7 +60,9 @@ def trainer(tiny, tmp_path_factory):
 
 def play(policy, tokenizer, count=24, temperature=1.0, wrappers=""):
     sampling, limits = Sampling(temperature=temperature, max_tokens=12), Limits(max_context=500)
-    with Rollout(policy, Renderer(tokenizer), sampling=sampling, limits=limits, concurrency=20) as engine:
+    with Rollout(
+        policy, Renderer(tokenizer), sampling=sampling, limits=limits, concurrency=20
+    ) as engine:
         return engine.run_batch(tasks_for(EASY, range(count), wrappers=wrappers))
 
 
@@ -63,7 +74,9 @@ def actions(episodes):
 def test_greedy_play_is_that_of_the_plain_policy(tiny, policy, wrappers):
     """More episodes than slots, turns of all lengths, and, with `concat`, a context that is written anew every turn."""
     found = play(policy, tiny[1], temperature=0.0, wrappers=wrappers)
-    assert actions(found) == actions(play(TransformersPolicy(*tiny), tiny[1], temperature=0.0, wrappers=wrappers))
+    assert actions(found) == actions(
+        play(TransformersPolicy(*tiny), tiny[1], temperature=0.0, wrappers=wrappers)
+    )
 
 
 def test_logprobs_are_those_of_a_full_forward_pass(tiny, policy):
@@ -74,7 +87,13 @@ def test_logprobs_are_those_of_a_full_forward_pass(tiny, policy):
         for view in token_sequences(episode):
             ids = torch.tensor([view.ids])
             with torch.no_grad():
-                said = model(ids).logits[0, :-1].float().log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+                said = (
+                    model(ids)
+                    .logits[0, :-1]
+                    .float()
+                    .log_softmax(-1)
+                    .gather(-1, ids[0, 1:, None])[:, 0]
+                )
             for i, trained in enumerate(view.mask):
                 if trained:
                     assert view.logprobs[i] == pytest.approx(said[i - 1].item(), abs=1e-4)
@@ -85,11 +104,15 @@ def test_logprobs_are_those_of_a_full_forward_pass(tiny, policy):
 def test_requests_of_two_temperatures_do_not_mix(tiny, policy):
     """Greedy turns stay greedy beside hot ones."""
     _, tokenizer = tiny
-    prompt = Renderer(tokenizer).start([Message("user", "I am thinking of a whole number between 1 and 10.")])
+    prompt = Renderer(tokenizer).start(
+        [Message("user", "I am thinking of a whole number between 1 and 10.")]
+    )
     cold, hot = Sampling(temperature=0.0, max_tokens=8), Sampling(temperature=5.0, max_tokens=8)
 
     async def many():
-        return await asyncio.gather(*(policy.generate(prompt, cold if i % 2 else hot) for i in range(12)))
+        return await asyncio.gather(
+            *(policy.generate(prompt, cold if i % 2 else hot) for i in range(12))
+        )
 
     found = asyncio.run(many())
     assert len({g.ids for g in found[1::2]}) == 1
@@ -109,7 +132,9 @@ def test_new_weights_are_played_after_a_refresh_and_not_before(policy, tiny):
         policy.refresh()
         after = play(policy, tokenizer, temperature=0.0)
         assert actions(after) != before
-        assert actions(after) == actions(play(TransformersPolicy(*tiny), tokenizer, temperature=0.0))
+        assert actions(after) == actions(
+            play(TransformersPolicy(*tiny), tokenizer, temperature=0.0)
+        )
         assert {turn.versions for episode in after for turn in episode.turns} == {(1, 1)}
     finally:
         model.load_state_dict(kept)
@@ -160,7 +185,10 @@ def test_every_run_begins_from_the_same_weights(trainer):
     moved = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     trainer.train(short("rebn", updates=0))
     assert any(not torch.equal(moved[name], tensor) for name, tensor in trainer.base.items())
-    assert all(torch.equal(trainer.model.state_dict()[name], tensor) for name, tensor in trainer.base.items())
+    assert all(
+        torch.equal(trainer.model.state_dict()[name], tensor)
+        for name, tensor in trainer.base.items()
+    )
 
 
 def test_the_update_follows_the_gradient_of_the_stated_loss(trainer):
@@ -170,7 +198,11 @@ def test_the_update_follows_the_gradient_of_the_stated_loss(trainer):
     trainer.policy.refresh()
     episodes = trainer.play(algorithms.GUESS, range(24), 1, None, algorithms.Clock())
     credit = advantages(episodes, "rebn", gamma=0.9)
-    rows = [(view, view.broadcast(turns)) for e, turns in zip(episodes, credit) for view in token_sequences(e)]
+    rows = [
+        (view, view.broadcast(turns))
+        for e, turns in zip(episodes, credit)
+        for view in token_sequences(e)
+    ]
     model.zero_grad()
     loss = 0.0
     for view, spread in rows:
@@ -204,7 +236,9 @@ def test_steps_that_bfloat16_cannot_hold_are_not_lost(tiny):
         assert norm == pytest.approx(len(weight) ** 0.5, rel=1e-3)
     kept = next(copied for copied, p in zip(optimizer.copies, optimizer.parameters) if p is weight)
     assert weight.dtype == torch.bfloat16
-    torch.testing.assert_close(kept - tiny[0].model.norm.weight, torch.full_like(kept, -7e-3), rtol=0.1, atol=4e-3)
+    torch.testing.assert_close(
+        kept - tiny[0].model.norm.weight, torch.full_like(kept, -7e-3), rtol=0.1, atol=4e-3
+    )
     torch.testing.assert_close(weight, kept.bfloat16())
 
 
@@ -225,8 +259,13 @@ def test_a_critic_that_knows_nothing_gives_whitened_returns(trainer):
     episodes = trainer.play(algorithms.GUESS, range(16), 1, None, algorithms.Clock())
     critic = algorithms.Critic(trainer.model)
     credit, loss = trainer.criticise(episodes, critic, algorithms.Optimizer(critic, 0.0), 0.9)
-    assert credit == [pytest.approx(row, abs=1e-6) for row in advantages(episodes, "rebn", gamma=0.9 * algorithms.LAMBDA)]
-    returns = [g for e in episodes for g in advantages([e], "reinforce", gamma=0.9 * algorithms.LAMBDA)[0]]
+    assert credit == [
+        pytest.approx(row, abs=1e-6)
+        for row in advantages(episodes, "rebn", gamma=0.9 * algorithms.LAMBDA)
+    ]
+    returns = [
+        g for e in episodes for g in advantages([e], "reinforce", gamma=0.9 * algorithms.LAMBDA)[0]
+    ]
     assert loss == pytest.approx(sum(g * g for g in returns) / len(returns), rel=1e-5)
 
 
@@ -244,7 +283,12 @@ def test_a_critic_values_each_turn_at_its_beginning(trainer):
         values = [critic.head(hidden[begin - 1]).item() for _, begin, _ in view.spans] + [0.0]
         carried, row = 0.0, []
         for turn in reversed(range(len(episode.turns))):
-            carried = episode.rewards[turn] + 0.9 * values[turn + 1] - values[turn] + 0.9 * algorithms.LAMBDA * carried
+            carried = (
+                episode.rewards[turn]
+                + 0.9 * values[turn + 1]
+                - values[turn]
+                + 0.9 * algorithms.LAMBDA * carried
+            )
             row.insert(0, carried)
         raw.append(row)
         errors += row  # target less value: the advantage itself
@@ -257,9 +301,14 @@ def test_a_critic_values_each_turn_at_its_beginning(trainer):
 
 def test_a_lesson_teaches_the_frame_of_an_answer_and_not_its_content(tiny):
     _, tokenizer = tiny
-    rows = algorithms.lesson_rows([algorithms.GUESS, algorithms.Setting("logic:Sample-v0")], tokenizer, 2)
+    rows = algorithms.lesson_rows(
+        [algorithms.GUESS, algorithms.Setting("logic:Sample-v0")], tokenizer, 2
+    )
     games, questions = rows[:2], rows[2:]
-    taught = [tokenizer.decode([i for i, m in zip(*row) if m], skip_special_tokens=False) for row in (*games, *questions)]
+    taught = [
+        tokenizer.decode([i for i, m in zip(*row) if m], skip_special_tokens=False)
+        for row in (*games, *questions)
+    ]
     assert all("\\boxed{" in text and any(c.isdigit() for c in text) for text in taught[:2])
     assert all(text.startswith("\\boxed{}") for text in taught[2:])
 
@@ -268,7 +317,9 @@ def test_the_plan_has_what_is_compared():
     plan = algorithms.plan()
     names = [run.name for run in plan]
     assert len(names) == len(set(names))
-    main = {(run.setting.env, run.algorithm, run.seed) for run in plan if run.name.startswith("main/")}
+    main = {
+        (run.setting.env, run.algorithm, run.seed) for run in plan if run.name.startswith("main/")
+    }
     assert {a for _, a, _ in main} == {"reinforce", "rebn", "grpo", "ppo", "rloo", "reinforce++"}
     assert len({env for env, _, _ in main}) >= 4
     for algorithm in ("reinforce", "rebn", "grpo", "ppo"):
@@ -307,14 +358,31 @@ def invented():
     """A result for every run of the plan, with numbers that can be checked by hand."""
     found = {}
     for run in algorithms.plan():
-        better = {"none": 0.0, "reinforce": 0.1, "rebn": 0.3}.get(run.algorithm, 0.2) + 0.01 * run.seed
+        better = {"none": 0.0, "reinforce": 0.1, "rebn": 0.3}.get(
+            run.algorithm, 0.2
+        ) + 0.01 * run.seed
         moved = 0.0 if "syllogism" in run.name else better
-        evaluation = {"success": moved, "return": moved, "return_std": 0.1, "turns": 3.0, "turns_to_solve": 2.0 + run.gamma}
+        evaluation = {
+            "success": moved,
+            "return": moved,
+            "return_std": 0.1,
+            "turns": 3.0,
+            "turns_to_solve": 2.0 + run.gamma,
+        }
         evaluation |= {"tool_uses": 1.0, "tokens": 100, "commonest": 0.5, "failed": 0}
         rate = run.rate or 3e-5
-        curve = {"return": [better * (2 if rate == 3e-5 else 1)] * run.updates, "tokens": [1000] * run.updates}
-        curve |= {"success": [float(update >= 20) for update in range(run.updates)], "apart": [0.01] * run.updates}
-        curve |= {"turns": [3.0] * run.updates, "grad_norm": [float(update >= 3) for update in range(run.updates)]}
+        curve = {
+            "return": [better * (2 if rate == 3e-5 else 1)] * run.updates,
+            "tokens": [1000] * run.updates,
+        }
+        curve |= {
+            "success": [float(update >= 20) for update in range(run.updates)],
+            "apart": [0.01] * run.updates,
+        }
+        curve |= {
+            "turns": [3.0] * run.updates,
+            "grad_norm": [float(update >= 3) for update in range(run.updates)],
+        }
         clock = {"generation": 5.0, "environment": 1.0, "update": 4.0, "tokens": 5000}
         found[run.name] = {
             "run": {**algorithms.asdict(replace(run, rate=rate))},
@@ -333,9 +401,14 @@ def invented():
 def test_the_tables_are_made_of_the_results():
     known = invented()
     main = algorithms_report.main_table(known)
-    assert "| REINFORCE + ReBN | 0.320 ± 0.020 | 32.0 ± 2.0% |  | 10% | 5 |" in main  # 2.776 * 0.0158 / sqrt(5) = 0.0196
+    assert (
+        "| REINFORCE + ReBN | 0.320 ± 0.020 | 32.0 ± 2.0% |  | 10% | 5 |" in main
+    )  # 2.776 * 0.0158 / sqrt(5) = 0.0196
     assert "| REINFORCE | 0.120 ± 0.020 | 12.0 ± 2.0% | lower (p = 0.008) | 10% | 5 |" in main
-    assert "| REINFORCE + ReBN, γ = 1 | 0.320 ± 0.020 | 32.0 ± 2.0% | not told apart (p = 1.000) | 10% | 5 |" in main
+    assert (
+        "| REINFORCE + ReBN, γ = 1 | 0.320 ± 0.020 | 32.0 ± 2.0% | not told apart (p = 1.000) | 10% | 5 |"
+        in main
+    )
     assert "| RLOO | 0.200 | 20.0% |  | 10% | 1 |" in main
     assert algorithms_report.tests(known) == (
         "Of 14 tests, 12 have p < 0.05; 12 hold at a false discovery rate of 10%, 12 at 5% (Benjamini and Hochberg). "
@@ -346,23 +419,40 @@ def test_the_tables_are_made_of_the_results():
     assert "| `game:Wordle-v0-easy` | 0.000 | 0.100 | 0.300 | ReBN |" in breadth
     assert breadth.count("\n") == 25
     del known["breadth/Wordle-v0-easy-reinforce"]
-    assert "| `game:Wordle-v0-easy` | 0.000 |  | 0.300 | not run |" in algorithms_report.breadth(known)
+    assert "| `game:Wordle-v0-easy` | 0.000 |  | 0.300 | not run |" in algorithms_report.breadth(
+        known
+    )
     gamma = algorithms_report.gamma(known)
-    assert "| 0.8 | 31.0 ± 2.5% | 3.000 ± 0.000 | 3.00, 3.00, 3.00 | 24, 24, 24 | 7% |" in gamma and "p = 1.000" in gamma
+    assert (
+        "| 0.8 | 31.0 ± 2.5% | 3.000 ± 0.000 | 3.00, 3.00, 3.00 | 24, 24, 24 | 7% |" in gamma
+        and "p = 1.000" in gamma
+    )
     assert "without | 0.0% | 1.00 | 30.0% | 1.00 |" in algorithms_report.tools(known)
     horizon = algorithms_report.horizon(known)
     assert "| before | 0.000 | 0.0% | 0k |  | 1 |" in horizon
-    assert "after 30k" in horizon and "| `6` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k |  | 3 |" in horizon
+    assert (
+        "after 30k" in horizon and "| `6` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k |  | 3 |" in horizon
+    )
     assert "| `6,12,20@10` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k | 0.620 ± 0.050 | 3 |" in horizon
-    assert "| alone, 256 episodes an update | 4 | 480 | 122880 | 2000 | 50% | 10% | 40% |" in algorithms_report.speed(known)
+    assert (
+        "| alone, 256 episodes an update | 4 | 480 | 122880 | 2000 | 50% | 10% | 40% |"
+        in algorithms_report.speed(known)
+    )
     origin = algorithms_report.origin(known)
-    assert origin.startswith("195 trainings, 9 minutes of them, and 29 evaluations") and "differ by 0.010 a token" in origin
+    assert (
+        origin.startswith("195 trainings, 9 minutes of them, and 29 evaluations")
+        and "differ by 0.010 a token" in origin
+    )
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "told"),
     [
-        ([1, 2, 3, 4], [5, 6, 7, 8], "lower (p = 0.029)"),  # 2 of 70 ways to deal them out are as far apart
+        (
+            [1, 2, 3, 4],
+            [5, 6, 7, 8],
+            "lower (p = 0.029)",
+        ),  # 2 of 70 ways to deal them out are as far apart
         ([5, 6, 7, 9], [1, 2, 3, 8], "not told apart (p = 0.143)"),  # 10 of 70
         ([5, 6, 7, 8, 9], [1, 2, 3, 4, 4.5], "higher (p = 0.008)"),
         ([5, 6, 9], [1, 2, 3, 4], "higher (p = 0.029)"),  # 1 of 35
@@ -376,9 +466,14 @@ def test_means_are_told_apart_by_all_ways_to_deal_out_the_seeds(ours, theirs, to
     assert algorithms_report._told_apart(ours, theirs) == told
 
 
-@pytest.mark.parametrize(("tokens", "found"), [(5, 1.0), (10, 1.0), (29, 1.5), (30, 2.0), (99, 2.5)])
+@pytest.mark.parametrize(
+    ("tokens", "found"), [(5, 1.0), (10, 1.0), (29, 1.5), (30, 2.0), (99, 2.5)]
+)
 def test_a_return_is_read_where_so_many_tokens_were_sampled(tokens, found):
-    assert algorithms_report._after({"tokens": [10] * 4, "return": [1.0, 2.0, 3.0, 4.0]}, tokens) == found
+    assert (
+        algorithms_report._after({"tokens": [10] * 4, "return": [1.0, 2.0, 3.0, 4.0]}, tokens)
+        == found
+    )
 
 
 def test_a_page_keeps_its_words_and_gets_new_tables(tmp_path):
@@ -396,7 +491,9 @@ def test_a_page_keeps_its_words_and_gets_new_tables(tmp_path):
         and text.endswith("<!-- end -->\nmore words\n")
         and "old" not in text
     )
-    assert all((tmp_path / f"baselines_{name}.svg").stat().st_size > 10_000 for name in ("main", "sweeps"))
+    assert all(
+        (tmp_path / f"baselines_{name}.svg").stat().st_size > 10_000 for name in ("main", "sweeps")
+    )
     page.write_text("<!-- table nothing -->\n<!-- end -->")
     with pytest.raises(ConfigError, match="'nothing'"):
         algorithms_report.report(out, [page], tmp_path)
@@ -433,17 +530,26 @@ def words():
 
 def evaluated(known, beginning, what="return"):
     """By seed."""
-    return [r["evaluation"][what] for name, r in sorted(known.items()) if name.rpartition("-")[0] == beginning]
+    return [
+        r["evaluation"][what]
+        for name, r in sorted(known.items())
+        if name.rpartition("-")[0] == beginning
+    ]
 
 
 def test_the_verdict_on_rebn_is_what_was_measured(committed, words):
     further = [row.split(" | ")[4] for row in algorithms_report.breadth(committed).splitlines()[2:]]
     assert "told apart on 1 of 24 ids" in words
     assert (len(further), further.count("REINFORCE") + further.count("ReBN")) == (24, 1)
-    hanoi = {kind: fmean(evaluated(committed, f"main/TowerofHanoi-v0-easy-{kind}")) for kind in ("rebn", "grpo")}
+    hanoi = {
+        kind: fmean(evaluated(committed, f"main/TowerofHanoi-v0-easy-{kind}"))
+        for kind in ("rebn", "grpo")
+    }
     assert f"on TowerofHanoi GRPO is {hanoi['grpo'] - hanoi['rebn']:.2f} higher" in words
     sums = {seed: committed[f"main/rg-chain-sum-grpo-{seed}"] for seed in range(algorithms.SEEDS)}
-    idle = {seed: r["curve"]["grad_norm"].count(0.0) / r["run"]["updates"] for seed, r in sums.items()}
+    idle = {
+        seed: r["curve"]["grad_norm"].count(0.0) / r["run"]["updates"] for seed, r in sums.items()
+    }
     assert "two of the five GRPO runs (seeds 2 and 4)" in words and "end below 0.14" in words
     assert [seed for seed, share in idle.items() if share > 0.4] == [2, 4]
     assert [seed for seed, r in sums.items() if r["evaluation"]["return"] < 0.14] == [2, 4]
@@ -451,32 +557,52 @@ def test_the_verdict_on_rebn_is_what_was_measured(committed, words):
 
 def test_the_verdict_on_discounts_is_what_was_measured(committed, words):
     patient = evaluated(committed, "gamma/1", "turns")
-    hasty = [turns for gamma in ("0.95", "0.9", "0.8") for turns in evaluated(committed, f"gamma/{gamma}", "turns")]
+    hasty = [
+        turns
+        for gamma in ("0.95", "0.9", "0.8")
+        for turns in evaluated(committed, f"gamma/{gamma}", "turns")
+    ]
     assert (len(patient), len(hasty)) == (3, 9)
-    assert f"in {min(patient):.1f} to {max(patient):.1f} turns, with less in {min(hasty):.1f} to {max(hasty):.1f}" in words
+    assert (
+        f"in {min(patient):.1f} to {max(patient):.1f} turns, with less in {min(hasty):.1f} to {max(hasty):.1f}"
+        in words
+    )
 
 
 def test_the_verdict_on_tools_is_what_was_measured(committed, words):
-    success = {name: r["evaluation"]["success"] for name, r in committed.items() if name.startswith("tools/")}
-    with_tool = [f"{100 * success[f'tools/{task}-tools-after']:.0f}" for task in ("maths", "search")]
+    success = {
+        name: r["evaluation"]["success"]
+        for name, r in committed.items()
+        if name.startswith("tools/")
+    }
+    with_tool = [
+        f"{100 * success[f'tools/{task}-tools-after']:.0f}" for task in ("maths", "search")
+    ]
     assert f"from 0 % without a tool to {' and '.join(with_tool)} % with it" in words
     assert [share for name, share in success.items() if "-none-" in name] == [0.0] * 4
 
 
 def test_the_verdict_on_horizons_is_what_was_measured(committed, words):
-    short, grown, long = (evaluated(committed, f"horizon/{name}") for name in ("fixed-6", "scaling", "fixed-20"))
+    short, grown, long = (
+        evaluated(committed, f"horizon/{name}") for name in ("fixed-6", "scaling", "fixed-20")
+    )
     assert "above 6 and below 20 with each of three seeds" in words
     assert all(a < b < c for a, b, c in zip(short, grown, long)) and len(grown) == 3
     budget = min(sum(committed[f"horizon/scaling-{seed}"]["curve"]["tokens"]) for seed in range(3))
     so_far = [
-        [algorithms_report._after(committed[f"horizon/{name}-{i}"]["curve"], budget) for i in range(3)]
+        [
+            algorithms_report._after(committed[f"horizon/{name}-{i}"]["curve"], budget)
+            for i in range(3)
+        ]
         for name in ("scaling", "fixed-20")
     ]
     assert all(a < b for a, b in zip(*so_far))
 
 
 @pytest.mark.parametrize(
-    "page", [algorithms_report.PAGE, algorithms_report.TRL_PAGE, algorithms_report.VERL_PAGE], ids=["baselines", "trl", "verl"]
+    "page",
+    [algorithms_report.PAGE, algorithms_report.TRL_PAGE, algorithms_report.VERL_PAGE],
+    ids=["baselines", "trl", "verl"],
 )
 def test_a_page_holds_what_the_committed_results_say(page):
     text = page.read_text(encoding="utf-8")

@@ -34,7 +34,15 @@ def template() -> Iterator[None]:
 def settings(**fields: Any) -> Any:
     from toy_trainer import ToySettings
 
-    return ToySettings(**{"model": str(tiny_model_path()), "updates": 2, "batch_size": 6, "max_response": 128, **fields})
+    return ToySettings(
+        **{
+            "model": str(tiny_model_path()),
+            "updates": 2,
+            "batch_size": 6,
+            "max_response": 128,
+            **fields,
+        }
+    )
 
 
 def test_the_conformance_table_holds(say: Callable[[str], None]) -> None:
@@ -44,9 +52,17 @@ def test_the_conformance_table_holds(say: Callable[[str], None]) -> None:
     results = run(toy)
     say(report(toy, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
-    assert {r.case for r in results if r.outcome not in ("ok", "FAILED")} == {c.name for c in CASES if "critic_values" in c.needs}
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
-    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
+    assert {r.case for r in results if r.outcome not in ("ok", "FAILED")} == {
+        c.name for c in CASES if "critic_values" in c.needs
+    }
+    ranks = {
+        "two ranks against one",
+        "a group over two ranks",
+        "a rank with nothing but failed episodes",
+    }
+    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {
+        r.case for r in results
+    }
 
 
 def test_it_trains_and_writes_metrics_and_episodes(tmp_path: Path) -> None:
@@ -59,9 +75,15 @@ def test_it_trains_and_writes_metrics_and_episodes(tmp_path: Path) -> None:
     assert trainer.step == 2
     assert [line["step"] for line in lines] == [0, 1]
     assert [line["episodes"] for line in lines] == [12, 12] and len(episodes) == 24
-    assert sum(e.failed for e in episodes) == pytest.approx(sum(12 * line["failed"] for line in lines))
-    assert all(line["grad_norm"] > 0 and line["advantage_abs"] > 0 and line["tokens"] > 0 for line in lines)
-    assert {turn.versions for episode in episodes[12:] for turn in episode.turns if turn.action_ids} == {(1, 1)}
+    assert sum(e.failed for e in episodes) == pytest.approx(
+        sum(12 * line["failed"] for line in lines)
+    )
+    assert all(
+        line["grad_norm"] > 0 and line["advantage_abs"] > 0 and line["tokens"] > 0 for line in lines
+    )
+    assert {
+        turn.versions for episode in episodes[12:] for turn in episode.turns if turn.action_ids
+    } == {(1, 1)}
 
 
 def test_the_policy_gradient_makes_good_turns_likelier() -> None:
@@ -69,14 +91,19 @@ def test_the_policy_gradient_makes_good_turns_likelier() -> None:
     from gem_toy import GemConfig
     from gem_toy.trainer import GemToyTrainer
 
-    trainer = GemToyTrainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6), settings(updates=1, batch_size=12, learning_rate=1e-4))
+    trainer = GemToyTrainer(
+        GemConfig(ECHO, seeds=16, max_turn_tokens=6),
+        settings(updates=1, batch_size=12, learning_rate=1e-4),
+    )
     batches: list[Any] = []
     trainer.loss = lambda batch, loss=trainer.loss: batches.append(batch) or loss(batch)  # type: ignore[method-assign]
     trainer.train()
     trainer.rollout.close()
     (batch,) = batches
     with torch.no_grad():
-        assert type(trainer).loss(trainer, batch) < -1e-6, "before the update it is 0 up to the sampled tokens' logprobs"
+        assert type(trainer).loss(trainer, batch) < -1e-6, (
+            "before the update it is 0 up to the sampled tokens' logprobs"
+        )
 
 
 def test_all_rejected_settings_are_reported_at_once() -> None:

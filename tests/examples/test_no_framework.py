@@ -41,15 +41,22 @@ def test_it_learns(tmp_path: Path) -> None:
     assert after > before + 10
     lines = read_metrics(tmp_path)
     assert [line["step"] for line in lines] == list(range(25))
-    assert sum(line["success"] for line in lines[-5:]) / 5 > sum(line["success"] for line in lines[:5]) / 5 + 0.1
+    assert (
+        sum(line["success"] for line in lines[-5:]) / 5
+        > sum(line["success"] for line in lines[:5]) / 5 + 0.1
+    )
 
 
-def test_it_writes_metrics_episodes_and_a_curve_and_a_second_run_appends(recipe: ModuleType, tmp_path: Path) -> None:
+def test_it_writes_metrics_episodes_and_a_curve_and_a_second_run_appends(
+    recipe: ModuleType, tmp_path: Path
+) -> None:
     out = tmp_path / "new" / "folder"
     recipe.main(recipe.Args(out=str(out), **SMALL))
     lines, episodes = read_metrics(out), list(read_episodes(out / "episodes.jsonl"))
     assert {path.name for path in out.iterdir()} == {"metrics.jsonl", "episodes.jsonl", "curve.png"}
-    assert all(set(line) == METRICS and line["episodes"] == 8 and line["tokens"] > 0 for line in lines)
+    assert all(
+        set(line) == METRICS and line["episodes"] == 8 and line["tokens"] > 0 for line in lines
+    )
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert len(episodes) == 16
     assert {turn.versions for episode in episodes[8:] for turn in episode.turns} == {(1, 1)}
@@ -73,7 +80,9 @@ def test_other_settings_run(recipe: ModuleType, tmp_path: Path, settings: dict[s
     assert len(read_metrics(tmp_path)) == 2
 
 
-def test_the_gradient_does_not_depend_on_the_micro_batch(recipe: ModuleType, tmp_path: Path) -> None:
+def test_the_gradient_does_not_depend_on_the_micro_batch(
+    recipe: ModuleType, tmp_path: Path
+) -> None:
     runs = []
     for size in (3, 64):
         recipe.main(recipe.Args(out=str(tmp_path / str(size)), micro_batch=size, **SMALL))
@@ -95,14 +104,18 @@ def test_the_gradient_does_not_depend_on_the_micro_batch(recipe: ModuleType, tmp
         ({"max_turn_tokens": 0}, "max_tokens must be 1 or more"),
     ],
 )
-def test_bad_input_is_rejected_before_an_update(recipe: ModuleType, tmp_path: Path, settings: dict[str, Any], says: str) -> None:
+def test_bad_input_is_rejected_before_an_update(
+    recipe: ModuleType, tmp_path: Path, settings: dict[str, Any], says: str
+) -> None:
     with pytest.raises(GemError, match=says):
         recipe.main(recipe.Args(out=str(tmp_path / "out"), **SMALL, **settings))
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
 
 def test_ctrl_c_leaves_metrics_and_episodes_readable(tmp_path: Path) -> None:
-    done = interrupt_recipe(RECIPE, tmp_path, "--updates", "10000", "--episodes", "8", "--eval-episodes", "8")
+    done = interrupt_recipe(
+        RECIPE, tmp_path, "--updates", "10000", "--episodes", "8", "--eval-episodes", "8"
+    )
     assert done.returncode not in (0, None), "a shell sees that it was interrupted"
     assert "KeyboardInterrupt" in done.stderr or "Interrupted" in done.stderr
     assert "terminate called" not in done.stderr, "torch does not abort at exit"

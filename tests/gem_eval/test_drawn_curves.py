@@ -21,12 +21,24 @@ def run(path: Path, rise: float) -> None:
         metrics.write(step=step, success=0.3 + rise * step, loss=1.0 / (step + 1))
 
 
-def test_curves_with_bands_over_seeds_as_png_and_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_curves_with_bands_over_seeds_as_png_and_svg(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for seed in range(3):
         run(tmp_path / f"rebn-{seed}", 0.02 + 0.005 * seed)
     run(tmp_path / "grpo-0", 0.01)
     png, svg = tmp_path / "curve.png", tmp_path / "curve.svg"
-    args = ["plot", f"rebn={tmp_path}/rebn-*", f"grpo={tmp_path}/grpo-0", "--out", str(png), "--out", str(svg), "--smooth", "3"]
+    args = [
+        "plot",
+        f"rebn={tmp_path}/rebn-*",
+        f"grpo={tmp_path}/grpo-0",
+        "--out",
+        str(png),
+        "--out",
+        str(svg),
+        "--smooth",
+        "3",
+    ]
     assert main(args) == 0
     out = capsys.readouterr().out
     assert "rebn: 3 runs, success 0.300 at update 0" in out
@@ -39,7 +51,9 @@ def test_curves_with_bands_over_seeds_as_png_and_svg(tmp_path: Path, capsys: pyt
     assert svg.read_bytes() == first, "equal numbers, equal bytes"
 
 
-def test_a_wrong_ending_and_a_pattern_without_runs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_ending_and_a_pattern_without_runs_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(tmp_path / "a", 0.02)
     assert main(["plot", str(tmp_path / "a"), "--out", str(tmp_path / "c.docx")]) == 2
     assert main(["plot", f"{tmp_path}/b*"]) == 2
@@ -48,15 +62,30 @@ def test_a_wrong_ending_and_a_pattern_without_runs_are_refused(tmp_path: Path, c
     assert "nothing is there that matches" in errors
 
 
-def test_a_scaling_plot_of_several_turn_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["eval", "game:GuessTheNumber-v0-easy", "--model", "tiny", "--seeds", "6", "--samples", "4", "--max-turns", "1,2,4"]
+def test_a_scaling_plot_of_several_turn_limits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = [
+        "eval",
+        "game:GuessTheNumber-v0-easy",
+        "--model",
+        "tiny",
+        "--seeds",
+        "6",
+        "--samples",
+        "4",
+        "--max-turns",
+        "1,2,4",
+    ]
     assert main([*args, "--max-tokens", "24", "--quiet", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert "4 turns at most" in (tmp_path / "scaling.svg").read_text()
     assert "TOKENS" in capsys.readouterr().out
 
 
-def test_a_tracker_logs_what_the_metrics_file_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_logs_what_the_metrics_file_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("trackio.utils.TRACKIO_DIR", tmp_path / "trackio")
     monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
     with Tracker("trackio", project="gem-test", name="seed 0", config={"gamma": 0.9}):

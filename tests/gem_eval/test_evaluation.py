@@ -40,7 +40,17 @@ from gem_core.policies.players import ExpertPlayer
 from gem_core.records.file import RecordWriter, read_episodes, read_header
 from gem_core.records.redact import REDACTED
 from gem_envs.games.guess_the_number import GuessTheNumber
-from gem_eval.evaluation import Plan, chosen_envs, compare, evaluate, mean_by_seed, pass_at_k, pass_hat_k, results, score
+from gem_eval.evaluation import (
+    Plan,
+    chosen_envs,
+    compare,
+    evaluate,
+    mean_by_seed,
+    pass_at_k,
+    pass_hat_k,
+    results,
+    score,
+)
 from gem_eval.evaluation.scaling import scaling_points
 
 EASY = "game:GuessTheNumber-v0-easy"
@@ -50,7 +60,14 @@ SERVER = SUPPORT / "openai_server.py"
 def episode(seed: int, reward: float, success: bool | None = None, **more: Any) -> Episode:
     info = {} if success is None else {"success": success}
     turn = Turn((Message("user", "?"),), "!", reward, info=more.pop("info", {}))
-    return Episode("test:It-v0", seed, (turn,), more.pop("stop", StopReason.TERMINATED), final_info=info, **more)
+    return Episode(
+        "test:It-v0",
+        seed,
+        (turn,),
+        more.pop("stop", StopReason.TERMINATED),
+        final_info=info,
+        **more,
+    )
 
 
 # Statistics.
@@ -84,7 +101,9 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
 def test_the_bootstrap_draws_seeds_and_not_samples() -> None:
     """Eight samples of a seed that agree are one piece of evidence: the interval is that of one sample per seed."""
     once = score("x", "p", [episode(seed, seed % 2, bool(seed % 2)) for seed in range(10)])
-    eight = score("x", "p", [episode(seed, seed % 2, bool(seed % 2)) for seed in range(10) for _ in range(8)])
+    eight = score(
+        "x", "p", [episode(seed, seed % 2, bool(seed % 2)) for seed in range(10) for _ in range(8)]
+    )
     assert once.success == eight.success
     assert eight.pass_at[8] == eight.pass_hat[8] == eight.success
 
@@ -108,7 +127,10 @@ def test_a_score_by_hand() -> None:
     assert found.success is not None
     assert (found.episodes, found.seeds, found.failed, found.errors) == (4, 2, 1, 2)
     assert (found.mean_return.value, found.success.value) == (0.5, 0.25)
-    assert (found.pass_at[2].value, found.pass_at[2].seeds) == (1.0, 1)  # only seed 0 has two known samples
+    assert (found.pass_at[2].value, found.pass_at[2].seeds) == (
+        1.0,
+        1,
+    )  # only seed 0 has two known samples
     assert found.pass_hat[2].value == 0.0
     assert (found.format_errors, found.tokens) == (pytest.approx(1 / 3), None)
     assert found.stops == {"policy_error": 1, "terminated": 2, "turn_limit": 1}
@@ -134,9 +156,20 @@ def test_a_paired_difference_sees_what_two_means_do_not() -> None:
     assert compare(first, first, "return")[0].verdict == "same"
 
 
-def test_evaluations_without_a_start_in_common_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluations_without_a_start_in_common_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, first in (("a", "0"), ("b", "100")):
-        more = ["--seeds", "2", "--no-bounds", "--quiet", "--out", str(tmp_path / name), "--first-seed", first]
+        more = [
+            "--seeds",
+            "2",
+            "--no-bounds",
+            "--quiet",
+            "--out",
+            str(tmp_path / name),
+            "--first-seed",
+            first,
+        ]
         assert main(["eval", EASY, "--model", "random", *more]) == 0
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
     assert "no start in common" in capsys.readouterr().err
@@ -149,7 +182,9 @@ def recorded(path: Path, *episodes: Episode) -> str:
     return str(path)
 
 
-def test_a_comparison_by_success_that_nobody_reports_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_by_success_that_nobody_reports_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = recorded(tmp_path / "a.jsonl", *(episode(seed, 1.0) for seed in range(3)))
     second = recorded(tmp_path / "b.jsonl", *(episode(seed, 0.5) for seed in range(3)))
     assert main(["compare", first, second, "--metric", "success"]) == 2
@@ -162,7 +197,9 @@ def test_a_comparison_by_success_that_nobody_reports_says_so(tmp_path: Path, cap
     assert "no start in common" in capsys.readouterr().err
 
 
-def test_a_comparison_names_the_side_that_reports_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_names_the_side_that_reports_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = recorded(tmp_path / "a.jsonl", *(episode(seed, 1.0, True) for seed in range(3)))
     second = recorded(tmp_path / "b.jsonl", *(episode(seed, 1.0) for seed in range(3)))
     assert main(["compare", first, second]) == 0
@@ -177,7 +214,12 @@ def test_a_comparison_names_the_side_that_reports_no_success(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize(
-    "id", [*(f"game:{g}-v0-easy" for g in ("Wordle", "Sokoban", "Hangman")), "qa:Sample-v0", "code:Sample-v0"]
+    "id",
+    [
+        *(f"game:{g}-v0-easy" for g in ("Wordle", "Sokoban", "Hangman")),
+        "qa:Sample-v0",
+        "code:Sample-v0",
+    ],
 )
 def test_an_expert_by_name_solves_what_it_plays(id: str) -> None:
     played = run_batch(tasks_for(id, range(3)), ExpertPlayer(), concurrency=3)
@@ -198,7 +240,9 @@ def test_an_expert_speaks_the_action_format_and_finds_its_way_in_a_mixture() -> 
 
 def test_samples_of_a_random_player_differ_and_repeat(tmp_path: Path) -> None:
     plan = Plan("random", (EASY,), seeds=4, samples=4)
-    first, second = (evaluate(plan, RandomPlayer(), tmp_path / name) for name in ("a.jsonl", "b.jsonl"))
+    first, second = (
+        evaluate(plan, RandomPlayer(), tmp_path / name) for name in ("a.jsonl", "b.jsonl")
+    )
     actions = [[t.action for t in e.turns] for e in first]
     assert actions == [[t.action for t in e.turns] for e in second]
     assert any(actions[i] != actions[i + 1] for i in range(0, 16, 4))
@@ -221,7 +265,17 @@ def test_another_plan_does_not_mix_into_a_record(tmp_path: Path) -> None:
     evaluate(Plan("random", (EASY,), seeds=2), RandomPlayer(), tmp_path / "r.jsonl")
     with pytest.raises(ConfigError, match=r"seeds was 2, and is now 3.*--overwrite"):
         evaluate(Plan("random", (EASY,), seeds=3), RandomPlayer(), tmp_path / "r.jsonl")
-    assert len(evaluate(Plan("random", (EASY,), seeds=3), RandomPlayer(), tmp_path / "r.jsonl", overwrite=True)) == 3
+    assert (
+        len(
+            evaluate(
+                Plan("random", (EASY,), seeds=3),
+                RandomPlayer(),
+                tmp_path / "r.jsonl",
+                overwrite=True,
+            )
+        )
+        == 3
+    )
 
 
 class Behind(GuessTheNumber):
@@ -248,20 +302,36 @@ SECRET_TOOLS = "retrieval(url='http://ann:hunter2pass@127.0.0.1:1', headers={'Au
 def test_an_evaluation_with_secrets_writes_none_and_goes_on(
     behind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["eval", behind, "--model", "random", "--seeds", "2", "--quiet", "--json", "--out", str(tmp_path)]
+    command = [
+        "eval",
+        behind,
+        "--model",
+        "random",
+        "--seeds",
+        "2",
+        "--quiet",
+        "--json",
+        "--out",
+        str(tmp_path),
+    ]
     command += ["--options", '{"login": {"token": "abcd-1234-secret", "user": "ann"}}']
     if find_spec("httpx") is not None:
         command += ["--tools", SECRET_TOOLS]
     assert main([*command, "--args", SECRET_ARGS]) == 0
     assert main([*command, "--args", SECRET_ARGS]) == 0
-    assert main([*command, "--args", SECRET_ARGS.replace("correct-horse", "another-horse")]) == 0  # a key may change
+    assert (
+        main([*command, "--args", SECRET_ARGS.replace("correct-horse", "another-horse")]) == 0
+    )  # a key may change
     told = capsys.readouterr()
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert {"episodes.jsonl", "summary.json"} <= set(written)
     for name, text in {**written, "stdout": told.out, "stderr": told.err}.items():
         assert not [secret for secret in SECRETS if secret in text], name
     (plan,) = json.loads(written["summary.json"])["plans"]
-    assert plan["env_kwargs"] == {"headers": {"Authorization": REDACTED, "A": "b"}, "password": REDACTED}
+    assert plan["env_kwargs"] == {
+        "headers": {"Authorization": REDACTED, "A": "b"},
+        "password": REDACTED,
+    }
     assert plan["options"] == {"login": {"token": REDACTED, "user": "ann"}}
     assert main([*command, "--args", SECRET_ARGS.replace('"b"', '"c"')]) == 2
     assert "another evaluation: env_kwargs was" in capsys.readouterr().err
@@ -275,11 +345,18 @@ def test_an_evaluation_with_secrets_writes_none_and_goes_on(
             "turn_limit(max_turns=3),mcp(command='server', env={'SERVICE_TOKEN': 'abcd-1234-secret', 'LANG': 'C'})",
             f"turn_limit(max_turns=3), mcp(command='server', env={{'SERVICE_TOKEN': '{REDACTED}', 'LANG': 'C'}})",
         ),
-        (SECRET_TOOLS, f"retrieval(url='http://{REDACTED}@127.0.0.1:1', headers={{'Authorization': '{REDACTED}'}})"),
+        (
+            SECRET_TOOLS,
+            f"retrieval(url='http://{REDACTED}@127.0.0.1:1', headers={{'Authorization': '{REDACTED}'}})",
+        ),
     ],
 )
-def test_a_plan_shows_its_wrappers_without_secrets(tmp_path: Path, wrappers: str, shown: str) -> None:
-    plan = Plan("p", (EASY,), seeds=1, wrappers=wrappers, request='{"api_key": "correct-horse", "n": 1}')
+def test_a_plan_shows_its_wrappers_without_secrets(
+    tmp_path: Path, wrappers: str, shown: str
+) -> None:
+    plan = Plan(
+        "p", (EASY,), seeds=1, wrappers=wrappers, request='{"api_key": "correct-horse", "n": 1}'
+    )
     assert plan.as_json()["wrappers"] == shown
     assert json.loads(plan.as_json()["request"]) == {"api_key": REDACTED, "n": 1}
     with RecordWriter(tmp_path / "r.jsonl", meta={"plan": plan.as_json()}):
@@ -299,7 +376,9 @@ def test_failed_episodes_are_counted_and_played_again_by_the_next_run(tmp_path: 
     assert [e.failed for e in first] == [False, True, False, True]
     sick = False
     played: list[int] = []
-    second = evaluate(plan, ScriptedPlayer(act), tmp_path / "r.jsonl", on_episode=lambda e: played.append(e.index))
+    second = evaluate(
+        plan, ScriptedPlayer(act), tmp_path / "r.jsonl", on_episode=lambda e: played.append(e.index)
+    )
     assert sorted(played) == [1, 3]
     assert not any(e.failed for e in second)
     assert [e.index for e in results(tmp_path / "r.jsonl")] == [0, 1, 2, 3]
@@ -310,13 +389,22 @@ def test_a_policy_that_always_fails_ends_the_run_early(tmp_path: Path) -> None:
         raise RuntimeError("no such model")
 
     with pytest.raises(PolicyError, match=r"5 episodes in a row failed.*no such model"):
-        evaluate(Plan("p", (EASY,), seeds=1000), ScriptedPlayer(act), tmp_path / "r.jsonl", give_up=5, concurrency=1)
+        evaluate(
+            Plan("p", (EASY,), seeds=1000),
+            ScriptedPlayer(act),
+            tmp_path / "r.jsonl",
+            give_up=5,
+            concurrency=1,
+        )
 
 
 def test_turn_limits_are_those_of_the_plan(tmp_path: Path) -> None:
     limits = Limits(max_turns=99, retries=1)
     found = evaluate(
-        Plan("random", ("game:Sudoku-v0-easy",), seeds=3, max_turns=2), RandomPlayer(), tmp_path / "r.jsonl", limits=limits
+        Plan("random", ("game:Sudoku-v0-easy",), seeds=3, max_turns=2),
+        RandomPlayer(),
+        tmp_path / "r.jsonl",
+        limits=limits,
     )
     assert {len(e.turns) for e in found} == {2}
     (point,) = scaling_points([score("x", "random", found, 2)])
@@ -325,7 +413,9 @@ def test_turn_limits_are_those_of_the_plan(tmp_path: Path) -> None:
 
 def test_patterns_and_mixtures_choose_environments() -> None:
     assert chosen_envs([EASY, "game:Wordle*", EASY]) == (EASY, *list_envs("game:Wordle*"))
-    assert chosen_envs(["2*game:Wordle-v0 + 1*game:Hangman-v0"]) == ("2*game:Wordle-v0 + 1*game:Hangman-v0",)
+    assert chosen_envs(["2*game:Wordle-v0 + 1*game:Hangman-v0"]) == (
+        "2*game:Wordle-v0 + 1*game:Hangman-v0",
+    )
     with pytest.raises(LookupError, match="did you mean"):
         chosen_envs(["game:GuessTheNumbr-v0"])
 
@@ -338,7 +428,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*args: str) -> str:
-        log = tmp_path_factory.mktemp("server") / "log"  # a pipe would fill up, since nobody reads the requests
+        log = (
+            tmp_path_factory.mktemp("server") / "log"
+        )  # a pipe would fill up, since nobody reads the requests
         with log.open("wb") as stream:
             started.append(subprocess.Popen([sys.executable, str(SERVER), *args], stdout=stream))
         while not log.read_text().endswith("\n"):
@@ -353,14 +445,42 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def command(url: str, out: Path, *more: str) -> list[str]:
     given = [EASY, "game:Hangman-v0-easy", "--model", "plain", "--server", url, "--out", str(out)]
-    return ["eval", *given, "--seeds", "6", "--samples", "4", "--sampling-seed", "7", "--concurrency", "4", *more]
+    return [
+        "eval",
+        *given,
+        "--seeds",
+        "6",
+        "--samples",
+        "4",
+        "--sampling-seed",
+        "7",
+        "--concurrency",
+        "4",
+        *more,
+    ]
 
 
-def test_troubles_of_a_server_are_got_over_and_reported(server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_troubles_of_a_server_are_got_over_and_reported(
+    server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     url = server("--trouble", "busy,drop,broken", "--key", "a-secret-key-of-mine")
     os.environ["MY_SERVER_KEY"] = "a-secret-key-of-mine"
     try:
-        assert main(command(url, tmp_path, "--api-key-env", "MY_SERVER_KEY", "--seeds", "2", "--samples", "1")) == 0
+        assert (
+            main(
+                command(
+                    url,
+                    tmp_path,
+                    "--api-key-env",
+                    "MY_SERVER_KEY",
+                    "--seeds",
+                    "2",
+                    "--samples",
+                    "1",
+                )
+            )
+            == 0
+        )
     finally:
         del os.environ["MY_SERVER_KEY"]
     shown = capsys.readouterr()
@@ -370,11 +490,17 @@ def test_troubles_of_a_server_are_got_over_and_reported(server: Any, tmp_path: P
     written = "".join(path.read_text() for path in tmp_path.iterdir())
     assert "a-secret-key-of-mine" not in shown.out + shown.err + written
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert [(s["env_id"], s["player"]) for s in summary["scores"][:3]] == [(EASY, "random"), (EASY, "plain"), (EASY, "expert")]
+    assert [(s["env_id"], s["player"]) for s in summary["scores"][:3]] == [
+        (EASY, "random"),
+        (EASY, "plain"),
+        (EASY, "expert"),
+    ]
     assert (tmp_path / "table.txt").read_text().splitlines()[0].startswith("ENVIRONMENT")
 
 
-def test_a_wrong_key_ends_the_run_with_one_line(server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_key_ends_the_run_with_one_line(
+    server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     url = server("--key", "another-key")
     assert main(command(url, tmp_path, "--quiet")) == 2
     error = capsys.readouterr().err
@@ -389,11 +515,18 @@ def test_killed_and_gone_on_with_gives_the_same_bytes(server: Any, tmp_path: Pat
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     env = clean_env(PYTHONPATH=os.pathsep.join(SOURCES))
     gem = [sys.executable, "-m", "gem_core"]
-    assert subprocess.run([*gem, *command(url, whole)], env=env, capture_output=True).returncode == 0
+    assert (
+        subprocess.run([*gem, *command(url, whole)], env=env, capture_output=True).returncode == 0
+    )
     slow = server("--trouble", "busy")
     record, kills, size = broken / "episodes.jsonl", 0, 0
     while kills < 3:
-        process = subprocess.Popen([*gem, *command(slow, broken)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*gem, *command(slow, broken)],
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:
             if record.exists() and record.stat().st_size > size + 2000:
@@ -403,7 +536,9 @@ def test_killed_and_gone_on_with_gives_the_same_bytes(server: Any, tmp_path: Pat
         process.wait()
         kills, size = kills + 1, record.stat().st_size
     assert 0 < len(list(read_episodes(record))) < 48, "the run ended before it could be killed"
-    assert subprocess.run([*gem, *command(url, broken)], env=env, capture_output=True).returncode == 0
+    assert (
+        subprocess.run([*gem, *command(url, broken)], env=env, capture_output=True).returncode == 0
+    )
     for name in ("table.txt", "summary.json"):
         assert (broken / name).read_bytes() == (whole / name).read_bytes()
     played = [e.index for e in read_episodes(record)]
@@ -414,7 +549,10 @@ def test_ctrl_c_keeps_what_was_finished(server: Any, tmp_path: Path) -> None:
     url = server("--trouble", "busy,busy")
     env = clean_env(PYTHONPATH=os.pathsep.join(SOURCES))
     process = subprocess.Popen(
-        [sys.executable, "-m", "gem_core", *command(url, tmp_path)], env=env, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "gem_core", *command(url, tmp_path)],
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     record = tmp_path / "episodes.jsonl"
     while process.poll() is None and not (record.exists() and record.stat().st_size > 3000):
@@ -426,8 +564,21 @@ def test_ctrl_c_keeps_what_was_finished(server: Any, tmp_path: Path) -> None:
     assert all(not e.failed for e in read_episodes(record))
 
 
-def test_the_exit_code_says_whether_the_score_is_as_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = ["eval", EASY, "--model", "random", "--seeds", "8", "--no-bounds", "--quiet", "--out", str(tmp_path)]
+def test_the_exit_code_says_whether_the_score_is_as_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = [
+        "eval",
+        EASY,
+        "--model",
+        "random",
+        "--seeds",
+        "8",
+        "--no-bounds",
+        "--quiet",
+        "--out",
+        str(tmp_path),
+    ]
     assert main([*base, "--min-success", "0.01"]) == 0
     assert main([*base, "--min-success", "1.0"]) == 1
     assert "below 1.0" in capsys.readouterr().err
@@ -435,12 +586,23 @@ def test_the_exit_code_says_whether_the_score_is_as_asked_for(tmp_path: Path, ca
     assert main([*base, "--max-turns", "x"]) == 2
 
 
-def test_each_list_of_environments_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_list_of_environments_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for envs in ([EASY], ["game:Hangman-v0-easy"], [EASY, "game:Hangman-v0-easy"], ["game:*-easy"], ["game:*-v0"]):
+    for envs in (
+        [EASY],
+        ["game:Hangman-v0-easy"],
+        [EASY, "game:Hangman-v0-easy"],
+        ["game:*-easy"],
+        ["game:*-v0"],
+    ):
         command = ["eval", *envs, "--model", "random", "--seeds", "1", "--no-bounds", "--quiet"]
         assert main(command) == main(command) == 0  # the second one goes on in the same place
-    names = sorted(path.parent.name for path in (tmp_path / "runs" / "eval" / "random").glob("*/episodes.jsonl"))
+    names = sorted(
+        path.parent.name
+        for path in (tmp_path / "runs" / "eval" / "random").glob("*/episodes.jsonl")
+    )
     easy, hangman = "game-GuessTheNumber-v0-easy", "game-Hangman-v0-easy"
     assert {easy, hangman, f"{easy}+{hangman}"} < set(names)
     assert len(names) == 5
@@ -469,14 +631,19 @@ def test_a_player_that_cannot_play_is_refused_before_anything_is_played(
 ) -> None:
     register("test:Silent-v0", Silent)
     try:
-        assert main(["eval", EASY, "test:Silent-v0", "--model", model, "--out", str(tmp_path / "out")]) == 2
+        assert (
+            main(["eval", EASY, "test:Silent-v0", "--model", model, "--out", str(tmp_path / "out")])
+            == 2
+        )
     finally:
         environments.remove("test:Silent-v0")
     assert f"test:Silent-v0: {said}; leave it out" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_several_turn_limits_are_several_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_turn_limits_are_several_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     args = [
         "eval",
         EASY,
@@ -497,4 +664,7 @@ def test_several_turn_limits_are_several_evaluations(tmp_path: Path, capsys: pyt
     assert "TURNS<=" in out
     points = json.loads((tmp_path / "summary.json").read_text())["scaling"]
     assert [(p["max_turns"], p["k"]) for p in points] == [(1, 1), (1, 2), (4, 1), (4, 2)]
-    assert main(["compare", str(tmp_path / "turns-1"), str(tmp_path / "turns-4"), "--metric", "turns"]) == 0
+    assert (
+        main(["compare", str(tmp_path / "turns-1"), str(tmp_path / "turns-4"), "--metric", "turns"])
+        == 0
+    )

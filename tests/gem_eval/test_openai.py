@@ -44,13 +44,17 @@ class Server:
         self.url = f"http://127.0.0.1:{int(process.stdout.readline())}"
         self.requests: list[dict[str, Any]] = []
         # read all along: a full pipe would stop the server
-        self._reader = threading.Thread(target=lambda: self.requests.extend(map(json.loads, process.stdout)), daemon=True)
+        self._reader = threading.Thread(
+            target=lambda: self.requests.extend(map(json.loads, process.stdout)), daemon=True
+        )
         self._reader.start()
 
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[Server]:
-    process = subprocess.Popen([sys.executable, str(SERVER), *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, str(SERVER), *arguments], stdout=subprocess.PIPE, text=True
+    )
     try:
         server = Server(process)
         yield server
@@ -82,7 +86,9 @@ def policies() -> Iterator[Any]:
 
 
 def ask(policy: OpenAIPolicy, prompt: list[int] | None = None, **sampling: Any) -> Any:
-    return asyncio.run(policy.generate([1, 2, 3] if prompt is None else prompt, Sampling(**sampling)))
+    return asyncio.run(
+        policy.generate([1, 2, 3] if prompt is None else prompt, Sampling(**sampling))
+    )
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "older"])
@@ -106,12 +112,41 @@ def test_the_cap_cuts(url, policies):
 
 def test_what_is_asked_for(policies):
     with serving() as server:
-        policy = policies(OpenAIPolicy, server.url, "vllm", stop_ids=[257], processed_logprobs=True, extra={"priority": 1})
-        ask(policy, [7, 8], temperature=0.5, top_p=0.9, top_k=5, max_tokens=9, seed=4, stop=("Observation:",))
+        policy = policies(
+            OpenAIPolicy,
+            server.url,
+            "vllm",
+            stop_ids=[257],
+            processed_logprobs=True,
+            extra={"priority": 1},
+        )
+        ask(
+            policy,
+            [7, 8],
+            temperature=0.5,
+            top_p=0.9,
+            top_k=5,
+            max_tokens=9,
+            seed=4,
+            stop=("Observation:",),
+        )
         ask(policy, [7, 8])
     full, plain = (r["body"] for r in server.requests)
-    expected = {"model": "vllm", "prompt": [7, 8], "max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "seed": 4}
-    expected |= {"stop": ["Observation:"], "stop_token_ids": [257], "priority": 1, "return_token_ids": True}
+    expected = {
+        "model": "vllm",
+        "prompt": [7, 8],
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 5,
+        "seed": 4,
+    }
+    expected |= {
+        "stop": ["Observation:"],
+        "stop_token_ids": [257],
+        "priority": 1,
+        "return_token_ids": True,
+    }
     assert {k: full[k] for k in expected} == expected
     assert (plain["top_k"], plain["top_p"], plain["repetition_penalty"]) == (-1, 1.0, 1.0)
     assert "seed" not in plain
@@ -121,7 +156,10 @@ def test_what_is_asked_for(policies):
 def test_logprobs_of_another_distribution_are_left_out(url, policies, setting):
     with pytest.warns(UserWarning, match="processed_logprobs"):
         assert ask(policies(OpenAIPolicy, url, "vllm"), **setting).logprobs is None
-    assert ask(policies(OpenAIPolicy, url, "vllm", processed_logprobs=True), **setting).logprobs is not None
+    assert (
+        ask(policies(OpenAIPolicy, url, "vllm", processed_logprobs=True), **setting).logprobs
+        is not None
+    )
 
 
 def test_a_server_without_ids_is_refused_with_the_remedy(url, policies):
@@ -145,7 +183,10 @@ def test_an_answer_that_is_no_json_is_an_error(url, policies):
 
 
 def test_an_unknown_model_says_where_to_look(url, policies):
-    with pytest.raises(PolicyError, match=r"/v1/completions answered 404: The model `unknown` does not exist.*base_url"):
+    with pytest.raises(
+        PolicyError,
+        match=r"/v1/completions answered 404: The model `unknown` does not exist.*base_url",
+    ):
         ask(policies(OpenAIPolicy, url, "unknown"))
 
 
@@ -159,7 +200,9 @@ def test_momentary_trouble_is_tried_again(policies, trouble):
 
 def test_lasting_trouble_names_address_status_and_attempts(policies):
     with serving("--trouble", "broken,broken,broken") as server:
-        with pytest.raises(PolicyError, match=r"127.0.0.1:\d+/v1/completions answered 500: .* \(after 2 attempts\)"):
+        with pytest.raises(
+            PolicyError, match=r"127.0.0.1:\d+/v1/completions answered 500: .* \(after 2 attempts\)"
+        ):
             ask(policies(OpenAIPolicy, server.url, "vllm", retries=1))
 
 
@@ -183,7 +226,11 @@ def test_a_wrong_key_is_not_tried_again_and_no_message_holds_a_key(policies, mon
 def test_credentials_in_the_address_are_kept_out_of_messages(policies):
     with serving("--trouble", "broken") as server:
         with pytest.raises(PolicyError) as refused:
-            ask(policies(OpenAIPolicy, server.url.replace("//", "//me:pass-word@"), "vllm", retries=0))
+            ask(
+                policies(
+                    OpenAIPolicy, server.url.replace("//", "//me:pass-word@"), "vllm", retries=0
+                )
+            )
     assert "pass-word" not in str(refused.value)
 
 
@@ -219,7 +266,9 @@ def test_whole_episodes_over_a_bad_line_are_token_exact(policies):
             policy = policies(OpenAIPolicy, server.url, "vllm", max_connections=8)
             played.append(run_batch(tasks_for(EASY, range(24)), policy, renderer, concurrency=24))
     good, bad = played
-    assert [[t.action_ids for t in e.turns] for e in good] == [[t.action_ids for t in e.turns] for e in bad]
+    assert [[t.action_ids for t in e.turns] for e in good] == [
+        [t.action_ids for t in e.turns] for e in bad
+    ]
     for episode in bad:
         assert not episode.failed
         (view,) = token_sequences(episode)
@@ -280,22 +329,38 @@ def test_chat_plays_and_its_episodes_cannot_be_trained(url, policies):
 
 
 def test_chat_sends_the_conversation_in_roles_every_server_takes(policies):
-    said = [Message("system", "s"), Message("user", "u"), Message("assistant", "a"), Message("tool", "t")]
+    said = [
+        Message("system", "s"),
+        Message("user", "u"),
+        Message("assistant", "a"),
+        Message("tool", "t"),
+    ]
     with serving() as server:
         policy = policies(
-            OpenAIChatPolicy, server.url, "plain", extra={"max_tokens": 3}, max_tokens_field="max_completion_tokens"
+            OpenAIChatPolicy,
+            server.url,
+            "plain",
+            extra={"max_tokens": 3},
+            max_tokens_field="max_completion_tokens",
         )
         found = asyncio.run(policy.chat(said, Sampling(max_tokens=3)))
     (request,) = server.requests
     assert request["path"] == "/v1/chat/completions"
-    assert [m["role"] for m in request["body"]["messages"]] == ["system", "user", "assistant", "user"]
+    assert [m["role"] for m in request["body"]["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert request["body"]["max_completion_tokens"] == 3
     assert not {"top_k", "top_p", "logprobs", "return_token_ids"} & set(request["body"])
     assert (found.text, found.ids, found.finish) == ("\\bo", (), FinishReason.LENGTH)
 
 
 def test_a_silent_chat_answer_is_empty(url, policies):
-    found = asyncio.run(policies(OpenAIChatPolicy, url, "silent").chat([Message("user", "hello")], Sampling()))
+    found = asyncio.run(
+        policies(OpenAIChatPolicy, url, "silent").chat([Message("user", "hello")], Sampling())
+    )
     assert (found.text, found.finish) == ("", FinishReason.EMPTY)
 
 

@@ -34,9 +34,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
     env = clean_env(HF_HUB_OFFLINE="1", OMP_NUM_THREADS=str(os.cpu_count()))
     model = smollm2_path()
-    with log.open("wb") as stream:  # it answers to the name it was started with, so that is a plain one
+    with log.open(
+        "wb"
+    ) as stream:  # it answers to the name it was started with, so that is a plain one
         process = subprocess.Popen(
-            [program, "serve", *options, model.name], cwd=model.parent, stdout=stream, stderr=stream, env=env
+            [program, "serve", *options, model.name],
+            cwd=model.parent,
+            stdout=stream,
+            stderr=stream,
+            env=env,
         )
     try:
         deadline = time.monotonic() + 120
@@ -57,12 +63,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def command(server: str, out: Path) -> list[str]:
     """Greedy, so that the server's answer depends on the request alone."""
     how = ["--temperature", "0", "--max-tokens", "8", "--concurrency", "2", "--seeds", str(SEEDS)]
-    return [*GEM, "eval", *ENVS, "--model", "SmolLM2-135M-Instruct", "--server", server, *how, "--out", str(out)]
+    return [
+        *GEM,
+        "eval",
+        *ENVS,
+        "--model",
+        "SmolLM2-135M-Instruct",
+        "--server",
+        server,
+        *how,
+        "--out",
+        str(out),
+    ]
 
 
 def run(server: str, out: Path) -> subprocess.CompletedProcess[str]:
     """Not in the checkout, whose packages would be found first."""
-    return subprocess.run(command(server, out), cwd=out, env=clean_env(), capture_output=True, text=True)
+    return subprocess.run(
+        command(server, out), cwd=out, env=clean_env(), capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +108,20 @@ def test_an_evaluation_completes(evaluated: Path) -> None:
     assert len(said) > 1, "a model that answers to what it is asked does not say one thing only"
 
 
-def test_killed_half_way_it_goes_on_and_the_table_is_the_same(server: str, evaluated: Path, tmp_path: Path) -> None:
+def test_killed_half_way_it_goes_on_and_the_table_is_the_same(
+    server: str, evaluated: Path, tmp_path: Path
+) -> None:
     record = tmp_path / "episodes.jsonl"
     process = subprocess.Popen(
-        command(server, tmp_path), cwd=tmp_path, env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(server, tmp_path),
+        cwd=tmp_path,
+        env=clean_env(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    while process.poll() is None and not (record.exists() and len(list(read_episodes(record))) >= SEEDS):
+    while process.poll() is None and not (
+        record.exists() and len(list(read_episodes(record))) >= SEEDS
+    ):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -26,11 +26,17 @@ def evaluation(out: Path) -> list[str]:
     return [sys.executable, "-m", "gem_core", "eval", EASY, *given]
 
 
-def test_ctrl_c_in_the_midst_of_a_generation_leaves_with_130_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_in_the_midst_of_a_generation_leaves_with_130_and_the_same_command_goes_on(
+    tmp_path: Path,
+) -> None:
     process = subprocess.Popen(evaluation(tmp_path), stderr=subprocess.PIPE, text=True)
     record = tmp_path / "episodes.jsonl"
     waited = time.monotonic() + 120
-    while process.poll() is None and not (record.exists() and record.stat().st_size > 3000) and time.monotonic() < waited:
+    while (
+        process.poll() is None
+        and not (record.exists() and record.stat().st_size > 3000)
+        and time.monotonic() < waited
+    ):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)

@@ -28,7 +28,9 @@ EASY = "game:GuessTheNumber-v0-easy"
 
 def lines_of(page: str) -> list[list[Any]]:
     (data,) = re.findall(r'id="data">([^<]*)</script>', page)
-    return [json.loads(line) for line in gzip.decompress(base64.b64decode(data)).decode().splitlines()]
+    return [
+        json.loads(line) for line in gzip.decompress(base64.b64decode(data)).decode().splitlines()
+    ]
 
 
 def test_no_hostile_text_stands_in_a_page() -> None:
@@ -57,7 +59,10 @@ def test_a_page_holds_every_text_return_and_advantage() -> None:
     ("stack", "shown"),
     [
         ('[["boxed", {}]]', "boxed"),
-        ('[["boxed", {}], ["turn_limit", {"max_turns": 3}], "mine.Wrapper"]', "boxed, turn_limit(max_turns=3), mine.Wrapper"),
+        (
+            '[["boxed", {}], ["turn_limit", {"max_turns": 3}], "mine.Wrapper"]',
+            "boxed, turn_limit(max_turns=3), mine.Wrapper",
+        ),
         ("[]", ""),
         ("", ""),
         ("{", "{"),
@@ -80,11 +85,32 @@ def test_a_page_allows_its_own_script_and_nothing_else() -> None:
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:|//)""", page)
 
 
-def test_view_writes_the_page_beside_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", EASY, "--model", "random", "--seeds", "3", "--no-bounds", "--quiet", "--out", str(tmp_path)]) == 0
+def test_view_writes_the_page_beside_the_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                "eval",
+                EASY,
+                "--model",
+                "random",
+                "--seeds",
+                "3",
+                "--no-bounds",
+                "--quiet",
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
     assert main(["view", str(tmp_path)]) == 0
     assert "episodes.html" in capsys.readouterr().out
-    assert len([1 for kind, _ in lines_of((tmp_path / "episodes.html").read_text()) if kind == "e"]) == 3
+    assert (
+        len([1 for kind, _ in lines_of((tmp_path / "episodes.html").read_text()) if kind == "e"])
+        == 3
+    )
     assert main(["view", str(tmp_path / "none.jsonl")]) == 2
     assert main(["view", str(tmp_path), "--advantage", "rebm"]) == 2
     assert main(["view", str(tmp_path), "--follow", "--out", "x.html"]) == 2
@@ -129,7 +155,9 @@ def ask(server: ViewerServer, path: str) -> Any:
     return json.loads(get(server, path).body)
 
 
-def test_the_server_follows_a_record_from_before_it_is_there(followed: tuple[ViewerServer, Path]) -> None:
+def test_the_server_follows_a_record_from_before_it_is_there(
+    followed: tuple[ViewerServer, Path],
+) -> None:
     server, path = followed
     assert ask(server, "/lines?from=0")["lines"] == []
     episodes = run_batch(tasks_for(EASY, range(4)), RandomPlayer())
@@ -141,7 +169,9 @@ def test_the_server_follows_a_record_from_before_it_is_there(followed: tuple[Vie
         for episode in episodes[1:]:
             record.write(episode)
         assert len(ask(server, f"/lines?from={first['next']}")["lines"]) == 6
-    assert ask(server, "/advantages?episode=2") == pytest.approx(advantages(episodes, "rebn", gamma=1.0)[2])
+    assert ask(server, "/advantages?episode=2") == pytest.approx(
+        advantages(episodes, "rebn", gamma=1.0)[2]
+    )
     assert ask(server, "/advantages?episode=99") is None
     with RecordWriter(path, overwrite=True) as record:
         record.write(episodes[1])
@@ -150,7 +180,9 @@ def test_the_server_follows_a_record_from_before_it_is_there(followed: tuple[Vie
     assert len(again["lines"]) == 2
 
 
-def test_the_server_answers_to_this_machine_only_and_sends_its_policy(followed: tuple[ViewerServer, Path]) -> None:
+def test_the_server_answers_to_this_machine_only_and_sends_its_policy(
+    followed: tuple[ViewerServer, Path],
+) -> None:
     server, _ = followed
     assert server.url.startswith("http://127.0.0.1:")
     page = get(server, "/")

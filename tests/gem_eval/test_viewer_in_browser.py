@@ -31,12 +31,16 @@ Serving = Callable[[Path], str]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if found is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     with sync_playwright() as playwright:
         # Chromium refuses to sandbox itself for root, which is who runs CI
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        started = playwright.chromium.launch(
+            executable_path=found, args=["--no-sandbox"] if os.geteuid() == 0 else []
+        )
         yield started
         started.close()
 
@@ -53,7 +57,14 @@ def opened(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iter
     page.on("dialog", lambda dialog: wrong.append(f"dialog {dialog.message}"))
 
     def open_page(url: str) -> Page:
-        page.on("request", lambda r: None if r.url.startswith(url.partition("#")[0]) else wrong.append(f"request {r.url}"))
+        page.on(
+            "request",
+            lambda r: (
+                None
+                if r.url.startswith(url.partition("#")[0])
+                else wrong.append(f"request {r.url}")
+            ),
+        )
         page.goto(url)
         expect(page.locator(".turn").first).to_be_visible(timeout=60_000)
         return page
@@ -112,7 +123,10 @@ def assert_harmless(page: Page) -> None:
         assert page.get_by_text(text).count() > 0, f"{text} is shown as what it is"
     assert page.evaluate("window.hacked") is None
     assert page.title() != "hacked"
-    assert page.locator("main img, main iframe, main script, main style, main a, main svg").count() == 0
+    assert (
+        page.locator("main img, main iframe, main script, main style, main a, main svg").count()
+        == 0
+    )
 
 
 def test_hostile_text_is_shown_and_does_nothing(opened: Opened, tmp_path: Path) -> None:
@@ -123,32 +137,50 @@ def test_hostile_text_is_shown_and_does_nothing(opened: Opened, tmp_path: Path) 
     assert_harmless(page)
 
 
-def test_hostile_text_from_the_server_does_nothing_either(opened: Opened, serving: Serving, tmp_path: Path) -> None:
+def test_hostile_text_from_the_server_does_nothing_either(
+    opened: Opened, serving: Serving, tmp_path: Path
+) -> None:
     assert_harmless(opened(serving(write(tmp_path / "hostile.jsonl", hostile_episodes()))))
 
 
-def test_should_the_script_ever_parse_markup_the_policy_stops_it(browser: Any, sampled: Path) -> None:
+def test_should_the_script_ever_parse_markup_the_policy_stops_it(
+    browser: Any, sampled: Path
+) -> None:
     page = browser.new_page()
     try:
         page.goto(view(sampled))
         markup = "<img src=x onerror='window.hacked=1'>"
-        refused = page.evaluate("m => { try { document.body.innerHTML = m; return '' } catch (e) { return e.name } }", markup)
+        refused = page.evaluate(
+            "m => { try { document.body.innerHTML = m; return '' } catch (e) { return e.name } }",
+            markup,
+        )
         assert refused == "TypeError"
-        page.evaluate("() => document.body.append(Object.assign(document.createElement('img'), { src: 'http://127.0.0.1:9/x' }))")
+        page.evaluate(
+            "() => document.body.append(Object.assign(document.createElement('img'), { src: 'http://127.0.0.1:9/x' }))"
+        )
         page.wait_for_timeout(500)
         assert page.evaluate("window.hacked") is None
-        assert page.evaluate("performance.getEntriesByType('resource').filter(r => r.responseStatus).length") == 0
+        assert (
+            page.evaluate(
+                "performance.getEntriesByType('resource').filter(r => r.responseStatus).length"
+            )
+            == 0
+        )
     finally:
         page.close()
 
 
-def test_an_episode_with_its_tokens_rewards_returns_and_advantages(opened: Opened, sampled: Path) -> None:
+def test_an_episode_with_its_tokens_rewards_returns_and_advantages(
+    opened: Opened, sampled: Path
+) -> None:
     episodes = list(read_episodes(sampled))
     page = opened(view(sampled, "--tokenizer", "tiny", "--gamma", "0.9"))
     first = page.locator(".turn").first
     expect(first.locator(".message.assistant .text")).to_have_text(episodes[0].turns[0].action)
     credit = advantages(episodes, "rebn", gamma=0.9)[0][0]
-    expect(first.locator(".bar")).to_contain_text(f"advantage {'+' if credit > 0 else ''}{round(credit, 3):g}")
+    expect(first.locator(".bar")).to_contain_text(
+        f"advantage {'+' if credit > 0 else ''}{round(credit, 3):g}"
+    )
     page.keyboard.press("t")
     sampled_tokens = page.locator(".turn").first.locator(".message.assistant .token")
     expect(sampled_tokens).to_have_count(len(episodes[0].turns[0].action_ids))
@@ -206,7 +238,13 @@ def test_ten_thousand_episodes_stay_smooth(opened: Opened, tmp_path: Path) -> No
     """The list holds a screenful of rows however long it is, and a jump to anywhere costs a few milliseconds of script."""
     games = ("game:GuessTheNumber-v0-easy", "game:Sudoku-v0-easy", "game:Hangman-v0-easy")
     some = run_batch([t for game in games for t in tasks_for(game, range(40))], RandomPlayer())
-    page = opened(view(write(tmp_path / "many.jsonl", (replace(some[i % len(some)], seed=i) for i in range(MANY)))))
+    page = opened(
+        view(
+            write(
+                tmp_path / "many.jsonl", (replace(some[i % len(some)], seed=i) for i in range(MANY))
+            )
+        )
+    )
     expect(page.locator("#totals")).to_contain_text(f"{MANY} of {MANY}")
     times = page.evaluate(
         """() => {

@@ -22,7 +22,9 @@ class Five(NamedTuple):
 
 
 @pytest.mark.parametrize("on_error", ["end", "again", "pass"])
-@pytest.mark.parametrize("actions", [r"\boxed{a} \boxed{b} \boxed{c} \boxed{d}", r"\boxed{a} b \boxed{c}"])
+@pytest.mark.parametrize(
+    "actions", [r"\boxed{a} \boxed{b} \boxed{c} \boxed{d}", r"\boxed{a} b \boxed{c}"]
+)
 @pytest.mark.parametrize(
     "answer",
     [
@@ -41,7 +43,9 @@ class Five(NamedTuple):
         lambda env, action: 1 / env.turn,
     ],
 )
-def test_the_fast_way_gives_the_results_of_the_long_one(actions: str, answer: Any, on_error: Any) -> None:
+def test_the_fast_way_gives_the_results_of_the_long_one(
+    actions: str, answer: Any, on_error: Any
+) -> None:
     def played(fast: bool) -> Iterator[Any]:
         env = Boxed(ScriptedEnv(answer), on_error=on_error)
         reset, step = fast_calls(env) if fast else (env.reset, env.step)
@@ -77,7 +81,12 @@ def test_other_stacks_take_the_long_way() -> None:
         def on_step(self, action: str) -> Any:
             return (yield self.env.step(action))
 
-    for env in (Custom(ScriptedEnv()), Boxed(AsyncEnv()), ScriptedEnv(), make("game:Wordle-v0-easy", wrappers="boxed,concat")):
+    for env in (
+        Custom(ScriptedEnv()),
+        Boxed(AsyncEnv()),
+        ScriptedEnv(),
+        make("game:Wordle-v0-easy", wrappers="boxed,concat"),
+    ):
         assert fast_calls(env) == (env.reset, env.step)
 
 

@@ -13,10 +13,27 @@ import misbehaving
 import pytest
 from project import SUPPORT
 
-from gem_core import Limits, RandomPlayer, Rollout, ScriptedPlayer, StopReason, Task, make, register, tasks_for
+from gem_core import (
+    Limits,
+    RandomPlayer,
+    Rollout,
+    ScriptedPlayer,
+    StopReason,
+    Task,
+    make,
+    register,
+    tasks_for,
+)
 from gem_core.env import registry
 from gem_core.env.base import Env
-from gem_core.errors import ConfigError, ContractError, DeadlineError, EnvDiedError, EnvError, ResetNeededError
+from gem_core.errors import (
+    ConfigError,
+    ContractError,
+    DeadlineError,
+    EnvDiedError,
+    EnvError,
+    ResetNeededError,
+)
 from gem_core.wrappers.limits import TurnLimit
 from gem_execution.process import ProcessEnv
 
@@ -25,10 +42,24 @@ GUESS = "game:GuessTheNumber-v0-hard"
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Iterator[None]:
-    for name in ("Counter", "Blocking", "Isolated", "Misbehaving", "MisbehavingIsolated", "FailsToStart"):
+    for name in (
+        "Counter",
+        "Blocking",
+        "Isolated",
+        "Misbehaving",
+        "MisbehavingIsolated",
+        "FailsToStart",
+    ):
         register(f"test_process:{name}", f"misbehaving:{name}")
     yield
-    for name in ("Counter", "Blocking", "Isolated", "Misbehaving", "MisbehavingIsolated", "FailsToStart"):
+    for name in (
+        "Counter",
+        "Blocking",
+        "Isolated",
+        "Misbehaving",
+        "MisbehavingIsolated",
+        "FailsToStart",
+    ):
         registry.environments.remove(f"test_process:{name}")
 
 
@@ -81,12 +112,19 @@ def test_options_and_spawn_work_across_the_pipe() -> None:
         assert env.action_example == "go"
 
 
-def test_what_an_action_looks_like_is_told_anew_with_every_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_action_looks_like_is_told_anew_with_every_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[str] = []
     attribute = ProcessEnv.attribute
-    monkeypatch.setattr(ProcessEnv, "attribute", lambda env, name: asked.append(name) or attribute(env, name))
+    monkeypatch.setattr(
+        ProcessEnv, "attribute", lambda env, name: asked.append(name) or attribute(env, name)
+    )
     name, said = "game:Mastermind-v0-random", set()
-    with make(name, wrappers=["boxed"]) as here, make(name, wrappers=["boxed"], execution="process") as there:
+    with (
+        make(name, wrappers=["boxed"]) as here,
+        make(name, wrappers=["boxed"], execution="process") as there,
+    ):
         for seed in range(6):
             assert here.reset(seed=seed) == there.reset(seed=seed)
             assert here.action_example == there.action_example
@@ -107,7 +145,9 @@ def test_what_an_action_looks_like_is_told_anew_with_every_episode(monkeypatch: 
         ("hang", DeadlineError, "took over"),
     ],
 )
-def test_what_goes_wrong_there_is_raised_here(action: str, error: type[Exception], said: str) -> None:
+def test_what_goes_wrong_there_is_raised_here(
+    action: str, error: type[Exception], said: str
+) -> None:
     with ProcessEnv(misbehaving.Misbehaving, deadline=20.0) as env:
         env.reset(seed=0)
         pid = env.pid
@@ -133,7 +173,10 @@ def test_an_error_that_cannot_travel_is_told_in_words_with_its_traceback() -> No
 
 
 def test_a_constructor_that_fails_there_fails_the_reset_here() -> None:
-    with ProcessEnv(misbehaving.FailsToStart) as env, pytest.raises(RuntimeError, match="cannot be made"):
+    with (
+        ProcessEnv(misbehaving.FailsToStart) as env,
+        pytest.raises(RuntimeError, match="cannot be made"),
+    ):
         env.reset(seed=0)
 
 
@@ -151,8 +194,12 @@ def test_killing_takes_the_processes_an_environment_started_with_it() -> None:
     env.deadline = 2.0
     with pytest.raises(DeadlineError):
         env.step("child")
-    listed = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True, check=True).stdout
-    assert [line for line in listed.splitlines() if "gem-test-grandchild" in line and " Z" not in line] == []
+    listed = subprocess.run(
+        ["ps", "-eo", "pid,stat,args"], capture_output=True, text=True, check=True
+    ).stdout
+    assert [
+        line for line in listed.splitlines() if "gem-test-grandchild" in line and " Z" not in line
+    ] == []
 
 
 def test_the_process_ends_with_the_program_that_made_it() -> None:
@@ -168,7 +215,11 @@ def test_the_process_ends_with_the_program_that_made_it() -> None:
     for how in ("leave", "kill"):
         path = os.pathsep.join([str(SUPPORT), *sys.path])
         done = subprocess.run(
-            [sys.executable, "-c", code, how], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": path}
+            [sys.executable, "-c", code, how],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": path},
         )
         assert (done.returncode == 0) is (how == "leave"), done.stderr
         assert gone(int(done.stdout)), how
@@ -207,13 +258,19 @@ def test_one_broken_process_costs_one_episode(action: str) -> None:
     def play(env: Env, observation: str) -> str:
         return action if env.seed == 3 else "x"
 
-    engine = Rollout(ScriptedPlayer(play), limits=Limits(step_deadline=8.0 if action == "hang" else 60.0), concurrency=3)
+    engine = Rollout(
+        ScriptedPlayer(play),
+        limits=Limits(step_deadline=8.0 if action == "hang" else 60.0),
+        concurrency=3,
+    )
     episodes = engine.run_batch(tasks_for("test_process:MisbehavingIsolated", range(6)))
     assert [e.seed for e in episodes if e.failed] == [3]
     assert [e.total_reward for e in episodes if not e.failed] == [3.0] * 5
     broken = episodes[3].failure
     assert broken is not None
-    assert broken.kind == {"hang": "DeadlineError", "raise": "ValueError"}.get(action, "EnvDiedError")
+    assert broken.kind == {"hang": "DeadlineError", "raise": "ValueError"}.get(
+        action, "EnvDiedError"
+    )
 
 
 def test_an_environment_that_takes_long_to_make_holds_up_nobody() -> None:
@@ -228,7 +285,10 @@ def test_an_environment_that_takes_long_to_make_holds_up_nobody() -> None:
         ended: list[str] = []
 
         async def run() -> None:
-            tasks = [Task("test_process:Slow", 0), *(Task("test_process:Counter", i) for i in range(3))]
+            tasks = [
+                Task("test_process:Slow", 0),
+                *(Task("test_process:Counter", i) for i in range(3)),
+            ]
             async for episode in engine.stream(tasks):
                 ended.append(episode.env_id)
 

@@ -17,7 +17,17 @@ import ray
 from project import ROOT, SUPPORT
 from ray.cluster_utils import Cluster
 
-from gem_core import Env, Limits, RandomPlayer, Rollout, ScriptedPlayer, StopReason, register, run_batch, tasks_for
+from gem_core import (
+    Env,
+    Limits,
+    RandomPlayer,
+    Rollout,
+    ScriptedPlayer,
+    StopReason,
+    register,
+    run_batch,
+    tasks_for,
+)
 from gem_core.env import registry
 from gem_core.errors import ConfigError, EnvDiedError
 from gem_execution.ray_hosts import EnvHosts, _Host
@@ -37,7 +47,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *sys.path])  # the hosts import misbehaving.py
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(SUPPORT), *sys.path]
+    )  # the hosts import misbehaving.py
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(2):
         made.add_node(num_cpus=4)
@@ -84,7 +96,9 @@ def test_a_batch_is_the_same_as_on_this_machine(hosts: EnvHosts) -> None:
 
 
 def test_environments_are_spread_over_the_hosts(hosts: EnvHosts) -> None:
-    episodes = Rollout(RandomPlayer(), make_env=hosts.make_env, concurrency=8).run_batch(tasks_for("test_ray:Blocking", range(8)))
+    episodes = Rollout(RandomPlayer(), make_env=hosts.make_env, concurrency=8).run_batch(
+        tasks_for("test_ray:Blocking", range(8))
+    )
     pids = {e.turns[0].info["pid"] for e in episodes}
     assert os.getpid() not in pids
     assert len(pids) == 2
@@ -102,7 +116,12 @@ def test_a_vector_steps_on_the_cluster(hosts: EnvHosts, name: str) -> None:
 
 
 def test_a_slow_environment_holds_up_nobody(hosts: EnvHosts) -> None:
-    with make_vec(["test_ray:Blocking"] * 4, mode="ray", hosts=hosts, env_kwargs=[{"seconds": 3.0}, {}, {}, {}]) as vec:
+    with make_vec(
+        ["test_ray:Blocking"] * 4,
+        mode="ray",
+        hosts=hosts,
+        env_kwargs=[{"seconds": 3.0}, {}, {}, {}],
+    ) as vec:
         assert isinstance(vec, AsyncVectorEnv)
         vec.reset(seed=0)
         vec.send(["a"] * 4)
@@ -116,7 +135,12 @@ def play(env: Env, observation: str) -> str:
 
 def test_what_breaks_on_a_host_costs_its_own_episode(hosts: EnvHosts) -> None:
     tasks = tasks_for("test_ray:Misbehaving", range(10))
-    engine = Rollout(ScriptedPlayer(play), make_env=hosts.make_env, limits=Limits(step_deadline=5.0), concurrency=10)
+    engine = Rollout(
+        ScriptedPlayer(play),
+        make_env=hosts.make_env,
+        limits=Limits(step_deadline=5.0),
+        concurrency=10,
+    )
     episodes = engine.run_batch(tasks)
     assert [e.seed for e in episodes] == list(range(10))
     assert {e.seed: e.stop for e in episodes if e.failed} == {
@@ -144,7 +168,9 @@ def test_a_host_that_dies_costs_only_its_episodes(cluster: Any, retries: int) ->
                 ray.kill(hosts._hosts[0].actor)
 
         tasks = tasks_for("test_ray:Blocking", range(60), env_kwargs={"seconds": 0.05})
-        engine = Rollout(RandomPlayer(), make_env=hosts.make_env, limits=Limits(retries=retries), concurrency=12)
+        engine = Rollout(
+            RandomPlayer(), make_env=hosts.make_env, limits=Limits(retries=retries), concurrency=12
+        )
         episodes = engine.run_batch(tasks, on_episode)
         assert hosts.died == 1
     assert [e.seed for e in episodes] == list(range(60))
@@ -155,7 +181,11 @@ def test_a_host_that_dies_costs_only_its_episodes(cluster: Any, retries: int) ->
 
 
 def test_an_isolated_environment_does_not_take_its_host_down(hosts: EnvHosts) -> None:
-    engine = Rollout(ScriptedPlayer(lambda env, _: "exit" if env.seed == 1 else "x"), make_env=hosts.make_env, concurrency=4)
+    engine = Rollout(
+        ScriptedPlayer(lambda env, _: "exit" if env.seed == 1 else "x"),
+        make_env=hosts.make_env,
+        concurrency=4,
+    )
     episodes = engine.run_batch(tasks_for("test_ray:MisbehavingIsolated", range(4)))
     assert [e.seed for e in episodes if e.failed] == [1]
     assert hosts.died == 0
@@ -163,7 +193,9 @@ def test_an_isolated_environment_does_not_take_its_host_down(hosts: EnvHosts) ->
 
 def test_back_pressure_keeps_calls_waiting_here(cluster: Any) -> None:
     with EnvHosts(1, calls=2) as hosts:
-        with make_vec("test_ray:Blocking", 6, mode="ray", hosts=hosts, env_kwargs={"seconds": 0.3}) as vec:
+        with make_vec(
+            "test_ray:Blocking", 6, mode="ray", hosts=hosts, env_kwargs={"seconds": 0.3}
+        ) as vec:
             assert isinstance(vec, AsyncVectorEnv)
             vec.reset(seed=0)
             vec.send(["a"] * 6)
@@ -187,7 +219,9 @@ def test_a_call_that_is_cancelled_passes_its_turn_on() -> None:
             then()
             done.append(name)
 
-        first = asyncio.ensure_future(call("a", lambda: second.cancel()))  # it was told that it may go, and has not gone yet
+        first = asyncio.ensure_future(
+            call("a", lambda: second.cancel())
+        )  # it was told that it may go, and has not gone yet
         await asyncio.sleep(0)
         second, third, fourth = (asyncio.ensure_future(call(name)) for name in "bcd")
         await asyncio.sleep(0)
@@ -214,7 +248,9 @@ def test_a_vector_replaces_what_a_dead_host_held(cluster: Any) -> None:
 
 
 def test_a_constructor_that_fails_is_an_environment_error(hosts: EnvHosts) -> None:
-    episode = Rollout(RandomPlayer(), make_env=hosts.make_env).run_batch(tasks_for("test_ray:FailsToStart", [0]))[0]
+    episode = Rollout(RandomPlayer(), make_env=hosts.make_env).run_batch(
+        tasks_for("test_ray:FailsToStart", [0])
+    )[0]
     assert episode.stop is StopReason.ENV_ERROR
     assert episode.failure is not None
     assert "cannot be made" in episode.failure.message
@@ -238,7 +274,11 @@ def test_a_node_killed_half_way_loses_no_episode(cluster: Any) -> None:
     node = cluster.add_node(num_cpus=4)
     with EnvHosts(3, calls=16, options={"scheduling_strategy": "SPREAD"}, num_cpus=4.0) as hosts:
         wait_for(hosts, 3)
-        (doomed,) = [host.actor for host in hosts._hosts if ray.get(host.actor.ready.remote()) == node.node_id]
+        (doomed,) = [
+            host.actor
+            for host in hosts._hosts
+            if ray.get(host.actor.ready.remote()) == node.node_id
+        ]
         tasks = tasks_for("test_ray:Blocking", range(150), env_kwargs={"seconds": 0.02})
         player = ScriptedPlayer(lambda env, observation: f"{observation[-1]} seen")
         ended: list[int] = []
@@ -249,15 +289,24 @@ def test_a_node_killed_half_way_loses_no_episode(cluster: Any) -> None:
                 cluster.remove_node(node, allow_graceful=False)
                 wait_for_death(doomed)
 
-        engine = Rollout(player, make_env=hosts.make_env, limits=Limits(retries=3, step_deadline=60.0), concurrency=24)
+        engine = Rollout(
+            player,
+            make_env=hosts.make_env,
+            limits=Limits(retries=3, step_deadline=60.0),
+            concurrency=24,
+        )
         episodes = engine.run_batch(tasks, on_episode)
         assert hosts.died >= 1
     here = run_batch(tasks, player, concurrency=64)
     assert [e.index for e in episodes] == list(range(150))
     assert not [e for e in episodes if e.failed]
     assert [e.total_reward for e in episodes] == [3.0] * 150
-    assert [[t.action for t in e.turns] for e in episodes] == [[t.action for t in e.turns] for e in here]
-    assert [[t.messages for t in e.turns] for e in episodes] == [[t.messages for t in e.turns] for e in here]
+    assert [[t.action for t in e.turns] for e in episodes] == [
+        [t.action for t in e.turns] for e in here
+    ]
+    assert [[t.messages for t in e.turns] for e in episodes] == [
+        [t.messages for t in e.turns] for e in here
+    ]
 
 
 def test_the_example_and_the_page_run_on_ray(cluster: None) -> None:

@@ -19,7 +19,13 @@ from project import SUPPORT
 
 from gem_core import make
 from gem_core.env.base import Env
-from gem_core.errors import ActionTypeError, ConfigError, ContractError, ResetNeededError, UnknownNameError
+from gem_core.errors import (
+    ActionTypeError,
+    ConfigError,
+    ContractError,
+    ResetNeededError,
+    UnknownNameError,
+)
 from gem_core.types import Failure
 from gem_execution.process import ProcessEnv
 from gem_execution.vector.env import AsyncVectorEnv, VectorEnv
@@ -129,10 +135,17 @@ def test_options_and_seeds_for_each(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("action", "kind"),
-    [("raise", "ValueError"), ("nonsense", "ContractError"), ("nan", "ContractError"), ("exit", "EnvDiedError")],
+    [
+        ("raise", "ValueError"),
+        ("nonsense", "ContractError"),
+        ("nan", "ContractError"),
+        ("exit", "EnvDiedError"),
+    ],
 )
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])
-def test_a_failure_is_data_and_costs_one_episode(mode: str, action: str, kind: str, autoreset: str) -> None:
+def test_a_failure_is_data_and_costs_one_episode(
+    mode: str, action: str, kind: str, autoreset: str
+) -> None:
     maker = partial(ProcessEnv, Misbehaving) if action == "exit" else Misbehaving
     with vector(maker, mode=mode, autoreset=autoreset) as vec:
         vec.reset(seed=0)
@@ -184,7 +197,9 @@ def test_an_overdue_environment_is_replaced(kind: str) -> None:
         "async": lambda: Awaited(seconds=3600),
         "process": partial(ProcessEnv, Misbehaving),
     }
-    quick: Any = {"thread": Blocking, "async": Awaited, "process": partial(ProcessEnv, Counter)}[kind]
+    quick: Any = {"thread": Blocking, "async": Awaited, "process": partial(ProcessEnv, Counter)}[
+        kind
+    ]
     # a spawned process needs seconds to start on a busy machine; its deadline is for the hang only
     with make_vec([quick, makers[kind], quick], mode="async") as vec:
         assert isinstance(vec, AsyncVectorEnv)
@@ -265,11 +280,16 @@ def test_it_works_inside_a_running_event_loop() -> None:
 
 
 def test_ids_wrappers_and_arguments() -> None:
-    with make_vec([GUESS, GUESS], wrappers=["turn_limit(max_turns=1)"], env_kwargs=[{}, {"max_number": 60}]) as vec:
+    with make_vec(
+        [GUESS, GUESS], wrappers=["turn_limit(max_turns=1)"], env_kwargs=[{}, {"max_number": 60}]
+    ) as vec:
         vec.reset(seed=0)
         assert [env.unwrapped.max_number for env in vec.envs if env is not None] == [50, 60]  # type: ignore[attr-defined]
         batch = vec.step(["\\boxed{1}", "\\boxed{1}"])
-        assert [t or u for t, u in zip(batch.terminations, batch.truncations, strict=True)] == [True, True]
+        assert [t or u for t, u in zip(batch.terminations, batch.truncations, strict=True)] == [
+            True,
+            True,
+        ]
         assert vec.env_ids == [GUESS, GUESS]
     with make_vec(GUESS, 2, mode="async", execution="process") as vec:
         assert [type(env.unwrapped) for env in vec.envs if env is not None] == [ProcessEnv] * 2
@@ -288,7 +308,9 @@ def test_ids_wrappers_and_arguments() -> None:
         (None, ConfigError, "NoneType"),
     ],
 )
-def test_wrong_actions_are_refused_before_anything_is_stepped(mode: str, actions: Any, error: type[Exception], said: str) -> None:
+def test_wrong_actions_are_refused_before_anything_is_stepped(
+    mode: str, actions: Any, error: type[Exception], said: str
+) -> None:
     with vector(Counter, mode=mode) as vec:
         vec.reset(seed=0)
         with pytest.raises(error, match=said):
@@ -362,7 +384,11 @@ def test_hanging_environments_do_not_hold_up_the_exit() -> None:
     for how in ("close", "leave"):
         path = os.pathsep.join([str(SUPPORT), *sys.path])
         done = subprocess.run(
-            [sys.executable, "-c", code, how], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": path}
+            [sys.executable, "-c", code, how],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": path},
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == ["[]", "end"]
@@ -370,7 +396,11 @@ def test_hanging_environments_do_not_hold_up_the_exit() -> None:
 
 
 def test_the_test_environments_are_what_they_claim() -> None:
-    assert (Counter.execution, Blocking.execution, misbehaving.Isolated.execution) == ("inline", "thread", "process")
+    assert (Counter.execution, Blocking.execution, misbehaving.Isolated.execution) == (
+        "inline",
+        "thread",
+        "process",
+    )
 
 
 @pytest.mark.parametrize("extra", [-1, 1])

@@ -18,7 +18,10 @@ from project import ROOT, SUPPORT
 from sandbox_attacks import ATTACKS, HARDER, KINDS, SECRET, Held, expected
 
 DOCUMENT = ROOT / "docs" / "sandbox.md"
-BEGIN, END = "<!-- the table is written by tests/gem_tools/test_attacks.py -->", "<!-- the end of the table -->"
+BEGIN, END = (
+    "<!-- the table is written by tests/gem_tools/test_attacks.py -->",
+    "<!-- the end of the table -->",
+)
 
 
 @pytest.fixture
@@ -34,14 +37,24 @@ def attacked(kind: str, folder: Path, *names: str) -> dict[str, dict[str, object
     program = SUPPORT / "sandbox_attacks.py"
     done = subprocess.run(
         [sys.executable, program, kind, folder, *names],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "ATTACK_ME": SECRET, "TMPDIR": str(folder)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "ATTACK_ME": SECRET,
+            "TMPDIR": str(folder),
+        },
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode in (0, -9), done.stderr
     found = {said["name"]: said for said in map(json.loads, done.stdout.splitlines())}
-    return {name: found.get(name, {"contained": False, "said": "it killed the process that runs the sandbox"}) for name in names}
+    return {
+        name: found.get(
+            name, {"contained": False, "said": "it killed the process that runs the sandbox"}
+        )
+        for name in names
+    }
 
 
 @pytest.mark.parametrize("kind", [*KINDS, HARDER])
@@ -62,7 +75,11 @@ def test_bubblewrap_contains_every_attack() -> None:
 
 
 def test_the_table_in_the_documentation_is_this_one() -> None:
-    said = {True: "contained", False: "**not contained**", "user": "contained, unless gem runs as root"}
+    said = {
+        True: "contained",
+        False: "**not contained**",
+        "user": "contained, unless gem runs as root",
+    }
     said["root"] = "contained only where gem runs as root"
     said["ns"] = "contained, unless the kernel allows it"
     said["cap"] = "contained, unless gem may raise limits (root)"
@@ -70,7 +87,9 @@ def test_the_table_in_the_documentation_is_this_one() -> None:
     def cell(held: Held) -> str:
         return said[held]
 
-    rows = [f"| {a.title} | {' | '.join(cell(held) for held in a.held)} |" for a in ATTACKS.values()]
+    rows = [
+        f"| {a.title} | {' | '.join(cell(held) for held in a.held)} |" for a in ATTACKS.values()
+    ]
     heads = ["attack", "bubblewrap", "fallback", "fallback without Landlock and seccomp"]
     table = "\n".join([f"| {' | '.join(heads)} |", "|---|---|---|---|", *rows])
     text = DOCUMENT.read_text(encoding="utf-8")
@@ -79,4 +98,6 @@ def test_the_table_in_the_documentation_is_this_one() -> None:
     if os.environ.get("GEM_WRITE_DOCS"):
         DOCUMENT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
         return
-    assert inside.strip() == table, "write it anew: GEM_WRITE_DOCS=1 pytest tests/gem_tools/test_attacks.py -k table"
+    assert inside.strip() == table, (
+        "write it anew: GEM_WRITE_DOCS=1 pytest tests/gem_tools/test_attacks.py -k table"
+    )

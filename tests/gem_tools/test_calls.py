@@ -10,13 +10,25 @@ import pytest
 
 from gem_core.errors import ConfigError
 from gem_tools import Tool, ToolCall, ToolResult
-from gem_tools.calls import Style, check_arguments, find_calls, instruction, message_calls, message_text, write_call
+from gem_tools.calls import (
+    Style,
+    check_arguments,
+    find_calls,
+    instruction,
+    message_calls,
+    message_text,
+    write_call,
+)
 
 
 class Python(Tool):
     name, main_argument, example = "python", "code", "print(1)"
     description = "Runs code."
-    parameters: Mapping[str, Any] = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"code": {"type": "string"}},
+        "required": ["code"],
+    }
 
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
         return ToolResult(arguments["code"])
@@ -26,7 +38,11 @@ class Weather(Tool):
     name = "weather"
     parameters: Mapping[str, Any] = {
         "type": "object",
-        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": ["boolean", "null"]}},
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "exact": {"type": ["boolean", "null"]},
+        },
         "required": ["city"],
     }
 
@@ -44,9 +60,18 @@ def calls(text: str, style: Style = "tag") -> list[tuple[str, dict[str, Any]]]:
     ("text", "found"),
     [
         ("<python>print(1)</python>", [("python", {"code": "print(1)"})]),
-        ("I think. <python>\nfor i in x:\n    print(i)\n</python> done", [("python", {"code": "for i in x:\n    print(i)"})]),
-        ('<python>1</python><weather>{"city": "Rome"}</weather>', [("python", {"code": "1"}), ("weather", {"city": "Rome"})]),
-        ("<python>1</python> then <python>2</python>", [("python", {"code": "1"}), ("python", {"code": "2"})]),
+        (
+            "I think. <python>\nfor i in x:\n    print(i)\n</python> done",
+            [("python", {"code": "for i in x:\n    print(i)"})],
+        ),
+        (
+            '<python>1</python><weather>{"city": "Rome"}</weather>',
+            [("python", {"code": "1"}), ("weather", {"city": "Rome"})],
+        ),
+        (
+            "<python>1</python> then <python>2</python>",
+            [("python", {"code": "1"}), ("python", {"code": "2"})],
+        ),
         ("<python>print('<weather>')</python>", [("python", {"code": "print('<weather>')"})]),
         ("<weather>never closed <python>1</python>", [("python", {"code": "1"})]),
         ("<think><python>1</python></think> no call", []),
@@ -63,8 +88,14 @@ def test_tags(text: str, found: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('<tool_call>{"name": "python", "arguments": {"code": "1"}}</tool_call>', [("python", {"code": "1"})]),
-        ('a\n<tool_call>\n{"name": "python", "arguments": "{\\"code\\": \\"1\\"}"}\n</tool_call>', [("python", {"code": "1"})]),
+        (
+            '<tool_call>{"name": "python", "arguments": {"code": "1"}}</tool_call>',
+            [("python", {"code": "1"})],
+        ),
+        (
+            'a\n<tool_call>\n{"name": "python", "arguments": "{\\"code\\": \\"1\\"}"}\n</tool_call>',
+            [("python", {"code": "1"})],
+        ),
         (
             '<tool_call>{"name": "python", "arguments": {"code": "line\nbreak"}}</tool_call>',
             [("python", {"code": "line\nbreak"})],
@@ -73,7 +104,10 @@ def test_tags(text: str, found: list[Any]) -> None:
             '<tool_call>{"name": "python", "arguments": {"code": "</tool_call>"}}</tool_call>',
             [("python", {"code": "</tool_call>"})],
         ),
-        ('<tool_call>{"name": "a"}</tool_call><tool_call>{"name": "b"}</tool_call>', [("a", {}), ("b", {})]),
+        (
+            '<tool_call>{"name": "a"}</tool_call><tool_call>{"name": "b"}</tool_call>',
+            [("a", {}), ("b", {})],
+        ),
         ('<think><tool_call>{"name": "a"}</tool_call></think>', []),
         ("I could write <tool_call> here", []),
     ],
@@ -105,7 +139,13 @@ def test_a_message_of_a_chat_server_becomes_text_that_is_read_back() -> None:
     message = {
         "role": "assistant",
         "content": "Let me see.",
-        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "python", "arguments": '{"code": "print(1)"}'}}],
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "python", "arguments": '{"code": "print(1)"}'},
+            }
+        ],
     }
     assert message_calls(message) == [ToolCall("python", {"code": "print(1)"}, "call_1")]
     text = message_text(message)
@@ -141,7 +181,9 @@ def test_a_call_that_cannot_be_read_says_why(text: str, style: Style, problem: s
         ({"city": "Rome", "exact": "yes"}, "must be boolean or null"),
     ],
 )
-def test_arguments_are_checked_in_words_for_the_model(arguments: dict[str, Any], problem: str) -> None:
+def test_arguments_are_checked_in_words_for_the_model(
+    arguments: dict[str, Any], problem: str
+) -> None:
     said = check_arguments(TOOLS["weather"], arguments)
     assert (problem in said) if problem else not said
 
@@ -149,7 +191,9 @@ def test_arguments_are_checked_in_words_for_the_model(arguments: dict[str, Any],
 @pytest.mark.parametrize("style", ["tag", "json", "native"])
 def test_what_is_written_is_read_back_and_the_instructions_show_a_call(style: Style) -> None:
     call = ToolCall("python", {"code": "print('<b>')"})
-    assert calls(write_call(call, style, TOOLS["python"]), style) == [("python", {"code": "print('<b>')"})]
+    assert calls(write_call(call, style, TOOLS["python"]), style) == [
+        ("python", {"code": "print('<b>')"})
+    ]
     told = instruction(list(TOOLS.values()), style, 3)
     assert "3 tool calls" in told
     assert "weather" in told
@@ -157,7 +201,10 @@ def test_what_is_written_is_read_back_and_the_instructions_show_a_call(style: St
         assert "<python>print(1)</python>" in told
 
 
-@pytest.mark.parametrize("text", ["<python>" * 100_000, "<tool_call>" * 100_000, "<tool_call>{" * 50_000, "<think>" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    ["<python>" * 100_000, "<tool_call>" * 100_000, "<tool_call>{" * 50_000, "<think>" * 100_000],
+)
 @pytest.mark.parametrize("style", ["tag", "json", "native"])
 def test_long_nonsense_is_read_in_no_time(text: str, style: Style) -> None:
     began = time.process_time()

@@ -10,7 +10,12 @@ import sys
 def gem_rl(*args: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     env = {"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}
     return subprocess.run(
-        [sys.executable, "-m", "gem_core", *args], input=typed, capture_output=True, text=True, env=env, timeout=120
+        [sys.executable, "-m", "gem_core", *args],
+        input=typed,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
     )
 
 

@@ -31,15 +31,24 @@ def test_the_example_is_a_tool_that_works() -> None:
 
 
 def test_every_tool_of_gem_is_in_the_table() -> None:
-    assert {name for name, spec in tools.all().items() if str(spec.entry_point).startswith("gem_tools.")} == set(
-        re.findall(r"^\| `(\w+)` \| (?:runs|BM25|asks|the tools)", TEXT, re.MULTILINE)
-    )
+    assert {
+        name for name, spec in tools.all().items() if str(spec.entry_point).startswith("gem_tools.")
+    } == set(re.findall(r"^\| `(\w+)` \| (?:runs|BM25|asks|the tools)", TEXT, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
-    ("owner", "document"), [(ToolWrapper, TEXT), (PythonTool, (DOCS / "sandbox.md").read_text(encoding="utf-8"))]
+    ("owner", "document"),
+    [(ToolWrapper, TEXT), (PythonTool, (DOCS / "sandbox.md").read_text(encoding="utf-8"))],
 )
 def test_every_setting_is_in_a_table(owner: Any, document: str) -> None:
-    settings = {p.name for p in inspect.signature(owner.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    told = {name for row in re.findall(r"^\| (`.*?) \|", document, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    settings = {
+        p.name
+        for p in inspect.signature(owner.__init__).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    }
+    told = {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", document, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
     assert settings - told == set()

@@ -25,7 +25,9 @@ from gem_tools.search import Index
 from gem_tools.wrapper import ToolWrapper
 
 SUMS = {
-    f"What is the sum of the primes below {n}?": str(sum(p for p in range(2, n) if all(p % d for d in range(2, p))))
+    f"What is the sum of the primes below {n}?": str(
+        sum(p for p in range(2, n) if all(p % d for d in range(2, p)))
+    )
     for n in range(50, 90)
 }
 
@@ -60,7 +62,13 @@ def test_maths_with_python_for_64_episodes_token_by_token() -> None:
     tokenizer = ByteTokenizer()
     tasks = tasks_for("test:Primes", range(64), wrappers=["python(success_reward=0.25)"])
     sampling = Sampling(max_tokens=400)
-    episodes = run_batch(tasks, ScriptedPolicy(primes, tokenizer), Renderer(tokenizer), sampling=sampling, concurrency=64)
+    episodes = run_batch(
+        tasks,
+        ScriptedPolicy(primes, tokenizer),
+        Renderer(tokenizer),
+        sampling=sampling,
+        concurrency=64,
+    )
     assert [e.failure for e in episodes if e.failure] == []
     assert {e.rewards for e in episodes} == {(0.25, 1.0)}
     assert all(e.success for e in episodes)
@@ -70,16 +78,28 @@ def test_maths_with_python_for_64_episodes_token_by_token() -> None:
         assert [m.role for m in second.messages] == ["tool"]
         # the tool's answer stands in the prompt as tokens nobody sampled, behind the sampled call, which is untouched
         prompt = episode.prompt_ids(1)
-        assert prompt[: len(episode.prompt_ids(0)) + len(first.action_ids)] == (*episode.prompt_ids(0), *first.action_ids)
+        assert prompt[: len(episode.prompt_ids(0)) + len(first.action_ids)] == (
+            *episode.prompt_ids(0),
+            *first.action_ids,
+        )
         assert second.messages[0].content in tokenizer.decode(second.added_ids)
         assert not second.restarted
 
 
 def test_questions_with_search(tmp_path: Path) -> None:
-    rivers = {"Nile": "Egypt", "Po": "Italy", "Rhine": "Germany", "Volga": "Russia", "Tagus": "Portugal"}
+    rivers = {
+        "Nile": "Egypt",
+        "Po": "Italy",
+        "Rhine": "Germany",
+        "Volga": "Russia",
+        "Tagus": "Portugal",
+    }
     corpus = tmp_path / "rivers.jsonl"
     corpus.write_text(
-        "\n".join(json.dumps({"title": river, "text": f"The {river} is a river in {land}."}) for river, land in rivers.items())
+        "\n".join(
+            json.dumps({"title": river, "text": f"The {river} is a river in {land}."})
+            for river, land in rivers.items()
+        )
     )
     Index.build(corpus, tmp_path / "index")
     questions = {f"In which country is the {river}?": land for river, land in rivers.items()}
@@ -93,15 +113,23 @@ def test_questions_with_search(tmp_path: Path) -> None:
     def make_env(task: Task) -> ToolWrapper:
         return ToolWrapper(Quiz(questions), [("search", {"index": tmp_path / "index", "k": 1})])
 
-    episodes = Rollout(Solver(answer), make_env=make_env).run_batch([Task("quiz", seed) for seed in range(20)])
-    assert len({e.turns[0].messages[-1].content for e in episodes}) == 5  # every river was asked for
+    episodes = Rollout(Solver(answer), make_env=make_env).run_batch(
+        [Task("quiz", seed) for seed in range(20)]
+    )
+    assert (
+        len({e.turns[0].messages[-1].content for e in episodes}) == 5
+    )  # every river was asked for
     assert [e.success for e in episodes] == [True] * 20
 
 
 @pytest.mark.parametrize("style", ["tag", "json", "native"])
-def test_a_task_of_several_calls_over_mcp_against_a_real_database(tmp_path: Path, style: Any) -> None:
+def test_a_task_of_several_calls_over_mcp_against_a_real_database(
+    tmp_path: Path, style: Any
+) -> None:
     database = str(tmp_path / "shop.db")
-    server = McpTools(command=sys.executable, args=[str(SUPPORT / "mcp_shop_server.py"), database], share=False)
+    server = McpTools(
+        command=sys.executable, args=[str(SUPPORT / "mcp_shop_server.py"), database], share=False
+    )
 
     def call(name: str, **arguments: str) -> str:
         if style == "tag":
@@ -110,7 +138,11 @@ def test_a_task_of_several_calls_over_mcp_against_a_real_database(tmp_path: Path
             return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
         function = {"name": name, "arguments": json.dumps(arguments)}
         return json.dumps(
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "1", "type": "function", "function": function}],
+            }
         )
 
     def answer(messages: Sequence[Message]) -> str:
@@ -120,7 +152,9 @@ def test_a_task_of_several_calls_over_mcp_against_a_real_database(tmp_path: Path
         if len(heard) == 1:
             assert "price real, amount integer" in heard[0]
             join = "select o.id from orders o join items i on i.order_id = o.id where o.status = 'open'"
-            return call("query", sql=f"{join} group by o.id order by sum(i.price * i.amount) desc limit 1")
+            return call(
+                "query", sql=f"{join} group by o.id order by sum(i.price * i.amount) desc limit 1"
+            )
         ((best,),) = ast.literal_eval(heard[1])
         if len(heard) == 2:
             return call("execute", sql=f"update orders set status = 'shipped' where id = {best}")
@@ -132,4 +166,6 @@ def test_a_task_of_several_calls_over_mcp_against_a_real_database(tmp_path: Path
         [Task("shop", seed) for seed in range(2)]
     )
     assert [e.failure for e in episodes if e.failure] == []
-    assert [(e.success, len(e.turns), e.final_info["tool_successes"]) for e in episodes] == [(True, 4, 3)] * 2
+    assert [(e.success, len(e.turns), e.final_info["tool_successes"]) for e in episodes] == [
+        (True, 4, 3)
+    ] * 2

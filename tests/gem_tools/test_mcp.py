@@ -69,7 +69,11 @@ def test_a_call_has_a_deadline_and_the_server_goes_on(database: str) -> None:
     began = time.monotonic()
     late: Any = tools["sleep"].call({"seconds": 2})
     assert 0.4 < time.monotonic() - began < 1.5
-    assert (late.error, late.outage, late.text) == (True, False, "sleep was given up: it took over 0.5 s.")
+    assert (late.error, late.outage, late.text) == (
+        True,
+        False,
+        "sleep was given up: it took over 0.5 s.",
+    )
     time.sleep(2)
     assert not tools["process"].call({}).error  # type: ignore[union-attr]
     assert shop.servers[0].starts == 1
@@ -113,7 +117,9 @@ def test_a_server_that_cannot_be_had_says_why(database: str, tmp_path: Path) -> 
         McpTools(command="sleep", args=["30"], start_deadline=1, share=False).tools()
 
 
-def test_a_server_that_does_not_come_back_is_an_outage_in_a_result(tmp_path: Path, database: str) -> None:
+def test_a_server_that_does_not_come_back_is_an_outage_in_a_result(
+    tmp_path: Path, database: str
+) -> None:
     program = tmp_path / "server.py"
     shutil.copy(SERVER, program)
     shop = McpTools(command=sys.executable, args=[str(program), database], share=False)
@@ -137,7 +143,11 @@ def http(database: str) -> Iterator[tuple[str, Any]]:
     running: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        running.append(subprocess.Popen([sys.executable, SERVER, database, "--port", str(port)], stderr=subprocess.DEVNULL))
+        running.append(
+            subprocess.Popen(
+                [sys.executable, SERVER, database, "--port", str(port)], stderr=subprocess.DEVNULL
+            )
+        )
         for _ in range(200):
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
@@ -189,7 +199,10 @@ def test_concurrent_calls_go_through_one_connection(database: str) -> None:
     assert shop.servers[0] is same.servers[0]
     query = by_name(shop)["query"]
     found: list[str] = []
-    threads = [threading.Thread(target=lambda n=n: found.append(query.call({"sql": f"select {n}"}).text)) for n in range(20)]  # type: ignore[union-attr]
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(query.call({"sql": f"select {n}"}).text))
+        for n in range(20)
+    ]  # type: ignore[union-attr]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -218,10 +231,14 @@ def test_a_published_server_from_the_package_index() -> None:
     assert command.exists(), "pip install mcp-server-time"
     clock = McpTools(command=str(command), args=["--local-timezone", "UTC"], share=False)
     convert = by_name(clock)["convert_time"]
-    result: Any = convert.call({"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"})
+    result: Any = convert.call(
+        {"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}
+    )
     assert not result.error
     assert "T03:00:00+00:00" in result.text
-    wrong: Any = convert.call({"source_timezone": "Moon/Crater", "time": "12:00", "target_timezone": "UTC"})
+    wrong: Any = convert.call(
+        {"source_timezone": "Moon/Crater", "time": "12:00", "target_timezone": "UTC"}
+    )
     assert wrong.error
     assert "Moon/Crater" in wrong.text
     clock.close()
@@ -244,7 +261,11 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], problem: str) -> N
 
 def test_servers_are_read_from_a_file(tmp_path: Path, database: str) -> None:
     file = tmp_path / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": {"shop": {"command": sys.executable, "args": [SERVER, database]}}}))
+    file.write_text(
+        json.dumps(
+            {"mcpServers": {"shop": {"command": sys.executable, "args": [SERVER, database]}}}
+        )
+    )
     shop = McpTools(file, only=["schema"], share=False)
     assert [tool.name for tool in shop.tools()] == ["schema"]
     shop.close()

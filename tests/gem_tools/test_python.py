@@ -24,7 +24,9 @@ from gem_tools.wrapper import ToolWrapper
 
 @pytest.fixture(scope="module", params=["full", "partial"])
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    with Sandbox(SandboxLimits(seconds=5, memory_mb=512, output_kb=32), isolation=request.param) as made:
+    with Sandbox(
+        SandboxLimits(seconds=5, memory_mb=512, output_kb=32), isolation=request.param
+    ) as made:
         yield made
 
 
@@ -47,10 +49,18 @@ def tool(sandbox: Sandbox, **settings: Any) -> PythonTool:
         ("print('\\ud800')", "\\ud800", "ok"),
         ("print('ä€😀')", "ä€😀", "ok"),
         ("print(input())", "EOFError: EOF when reading a line", "error"),
-        ("import numpy_is_not_here", "ModuleNotFoundError: No module named 'numpy_is_not_here'", "error"),
+        (
+            "import numpy_is_not_here",
+            "ModuleNotFoundError: No module named 'numpy_is_not_here'",
+            "error",
+        ),
         ("# import threading\nprint('a comment is no import')", "a comment is no import", "ok"),
         ("if __name__ == '__main__':\n    print('main')", "main", "ok"),
-        ("import threading\nthreading.Thread(target=print, args=('from a thread',)).start()", "from a thread", "ok"),
+        (
+            "import threading\nthreading.Thread(target=print, args=('from a thread',)).start()",
+            "from a thread",
+            "ok",
+        ),
         ("import atexit\natexit.register(print, 'at exit')", "at exit", "ok"),
         ("import os\nprint(sorted(k for k in os.environ if 'SECRET' in k))", "[]", "ok"),
         ("print({'b', 'a', 'c', 'd'} == set('abcd'), hash('gem') != 0)", "True True", "ok"),
@@ -65,10 +75,15 @@ def test_a_program_gives_what_it_prints(sandbox: Sandbox, code: str, text: str, 
 def test_an_error_is_a_traceback_of_the_models_code_only(sandbox: Sandbox) -> None:
     code = "def f():\n    return 1 / 0\nprint('before')\nf()"
     text = tool(sandbox).call({"code": code}).text
-    assert text.startswith('before\nTraceback (most recent call last):\n  File "<python>", line 4, in <module>\n    f()\n')
+    assert text.startswith(
+        'before\nTraceback (most recent call last):\n  File "<python>", line 4, in <module>\n    f()\n'
+    )
     assert text.endswith("ZeroDivisionError: division by zero")
     assert "worker" not in text
-    assert tool(sandbox, errors="last_line").call({"code": code}).text == "before\nZeroDivisionError: division by zero"
+    assert (
+        tool(sandbox, errors="last_line").call({"code": code}).text
+        == "before\nZeroDivisionError: division by zero"
+    )
     assert "SyntaxError: invalid syntax" in tool(sandbox).call({"code": "def f(:"}).text
     assert "null bytes" in tool(sandbox).call({"code": "print(1)\0"}).text
     assert "surrogates" in tool(sandbox).call({"code": "'\ud800'"}).text
@@ -95,7 +110,9 @@ def test_the_wall_time_is_what_was_configured(isolation: Any, seconds: float) ->
         took = time.monotonic() - began
         assert result.text == f"begun\nThe program was stopped: it took over {seconds:g} s."
         assert seconds <= result.info["seconds"] < seconds + 0.25
-        assert took < seconds + 3  # a worker had to be started first, which is not the program's time
+        assert (
+            took < seconds + 3
+        )  # a worker had to be started first, which is not the program's time
 
 
 def test_processor_time_is_limited_apart_from_wall_time() -> None:
@@ -107,7 +124,9 @@ def test_processor_time_is_limited_apart_from_wall_time() -> None:
 
 def test_memory_is_limited(sandbox: Sandbox) -> None:
     assert "MemoryError" in tool(sandbox).call({"code": "x = bytearray(4 << 30)"}).text
-    assert tool(sandbox).call({"code": "x = bytearray(64 << 20)\nprint(len(x))"}).text == str(64 << 20)
+    assert tool(sandbox).call({"code": "x = bytearray(64 << 20)\nprint(len(x))"}).text == str(
+        64 << 20
+    )
 
 
 def test_print_one_plus_one_costs_less_than_ten_milliseconds(sandbox: Sandbox) -> None:
@@ -171,7 +190,9 @@ def test_an_honest_program_misses_nothing(sandbox: Sandbox, name: str) -> None:
         "import os\nopen('a', 'w').write('xy')\nos.truncate('a', 1)\nprint(open('a').read())",
     ],
 )
-def test_what_the_fallback_refuses_an_honest_program_too_is_an_error(sandbox: Sandbox, code: str) -> None:
+def test_what_the_fallback_refuses_an_honest_program_too_is_an_error(
+    sandbox: Sandbox, code: str
+) -> None:
     outcome = sandbox.run(code)
     assert outcome.stderr == "" if sandbox.containment.full else "PermissionError" in outcome.stderr
     assert outcome.stdout == ("x\n" if sandbox.containment.full or "shutil" in code else "")
@@ -186,7 +207,10 @@ def test_the_number_of_threads_is_contained_where_it_is_limited() -> None:
 
 def test_many_threads_at_once(sandbox: Sandbox) -> None:
     found: list[str] = []
-    threads = [threading.Thread(target=lambda n=n: found.append(sandbox.run(f"print({n})").stdout)) for n in range(24)]
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(sandbox.run(f"print({n})").stdout))
+        for n in range(24)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

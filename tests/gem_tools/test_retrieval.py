@@ -29,7 +29,9 @@ class Server:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                server.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                server.asked.append(
+                    json.loads(self.rfile.read(int(self.headers["content-length"])))
+                )
                 answer = server.script.pop(0) if server.script else None
                 if answer == "drop":
                     self.close_connection = True
@@ -49,14 +51,19 @@ class Server:
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}/retrieve"
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
 
     def documents(self) -> dict[str, Any]:
         query = self.asked[-1]["queries"][0]
         return {
             "result": [
                 [
-                    {"document": {"id": "7", "contents": f'"{query}"\nAll about {query}.'}, "score": 0.9},
+                    {
+                        "document": {"id": "7", "contents": f'"{query}"\nAll about {query}.'},
+                        "score": 0.9,
+                    },
                     {"document": {"text": "Other."}},
                 ]
             ]
@@ -72,14 +79,20 @@ def server() -> Iterator[Server]:
 
 
 def ask(server: Server, **settings: Any) -> ToolResult:
-    return RetrievalTool(server.url, **{"backoff": 0.01, "timeout": 0.5, **settings}).call({"query": "moss"})
+    return RetrievalTool(server.url, **{"backoff": 0.01, "timeout": 0.5, **settings}).call(
+        {"query": "moss"}
+    )
 
 
 def test_a_query_goes_out_in_search_r1s_form_and_comes_back_as_passages(server: Server) -> None:
     result = ask(server, k=2)
     assert server.asked == [{"queries": ["moss"], "topk": 2, "return_scores": True}]
     assert result.text == "[1] moss\nAll about moss.\n\n[2]\nOther."
-    assert (result.error, result.outage, result.info) == (False, False, {"attempts": 1, "passages": ["7", "1"]})
+    assert (result.error, result.outage, result.info) == (
+        False,
+        False,
+        {"attempts": 1, "passages": ["7", "1"]},
+    )
 
 
 @pytest.mark.parametrize("trouble", [(503, "busy"), (429, "slow down"), (500, ""), "drop", "slow"])
@@ -92,11 +105,18 @@ def test_trouble_that_passes_is_survived(server: Server, trouble: Any) -> None:
 def test_trouble_that_stays_is_an_outage_after_the_retries(server: Server) -> None:
     server.script = [(503, "busy")] * 9
     result = ask(server, retries=2)
-    assert (result.outage, result.error, result.info["attempts"], len(server.asked)) == (True, True, 3, 3)
+    assert (result.outage, result.error, result.info["attempts"], len(server.asked)) == (
+        True,
+        True,
+        3,
+        3,
+    )
     assert "the server answered 503" in result.text
 
 
-@pytest.mark.parametrize("answer", [(400, "no such field"), (200, "no json"), (200, {"hits": []}), (200, {"result": []})])
+@pytest.mark.parametrize(
+    "answer", [(400, "no such field"), (200, "no json"), (200, {"hits": []}), (200, {"result": []})]
+)
 def test_a_wrong_answer_is_not_asked_for_again(server: Server, answer: Any) -> None:
     server.script = [answer]
     result = ask(server)

@@ -14,16 +14,27 @@ from gem_core.errors import ConfigError
 from gem_tools.passage import Passage, show_passages
 from gem_tools.search import Index, SearchTool, read_corpus
 
-CITIES = {"Paris": "France", "Rome": "Italy", "Madrid": "Spain", "Berlin": "Germany", "Vienna": "Austria", "Lisbon": "Portugal"}
+CITIES = {
+    "Paris": "France",
+    "Rome": "Italy",
+    "Madrid": "Spain",
+    "Berlin": "Germany",
+    "Vienna": "Austria",
+    "Lisbon": "Portugal",
+}
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "cities.jsonl"
     lines = [
-        {"id": city.lower(), "title": city, "text": f"{city} is the capital of {country}."} for city, country in CITIES.items()
+        {"id": city.lower(), "title": city, "text": f"{city} is the capital of {country}."}
+        for city, country in CITIES.items()
     ]
-    lines += [{"contents": f'"Filler {n}"\nA text about nothing in particular, number {n}.'} for n in range(200)]
+    lines += [
+        {"contents": f'"Filler {n}"\nA text about nothing in particular, number {n}.'}
+        for n in range(200)
+    ]
     path.write_text("\n".join(json.dumps(line) for line in lines) + "\n\n", encoding="utf-8")
     return path
 
@@ -52,7 +63,9 @@ def test_the_best_passage_comes_first(index: Index) -> None:
     assert index.size == 206
     for city, country in CITIES.items():
         found = index.search(f"What is the capital of {country}?", 3)
-        assert found[0] == Passage(city.lower(), city, f"{city} is the capital of {country}.", found[0].score)
+        assert found[0] == Passage(
+            city.lower(), city, f"{city} is the capital of {country}.", found[0].score
+        )
         assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
 
 
@@ -103,7 +116,9 @@ def test_an_index_built_anew_is_read_anew(tmp_path: Path) -> None:
 
 def test_a_folder_is_cut_into_passages(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    (tmp_path / "a.md").write_text("one two three\n\nfour five\n\n" + " ".join(f"w{n}" for n in range(25)))
+    (tmp_path / "a.md").write_text(
+        "one two three\n\nfour five\n\n" + " ".join(f"w{n}" for n in range(25))
+    )
     (tmp_path / "sub" / "b.txt").write_bytes(b"caf\xe9 not utf-8")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     passages = list(read_corpus(tmp_path, words=10))
@@ -145,7 +160,10 @@ def test_wrong_places_are_refused(tmp_path: Path) -> None:
         SearchTool()
 
 
-PASSAGES = [Passage("a", "Alpha", "one two three four five six", 2.0), Passage("b", "Beta", "seven eight nine", 1.0)]
+PASSAGES = [
+    Passage("a", "Alpha", "one two three four five six", 2.0),
+    Passage("b", "Beta", "seven eight nine", 1.0),
+]
 
 
 @pytest.mark.parametrize("most", [1, 3, 4, 7, 8, 9, 12, 13, 20])
@@ -163,12 +181,18 @@ def test_what_is_shown_keeps_its_token_budget(most: int) -> None:
 
 def test_the_command_builds_an_index(corpus: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gem_core", "index", corpus, tmp_path / "out"]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=120)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=120
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "206 passages" in done.stdout
     assert Index.open(tmp_path / "out").search("capital of Austria")[0].title == "Vienna"
     done = subprocess.run(
-        [*command[:-2], tmp_path / "no", "x"], capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=120
+        [*command[:-2], tmp_path / "no", "x"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+        timeout=120,
     )
     assert done.returncode == 2
     assert "there is no corpus at" in done.stderr

@@ -28,7 +28,11 @@ class Echo(Tool):
     """Says what it is given; fails, breaks or takes its time on request; counts the calls of an episode."""
 
     main_argument, example = "text", "hello"
-    parameters: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+    }
 
     def __init__(self, name: str = "echo") -> None:
         self.name, self.description = name, f"Says it as {name}."
@@ -39,12 +43,16 @@ class Echo(Tool):
             raise ToolError("the echo is broken")
         if text.startswith("sleep"):
             time.sleep(float(text[5:]))
-        return ToolResult(f"{self.name} {text} {count}", error=text == "fail", state=count, info={"count": count})
+        return ToolResult(
+            f"{self.name} {text} {count}", error=text == "fail", state=count, info={"count": count}
+        )
 
 
 class AsyncEcho(Echo):
     async def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:  # type: ignore[override]
-        await asyncio.sleep(float(arguments["text"][5:]) if arguments["text"].startswith("sleep") else 0)
+        await asyncio.sleep(
+            float(arguments["text"][5:]) if arguments["text"].startswith("sleep") else 0
+        )
         return ToolResult(f"{self.name} {arguments['text']}")
 
 
@@ -60,8 +68,15 @@ def test_a_tool_turn_is_a_turn_that_the_environment_does_not_see() -> None:
     observation, reward, terminated, truncated, info = env.step("Hm. <echo>hi</echo>")
     assert (observation, terminated, truncated) == ("echo hi 1", False, False)
     assert reward == pytest.approx(0.3)
-    assert (info["role"], info["use_tool"], info["parsed_action"], info["tool_error"]) == ("tool", True, "hi", False)
-    assert info["tool_calls"] == [{"name": "echo", "id": "", "error": False, "outage": False, "count": 1}]
+    assert (info["role"], info["use_tool"], info["parsed_action"], info["tool_error"]) == (
+        "tool",
+        True,
+        "hi",
+        False,
+    )
+    assert info["tool_calls"] == [
+        {"name": "echo", "id": "", "error": False, "outage": False, "count": 1}
+    ]
     observation, reward, *_, info = env.step("<echo>fail</echo>")
     assert (observation, info["tool_error"]) == ("echo fail 2", True)
     assert reward == pytest.approx(-0.4)
@@ -69,16 +84,27 @@ def test_a_tool_turn_is_a_turn_that_the_environment_does_not_see() -> None:
     observation, reward, terminated, _, info = env.step("4")
     assert (observation, reward, terminated) == ("Right.", 1.0, True)
     assert "role" not in info
-    assert (info["use_tool"], info["tool_uses"], info["tool_successes"], info["tool_errors"]) == (False, 2, 1, 1)
+    assert (info["use_tool"], info["tool_uses"], info["tool_successes"], info["tool_errors"]) == (
+        False,
+        2,
+        1,
+        1,
+    )
 
 
 def test_no_result_is_lost_when_one_of_several_tools_fails() -> None:
     env = quiz(tools=[Echo("one"), Echo("two")], success_reward=1.0, error_reward=-0.25)
     env.reset(seed=1)
-    observation, reward, _, _, info = env.step("<one>fail</one> <two>b</two> <three>c</three> <one>d</one>")
+    observation, reward, _, _, info = env.step(
+        "<one>fail</one> <two>b</two> <three>c</three> <one>d</one>"
+    )
     assert observation == "[one]\none fail 1\n[two]\ntwo b 1\n[one]\none d 2"
     assert reward == 1.75
-    assert [(c["name"], c["error"]) for c in info["tool_calls"]] == [("one", True), ("two", False), ("one", False)]
+    assert [(c["name"], c["error"]) for c in info["tool_calls"]] == [
+        ("one", True),
+        ("two", False),
+        ("one", False),
+    ]
     assert env.unwrapped.turn == 0
 
 
@@ -88,14 +114,26 @@ def test_the_budget_ends_in_a_clear_message_and_then_in_the_end() -> None:
     assert "You may make 2 tool calls in all." in info["system"]
     assert "last of" not in env.step("<echo>a</echo>")[0]
     observation, reward, *_ = env.step("<echo>b</echo><echo>c</echo>")
-    assert observation == "[echo]\necho b 2\nNo tool calls are left: all 2 were made, and this was not run. Answer without tools."
+    assert (
+        observation
+        == "[echo]\necho b 2\nNo tool calls are left: all 2 were made, and this was not run. Answer without tools."
+    )
     assert reward == 0.0  # one use, one refusal
     observation, reward, terminated, truncated, info = env.step("<echo>d</echo>")
-    assert (reward, terminated, truncated, info["success"], info["tool_uses"]) == (-1.0, False, True, False, 2)
+    assert (reward, terminated, truncated, info["success"], info["tool_uses"]) == (
+        -1.0,
+        False,
+        True,
+        False,
+        2,
+    )
     assert observation.endswith("Answer without tools.\nThe episode ends here.")
     env.reset(seed=1)
     env.step("<echo>a</echo>")
-    assert env.step("<echo>b</echo>")[0] == "echo b 2\nThat was the last of 2 tool calls. Answer without tools now."
+    assert (
+        env.step("<echo>b</echo>")[0]
+        == "echo b 2\nThat was the last of 2 tool calls. Answer without tools now."
+    )
     assert env.step("4")[1] == 1.0
 
 
@@ -103,9 +141,15 @@ def test_a_wrong_call_is_answered_not_passed_on() -> None:
     env = quiz(style="json")
     env.reset(seed=1)
     for text, said in [
-        ('<tool_call>{"name": "ehco"}</tool_call>', "There is no tool 'ehco'. The tools are: echo."),
+        (
+            '<tool_call>{"name": "ehco"}</tool_call>',
+            "There is no tool 'ehco'. The tools are: echo.",
+        ),
         ('<tool_call>{"name": "echo"}</tool_call>', "echo needs the argument(s) text."),
-        ('<tool_call>{"name": "echo", "arguments": {"text": 1}}</tool_call>', "text of echo must be string, not 1."),
+        (
+            '<tool_call>{"name": "echo", "arguments": {"text": 1}}</tool_call>',
+            "text of echo must be string, not 1.",
+        ),
         ("<tool_call>echo</tool_call>", "no JSON object"),
     ]:
         observation, *_, info = env.step(text)
@@ -117,8 +161,13 @@ def test_a_wrong_call_is_answered_not_passed_on() -> None:
 def test_the_environments_own_function_call_goes_to_the_environment() -> None:
     env = ToolWrapper(ToolCall(Quiz()), [Echo()], style="json")
     env.reset(seed=1)
-    assert env.step('<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>')[0] == "echo a 1"
-    assert env.step('<tool_call>{"name": "act", "arguments": {"action": "4"}}</tool_call>')[1] == 1.0
+    assert (
+        env.step('<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>')[0]
+        == "echo a 1"
+    )
+    assert (
+        env.step('<tool_call>{"name": "act", "arguments": {"action": "4"}}</tool_call>')[1] == 1.0
+    )
 
 
 def test_a_spawned_wrapper_shares_the_tools_and_counts_for_itself() -> None:
@@ -141,7 +190,9 @@ def test_a_reset_forgets_the_episode_before() -> None:
 
 
 def test_a_broken_tool_makes_the_episode_failed_or_tells_the_model() -> None:
-    player = ScriptedPlayer(lambda env, observation: "<echo>break</echo>" if "?" in observation else "4")
+    player = ScriptedPlayer(
+        lambda env, observation: "<echo>break</echo>" if "?" in observation else "4"
+    )
     episode = run_episode(quiz(), player, seed=1)
     assert episode.stop is StopReason.ENV_ERROR
     assert "the echo is broken" in str(episode.failure)
@@ -155,7 +206,11 @@ def test_calls_of_many_episodes_run_side_by_side_with_deadlines(tool: Tool) -> N
     def act(env: Env, observation: str) -> str:
         return f"<echo>sleep{30 if env.seed == 7 else 0.2}</echo>" if "?" in observation else "4"
 
-    engine = Rollout(ScriptedPlayer(act), make_env=lambda task: ToolWrapper(Quiz(), [tool], deadline=1.0), concurrency=32)
+    engine = Rollout(
+        ScriptedPlayer(act),
+        make_env=lambda task: ToolWrapper(Quiz(), [tool], deadline=1.0),
+        concurrency=32,
+    )
     began = time.monotonic()
     episodes = engine.run_batch([Task("quiz", seed) for seed in range(32)])
     assert time.monotonic() - began < 5.0  # 6.2 s one after another, 30 s without the deadline
@@ -235,11 +290,20 @@ def registered() -> Any:
 
 @pytest.mark.usefixtures("registered")
 def test_registered_tools_are_wrappers_that_share_one_budget() -> None:
-    env = make("game:GuessTheNumber-v0-easy", wrappers=["react", "echo(max_uses=2)", "shout", "concat_chat"])
+    env = make(
+        "game:GuessTheNumber-v0-easy",
+        wrappers=["react", "echo(max_uses=2)", "shout", "concat_chat"],
+    )
     _, info = env.reset(seed=1)
     assert "Thought: your reasoning" in info["system"]
-    assert info["system"].index("Action:") < info["system"].index("<echo>") < info["system"].index("<shout>")
-    assert env.step("<shout>a</shout><echo>b</echo>")[0].endswith("That was the last of 2 tool calls. Answer without tools now.")
+    assert (
+        info["system"].index("Action:")
+        < info["system"].index("<echo>")
+        < info["system"].index("<shout>")
+    )
+    assert env.step("<shout>a</shout><echo>b</echo>")[0].endswith(
+        "That was the last of 2 tool calls. Answer without tools now."
+    )
     assert env.step("Action: 5")[4]["parsed_action"] == "5"
     assert wrappers.get("echo").kind == "tool"
     with pytest.raises(ConfigError, match="max_uses=2 and max_uses=3"):
@@ -279,6 +343,12 @@ def test_a_plugin_adds_tools() -> None:
 def test_tool_turns_count_against_the_engines_horizon() -> None:
     player = ScriptedPlayer(lambda env, observation: "<echo>again</echo>")
     episode = run_episode(Boxed(Quiz()), player, seed=1, limits=Limits(max_turns=3))
-    assert episode.stop is StopReason.TERMINATED  # without the wrapper it is an answer without a box
+    assert (
+        episode.stop is StopReason.TERMINATED
+    )  # without the wrapper it is an answer without a box
     episode = run_episode(quiz(max_uses=None), player, seed=1, limits=Limits(max_turns=3))
-    assert (episode.stop, len(episode.turns), episode.total_reward) == (StopReason.TURN_LIMIT, 3, 0.0)
+    assert (episode.stop, len(episode.turns), episode.total_reward) == (
+        StopReason.TURN_LIMIT,
+        3,
+        0.0,
+    )

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from project import ROOT
 
-ADAPTERS = {name: ROOT / "adapters" / f"gem_{name}" for name in ("oat", "openrlhf", "rl2", "trl", "verl")}
+ADAPTERS = {
+    name: ROOT / "adapters" / f"gem_{name}" for name in ("oat", "openrlhf", "rl2", "trl", "verl")
+}
 ADAPTERS["toy"] = ROOT / "examples" / "adapter_template" / "gem_toy"
 
 NAMES = {
@@ -23,9 +25,26 @@ NAMES = {
 }
 """The files of an adapter, and what each defines at its top level, in this order."""
 
-FACTS = ["name", "package", "distribution", "import_name", "extra", "versions", "python", "platforms", "needs", "install"]
+FACTS = [
+    "name",
+    "package",
+    "distribution",
+    "import_name",
+    "extra",
+    "versions",
+    "python",
+    "platforms",
+    "needs",
+    "install",
+]
 FACTS += ["capabilities", "status", "summary"]
-HEADINGS = ["Install", "Use", "Where {trainer} calls gem", "Limits and rejected settings", "Measured"]
+HEADINGS = [
+    "Install",
+    "Use",
+    "Where {trainer} calls gem",
+    "Limits and rejected settings",
+    "Measured",
+]
 
 
 @pytest.fixture(params=ADAPTERS, ids=str)
@@ -51,8 +70,17 @@ def top_level(module: ast.Module, name: str) -> ast.AST:
 
 def imported(module: ast.Module) -> set[str]:
     """The top-level packages that a module imports anywhere."""
-    names = [alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in ast.walk(module) if isinstance(node, ast.ImportFrom) and not node.level]
+    names = [
+        alias.name
+        for node in ast.walk(module)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
+    names += [
+        node.module or ""
+        for node in ast.walk(module)
+        if isinstance(node, ast.ImportFrom) and not node.level
+    ]
     return {name.partition(".")[0] for name in names}
 
 
@@ -72,10 +100,13 @@ def test_a_module_lists_what_it_offers_in_order(adapter: Path, file: str) -> Non
     (listed,) = [
         ast.literal_eval(node.value)
         for node in parse(adapter / file).body
-        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == ["__all__"]
+        if isinstance(node, ast.Assign)
+        and [getattr(t, "id", "") for t in node.targets] == ["__all__"]
     ]
     # capitals first, as ruff sorts them: constants, classes, functions
-    assert listed == sorted(listed, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    assert listed == sorted(
+        listed, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
+    )
     expected = [name for name in NAMES[file] if name != "__getattr__"]
     assert set(expected) <= set(listed)
 
@@ -85,12 +116,17 @@ def test_the_declaration_states_the_same_facts_in_the_same_order(adapter: Path) 
     (declared,) = [
         node.value
         for node in module.body
-        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == ["ADAPTER"]
+        if isinstance(node, ast.Assign)
+        and [getattr(t, "id", "") for t in node.targets] == ["ADAPTER"]
     ]
     assert isinstance(declared, ast.Call) and ast.unparse(declared.func) == "Adapter"
     assert [keyword.arg for keyword in declared.keywords] == FACTS
     assert "lazy_exports(ADAPTER, {" in ast.unparse(module)
-    exported = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    exported = {
+        node.value
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     assert {"GemConfig", "train"} <= exported
 
 
@@ -102,14 +138,20 @@ def test_the_config_is_data_with_a_task_for_each_prompt(adapter: Path) -> None:
     assert "task_of" in {node.name for node in config.body if isinstance(node, ast.FunctionDef)}
     own = adapter.name
     inside = {node.module for node in ast.walk(module) if isinstance(node, ast.ImportFrom)}
-    assert not inside & {f"{own}.rollout", f"{own}.trainer", f"{own}.conformance"}, "an import cycle, or work in a data class"
+    assert not inside & {f"{own}.rollout", f"{own}.trainer", f"{own}.conformance"}, (
+        "an import cycle, or work in a data class"
+    )
 
 
 def test_settings_are_rejected_all_at_once(adapter: Path) -> None:
     check = top_level(parse(adapter / "config.py"), "check_settings")
     assert isinstance(check, ast.FunctionDef)
     assert [argument.arg for argument in check.args.args][:2] == ["settings", "config"]
-    calls = [node for node in ast.walk(check) if isinstance(node, ast.Call) and ast.unparse(node.func) == "reject"]
+    calls = [
+        node
+        for node in ast.walk(check)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "reject"
+    ]
     assert len(calls) == 1
 
 
@@ -130,8 +172,12 @@ def test_every_batch_is_checked(adapter: Path) -> None:
 
 
 def test_the_harness_is_one_of_the_kit(adapter: Path) -> None:
-    classes = [node for node in parse(adapter / "conformance.py").body if isinstance(node, ast.ClassDef)]
-    harnesses = [node for node in classes if "Harness" in [ast.unparse(base) for base in node.bases]]
+    classes = [
+        node for node in parse(adapter / "conformance.py").body if isinstance(node, ast.ClassDef)
+    ]
+    harnesses = [
+        node for node in classes if "Harness" in [ast.unparse(base) for base in node.bases]
+    ]
     assert len(harnesses) == 1 and harnesses[0].name.endswith("Harness")
 
 
@@ -139,11 +185,17 @@ def test_an_adapter_imports_the_core_and_its_trainer_alone(adapter: Path) -> Non
     others = {path.name for path in ADAPTERS.values()} - {adapter.name}
     for path in adapter.rglob("*.py"):
         gems = {name for name in imported(parse(path)) if name.startswith("gem_")}
-        assert gems <= {"gem_core", adapter.name}, f"{path.name} imports {sorted(gems & others) or sorted(gems)}"
+        assert gems <= {"gem_core", adapter.name}, (
+            f"{path.name} imports {sorted(gems & others) or sorted(gems)}"
+        )
 
 
 def test_the_readme_has_the_shared_headings(adapter: Path) -> None:
-    text = re.sub(r"```.*?```", "", (adapter / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(
+        r"```.*?```", "", (adapter / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     (title,) = re.findall(r"^# gem for (.+)$", text, flags=re.MULTILINE)
     headings = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
-    assert headings == [heading.format(trainer=title) for heading in HEADINGS], "further ones are of level 3"
+    assert headings == [heading.format(trainer=title) for heading in HEADINGS], (
+        "further ones are of level 3"
+    )

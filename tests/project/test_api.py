@@ -16,7 +16,20 @@ import pytest
 from project import SOURCES
 
 PACKAGES = ("gem_core", "gem_envs", "gem_eval", "gem_execution", "gem_tools")
-HEAVY = ("torch", "numpy", "transformers", "httpx", "ray", "gymnasium", "verl", "trl", "openrlhf", "oat", "RL2", "vllm")
+HEAVY = (
+    "torch",
+    "numpy",
+    "transformers",
+    "httpx",
+    "ray",
+    "gymnasium",
+    "verl",
+    "trl",
+    "openrlhf",
+    "oat",
+    "RL2",
+    "vllm",
+)
 PROGRAMS = ("gem_core.__main__", "gem_tools.sandbox.worker")
 """Run, not imported: they have no public names."""
 EXTRAS = {"gem_envs.gymnasium.to_gymnasium": "gymnasium", "gem_execution.ray_hosts": "ray"}
@@ -27,7 +40,10 @@ def modules() -> list[str]:
     """All modules, without those whose extra is missing here."""
     names = list(PACKAGES)
     for package in PACKAGES:
-        names += [m.name for m in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")]
+        names += [
+            m.name
+            for m in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")
+        ]
     missing = [name for name, needed in EXTRAS.items() if importlib.util.find_spec(needed) is None]
     return sorted(set(names) - set(PROGRAMS) - set(missing))
 
@@ -38,7 +54,11 @@ MODULES = modules()
 def own_names(module: ModuleType) -> list[str]:
     """The public classes and functions that a module itself defines."""
     defined = [n for n, v in vars(module).items() if inspect.isclass(v) or inspect.isfunction(v)]
-    return [n for n in defined if not n.startswith("_") and vars(module)[n].__module__ == module.__name__]
+    return [
+        n
+        for n in defined
+        if not n.startswith("_") and vars(module)[n].__module__ == module.__name__
+    ]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -63,20 +83,29 @@ def test_everything_public_is_documented(name: str) -> None:
     module = importlib.import_module(name)
     for public in getattr(module, "__all__", ()):
         value = vars(module).get(public)  # lazy names are tested in the modules that define them
-        if not (inspect.isclass(value) or inspect.isfunction(value)) or not value.__module__.startswith(PACKAGES):
+        if not (
+            inspect.isclass(value) or inspect.isfunction(value)
+        ) or not value.__module__.startswith(PACKAGES):
             continue
         assert (value.__doc__ or "").strip(), f"{name}.{public} has no docstring"
         described = inspect.isclass(value) and not getattr(value, "_is_protocol", False)
         for method_name, method in vars(value).items() if described else ():
             if method_name.startswith("_") or not inspect.isfunction(method):
                 continue
-            documented = any((getattr(vars(base).get(method_name), "__doc__", None) or "").strip() for base in value.__mro__)
-            assert documented, f"{name}.{public}.{method_name} has no docstring, and neither has what it overrides"
+            documented = any(
+                (getattr(vars(base).get(method_name), "__doc__", None) or "").strip()
+                for base in value.__mro__
+            )
+            assert documented, (
+                f"{name}.{public}.{method_name} has no docstring, and neither has what it overrides"
+            )
 
 
 def test_the_modules_with_extras_exist() -> None:
     for name in EXTRAS:
-        assert importlib.util.find_spec(name) is not None, f"EXTRAS names {name}, which is not there"
+        assert importlib.util.find_spec(name) is not None, (
+            f"EXTRAS names {name}, which is not there"
+        )
 
 
 def test_importing_the_core_imports_nothing_heavy() -> None:
@@ -92,7 +121,9 @@ run_batch(tasks_for("game:GuessTheNumber-v0", range(2)), RandomPlayer())
 print([m for m in {HEAVY!r} if m in sys.modules])
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(SOURCES)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip().splitlines()[-1:] == ["[]"], done.stderr
 
 
@@ -104,13 +135,20 @@ def test_the_errors_are_one_tree_drawn_in_its_docstring() -> None:
         kind = getattr(errors, name)
         assert issubclass(kind, errors.GemError)
         assert name in errors.__doc__
-        bases = [b.__name__ for b in kind.__bases__ if b.__module__ == "builtins" and b is not Exception]
+        bases = [
+            b.__name__ for b in kind.__bases__ if b.__module__ == "builtins" and b is not Exception
+        ]
         if bases:
-            assert any(f"{name} ({base})" in errors.__doc__ for base in bases), f"{name} is drawn without its built-in {bases}"
+            assert any(f"{name} ({base})" in errors.__doc__ for base in bases), (
+                f"{name} is drawn without its built-in {bases}"
+            )
 
 
 def test_errors_travel_between_processes() -> None:
     from gem_core.errors import MissingDependencyError, UnknownNameError
 
-    for error in (UnknownNameError("wrapper", "conct", ("concat",), "hint"), MissingDependencyError("x", "y", "z")):
+    for error in (
+        UnknownNameError("wrapper", "conct", ("concat",), "hint"),
+        MissingDependencyError("x", "y", "z"),
+    ):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)

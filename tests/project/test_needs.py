@@ -16,7 +16,9 @@ CONFTEST = ROOT / "tests" / "conftest.py"
 @pytest.fixture
 def tests(tmp_path: Path) -> Path:
     """A folder of tests, of which gem_x/deep needs a package that nobody has, in its conftest too."""
-    text = CONFTEST.read_text().replace("NEEDS = {", 'NEEDS = {\n    "gem_x/deep": ("no_such_package",),', 1)
+    text = CONFTEST.read_text().replace(
+        "NEEDS = {", 'NEEDS = {\n    "gem_x/deep": ("no_such_package",),', 1
+    )
     (tmp_path / "conftest.py").write_text(text)
     deep = tmp_path / "gem_x" / "deep"
     deep.mkdir(parents=True)
@@ -27,20 +29,32 @@ def tests(tmp_path: Path) -> Path:
 
 
 def collected(tests: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--collect-only",
+        *arguments,
+    ]
     env = clean_env(PYTHONPATH=str(SUPPORT))
     return subprocess.run(command, cwd=tests, env=env, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize("arguments", [(), (".",), ("gem_x",), ("gem_x/test_light.py",)], ids=str)
-def test_they_are_not_collected_and_the_header_names_them(tests: Path, arguments: tuple[str, ...]) -> None:
+def test_they_are_not_collected_and_the_header_names_them(
+    tests: Path, arguments: tuple[str, ...]
+) -> None:
     done = collected(tests, *arguments)
     assert done.returncode == 0, done.stdout
     assert "gem_x/deep needs no_such_package" in done.stdout
     assert "1 test collected" in done.stdout
 
 
-@pytest.mark.parametrize("argument", ["gem_x/deep", "gem_x/deep/test_deep.py", "gem_x/deep/test_deep.py::test_it"])
+@pytest.mark.parametrize(
+    "argument", ["gem_x/deep", "gem_x/deep/test_deep.py", "gem_x/deep/test_deep.py::test_it"]
+)
 def test_the_import_error_shows_if_they_are_named(tests: Path, argument: str) -> None:
     done = collected(tests, argument)
     assert done.returncode != 0
@@ -52,5 +66,9 @@ def test_every_entry_is_there() -> None:
     assert spec is not None and spec.loader is not None
     conftest = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(conftest)
-    gone = [place for place in (*conftest.NEEDS, *conftest.PROGRAMS) if not (ROOT / "tests" / place).exists()]
+    gone = [
+        place
+        for place in (*conftest.NEEDS, *conftest.PROGRAMS)
+        if not (ROOT / "tests" / place).exists()
+    ]
     assert gone == []

@@ -14,7 +14,20 @@ import pytest
 from project import ROOT, SOURCES, Installation, clean_env
 
 ADAPTERS = ("oat", "openrlhf", "rl2", "trl", "verl")
-HEAVY = ("torch", "numpy", "transformers", "trl", "verl", "openrlhf", "oat", "RL2", "ray", "vllm", "httpx", "matplotlib")
+HEAVY = (
+    "torch",
+    "numpy",
+    "transformers",
+    "trl",
+    "verl",
+    "openrlhf",
+    "oat",
+    "RL2",
+    "ray",
+    "vllm",
+    "httpx",
+    "matplotlib",
+)
 
 
 PLUGINS = ("gem_envs", "gem_eval", "gem_execution", "gem_tools")
@@ -24,12 +37,18 @@ HOMES = (ROOT, ROOT / "plugins", ROOT / "adapters")
 
 def packages_in_the_tree() -> set[str]:
     tops = [(home, top) for home in HOMES for top in home.glob("gem_*") if top.is_dir()]
-    return {".".join(p.parent.relative_to(home).parts) for home, top in tops for p in top.rglob("__init__.py")}
+    return {
+        ".".join(p.parent.relative_to(home).parts)
+        for home, top in tops
+        for p in top.rglob("__init__.py")
+    }
 
 
 def test_every_package_of_the_tree_is_in_the_wheel_and_says_that_it_is_typed(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    inside = {str(Path(name).parent).replace("/", ".") for name in names if name.endswith("/__init__.py")}
+    inside = {
+        str(Path(name).parent).replace("/", ".") for name in names if name.endswith("/__init__.py")
+    }
     assert inside == packages_in_the_tree()
     top = {package.partition(".")[0] for package in inside}
     assert top == {"gem_core", *PLUGINS, *(f"gem_{name}" for name in ADAPTERS)}
@@ -38,11 +57,17 @@ def test_every_package_of_the_tree_is_in_the_wheel_and_says_that_it_is_typed(whe
 
 def test_the_wheel_is_gem_0_2_under_apache_2(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
-    (metadata,) = (archive.read(n).decode() for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+    (metadata,) = (
+        archive.read(n).decode() for n in archive.namelist() if n.endswith(".dist-info/METADATA")
+    )
     assert "\nName: gem\n" in metadata
     assert "\nVersion: 0.2.0\n" in metadata
     assert "\nRequires-Python: >=3.10\n" in metadata
-    needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
+    needed = [
+        line
+        for line in metadata.splitlines()
+        if line.startswith("Requires-Dist: ") and "extra ==" not in line
+    ]
     assert needed == ["Requires-Dist: packaging>=22", "Requires-Dist: pluggy>=1.5"]
     assert any(n.endswith("/LICENSE") for n in archive.namelist())
 
@@ -50,7 +75,11 @@ def test_the_wheel_is_gem_0_2_under_apache_2(wheel: Path) -> None:
 def test_the_data_of_the_tree_is_in_the_wheel(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     for home, package in ((ROOT, "gem_core"), *((ROOT / "plugins", name) for name in PLUGINS)):
-        data = [p for p in (home / package).rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")]
+        data = [
+            p
+            for p in (home / package).rglob("*")
+            if p.is_file() and p.suffix not in (".py", ".pyc")
+        ]
         assert {p.relative_to(home).as_posix() for p in data} - inside == set()
         assert data
 
@@ -59,8 +88,19 @@ def test_the_sdist_can_be_tested(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {"tox.ini", "ruff.toml", "LICENSE", "tests/conftest.py", "constraints/dev.txt", ".ci/run"}
-    wanted |= {"examples/plugin_project/setup.cfg", "adapters/gem_trl/__init__.py", "plugins/gem_envs/__init__.py"}
+    wanted = {
+        "tox.ini",
+        "ruff.toml",
+        "LICENSE",
+        "tests/conftest.py",
+        "constraints/dev.txt",
+        ".ci/run",
+    }
+    wanted |= {
+        "examples/plugin_project/setup.cfg",
+        "adapters/gem_trl/__init__.py",
+        "plugins/gem_envs/__init__.py",
+    }
     wanted |= {"tests/support/project.py", "tests/gem_core/env/test_base.py"}
     assert wanted - inside == set()
 
@@ -70,7 +110,9 @@ def test_the_command_is_installed_and_knows_its_version(installed: Installation)
     assert (done.returncode, done.stdout) == (0, "gem-rl 0.2.0\n")
 
 
-def test_an_empty_environment_has_all_five_adapters_and_the_built_in_plugins(installed: Installation) -> None:
+def test_an_empty_environment_has_all_five_adapters_and_the_built_in_plugins(
+    installed: Installation,
+) -> None:
     done = installed.command("plugins", "--json")
     plugins = {p["name"]: p for p in json.loads(done.stdout)}
     assert set(ADAPTERS) <= set(plugins)
@@ -102,7 +144,9 @@ def test_nothing_heavy_is_imported(program: str, tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text("")
     code = f"import sys; sys.path[:0] = {[str(tmp_path), *SOURCES]!r}\n{program}\n"
     code += f"print('HEAVY', sorted(set({HEAVY!r}) & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_env(), timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=clean_env(), timeout=60
+    )
     assert done.stdout.splitlines()[-1:] == ["HEAVY []"], done.stdout + done.stderr
 
 
@@ -115,4 +159,6 @@ def test_every_extra_that_names_a_framework_has_constraints() -> None:
         lines = (ROOT / "constraints" / f"{name}.txt").read_text().splitlines()
         pins = [line for line in lines if line and not line.startswith("#")]
         assert pins, name
-        assert [pin for pin in pins if "  # " not in pin] == [], f"a pin without a reason in {name}.txt"
+        assert [pin for pin in pins if "  # " not in pin] == [], (
+            f"a pin without a reason in {name}.txt"
+        )

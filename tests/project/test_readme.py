@@ -17,7 +17,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def blocks_with(word: str) -> list[str]:
-    found = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if word in block]
+    found = [
+        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if word in block
+    ]
     assert found, f"no Python in the README has {word!r}"
     return found
 
@@ -26,7 +28,9 @@ def test_the_python_that_plays() -> None:
     names: dict[str, Any] = {}
     exec(blocks_with("gem_core.make")[0], names)
     assert len(names["episodes"]) == 32
-    assert [len(numbers) for numbers in names["credit"]] == [len(episode.turns) for episode in names["episodes"]]
+    assert [len(numbers) for numbers in names["credit"]] == [
+        len(episode.turns) for episode in names["episodes"]
+    ]
 
 
 def test_the_environment_it_shows_can_be_played() -> None:
@@ -38,7 +42,9 @@ def test_the_environment_it_shows_can_be_played() -> None:
 
 
 @pytest.mark.parametrize("line", re.findall(r"^    (gem-rl .*)$", README, re.MULTILINE))
-def test_the_commands_it_shows(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_it_shows(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("builtins.input", lambda prompt: "5")
     assert main(shlex.split(line)[1:]) == 0
     assert capsys.readouterr().out
@@ -50,7 +56,9 @@ def test_the_commands_that_evaluate_and_look(
     """In their order, but for the one that needs a server and the one that needs runs to draw."""
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```sh\n(gem-rl eval.*?)```", README, re.DOTALL)
-    lines = [line for line in block.splitlines() if "--server" not in line and "gem-rl plot" not in line]
+    lines = [
+        line for line in block.splitlines() if "--server" not in line and "gem-rl plot" not in line
+    ]
     assert len(lines) == 4
     for line in lines:
         assert main(shlex.split(line)[1:]) == 0, line
@@ -58,6 +66,8 @@ def test_the_commands_that_evaluate_and_look(
 
 
 def test_the_test_command_is_what_ci_runs() -> None:
-    command = "python3.11 -m venv .venv && .venv/bin/pip install tox && .venv/bin/tox run-parallel -p 2"
+    command = (
+        "python3.11 -m venv .venv && .venv/bin/pip install tox && .venv/bin/tox run-parallel -p 2"
+    )
     assert f"\n    {command}\n" in README
     assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text()

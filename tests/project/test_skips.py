@@ -32,8 +32,21 @@ def outcome(folder: Path, reason: str, **variables: str) -> subprocess.Completed
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (folder / "test_some.py").write_text(IN_A_TEST.replace("REASON", reason))
     (folder / "test_whole.py").write_text(A_WHOLE_MODULE.replace("REASON", reason))
-    env = {k: v for k, v in clean_env().items() if k != "CI"} | {"PYTHONPATH": str(SUPPORT)} | variables
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rs", "--continue-on-collection-errors"]
+    env = (
+        {k: v for k, v in clean_env().items() if k != "CI"}
+        | {"PYTHONPATH": str(SUPPORT)}
+        | variables
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-rs",
+        "--continue-on-collection-errors",
+    ]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
 
 
@@ -41,7 +54,9 @@ def test_a_skip_is_a_failure_in_ci(tmp_path: Path) -> None:
     done = outcome(tmp_path, "the moon is full", CI="true")
     assert done.returncode == 1
     assert "1 failed, 1 xfailed, 2 errors in" in done.stdout
-    assert done.stdout.count("skipped where CI is set: the moon is full. Install what it needs") >= 3
+    assert (
+        done.stdout.count("skipped where CI is set: the moon is full. Install what it needs") >= 3
+    )
 
 
 def test_a_skip_is_a_skip_elsewhere(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from gem_envs.agentgym.babyai import BabyAI
 
 __all__ = ["SEEDS", "expert_for"]
 
-SEEDS = {"OpenDoorsOrderN4Debug": 3, "GoToImpUnlock": 2, "UnblockPickup": 1, "Unlock": 2, "SynthSeq": 1, "PutNextS7N4Carrying": 0}
+SEEDS = {
+    "OpenDoorsOrderN4Debug": 3,
+    "GoToImpUnlock": 2,
+    "UnblockPickup": 1,
+    "Unlock": 2,
+    "SynthSeq": 1,
+    "PutNextS7N4Carrying": 0,
+}
 """Where another seed than 1: the bot loses, or thinks for ever, on some of the first maps."""
 _WORDS = {
     Actions.left: "turn left",

@@ -24,7 +24,9 @@ KINDS = ("ChaosInline", "ChaosThread", "ChaosAsync", "ChaosProcess")
 
 def tasks() -> list[Task]:
     """One in 25 lives in a process of its own, which costs a second to start on a busy machine."""
-    return [Task(f"chaos:{KINDS[3] if i % 25 == 0 else KINDS[i % 3]}", seed=i) for i in range(EPISODES)]
+    return [
+        Task(f"chaos:{KINDS[3] if i % 25 == 0 else KINDS[i % 3]}", seed=i) for i in range(EPISODES)
+    ]
 
 
 class HTTPPolicy:
@@ -38,7 +40,11 @@ class HTTPPolicy:
         body = json.dumps({"prompt": self.tokenizer.decode(prompt_ids)}).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
-            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            writer.write(
+                b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+                % len(body)
+                + body
+            )
             head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
         finally:
             writer.close()
@@ -52,10 +58,17 @@ def main(port: int, path: str) -> None:
     for kind in KINDS:
         register(f"chaos:{kind}", f"misbehaving:{kind}")
     limits = Limits(step_deadline=6.0, generate_deadline=60.0, retries=1)
-    engine = Rollout(HTTPPolicy(port), Renderer(ByteTokenizer()), limits=limits, concurrency=CONCURRENCY)
+    engine = Rollout(
+        HTTPPolicy(port), Renderer(ByteTokenizer()), limits=limits, concurrency=CONCURRENCY
+    )
     with RecordWriter(path) as record:
         episodes = engine.run_batch(tasks(), record.write)
-    sys.stdout.write(json.dumps({"episodes": len(episodes), "abandoned": engine.threads.abandoned, "at": time.time()}) + "\n")
+    sys.stdout.write(
+        json.dumps(
+            {"episodes": len(episodes), "abandoned": engine.threads.abandoned, "at": time.time()}
+        )
+        + "\n"
+    )
     sys.stdout.flush()
 
 

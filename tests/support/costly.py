@@ -12,4 +12,7 @@ __all__ = ["few_of"]
 
 def few_of(cases: Sequence[str], count: int) -> list[Any]:
     """All cases as parameters of a test, those after the first `count` marked slow."""
-    return [pytest.param(case, marks=[pytest.mark.slow] if i >= count else []) for i, case in enumerate(cases)]
+    return [
+        pytest.param(case, marks=[pytest.mark.slow] if i >= count else [])
+        for i, case in enumerate(cases)
+    ]

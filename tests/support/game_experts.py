@@ -22,7 +22,9 @@ def expert_for(id: str) -> Callable[[Any], Iterator[str]]:
     return EXPERTS[name.replace("TowerofHanoi", "TowerOfHanoi")]
 
 
-def play(env: Env, seed: int, expert: Callable[[Any], Iterator[str]] | None = None) -> tuple[list[float], dict[str, Any], bool]:
+def play(
+    env: Env, seed: int, expert: Callable[[Any], Iterator[str]] | None = None
+) -> tuple[list[float], dict[str, Any], bool]:
     r"""One episode, boxed, by an expert or at random: the rewards, the last info, and whether the turn limit cut it."""
     env.reset(seed=seed)
     actions = expert(env.unwrapped) if expert else None

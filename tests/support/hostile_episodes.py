@@ -31,7 +31,12 @@ def hostile_episodes() -> list[Episode]:
         restarted=True,
         action_ids=(4, 5, 6, 7),
         logprobs=(-0.01, -0.5, -2.0, -9.0),
-        info={"use_tool": True, "tool_calls": [{"name": text, "error": True}], "tool_error": True, text: text},
+        info={
+            "use_tool": True,
+            "tool_calls": [{"name": text, "error": True}],
+            "tool_error": True,
+            text: text,
+        },
     )
     answer = Turn(
         (Message("tool", text),),
@@ -45,6 +50,18 @@ def hostile_episodes() -> list[Episode]:
     )
     done = {"success": True, text: [text]}
     return [
-        Episode(f"test:{HOSTILE[0]}", 3, (call, answer), StopReason.TERMINATED, {text: text}, text, "", text, done),
-        Episode(HOSTILE[1], 4, (call,), StopReason.ENV_ERROR, failure=Failure(text, text, text, text)),
+        Episode(
+            f"test:{HOSTILE[0]}",
+            3,
+            (call, answer),
+            StopReason.TERMINATED,
+            {text: text},
+            text,
+            "",
+            text,
+            done,
+        ),
+        Episode(
+            HOSTILE[1], 4, (call,), StopReason.ENV_ERROR, failure=Failure(text, text, text, text)
+        ),
     ]

@@ -33,7 +33,13 @@ class Counter(Env):
     def on_step(self, action: str) -> StepResult:
         self.misbehave(action)
         self.count += 1
-        return f"{action} {self.count} {self.rng.randrange(100)}", 1.0, self.count >= self.length, False, {"pid": os.getpid()}
+        return (
+            f"{action} {self.count} {self.rng.randrange(100)}",
+            1.0,
+            self.count >= self.length,
+            False,
+            {"pid": os.getpid()},
+        )
 
     def misbehave(self, action: str) -> None:
         if self.seconds:
@@ -57,7 +63,13 @@ class Awaited(Counter):
     async def on_step(self, action: str) -> StepResult:  # type: ignore[override]
         await asyncio.sleep(self.seconds)
         self.count += 1
-        return f"{action} {self.count} {self.rng.randrange(100)}", 1.0, self.count >= self.length, False, {}
+        return (
+            f"{action} {self.count} {self.rng.randrange(100)}",
+            1.0,
+            self.count >= self.length,
+            False,
+            {},
+        )
 
 
 class Misbehaving(Counter):
@@ -76,7 +88,9 @@ class Misbehaving(Counter):
         if action == "segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
         if action == "child":
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", "gem-test-grandchild"])
+            subprocess.Popen(
+                [sys.executable, "-c", "import time; time.sleep(3600)", "gem-test-grandchild"]
+            )
             time.sleep(3600)
 
     def on_step(self, action: str) -> StepResult:

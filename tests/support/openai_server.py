@@ -63,9 +63,14 @@ class Handler(BaseHTTPRequestHandler):
         elif kind == "broken":
             self.answer(500, None)
         elif self.key and self.headers.get("Authorization") != f"Bearer {self.key}":
-            self.answer(401, {"error": {"message": f"wrong key: {self.headers.get('Authorization')}"}})
+            self.answer(
+                401, {"error": {"message": f"wrong key: {self.headers.get('Authorization')}"}}
+            )
         elif body["model"] == "unknown":
-            self.answer(404, {"object": "error", "message": "The model `unknown` does not exist.", "code": 404})
+            self.answer(
+                404,
+                {"object": "error", "message": "The model `unknown` does not exist.", "code": 404},
+            )
         elif body["model"] == "garbage":
             self.answer(200, None)
         elif self.path == "/v1/completions":
@@ -73,21 +78,43 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/chat/completions":
             ids, _, reason = sampled(body["messages"], body)
             content = bytes(i for i in ids if i < 256).decode()
-            message = {"role": "assistant", "content": content if body["model"] != "silent" else None}
-            self.answer(200, {"choices": [{"index": 0, "message": message, "finish_reason": reason}]})
+            message = {
+                "role": "assistant",
+                "content": content if body["model"] != "silent" else None,
+            }
+            self.answer(
+                200, {"choices": [{"index": 0, "message": message, "finish_reason": reason}]}
+            )
         else:
             self.answer(404, {"detail": "Not Found"})
 
     def completion(self, body: dict[str, Any]) -> dict[str, Any]:
         ids, logprobs, reason = sampled(body["prompt"], body)
         text = bytes(i for i in ids if i < 256).decode()
-        choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": reason, "logprobs": None}
-        if body["model"] in ("vllm", "older", "truncating", "aborting") and body.get("logprobs") is not None:
-            tokens = [f"token_id:{i}" if body.get("return_tokens_as_token_ids") else chr(i) for i in ids]
-            choice["logprobs"] = {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": None, "text_offset": []}
+        choice: dict[str, Any] = {
+            "index": 0,
+            "text": text,
+            "finish_reason": reason,
+            "logprobs": None,
+        }
+        if (
+            body["model"] in ("vllm", "older", "truncating", "aborting")
+            and body.get("logprobs") is not None
+        ):
+            tokens = [
+                f"token_id:{i}" if body.get("return_tokens_as_token_ids") else chr(i) for i in ids
+            ]
+            choice["logprobs"] = {
+                "tokens": tokens,
+                "token_logprobs": logprobs,
+                "top_logprobs": None,
+                "text_offset": [],
+            }
         if body["model"] in ("vllm", "truncating", "aborting") and body.get("return_token_ids"):
             choice["token_ids"] = ids
-            choice["prompt_token_ids"] = body["prompt"][1:] if body["model"] == "truncating" else body["prompt"]
+            choice["prompt_token_ids"] = (
+                body["prompt"][1:] if body["model"] == "truncating" else body["prompt"]
+            )
         if body["model"] == "aborting":
             choice["finish_reason"] = "abort"
         return {"object": "text_completion", "choices": [choice]}

@@ -32,7 +32,9 @@ class Number(Environment[Guess, Hint, State]):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, highest: int = 100, **_: Any) -> Hint:
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, highest: int = 100, **_: Any
+    ) -> Hint:
         self.number = random.Random(seed).randint(1, highest)
         return Hint(said=f"Guess a number from 1 to {highest}.")
 
@@ -96,7 +98,9 @@ class Adder(MCPEnvironment):
 
         super().__init__(server)
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Observation:
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, **_: Any
+    ) -> Observation:
         return Observation(metadata={"ready": True})
 
     def _step_impl(self, action: Action, timeout_s: float | None = None, **_: Any) -> Observation:
@@ -107,7 +111,11 @@ class Adder(MCPEnvironment):
         return State()
 
 
-KINDS = {"number": (Number, Guess, Hint), "line": (Line, Move, Place), "tools": (Adder, CallToolAction, CallToolObservation)}
+KINDS = {
+    "number": (Number, Guess, Hint),
+    "line": (Line, Move, Place),
+    "tools": (Adder, CallToolAction, CallToolObservation),
+}
 
 if __name__ == "__main__":
     everything = FastAPI()

@@ -27,7 +27,17 @@ class Installation:
 
     def pip(self, *args: str | Path) -> None:
         """Installs into it, with the pip outside: a pip of its own would take longer to make than all the rest."""
-        run(sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-compile", *args)
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            self.python,
+            "install",
+            "--quiet",
+            "--no-compile",
+            *args,
+        )
 
     def command(self, *args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         """What `gem-rl` does in it; the exit code is the caller's business."""
@@ -37,20 +47,35 @@ class Installation:
         """What a program does in it; the exit code is the caller's business."""
         return self._run([self.python, "-c", code], env)
 
-    def _run(self, command: list[str | Path], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, command: list[str | Path], env: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         # Another folder than the checkout, whose packages would be found first.
-        return subprocess.run(command, cwd=self.folder, env=clean_env(**env), capture_output=True, text=True, timeout=120)
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=clean_env(**env),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
 
 def clean_env(**more: str) -> dict[str, str]:
     """The environment variables there are, without what would change which packages and plugins are found."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHONPATH", "GEM_", "VIRTUAL_ENV"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("PYTHONPATH", "GEM_", "VIRTUAL_ENV"))
+    }
     return {**kept, **more}
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
     """Runs a command that has to succeed; what it printed is shown where it does not."""
-    done = subprocess.run(command, cwd=cwd, env=clean_env(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=cwd, env=clean_env(), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

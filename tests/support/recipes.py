@@ -15,14 +15,33 @@ from gem_core.training.metrics_file import read_metrics
 
 __all__ = ["METRICS", "interrupt_recipe", "run_recipe"]
 
-METRICS = {"step", "success", "return", "turns", "failed", "episodes", "tokens", "advantage_abs", "seconds", "loss", "grad_norm"}
+METRICS = {
+    "step",
+    "success",
+    "return",
+    "turns",
+    "failed",
+    "episodes",
+    "tokens",
+    "advantage_abs",
+    "seconds",
+    "loss",
+    "grad_norm",
+}
 """The names in every line of metrics.jsonl."""
 
 
 def _start(name: str, out: Path, *arguments: str) -> subprocess.Popen[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     command = [sys.executable, str(ROOT / "examples" / name), "--out", str(out), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
 
 
 def run_recipe(name: str, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

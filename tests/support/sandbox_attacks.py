@@ -34,7 +34,14 @@ KINDS = {
 }
 HARDER = "fallback as the same user, with the first Landlock"
 SECRET = "swordfish-8271"
-LIMITS = {"seconds": 3.0, "memory_mb": 512, "processes": 16, "file_mb": 8, "disk_mb": 16, "output_kb": 16}
+LIMITS = {
+    "seconds": 3.0,
+    "memory_mb": 512,
+    "processes": 16,
+    "file_mb": 8,
+    "disk_mb": 16,
+    "output_kb": 16,
+}
 BESIDE = "gem_attack_left_behind"
 
 Held = Any
@@ -49,11 +56,20 @@ def expected(held: Held, harder: bool = False) -> bool:
     if held == "root":
         return "uid" in contain("partial", True).parts and not harder
     if held == "cap":
-        rights = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
+        rights = next(
+            line
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith("CapEff")
+        )
         return not int(rights.split()[1], 16) >> 24 & 1
     if held == "ns":
         code = "import ctypes; print(ctypes.CDLL(None).unshare(0x10000000))"
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() != "0"
+        return (
+            subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True
+            ).stdout.strip()
+            != "0"
+        )
     return bool(held)
 
 
@@ -84,7 +100,9 @@ class Victim:
         self.abstract.setblocking(False)
         self.letters = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
         for box, address in zip(
-            self.letters, (f"\0gem-letters-{os.getpid()}", str(folder / f"letters-{os.getpid()}")), strict=True
+            self.letters,
+            (f"\0gem-letters-{os.getpid()}", str(folder / f"letters-{os.getpid()}")),
+            strict=True,
         ):
             box.bind(address)
             box.setblocking(False)
@@ -113,7 +131,9 @@ class Victim:
         """What is to be seen of the module, except for its content."""
         attributes, flags = [], bytes(4)
         with contextlib.suppress(OSError):
-            attributes = [(name, os.getxattr(self.module, name)) for name in os.listxattr(self.module)]
+            attributes = [
+                (name, os.getxattr(self.module, name)) for name in os.listxattr(self.module)
+            ]
         with contextlib.suppress(OSError), open(self.module, "rb") as file:
             flags = fcntl.ioctl(file, 0x80086601, bytes(8))  # FS_IOC_GETFLAGS
         status = self.module.stat()
@@ -131,7 +151,11 @@ class Victim:
             "LETTERS": str(self.folder / f"letters-{os.getpid()}"),
         }
         if "@SHM@" in code:
-            marks |= {"SHM": str(self.ipc.memory), "SEM": str(self.ipc.semaphore), "MSG": str(self.ipc.queue)}
+            marks |= {
+                "SHM": str(self.ipc.memory),
+                "SEM": str(self.ipc.semaphore),
+                "MSG": str(self.ipc.queue),
+            }
         for mark, value in marks.items():
             code = code.replace(f"@{mark}@", value)
         return code
@@ -158,7 +182,9 @@ class Ipc:
         self.semaphore = self.libc.semget(0, 1, 0o600)
         self.libc.semctl(self.semaphore, 0, 16, 1)  # SETVAL
         self.queue = self.libc.msgget(0, 0o600)
-        letter = ctypes.create_string_buffer((1).to_bytes(8, "little") + SECRET.encode().ljust(16), 24)
+        letter = ctypes.create_string_buffer(
+            (1).to_bytes(8, "little") + SECRET.encode().ljust(16), 24
+        )
         self.libc.msgsnd(self.queue, letter, 16, 0)
 
     def removed_whole(self) -> bool:
@@ -168,7 +194,12 @@ class Ipc:
         message = self.libc.msgrcv(self.queue, got, 16, ctypes.c_long(0), 0o4000)  # IPC_NOWAIT
         place = self.libc.shmat(self.memory, None, 0)
         memory = place not in (None, ctypes.c_void_p(-1).value)
-        whole = value == 1 and message == 16 and memory and ctypes.string_at(place, len(SECRET)) == SECRET.encode()
+        whole = (
+            value == 1
+            and message == 16
+            and memory
+            and ctypes.string_at(place, len(SECRET)) == SECRET.encode()
+        )
         self.libc.shmctl(self.memory, 0, None)
         self.libc.semctl(self.semaphore, 0, 0, 0)
         self.libc.msgctl(self.queue, 0, None)
@@ -197,7 +228,9 @@ def _none_runs(victim: Victim, outcomes: list[Any]) -> bool:
 
 def _nothing_left(victim: Victim, outcomes: list[Any]) -> bool:
     found = [
-        p for place in ("/tmp", "/var/tmp", "/dev/shm", os.path.dirname(json.__file__)) for p in glob.glob(f"{place}/{BESIDE}*")
+        p
+        for place in ("/tmp", "/var/tmp", "/dev/shm", os.path.dirname(json.__file__))
+        for p in glob.glob(f"{place}/{BESIDE}*")
     ]
     found += glob.glob(f"{os.path.dirname(os.path.dirname(json.__file__))}/{BESIDE}*")
     for path in found:
@@ -227,12 +260,18 @@ def _few(victim: Victim, outcomes: list[Any]) -> bool:
 
 def _small(victim: Victim, outcomes: list[Any]) -> bool:
     # the sandbox's /tmp and its /dev/shm have the limit each
-    return outcomes[-1].stdout.strip().isdigit() and int(outcomes[-1].stdout) <= 2 * LIMITS["disk_mb"]
+    return (
+        outcomes[-1].stdout.strip().isdigit() and int(outcomes[-1].stdout) <= 2 * LIMITS["disk_mb"]
+    )
 
 
 def _short(victim: Victim, outcomes: list[Any]) -> bool:
     (outcome,) = outcomes
-    return len(outcome.stdout) <= LIMITS["output_kb"] * 1024 and outcome.seconds < LIMITS["seconds"] + 0.5 and outcome.end != "ok"
+    return (
+        len(outcome.stdout) <= LIMITS["output_kb"] * 1024
+        and outcome.seconds < LIMITS["seconds"] + 0.5
+        and outcome.end != "ok"
+    )
 
 
 FIND_LEFT = f"""
@@ -408,7 +447,9 @@ ATTACKS: dict[str, Attack] = {
     ),
     "allocate": Attack(
         "allocate 4 GB",
-        ("try:\n    block = bytearray(4 << 30)\n    print('got it')\nexcept MemoryError:\n    print('refused')",),
+        (
+            "try:\n    block = bytearray(4 << 30)\n    print('got it')\nexcept MemoryError:\n    print('refused')",
+        ),
         _last_says("refused"),
         (True, True, True),
     ),
@@ -444,8 +485,15 @@ ATTACKS: dict[str, Attack] = {
         _last_says("small"),
         (True, True, True),
     ),
-    "endless_output": Attack("write output without end", ("while True:\n    print('x' * 1000)",), _short, (True, True, True)),
-    "endless_loop": Attack("compute without end", ("while True:\n    pass",), _short, (True, True, True)),
+    "endless_output": Attack(
+        "write output without end",
+        ("while True:\n    print('x' * 1000)",),
+        _short,
+        (True, True, True),
+    ),
+    "endless_loop": Attack(
+        "compute without end", ("while True:\n    pass",), _short, (True, True, True)
+    ),
     "outlive": Attack(
         "outlive the call as a daemon",
         (
@@ -514,7 +562,9 @@ ATTACKS: dict[str, Attack] = {
             "import os, signal\nfor pid in {os.getppid(), @ID@}:\n    try:\n        os.kill(pid, signal.SIGKILL)\n"
             "    except OSError as e:\n        print(e)\nimport time\ntime.sleep(0.3)",
         ),
-        lambda victim, outcomes: True,  # who is dead makes no report, which the test takes for an answer
+        lambda victim, outcomes: (
+            True
+        ),  # who is dead makes no report, which the test takes for an answer
         (True, True, False),
     ),
     "signal_parent": Attack(
@@ -547,7 +597,9 @@ ATTACKS: dict[str, Attack] = {
     ),
     "new_namespace": Attack(
         "become root in a user namespace of its own",
-        ("import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nprint('in' if libc.unshare(0x10000000) == 0 else 'refused')",),
+        (
+            "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nprint('in' if libc.unshare(0x10000000) == 0 else 'refused')",
+        ),
         _last_says("refused"),
         (True, True, "ns"),
     ),
@@ -573,7 +625,9 @@ def main(kind: str, folder: str, names: list[str]) -> None:
     if kind == HARDER:
         make_harder()
     victim = Victim(Path(folder))
-    with Sandbox(SandboxLimits(**LIMITS), warm=1, **KINDS["fallback" if kind == HARDER else kind]) as sandbox:
+    with Sandbox(
+        SandboxLimits(**LIMITS), warm=1, **KINDS["fallback" if kind == HARDER else kind]
+    ) as sandbox:
         sandbox._plan.seen.append(str(victim.shown))
         for name in names:
             attack = ATTACKS[name]

@@ -83,7 +83,13 @@ class Shout(Wrapper):
     def on_step(self, action: str) -> Any:
         self.shouts += 1
         observation, reward, terminated, truncated, info = yield self.env.step(action.upper())
-        return observation + self.mark, reward, terminated, truncated, {**info, "shouts": self.shouts}
+        return (
+            observation + self.mark,
+            reward,
+            terminated,
+            truncated,
+            {**info, "shouts": self.shouts},
+        )
 
 
 class Hang:

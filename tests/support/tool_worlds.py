@@ -26,7 +26,13 @@ class Quiz(Env):
     def on_step(self, action: str) -> StepResult:
         right = self.questions[self.question] == action.strip()
         over = right or self.turn + 1 >= self.turns
-        return "Right." if right else "Wrong.", float(right), over, False, {"success": right} if over else {}
+        return (
+            "Right." if right else "Wrong.",
+            float(right),
+            over,
+            False,
+            {"success": right} if over else {},
+        )
 
     def sample_action(self) -> str:
         return self.action_rng.choice(sorted(self.questions.values()))
@@ -44,18 +50,41 @@ class Shop(Env):
             db.execute("create table orders (id integer primary key, customer text, status text)")
             db.execute("create table items (order_id integer, price real, amount integer)")
             for id in range(1, 6):
-                db.execute("insert into orders values (?, ?, ?)", (id, f"customer {id}", "open" if id != 3 else "shipped"))
+                db.execute(
+                    "insert into orders values (?, ?, ?)",
+                    (id, f"customer {id}", "open" if id != 3 else "shipped"),
+                )
                 for _ in range(3):
-                    db.execute("insert into items values (?, ?, ?)", (id, self.rng.randint(1, 90), self.rng.randint(1, 9)))
-            db.execute("insert into items values (3, 10000, 1)")  # the largest of all, but it is not open
+                    db.execute(
+                        "insert into items values (?, ?, ?)",
+                        (id, self.rng.randint(1, 90), self.rng.randint(1, 9)),
+                    )
+            db.execute(
+                "insert into items values (3, 10000, 1)"
+            )  # the largest of all, but it is not open
         db.close()
-        return "Mark the open order with the largest sum of price times amount as 'shipped', then answer with its id.", {}
+        return (
+            "Mark the open order with the largest sum of price times amount as 'shipped', then answer with its id.",
+            {},
+        )
 
     def on_step(self, action: str) -> StepResult:
         db = sqlite3.connect(self.database)
-        shipped = {id for (id,) in db.execute("select id from orders where status = 'shipped'")} - {3}
-        sums = dict(db.execute("select order_id, sum(price * amount) from items where order_id != 3 group by order_id"))
+        shipped = {id for (id,) in db.execute("select id from orders where status = 'shipped'")} - {
+            3
+        }
+        sums = dict(
+            db.execute(
+                "select order_id, sum(price * amount) from items where order_id != 3 group by order_id"
+            )
+        )
         db.close()
         best = max(sums, key=sums.__getitem__)
         right = shipped == {best} and action.strip() == str(best)
-        return "Done." if right else f"Wrong: {sorted(shipped)} are shipped.", float(right), True, False, {"success": right}
+        return (
+            "Done." if right else f"Wrong: {sorted(shipped)} are shipped.",
+            float(right),
+            True,
+            False,
+            {"success": right},
+        )

@@ -26,9 +26,14 @@ class Engine:
         self.rank, self.calls = rank, []
         self.vllm = SimpleNamespace(max_completion_length=256)
 
-    def generate(self, prompts: Any, images: Any, fields: Any, num_generations: int) -> tuple[list[Any], list[Any]]:
+    def generate(
+        self, prompts: Any, images: Any, fields: Any, num_generations: int
+    ) -> tuple[list[Any], list[Any]]:
         assert num_generations == 1
-        sizes, caps = self._of_all_ranks(len(prompts)), self._of_all_ranks(self.vllm.max_completion_length)
+        sizes, caps = (
+            self._of_all_ranks(len(prompts)),
+            self._of_all_ranks(self.vllm.max_completion_length),
+        )
         assert sizes[0] == sizes[1], f"rank {self.rank} came with {len(prompts)} prompts: {sizes}"
         assert caps[0] == caps[1], f"the server takes rank 0's cap for all: {caps}"
         self.calls.append(len(prompts))

@@ -27,7 +27,13 @@ class Echo(Env):
 
     def on_step(self, action: str) -> Any:
         ends, total = self.turn + 1 >= self.turns, sum(action.encode())
-        return f"You said {len(action)} characters.", (total % 7) / 7.0, ends, False, {"success": total % 2 == 0}
+        return (
+            f"You said {len(action)} characters.",
+            (total % 7) / 7.0,
+            ends,
+            False,
+            {"success": total % 2 == 0},
+        )
 
 
 class Moody(Echo):

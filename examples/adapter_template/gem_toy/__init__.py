@@ -47,4 +47,6 @@ def register_adapters(register: Callable[..., Any]) -> None:
     register(ADAPTER)
 
 
-__getattr__ = lazy_exports(ADAPTER, {"GemConfig": "config", "GemToyTrainer": "trainer", "train": "trainer"})
+__getattr__ = lazy_exports(
+    ADAPTER, {"GemConfig": "config", "GemToyTrainer": "trainer", "train": "trainer"}
+)

@@ -27,7 +27,9 @@ class GemConfig(TrainingConfig):
     def task_of(self, prompt: Any, index: int = 0) -> Task:
         """The task of a prompt, which for this trainer is `{"seed": 7}`."""
         if not isinstance(prompt, Mapping) or "seed" not in prompt:
-            raise ConfigError(f"a prompt must hold a seed, as in {{'seed': 7}}; given: {str(prompt)[:120]}")
+            raise ConfigError(
+                f"a prompt must hold a seed, as in {{'seed': 7}}; given: {str(prompt)[:120]}"
+            )
         return self.task(int(prompt["seed"]), index)
 
 

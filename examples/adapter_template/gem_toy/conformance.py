@@ -50,30 +50,46 @@ class ToyHarness(Harness):
         _, batch = self._batch(case, case.episodes)
         self._trainer.model.zero_grad()
         self._trainer.loss(batch).backward()
-        return {name: p.grad.clone() for name, p in self._trainer.model.named_parameters() if p.grad is not None}
+        return {
+            name: p.grad.clone()
+            for name, p in self._trainer.model.named_parameters()
+            if p.grad is not None
+        }
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         return start_ranks("gem_toy.conformance", [(case, list(part)) for part in parts])
 
-    def _batch(self, case: Case, episodes: Sequence[Episode]) -> tuple[list[Sample], dict[str, Any]]:
+    def _batch(
+        self, case: Case, episodes: Sequence[Episode]
+    ) -> tuple[list[Sample], dict[str, Any]]:
         """What the trainer makes of the episodes, up to the input of its loss."""
         trainer = self._trainer
         trainer.gem_config = replace(
-            trainer.gem_config, advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments
+            trainer.gem_config,
+            advantage=case.estimator,
+            gamma=case.gamma,
+            estimator_kwargs=case.arguments,
         )
         self._rollout.recorded = episodes
         samples = trainer.rollout([], trainer)
         trainer.compute_advantages(samples)
         return samples, trainer.collate(samples)
 
-    def _sequences(self, samples: Sequence[Sample], batch: Mapping[str, Any]) -> list[TrainedSequence]:
+    def _sequences(
+        self, samples: Sequence[Sample], batch: Mapping[str, Any]
+    ) -> list[TrainedSequence]:
         """The tensors without padding, aligned with ids: read from the batch, which is what the loss gets."""
         sequences = []
         for i, sample in enumerate(samples):
             length = len(sample.ids)
-            numbers = {name: batch[name][i, : length - 1].tolist() for name in ("mask", "advantages", "logprobs")}
+            numbers = {
+                name: batch[name][i, : length - 1].tolist()
+                for name in ("mask", "advantages", "logprobs")
+            }
             aligned = {name: [0, *row] for name, row in numbers.items()}
-            sequences.append(TrainedSequence(batch["ids"][i, :length].tolist(), **aligned, total=sample.reward))
+            sequences.append(
+                TrainedSequence(batch["ids"][i, :length].tolist(), **aligned, total=sample.reward)
+            )
         return sequences
 
 

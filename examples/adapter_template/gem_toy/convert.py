@@ -25,7 +25,9 @@ def to_batch(episodes: Sequence[Episode], end_id: int) -> list[Sample]:
             samples.append(
                 Sample(
                     ids=list(sequence.ids),
-                    mask=list(sequence.mask[1:]),  # this trainer aligns with ids[1:]: no number for the first token
+                    mask=list(
+                        sequence.mask[1:]
+                    ),  # this trainer aligns with ids[1:]: no number for the first token
                     logprobs=list(sequence.logprobs[1:]),
                     reward=episode.total_reward or 0.0,  # None for a failed episode
                     # What `put_advantages` and `check_batch` need later travels with the sample. A trainer that carries no

@@ -67,12 +67,19 @@ class GemRollout:
             self._policy = EnginePolicy(trainer.engine)
             # The engine takes many prompts at once and blocks: BatchPolicy collects those of all episodes that wait.
             # "raise": if the engine fails, the run ends; continuing would train on empty batches.
-            self._rollout = Rollout(BatchPolicy(self._policy.generate, retry=False), renderer, policy_errors="raise")
+            self._rollout = Rollout(
+                BatchPolicy(self._policy.generate, retry=False), renderer, policy_errors="raise"
+            )
         self._policy.weight_version = trainer.step
-        max_tokens, context = config.max_turn_tokens or settings.max_response, model_context(trainer.model.config)
+        max_tokens, context = (
+            config.max_turn_tokens or settings.max_response,
+            model_context(trainer.model.config),
+        )
         self._rollout.configure(
             sampling=Sampling(temperature=settings.temperature, max_tokens=max_tokens),
-            limits=config.limits(trainer.step, max_context=context, max_response=settings.max_response),
+            limits=config.limits(
+                trainer.step, max_context=context, max_response=settings.max_response
+            ),
             concurrency=len(prompts),
         )
         return play(self._rollout, config, prompts)
@@ -88,4 +95,6 @@ class GemRollout:
 
 def play(rollout: Rollout, config: GemConfig, prompts: Sequence[Any]) -> list[Episode]:
     """Play one episode per prompt, in their order."""
-    return rollout.run_batch([config.task_of(prompt, index) for index, prompt in enumerate(prompts)])
+    return rollout.run_batch(
+        [config.task_of(prompt, index) for index, prompt in enumerate(prompts)]
+    )

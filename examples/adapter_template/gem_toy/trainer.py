@@ -31,10 +31,14 @@ def train(config: GemConfig, settings: ToySettings) -> GemToyTrainer:
 class GemToyTrainer(ToyTrainer):
     """ToyTrainer with per-turn advantages by the estimator its `GemConfig` names."""
 
-    def __init__(self, config: GemConfig, settings: ToySettings, rollout: GemRollout | None = None) -> None:
+    def __init__(
+        self, config: GemConfig, settings: ToySettings, rollout: GemRollout | None = None
+    ) -> None:
         check_settings(settings, config)  # before anything heavy is loaded
         self.gem_config, self.gem_rollout = config, rollout or GemRollout(config)
-        super().__init__(settings, [{"seed": seed} for seed in config.train_seeds], self.gem_rollout)
+        super().__init__(
+            settings, [{"seed": seed} for seed in config.train_seeds], self.gem_rollout
+        )
         self.update_log = UpdateLog(config.metrics if self.rank == 0 else None)
         self.batch_metrics, self.advantage_abs = BatchMetrics(), 0.0
 
@@ -47,12 +51,16 @@ class GemToyTrainer(ToyTrainer):
         return batch
 
     def log(self, metrics: dict[str, float]) -> None:
-        self.update_log.write(self.step, self.batch_metrics, advantage_abs=self.advantage_abs, **metrics)
+        self.update_log.write(
+            self.step, self.batch_metrics, advantage_abs=self.advantage_abs, **metrics
+        )
 
 
 def put_advantages(config: GemConfig, samples: Sequence[Sample]) -> tuple[BatchMetrics, float]:
     """Set the advantages of all samples, with statistics over all ranks; return (metrics, mean of abs(advantage))."""
-    episodes: dict[int, Episode] = {sample.extra["number"]: sample.extra["episode"] for sample in samples}
+    episodes: dict[int, Episode] = {
+        sample.extra["number"]: sample.extra["episode"] for sample in samples
+    }
     played = list(episodes.values())
     # `gather` collects a value from every rank, so each rank must call it equally often: also a rank whose episodes all failed.
     per_turn = dict(zip(episodes, config.compute_advantages(played, gather=gather)))
@@ -66,4 +74,10 @@ def check_batch(batch: Mapping[str, Any], samples: Sequence[Sample]) -> None:
     """Raise `BatchMismatchError` unless the tensors for the loss hold the ids and the loss mask that were played."""
     for i, (ids, mask) in enumerate(zip(batch["ids"].tolist(), batch["mask"].tolist())):
         sequence = samples[i].extra["sequence"]
-        check_sequence(f"sequence {i} of the batch", ids, [int(m) for m in mask], sequence.ids, sequence.mask[1:])
+        check_sequence(
+            f"sequence {i} of the batch",
+            ids,
+            [int(m) for m in mask],
+            sequence.ids,
+            sequence.mask[1:],
+        )

@@ -37,7 +37,11 @@ def register_environments(register: Callable[..., Any]) -> None:
 @hookimpl
 def register_wrappers(register: Callable[..., Any]) -> None:
     """One wrapper, for any environment."""
-    register("turn_cost", "gem_example_plugin.turn_cost:TurnCost", summary="takes a little off the reward of every turn")
+    register(
+        "turn_cost",
+        "gem_example_plugin.turn_cost:TurnCost",
+        summary="takes a little off the reward of every turn",
+    )
 
 
 @hookimpl

@@ -11,8 +11,32 @@ from gem_core.errors import ConfigError
 __all__ = ["Anagram"]
 
 _WORDS = {
-    5: ("apple", "brick", "candy", "dance", "fjord", "grape", "house", "knife", "lemon", "mango", "nurse", "ocean"),
-    7: ("blanket", "captain", "dolphin", "fiction", "gravity", "harvest", "journal", "kitchen", "lantern", "mineral"),
+    5: (
+        "apple",
+        "brick",
+        "candy",
+        "dance",
+        "fjord",
+        "grape",
+        "house",
+        "knife",
+        "lemon",
+        "mango",
+        "nurse",
+        "ocean",
+    ),
+    7: (
+        "blanket",
+        "captain",
+        "dolphin",
+        "fiction",
+        "gravity",
+        "harvest",
+        "journal",
+        "kitchen",
+        "lantern",
+        "mineral",
+    ),
 }
 
 
@@ -33,7 +57,10 @@ class Anagram(Env):
         scrambled = list(self.word)
         while "".join(scrambled) == self.word:
             self.rng.shuffle(scrambled)
-        return f"Which English word has the letters {' '.join(scrambled)}? You have {self.tries} tries.", {}
+        return (
+            f"Which English word has the letters {' '.join(scrambled)}? You have {self.tries} tries.",
+            {},
+        )
 
     def on_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         misses = self.turn  # every turn before this one was a miss

@@ -35,7 +35,9 @@ def test_each_miss_costs_a_third_and_reveals_a_letter() -> None:
 
 def test_the_wrapper_takes_its_cost_off_every_turn() -> None:
     tasks = gem_core.tasks_for("example:Anagram-v0", [5], wrappers=["turn_cost(cost=0.25)"])
-    (episode,) = gem_core.run_batch(tasks, gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{wrong}"))
+    (episode,) = gem_core.run_batch(
+        tasks, gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{wrong}")
+    )
     assert episode.rewards == (-0.25, -0.25, -0.25)
 
 
@@ -46,13 +48,21 @@ def test_a_wrong_argument_is_refused() -> None:
 
 def test_the_estimator_subtracts_the_mean_over_turns() -> None:
     won = gem_core.run_episode("example:Anagram-v0", gem_core.ScriptedPlayer(solver), seed=1)
-    lost = gem_core.run_episode("example:Anagram-v0", gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{no}"), seed=1)
+    lost = gem_core.run_episode(
+        "example:Anagram-v0",
+        gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{no}"),
+        seed=1,
+    )
     assert gem_core.advantages([won, lost], "centred") == [[0.75], [-0.25, -0.25, -0.25]]
-    two_ranks = gem_core.advantages([won], "centred", gather=lambda own: [own, Moments.of([0.0, 0.0, 0.0])])
+    two_ranks = gem_core.advantages(
+        [won], "centred", gather=lambda own: [own, Moments.of([0.0, 0.0, 0.0])]
+    )
     assert two_ranks == [[0.75]]
 
 
 def test_the_event_hook_hears_every_episode() -> None:
     before = gem_example_plugin.stops["terminated"]
-    gem_core.run_batch(gem_core.tasks_for("example:Anagram-v0", range(4)), gem_core.ScriptedPlayer(solver))
+    gem_core.run_batch(
+        gem_core.tasks_for("example:Anagram-v0", range(4)), gem_core.ScriptedPlayer(solver)
+    )
     assert gem_example_plugin.stops["terminated"] == before + 4

@@ -10,4 +10,13 @@ from gem_core.adapter_kit.conformance.golden import CASES, GRADIENT_CASES, Case
 from gem_core.adapter_kit.conformance.harness import Harness, TrainedSequence
 from gem_core.adapter_kit.conformance.kit import Result, report, run
 
-__all__ = ["CASES", "GRADIENT_CASES", "Case", "Harness", "Result", "TrainedSequence", "report", "run"]
+__all__ = [
+    "CASES",
+    "GRADIENT_CASES",
+    "Case",
+    "Harness",
+    "Result",
+    "TrainedSequence",
+    "report",
+    "run",
+]

@@ -9,9 +9,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gem_core.types import Episode, Failure, FinishReason, Message, Sampling, StopReason, Turn, TurnStatus
+from gem_core.types import (
+    Episode,
+    Failure,
+    FinishReason,
+    Message,
+    Sampling,
+    StopReason,
+    Turn,
+    TurnStatus,
+)
 
-__all__ = ["CASES", "END", "GRADIENT_CASES", "ONE_RANK_FAILED", "VOCABULARY", "Case", "failed_episode"]
+__all__ = [
+    "CASES",
+    "END",
+    "GRADIENT_CASES",
+    "ONE_RANK_FAILED",
+    "VOCABULARY",
+    "Case",
+    "failed_episode",
+]
 
 VOCABULARY = 256
 END = 2
@@ -36,8 +53,20 @@ def _ids(first: int, count: int) -> tuple[int, ...]:
     return tuple(16 + (first * 31 + k * 7) % (VOCABULARY - 16) for k in range(count))
 
 
-def _turn(place: int, reward: float | None, *, added: int = 4, sampled: int = 3, cut: bool = False, **fields: Any) -> Turn:
-    ids = _ids(place + 3, sampled) if cut else (*_ids(place + 3, max(sampled - 1, 0)), END)[: max(sampled, 0)]
+def _turn(
+    place: int,
+    reward: float | None,
+    *,
+    added: int = 4,
+    sampled: int = 3,
+    cut: bool = False,
+    **fields: Any,
+) -> Turn:
+    ids = (
+        _ids(place + 3, sampled)
+        if cut
+        else (*_ids(place + 3, max(sampled - 1, 0)), END)[: max(sampled, 0)]
+    )
     given = Turn(
         messages=(Message("user", f"observation {place}"),),
         action=f"action {place}",
@@ -51,7 +80,9 @@ def _turn(place: int, reward: float | None, *, added: int = 4, sampled: int = 3,
     return replace(given, **fields)
 
 
-def _episode(seed: int, turns: Sequence[Turn], stop: StopReason = StopReason.TERMINATED, **fields: Any) -> Episode:
+def _episode(
+    seed: int, turns: Sequence[Turn], stop: StopReason = StopReason.TERMINATED, **fields: Any
+) -> Episode:
     first = replace(turns[0], restarted=True) if turns else None
     return Episode(
         env_id=fields.pop("env_id", "golden:Case-v0"),
@@ -64,35 +95,60 @@ def _episode(seed: int, turns: Sequence[Turn], stop: StopReason = StopReason.TER
 
 def _plain(seed: int, rewards: Sequence[float], **fields: Any) -> Episode:
     """Turns of different lengths, one for each reward."""
-    turns = [_turn(seed * 10 + t, r, added=4 + (seed + t) % 3, sampled=2 + (seed + 2 * t) % 4) for t, r in enumerate(rewards)]
+    turns = [
+        _turn(seed * 10 + t, r, added=4 + (seed + t) % 3, sampled=2 + (seed + 2 * t) % 4)
+        for t, r in enumerate(rewards)
+    ]
     return _episode(seed, turns, **fields)
 
 
 def failed_episode(seed: int = 90) -> Episode:
     """A crash after a turn that had earned something: no turn of it may be trained or counted."""
     turns = [_turn(seed, 0.7), _turn(seed + 1, None, status=TurnStatus.FAILED)]
-    return _episode(seed, turns, StopReason.ENV_ERROR, failure=Failure("RuntimeError", "the environment crashed", "step"))
+    return _episode(
+        seed,
+        turns,
+        StopReason.ENV_ERROR,
+        failure=Failure("RuntimeError", "the environment crashed", "step"),
+    )
 
 
-RAGGED = (_plain(1, [0.0, 0.0, 1.0]), _plain(2, [0.5]), _plain(3, [0.0, -0.1]), _plain(4, [0.2, 0.0, 0.0, 0.4]))
+RAGGED = (
+    _plain(1, [0.0, 0.0, 1.0]),
+    _plain(2, [0.5]),
+    _plain(3, [0.0, -0.1]),
+    _plain(4, [0.2, 0.0, 0.0, 0.4]),
+)
 
 
 def _cases() -> tuple[Case, ...]:
     cut = _episode(5, [_turn(50, 0.1, cut=True), _turn(51, 0.4)], StopReason.TRUNCATED)
-    empty = _episode(6, [_turn(60, 0.1), _turn(61, -0.2, sampled=0, status=TurnStatus.MASKED), _turn(62, 0.5)])
+    empty = _episode(
+        6, [_turn(60, 0.1), _turn(61, -0.2, sampled=0, status=TurnStatus.MASKED), _turn(62, 0.5)]
+    )
     masked = _episode(7, [_turn(70, 0.0), _turn(71, 0.3, status=TurnStatus.MASKED), _turn(72, 1.0)])
     only_masked = _episode(8, [_turn(80, 0.9, status=TurnStatus.MASKED)])
     adjacent = _episode(9, [_turn(90, 0.1), _turn(91, 0.6, added=0)])
-    rewritten = _episode(10, [_turn(100, 0.0), _turn(101, 0.2), _turn(102, 1.0, added=9, restarted=True)])
+    rewritten = _episode(
+        10, [_turn(100, 0.0), _turn(101, 0.2), _turn(102, 1.0, added=9, restarted=True)]
+    )
     rewritten_masked = _episode(
         11,
-        [_turn(110, 0.5), _turn(111, 0.25, status=TurnStatus.MASKED), _turn(112, 1.0, added=8, restarted=True), _turn(113, -0.5)],
+        [
+            _turn(110, 0.5),
+            _turn(111, 0.25, status=TurnStatus.MASKED),
+            _turn(112, 1.0, added=8, restarted=True),
+            _turn(113, -0.5),
+        ],
     )
-    one_byte_each = replace(_turn(120, 1.0), action_ids=(0xE2, 0x82, 0xAC, END), logprobs=(-1.0, -0.1, -0.1, -0.2))
+    one_byte_each = replace(
+        _turn(120, 1.0), action_ids=(0xE2, 0x82, 0xAC, END), logprobs=(-1.0, -0.1, -0.1, -0.2)
+    )
     no_turns = _episode(13, [], StopReason.CONTEXT_FULL)
     tool = _episode(14, [_turn(140, 0.05, info={"use_tool": True}), _turn(141, 1.0)])
     group = tuple(
-        _plain(s, r, env_id="golden:Group-v0") for s, r in ((20, [0.0, 1.0]), (20, [0.5]), (21, [0.25, 0.25]), (21, [0.0]))
+        _plain(s, r, env_id="golden:Group-v0")
+        for s, r in ((20, [0.0, 1.0]), (20, [0.5]), (21, [0.25, 0.25]), (21, [0.0]))
     )
     missing = (*group[:1], replace(failed_episode(), env_id="golden:Group-v0", seed=20), *group[2:])
     return (
@@ -101,9 +157,21 @@ def _cases() -> tuple[Case, ...]:
         Case("dense negative rewards", (_plain(1, [-0.1, -0.2, -1.0]), _plain(2, [-0.05, -0.05]))),
         Case("a turn cut without its end token", (cut, _plain(2, [0.3]))),
         Case("an empty generation", (empty, _plain(2, [0.3])), needs=frozenset({"masked_turns"})),
-        Case("a masked middle turn", (masked, only_masked, _plain(2, [0.3])), needs=frozenset({"masked_turns"})),
-        Case("a crash after non-zero rewards", (failed_episode(), *RAGGED), needs=frozenset({"failed_episodes"})),
-        Case("a whole batch failed", (failed_episode(91), failed_episode(92)), needs=frozenset({"failed_episodes"})),
+        Case(
+            "a masked middle turn",
+            (masked, only_masked, _plain(2, [0.3])),
+            needs=frozenset({"masked_turns"}),
+        ),
+        Case(
+            "a crash after non-zero rewards",
+            (failed_episode(), *RAGGED),
+            needs=frozenset({"failed_episodes"}),
+        ),
+        Case(
+            "a whole batch failed",
+            (failed_episode(91), failed_episode(92)),
+            needs=frozenset({"failed_episodes"}),
+        ),
         Case(
             "context full",
             (replace(RAGGED[0], stop=StopReason.CONTEXT_FULL), no_turns, *RAGGED[1:]),
@@ -128,18 +196,35 @@ def _cases() -> tuple[Case, ...]:
         Case("tool turns", (tool, *RAGGED)),
         Case("groups, grpo", group, "grpo", 1.0, frozenset({"groups"})),
         Case("groups, rloo", group, "rloo", 1.0, frozenset({"groups"})),
-        Case("a group with a member missing", missing, "grpo", 1.0, frozenset({"groups", "failed_episodes"})),
+        Case(
+            "a group with a member missing",
+            missing,
+            "grpo",
+            1.0,
+            frozenset({"groups", "failed_episodes"}),
+        ),
         Case("reinforce", RAGGED, "reinforce"),
         Case("reinforce++", RAGGED, "reinforce++"),
         Case("no discount", RAGGED, "rebn", 1.0),
-        Case("gae", RAGGED, "gae", 0.9, frozenset({"critic_values"}), {"values": tuple((0.1,) * len(e.turns) for e in RAGGED)}),
+        Case(
+            "gae",
+            RAGGED,
+            "gae",
+            0.9,
+            frozenset({"critic_values"}),
+            {"values": tuple((0.1,) * len(e.turns) for e in RAGGED)},
+        ),
         Case("large rewards", (_plain(1, [1e4, -3e4]), _plain(2, [2e4]))),
     )
 
 
 def _gradient_cases() -> tuple[Case, ...]:
-    long = tuple(_plain(s, [0.1 * (s % 4), 0.0, 1.0 if s % 2 else -0.1][: 1 + s % 3]) for s in range(30, 38))
-    between = _episode(41, [_turn(410, 0.0), _turn(411, 0.3, sampled=6, status=TurnStatus.MASKED), _turn(412, 1.0)])
+    long = tuple(
+        _plain(s, [0.1 * (s % 4), 0.0, 1.0 if s % 2 else -0.1][: 1 + s % 3]) for s in range(30, 38)
+    )
+    between = _episode(
+        41, [_turn(410, 0.0), _turn(411, 0.3, sampled=6, status=TurnStatus.MASKED), _turn(412, 1.0)]
+    )
     around = _episode(
         42,
         [
@@ -148,7 +233,10 @@ def _gradient_cases() -> tuple[Case, ...]:
             _turn(422, -0.3, sampled=5, status=TurnStatus.MASKED),
         ],
     )
-    empty = _episode(43, [_turn(430, 0.1), _turn(431, -0.2, sampled=0, status=TurnStatus.MASKED), _turn(432, 0.5)])
+    empty = _episode(
+        43,
+        [_turn(430, 0.1), _turn(431, -0.2, sampled=0, status=TurnStatus.MASKED), _turn(432, 0.5)],
+    )
     only_masked = _episode(44, [_turn(440, 0.9, sampled=6, status=TurnStatus.MASKED)])
     gaps = (
         _plain(40, [0.3, 1.0]),
@@ -162,7 +250,11 @@ def _gradient_cases() -> tuple[Case, ...]:
     )
     return (
         Case("gradient", long),
-        Case("gradient with masked turns and failed episodes", gaps, needs=frozenset({"masked_turns", "failed_episodes"})),
+        Case(
+            "gradient with masked turns and failed episodes",
+            gaps,
+            needs=frozenset({"masked_turns", "failed_episodes"}),
+        ),
     )
 
 
@@ -170,5 +262,8 @@ CASES = _cases()
 GRADIENT_CASES = _gradient_cases()
 """The batches whose gradients are held against the committed ones. In the second, whoever divides by the tokens of masked turns
 or by the rows of failed episodes is off by a factor."""
-ONE_RANK_FAILED = Case("a rank with nothing but failed episodes", (RAGGED[0], failed_episode(93), RAGGED[3], failed_episode(94)))
+ONE_RANK_FAILED = Case(
+    "a rank with nothing but failed episodes",
+    (RAGGED[0], failed_episode(93), RAGGED[3], failed_episode(94)),
+)
 """Dealt out to two ranks in turn, all of the second one's episodes are failed."""

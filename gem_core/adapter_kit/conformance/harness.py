@@ -77,7 +77,9 @@ class Harness(ABC):
         """The sequences of each rank when the batch is split over real processes."""
 
 
-def start_ranks(module: str, inputs: Sequence[Any], *, timeout: float = 300.0, **env: str) -> list[Any]:
+def start_ranks(
+    module: str, inputs: Sequence[Any], *, timeout: float = 300.0, **env: str
+) -> list[Any]:
     """Run `python -m module IN OUT` once per input, as the ranks of one process group, and return what each wrote. The module
     calls `run_rank` as its program."""
     with tempfile.TemporaryDirectory() as folder:
@@ -94,8 +96,18 @@ def start_ranks(module: str, inputs: Sequence[Any], *, timeout: float = 300.0, *
         for rank, given in enumerate(inputs):
             (work / f"in{rank}").write_bytes(pickle.dumps(given))
             own = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            command = [sys.executable, "-m", module, str(work / f"in{rank}"), str(work / f"out{rank}")]
-            processes.append(subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            command = [
+                sys.executable,
+                "-m",
+                module,
+                str(work / f"in{rank}"),
+                str(work / f"out{rank}"),
+            ]
+            processes.append(
+                subprocess.Popen(
+                    command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                )
+            )
         printed = [process.communicate(timeout=timeout)[0] for process in processes]
         for process, text in zip(processes, printed):
             if process.returncode:

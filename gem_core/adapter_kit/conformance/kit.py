@@ -35,18 +35,41 @@ class _Failed(AssertionError):
     pass
 
 
-def run(harness: Harness, *, ranks: bool = True, progress: Callable[[Result], None] | None = None) -> list[Result]:
+def run(
+    harness: Harness, *, ranks: bool = True, progress: Callable[[Result], None] | None = None
+) -> list[Result]:
     """All golden cases, two ranks against one, and the gradients."""
-    work: list[tuple[str, Case, Callable[[], None]]] = [(case.name, case, _train_check(harness, case)) for case in CASES]
+    work: list[tuple[str, Case, Callable[[], None]]] = [
+        (case.name, case, _train_check(harness, case)) for case in CASES
+    ]
     if ranks:
-        work.append(("two ranks against one", _case("ragged turns"), lambda: check_ranks(harness, _case("ragged turns"))))
+        work.append(
+            (
+                "two ranks against one",
+                _case("ragged turns"),
+                lambda: check_ranks(harness, _case("ragged turns")),
+            )
+        )
         if harness.adapter.capabilities.groups:
-            work.append(("a group over two ranks", _case("groups, grpo"), lambda: check_ranks(harness, _case("groups, grpo"))))
+            work.append(
+                (
+                    "a group over two ranks",
+                    _case("groups, grpo"),
+                    lambda: check_ranks(harness, _case("groups, grpo")),
+                )
+            )
         if harness.adapter.capabilities.failed_episodes:
             work.append(
-                ("a rank with nothing but failed episodes", ONE_RANK_FAILED, lambda: check_ranks(harness, ONE_RANK_FAILED))
+                (
+                    "a rank with nothing but failed episodes",
+                    ONE_RANK_FAILED,
+                    lambda: check_ranks(harness, ONE_RANK_FAILED),
+                )
             )
-    work += [(f"{case.name} against the reference", case, partial(check_gradient, harness, case)) for case in GRADIENT_CASES]
+    work += [
+        (f"{case.name} against the reference", case, partial(check_gradient, harness, case))
+        for case in GRADIENT_CASES
+    ]
     results = []
     for name, case, check in work:
         results.append(_outcome(harness, name, case, check))
@@ -71,7 +94,10 @@ def check_rows(harness: Harness, case: Case, rows: Sequence[TrainedSequence]) ->
 
 def check_ranks(harness: Harness, case: Case) -> None:
     """Split over two processes, every token gets what it got in one."""
-    parts = [case.episodes[::2], case.episodes[1::2]]  # so that the members of a group are on different ranks
+    parts = [
+        case.episodes[::2],
+        case.episodes[1::2],
+    ]  # so that the members of a group are on different ranks
     ranks = harness.ranks(case, parts)
     for rows, part in zip(ranks, parts):
         _check_part(harness, case, rows, part)
@@ -82,11 +108,18 @@ def check_gradient(harness: Harness, case: Case = GRADIENT_CASES[0]) -> None:
     """The framework's gradient against the committed one."""
     from gem_core.adapter_kit.conformance.reference import distance, load_reference
 
-    apart, norm = distance(harness.gradient(case), load_reference(case), harness.gradient_factor(case))
-    _must(apart <= 1e-4 * norm + 1e-7, f"the gradient is {apart:.3g} away from the reference, whose norm is {norm:.3g}")
+    apart, norm = distance(
+        harness.gradient(case), load_reference(case), harness.gradient_factor(case)
+    )
+    _must(
+        apart <= 1e-4 * norm + 1e-7,
+        f"the gradient is {apart:.3g} away from the reference, whose norm is {norm:.3g}",
+    )
 
 
-def _check_part(harness: Harness, case: Case, rows: Sequence[TrainedSequence], part: Sequence[Episode]) -> None:
+def _check_part(
+    harness: Harness, case: Case, rows: Sequence[TrainedSequence], part: Sequence[Episode]
+) -> None:
     """The rows that some of the case's episodes became, one by one."""
     carries = _carries(harness)
     played = _expected(case, part, harness.sequence_per_turn)
@@ -94,7 +127,8 @@ def _check_part(harness: Harness, case: Case, rows: Sequence[TrainedSequence], p
     untrained = {tuple(want.ids): want for want in played if not any(want.mask)}
     for row in rows:
         _must(
-            len(row.ids) == len(row.mask) == len(row.advantages), f"a row of {len(row.ids)} ids has {len(row.mask)} mask entries"
+            len(row.ids) == len(row.mask) == len(row.advantages),
+            f"a row of {len(row.ids)} ids has {len(row.mask)} mask entries",
         )
         idle = [a for a, m in zip(row.advantages, row.mask) if not m]
         _must(all(a == 0.0 for a in idle), "an advantage stands on a token that is not trained")
@@ -103,9 +137,15 @@ def _check_part(harness: Harness, case: Case, rows: Sequence[TrainedSequence], p
             if own is not None:
                 _check_logprobs("a row that trains nothing", row, own)
             elif not harness.padding_has_logprobs:
-                _must(not any(row.logprobs or ()), "a placeholder, of which nobody sampled anything, has logprobs other than 0.0")
+                _must(
+                    not any(row.logprobs or ()),
+                    "a placeholder, of which nobody sampled anything, has logprobs other than 0.0",
+                )
     trained = [row for row in rows if any(row.mask)]
-    _must(len(trained) == len(expected), f"{len(trained)} rows are trained; {len(expected)} were played")
+    _must(
+        len(trained) == len(expected),
+        f"{len(trained)} rows are trained; {len(expected)} were played",
+    )
     for number, (row, want) in enumerate(zip(trained, expected)):
         _check_row(f"row {number}", case, row, want, carries)
     if "total" in carries:
@@ -113,38 +153,72 @@ def _check_part(harness: Harness, case: Case, rows: Sequence[TrainedSequence], p
         _must(unknown <= failed, f"{unknown} rows have no total, and {failed} episodes are failed")
 
 
-def _check_row(where: str, case: Case, row: TrainedSequence, want: TrainedSequence, carries: frozenset[str]) -> None:
+def _check_row(
+    where: str, case: Case, row: TrainedSequence, want: TrainedSequence, carries: frozenset[str]
+) -> None:
     _must(
         list(row.ids) == list(want.ids),
         f"{where}: the ids are not those that were sampled: {list(row.ids)} against {list(want.ids)}",
     )
-    _must(list(row.mask) == list(want.mask), f"{where}: the mask is {list(row.mask)}, not {list(want.mask)}")
+    _must(
+        list(row.mask) == list(want.mask),
+        f"{where}: the mask is {list(row.mask)}, not {list(want.mask)}",
+    )
     for name in sorted(carries):
-        _must(getattr(row, name) is not None, f"{where} has no `{name}`, which the harness says it carries")
+        _must(
+            getattr(row, name) is not None,
+            f"{where} has no `{name}`, which the harness says it carries",
+        )
     _check_logprobs(where, row, want)
     allowed = _tolerance(case)
-    wrong = [(a, b) for a, b in zip(row.advantages, want.advantages) if not abs(a - b) <= allowed]  # not >, for NaN
-    _must(not wrong, f"{where}: {len(wrong)} advantages are off by more than {allowed:.3g}, the first is {wrong[:1]}")
+    wrong = [
+        (a, b) for a, b in zip(row.advantages, want.advantages) if not abs(a - b) <= allowed
+    ]  # not >, for NaN
+    _must(
+        not wrong,
+        f"{where}: {len(wrong)} advantages are off by more than {allowed:.3g}, the first is {wrong[:1]}",
+    )
     if row.rewards is not None:
-        _must(len(row.rewards) == len(row.ids), f"{where}: {len(row.rewards)} rewards stand against {len(row.ids)} ids")
+        _must(
+            len(row.rewards) == len(row.ids),
+            f"{where}: {len(row.rewards)} rewards stand against {len(row.ids)} ids",
+        )
         _must(all(map(math.isfinite, row.rewards)), f"{where}: a reward is not a number")
         mass = sum(r * m for r, m in zip(row.rewards, row.mask))
-        _must(_is_paid(case, mass, want.total), f"{where}: {mass} of the reward reaches trained tokens, {want.total} was paid")
+        _must(
+            _is_paid(case, mass, want.total),
+            f"{where}: {mass} of the reward reaches trained tokens, {want.total} was paid",
+        )
     if row.total is not None:
-        _must(math.isfinite(row.total), f"{where}: the total is {row.total}, although the episode is not failed")
-        _must(_is_paid(case, row.total, want.total), f"{where}: the total is {row.total}, {want.total} was paid")
+        _must(
+            math.isfinite(row.total),
+            f"{where}: the total is {row.total}, although the episode is not failed",
+        )
+        _must(
+            _is_paid(case, row.total, want.total),
+            f"{where}: the total is {row.total}, {want.total} was paid",
+        )
 
 
 def _check_logprobs(where: str, row: TrainedSequence, want: TrainedSequence) -> None:
     """Those of the sampler where a token is trained, 0.0 where nobody sampled it; frameworks differ on turns that are masked."""
     if row.logprobs is None:
         return
-    _must(len(row.logprobs) == len(row.ids), f"{where}: {len(row.logprobs)} logprobs stand against {len(row.ids)} ids")
+    _must(
+        len(row.logprobs) == len(row.ids),
+        f"{where}: {len(row.logprobs)} logprobs stand against {len(row.ids)} ids",
+    )
     for found, sampled, trained in zip(row.logprobs, want.logprobs or (), want.mask):
         if sampled == 0.0:  # that of no golden token
-            _must(found == 0.0, f"{where}: a token that nobody sampled has the logprob {found}, not 0.0")
+            _must(
+                found == 0.0,
+                f"{where}: a token that nobody sampled has the logprob {found}, not 0.0",
+            )
         elif trained or found != 0.0:
-            _must(abs(found - sampled) <= 1e-6, f"{where}: logprobs are not aligned with the sampled ids")
+            _must(
+                abs(found - sampled) <= 1e-6,
+                f"{where}: logprobs are not aligned with the sampled ids",
+            )
 
 
 def _check_sum(case: Case, rows: Sequence[TrainedSequence], carries: frozenset[str]) -> None:
@@ -153,7 +227,10 @@ def _check_sum(case: Case, rows: Sequence[TrainedSequence], carries: frozenset[s
     if "total" not in carries or not plain:
         return
     total, paid = sum(row.total or 0.0 for row in rows), sum(sum(e.rewards) for e in case.episodes)
-    _must(_is_paid(case, total, paid), f"the rows carry {total} of reward; the environment paid {paid}")
+    _must(
+        _is_paid(case, total, paid),
+        f"the rows carry {total} of reward; the environment paid {paid}",
+    )
 
 
 def _is_paid(case: Case, found: float, paid: float | None) -> bool:
@@ -187,13 +264,19 @@ def _outcome(harness: Harness, name: str, case: Case, check: Callable[[], None])
     except Exception as error:  # noqa: BLE001 - one broken check must not hide the others
         return Result(name, "FAILED", f"{type(error).__name__}: {error}")
     if lacking:
-        return Result(name, "FAILED", f"trained, although the adapter states that it lacks {', '.join(lacking)}")
+        return Result(
+            name,
+            "FAILED",
+            f"trained, although the adapter states that it lacks {', '.join(lacking)}",
+        )
     return Result(name, "ok")
 
 
 def _carries(harness: Harness) -> frozenset[str]:
     found = harness.carries
-    _must(found <= {*CARRIED}, f"the harness carries {sorted(found)}; known are {', '.join(CARRIED)}")
+    _must(
+        found <= {*CARRIED}, f"the harness carries {sorted(found)}; known are {', '.join(CARRIED)}"
+    )
     _must(
         bool(found & {"rewards", "total"}),
         f"the harness says that it carries {sorted(found)}: the reward mass cannot be seen; set `carries`, with rewards or total",
@@ -201,7 +284,9 @@ def _carries(harness: Harness) -> frozenset[str]:
     return found
 
 
-def _expected(case: Case, part: Sequence[Episode], sequence_per_turn: bool) -> list[TrainedSequence]:
+def _expected(
+    case: Case, part: Sequence[Episode], sequence_per_turn: bool
+) -> list[TrainedSequence]:
     """The rows of some of the case's episodes, credited within all of them; `total` is set where it follows from invariant 2."""
     found = []
     numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
@@ -212,10 +297,21 @@ def _expected(case: Case, part: Sequence[Episode], sequence_per_turn: bool) -> l
         totals = [sum(rewards)] if len(views) == 1 else [None] * len(views)
         if sequence_per_turn:
             played = [turn for view in views for turn, _, _ in view.spans]
-            views, totals = [_turn_row(episode, turn) for turn in played], [rewards[turn] for turn in played]
+            views, totals = (
+                [_turn_row(episode, turn) for turn in played],
+                [rewards[turn] for turn in played],
+            )
         for view, total in zip(views, totals):
             credited = view.broadcast(per_turn)
-            found.append(TrainedSequence(view.ids, view.mask, credited, view.logprobs, total=total if _plain(episode) else None))
+            found.append(
+                TrainedSequence(
+                    view.ids,
+                    view.mask,
+                    credited,
+                    view.logprobs,
+                    total=total if _plain(episode) else None,
+                )
+            )
     return found
 
 
@@ -229,8 +325,12 @@ def _turn_row(episode: Episode, number: int) -> TokenSequence:
 
 def _tolerance(case: Case) -> float:
     """1e-6, and 2e-7·S/std for a float32 channel; `reinforce` and `rloo` are in the rewards' own unit, so that std is 1."""
-    returns = [g for e in case.episodes if not e.failed for g in discounted_returns(e.rewards, case.gamma)]
-    largest = max((abs(x) for x in (*returns, *(r for e in case.episodes for r in e.rewards))), default=0.0)
+    returns = [
+        g for e in case.episodes if not e.failed for g in discounted_returns(e.rewards, case.gamma)
+    ]
+    largest = max(
+        (abs(x) for x in (*returns, *(r for e in case.episodes for r in e.rewards))), default=0.0
+    )
     mean = sum(returns) / len(returns) if returns else 0.0
     std = (sum((g - mean) ** 2 for g in returns) / len(returns)) ** 0.5 if returns else 0.0
     if case.estimator in ("reinforce", "rloo") or std <= 1e-6 * largest:

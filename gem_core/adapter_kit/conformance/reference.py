@@ -28,7 +28,9 @@ def tiny_model() -> Any:
     try:
         from gem_core.policies.tiny import load_tiny
     except ImportError as error:
-        raise MissingDependencyError("the reference gradient", "transformers", str(error)) from error
+        raise MissingDependencyError(
+            "the reference gradient", "transformers", str(error)
+        ) from error
     model, _ = load_tiny()
     return model.float().train()
 
@@ -40,7 +42,11 @@ def compute_reference(case: Case, model: Any = None) -> dict[str, Any]:
     model = tiny_model() if model is None else model
     model.zero_grad(set_to_none=True)
     per_turn = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
-    rows = [(view, view.broadcast(a)) for e, a in zip(case.episodes, per_turn) for view in token_sequences(e)]
+    rows = [
+        (view, view.broadcast(a))
+        for e, a in zip(case.episodes, per_turn)
+        for view in token_sequences(e)
+    ]
     trained = sum(sum(view.mask) for view, _ in rows)
     for view, tokens in rows:
         ids = torch.tensor([view.ids])
@@ -48,7 +54,9 @@ def compute_reference(case: Case, model: Any = None) -> dict[str, Any]:
         logprobs = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
         weights = torch.tensor(tokens[1:]) * torch.tensor(view.mask[1:])
         (-(logprobs * weights).sum() / trained).backward()
-    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {
+        name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None
+    }
 
 
 def load_reference(case: Case) -> dict[str, Any]:
@@ -58,13 +66,17 @@ def load_reference(case: Case) -> dict[str, Any]:
     return dict(load_file(str(reference_path(case))))
 
 
-def distance(found: Mapping[str, Any], reference: Mapping[str, Any], factor: float = 1.0) -> tuple[float, float]:
+def distance(
+    found: Mapping[str, Any], reference: Mapping[str, Any], factor: float = 1.0
+) -> tuple[float, float]:
     """(‖g − factor·g_ref‖, ‖factor·g_ref‖) over all parameters; a parameter one of them lacks counts as 0 there."""
     squared = norm = 0.0
     for name in sorted({*found, *reference}):
         want = reference[name].double() * factor if name in reference else None
         have = found[name].double().cpu() if name in found else None
-        apart = have - want if have is not None and want is not None else have if want is None else want
+        apart = (
+            have - want if have is not None and want is not None else have if want is None else want
+        )
         assert apart is not None
         squared += float((apart**2).sum())
         norm += float((want**2).sum()) if want is not None else 0.0

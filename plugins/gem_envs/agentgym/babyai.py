@@ -34,7 +34,11 @@ class Thing(NamedTuple):
     right: int
 
     def __str__(self) -> str:
-        side = f" and {abs(self.right)} to the {'right' if self.right > 0 else 'left'}" if self.right else ""
+        side = (
+            f" and {abs(self.right)} to the {'right' if self.right > 0 else 'left'}"
+            if self.right
+            else ""
+        )
         return f"{self.name}, {self.ahead} ahead{side}"
 
 
@@ -78,7 +82,13 @@ class BabyAI(Game):
             if terminated:
                 return self.lost("The mission failed.")
             if truncated:
-                return f"You have made all of {self.world.max_steps} steps.", 0.0, False, True, {"success": False}
+                return (
+                    f"You have made all of {self.world.max_steps} steps.",
+                    0.0,
+                    False,
+                    True,
+                    {"success": False},
+                )
         return self._carry_on("")
 
     def _carry_on(self, said: str) -> StepResult:
@@ -88,7 +98,11 @@ class BabyAI(Game):
         for thing in self.things:
             if text.endswith(thing.name):
                 return f"You cannot do that with {thing.name} now."
-        return "That is not possible now." if text in _WORDS else "That is no action, or not with anything in view."
+        return (
+            "That is not possible now."
+            if text in _WORDS
+            else "That is no action, or not with anything in view."
+        )
 
     # What is seen, and what can be done about it.
 
@@ -103,8 +117,19 @@ class BabyAI(Game):
         ways = _ways(cells, (middle, last, 0))
         front = cells.get((middle, last - 1))
         self.possible = self._doable(ways, front)
-        wall = next((n for n in range(1, size) if getattr(cells.get((middle, last - n)), "type", "") == "wall"), None)
-        seen = [f"You see: {'; '.join(map(str, self.things))}." if self.things else "You see nothing but the room."]
+        wall = next(
+            (
+                n
+                for n in range(1, size)
+                if getattr(cells.get((middle, last - n)), "type", "") == "wall"
+            ),
+            None,
+        )
+        seen = [
+            f"You see: {'; '.join(map(str, self.things))}."
+            if self.things
+            else "You see nothing but the room."
+        ]
         if wall is not None:
             seen.append(f"A wall is {wall} ahead.")
         held = self.world.carrying
@@ -122,7 +147,12 @@ class BabyAI(Game):
         if held and front is None:
             possible["drop"] = [_DROP]
         before: dict[Cell, list[int]] = {}
-        for (i, j, facing), moves in ways.items():  # from the nearest on: the first way to stand before a cell is the shortest
+        for (
+            (i, j, facing),
+            moves,
+        ) in (
+            ways.items()
+        ):  # from the nearest on: the first way to stand before a cell is the shortest
             before.setdefault((i + _AHEAD[facing][0], j + _AHEAD[facing][1]), moves)
         for thing in self.things:
             way = before.get(thing.cell)
@@ -134,7 +164,9 @@ class BabyAI(Game):
                     possible[f"pick up {thing.name}"] = [*way, _PICK_UP]
             elif "open" in thing.name:
                 possible[f"go through {thing.name}"] = [*way, _FORWARD]
-            elif "closed" in thing.name or (held and (held.type, held.color) == ("key", thing.name.split()[0])):
+            elif "closed" in thing.name or (
+                held and (held.type, held.color) == ("key", thing.name.split()[0])
+            ):
                 possible[f"toggle and go through {thing.name}"] = [*way, _TOGGLE, _FORWARD]
         return possible
 
@@ -157,7 +189,9 @@ def _things(cells: Mapping[Cell, Any], middle: int, last: int) -> list[Thing]:
     for _, ahead, right, thing in sorted(found, key=lambda entry: entry[:3]):
         name = f"{thing.color} {_state(thing)}{thing.type}"
         seen[name] = seen.get(name, 0) + 1
-        things.append(Thing(f"{name} {seen[name]}", thing.type, (middle + right, last - ahead), ahead, right))
+        things.append(
+            Thing(f"{name} {seen[name]}", thing.type, (middle + right, last - ahead), ahead, right)
+        )
     return things
 
 
@@ -174,7 +208,10 @@ def _ways(cells: Mapping[Cell, Any], start: Pose) -> dict[Pose, list[int]]:
     for pose in queue:
         i, j, facing = pose
         ahead = (i + _AHEAD[facing][0], j + _AHEAD[facing][1])
-        turns: list[tuple[Pose, int]] = [((i, j, (facing - 1) % 4), _LEFT), ((i, j, (facing + 1) % 4), _RIGHT)]
+        turns: list[tuple[Pose, int]] = [
+            ((i, j, (facing - 1) % 4), _LEFT),
+            ((i, j, (facing + 1) % 4), _RIGHT),
+        ]
         if ahead in cells and (cells[ahead] is None or cells[ahead].can_overlap()):
             turns.insert(0, ((*ahead, facing), _FORWARD))
         for reached, move in turns:

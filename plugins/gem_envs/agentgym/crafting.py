@@ -48,13 +48,17 @@ class RecipeBook:
         asked = {name for recipe, _ in known for name, _ in recipe.inputs}
         outputs = {recipe.output for recipe, _ in known}
         self.kinds: dict[str, tuple[str, ...]] = {
-            kind: tuple(sorted({r.output for r, k in known if k == kind or r.output.endswith(f" {kind}")}))
+            kind: tuple(
+                sorted({r.output for r, k in known if k == kind or r.output.endswith(f" {kind}")})
+            )
             for kind in sorted({k for _, k in known} & (asked - outputs))
         }
         """The items of each kind that some recipe asks for; white wool is wool, though its recipe does not say so."""
         self.of: dict[str, list[Recipe]] = {}
         """The recipes of each item that can be crafted."""
-        for recipe in sorted({r for r, _ in known}, key=lambda r: (r.takes <= r.count, r)):  # those that pack come first
+        for recipe in sorted(
+            {r for r, _ in known}, key=lambda r: (r.takes <= r.count, r)
+        ):  # those that pack come first
             if not any(self._leads_to(name, recipe.output, set()) for name, _ in recipe.inputs):
                 self.of.setdefault(recipe.output, []).append(recipe)
         self.found = frozenset(asked - set(self.of) - set(self.kinds))
@@ -86,7 +90,10 @@ class RecipeBook:
             if name in self.kinds:
                 self._depths[name] = min(map(self.depth, self.kinds[name]))
             else:
-                ways = [1 + max(self.depth(below) for below, _ in recipe.inputs) for recipe in self.of.get(name, ())]
+                ways = [
+                    1 + max(self.depth(below) for below, _ in recipe.inputs)
+                    for recipe in self.of.get(name, ())
+                ]
                 self._depths[name] = min(ways, default=0)
         return self._depths[name]
 
@@ -115,11 +122,16 @@ class RecipeBook:
                 find[item] = find.get(item, 0) + count
                 store[item] = store.get(item, 0) + count
                 return
-            recipe = min(self.of[item], key=lambda r: (max(self.depth(n) for n, _ in r.inputs), r.takes, r))
+            recipe = min(
+                self.of[item], key=lambda r: (max(self.depth(n) for n, _ in r.inputs), r.takes, r)
+            )
             while store.get(item, 0) < count:
                 given: dict[str, int] = {}
                 for name, needed in recipe.inputs:
-                    chosen = min(self.kinds.get(name, (name,)), key=lambda i: (-min(store.get(i, 0), needed), self.depth(i), i))
+                    chosen = min(
+                        self.kinds.get(name, (name,)),
+                        key=lambda i: (-min(store.get(i, 0), needed), self.depth(i), i),
+                    )
                     if store.get(chosen, 0) < needed:
                         obtain(chosen, needed)
                     store[chosen] -= needed
@@ -141,7 +153,9 @@ def recipe_book() -> RecipeBook:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise MissingDependencyError("TextCraft", "textcraft", f"no recipes in {folder}")
-    return RecipeBook(filter(None, (_read(json.loads(file.read_text(encoding="utf-8"))) for file in files)))
+    return RecipeBook(
+        filter(None, (_read(json.loads(file.read_text(encoding="utf-8"))) for file in files))
+    )
 
 
 def _read(told: Mapping[str, Any]) -> tuple[Recipe, str] | None:
@@ -157,8 +171,12 @@ def _read(told: Mapping[str, Any]) -> tuple[Recipe, str] | None:
     for name, count in wanted:
         inputs[name] = inputs.get(name, 0) + count
     result = told["result"]
-    output, count = (result, 1) if isinstance(result, str) else (result["item"], result.get("count", 1))
-    return Recipe(_plain(output), count, tuple(sorted(inputs.items()))), _plain(told.get("group", ""))
+    output, count = (
+        (result, 1) if isinstance(result, str) else (result["item"], result.get("count", 1))
+    )
+    return Recipe(_plain(output), count, tuple(sorted(inputs.items()))), _plain(
+        told.get("group", "")
+    )
 
 
 def _name(what: Any) -> str:

@@ -75,7 +75,11 @@ class JavaProgram:
         home = os.environ.get("JAVA_HOME")
         found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
         if found is None:
-            cause = f"JAVA_HOME is {home!r}, without bin/java in it" if home else "no `java` on the path"
+            cause = (
+                f"JAVA_HOME is {home!r}, without bin/java in it"
+                if home
+                else "no `java` on the path"
+            )
             raise NoJavaError(self.name, self.extra, cause)
         return found
 
@@ -118,23 +122,32 @@ class JavaMachine:
                 start_new_session=True,
             )
             assert self._process.stdout is not None
-            port, token = self._process.stdout.readline().strip(), self._process.stdout.readline().strip()
+            port, token = (
+                self._process.stdout.readline().strip(),
+                self._process.stdout.readline().strip(),
+            )
             if not (port.isdigit() and token):
                 self._process.kill()
                 self._process.communicate()
                 complaints.seek(0)
                 said = (port + b" " + complaints.read(2000)).decode("utf-8", "replace").strip()
-                raise EnvError(f"Java ({program.java}) did not start {program.name}: {said or 'it said nothing'}")
+                raise EnvError(
+                    f"Java ({program.java}) did not start {program.name}: {said or 'it said nothing'}"
+                )
         _started.add(self)
         # Without py4j's memory management, which calls a machine that has ended when a reference to it is collected.
-        parameters = GatewayParameters(port=int(port), auth_token=token.decode(), enable_memory_management=False)
+        parameters = GatewayParameters(
+            port=int(port), auth_token=token.decode(), enable_memory_management=False
+        )
         self._gateway = JavaGateway(gateway_parameters=parameters)
         try:
             java = self._gateway.jvm.java
             # The simulators print what they do, line by line, to whoever may read it.
             java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
             self._join = java.lang.String.join
-            self._simulator = functools.reduce(getattr, program.class_name.split("."), self._gateway.jvm)()
+            self._simulator = functools.reduce(
+                getattr, program.class_name.split("."), self._gateway.jvm
+            )()
         except BaseException:
             self.end()
             raise
@@ -156,7 +169,9 @@ class JavaMachine:
             raise EnvError(f"{self.program.name} raised in {method}{args!r}: {said}") from None
         except (Py4JError, OSError) as error:
             self.end()
-            raise EnvDiedError(f"the Java machine of {self.program.name} is gone: {error}") from error
+            raise EnvDiedError(
+                f"the Java machine of {self.program.name} is gone: {error}"
+            ) from error
         finally:
             self._busy = False
 
@@ -219,7 +234,9 @@ class JavaGame(Game):
     def machine(self) -> JavaMachine:
         """The machine of the episode that runs."""
         if self._machine is None or not self._machine.usable:
-            raise EnvDiedError(f"there is no Java machine of {self.program.name} with this episode; reset() gets one")
+            raise EnvDiedError(
+                f"there is no Java machine of {self.program.name} with this episode; reset() gets one"
+            )
         return self._machine
 
     def give_back(self) -> None:

@@ -19,9 +19,20 @@ from gem_envs.agentgym.java import JavaGame, JavaMachine, JavaProgram
 __all__ = ["SciWorld"]
 
 SPLITS = ("all", "train", "dev", "test")
-SIMPLIFICATIONS = ("easy", "teleportAction", "openDoors", "openContainers", "selfWateringFlowerPots", "noElectricalAction")
+SIMPLIFICATIONS = (
+    "easy",
+    "teleportAction",
+    "openDoors",
+    "openContainers",
+    "selfWateringFlowerPots",
+    "noElectricalAction",
+)
 _PROGRAM = JavaProgram(
-    "ScienceWorld", "sciworld", "scienceworld", "scienceworld.jar", "scienceworld.runtime.pythonapi.PythonInterface"
+    "ScienceWorld",
+    "sciworld",
+    "scienceworld",
+    "scienceworld.jar",
+    "scienceworld.runtime.pythonapi.PythonInterface",
 )
 
 
@@ -37,14 +48,20 @@ class SciWorld(JavaGame):
     action_example = "look around"
     program = _PROGRAM
 
-    def __init__(self, task: str, split: str = "all", simplify: str = "", max_turns: int = 100) -> None:
+    def __init__(
+        self, task: str, split: str = "all", simplify: str = "", max_turns: int = 100
+    ) -> None:
         if task not in SCIWORLD_TASKS:
             raise UnknownNameError("ScienceWorld task", str(task), SCIWORLD_TASKS)
         if split not in SPLITS:
             raise ConfigError(f"split must be one of {', '.join(SPLITS)}; given: {split!r}")
-        unknown = [name for name in str(simplify).split(",") if name and name not in SIMPLIFICATIONS]
+        unknown = [
+            name for name in str(simplify).split(",") if name and name not in SIMPLIFICATIONS
+        ]
         if unknown:
-            raise ConfigError(f"simplify takes {', '.join(SIMPLIFICATIONS)}, with commas between them; given: {simplify!r}")
+            raise ConfigError(
+                f"simplify takes {', '.join(SIMPLIFICATIONS)}, with commas between them; given: {simplify!r}"
+            )
         self.task, self.split, self.simplify = task, split, str(simplify)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         self.program.check()
@@ -62,9 +79,13 @@ class SciWorld(JavaGame):
             )
         refused = machine.call("load", self.task, self.variation, self.simplify, False)
         if refused:
-            raise EnvError(f"ScienceWorld cannot load variation {self.variation} of {self.task!r}: {refused}")
+            raise EnvError(
+                f"ScienceWorld cannot load variation {self.variation} of {self.task!r}: {refused}"
+            )
         self.score = 0.0
-        seen = machine.call("step", "look around")  # which also clears the score of the episode before
+        seen = machine.call(
+            "step", "look around"
+        )  # which also clears the score of the episode before
         task = str(machine.call("getTaskDescription")).removeprefix("Task Description:").strip()
         return (
             f"ScienceWorld. {task}\n"
@@ -79,15 +100,23 @@ class SciWorld(JavaGame):
         seen = str(machine.call("step", " ".join(action.split())))
         score, over = float(machine.call("getScore")), bool(machine.call("getCompleted"))
         failed = score < 0
-        if failed and machine.call("agentInterface").get().isInErrorState():  # which it calls a failure as well
-            raise EnvError(f"ScienceWorld failed in variation {self.variation} of {self.task!r}: {seen}")
+        if (
+            failed and machine.call("agentInterface").get().isInErrorState()
+        ):  # which it calls a failure as well
+            raise EnvError(
+                f"ScienceWorld failed in variation {self.variation} of {self.task!r}: {seen}"
+            )
         score = max(score, 0.0)
         reward, self.score = score - self.score, score
         if failed:
             return self._ended(self.lost(f"{seen}\nThe task failed.", reward))
         if over:
             won = score >= 1.0
-            return self._ended((self.won if won else self.lost)(f"{seen}\nThe task is {'done' if won else 'over'}.", reward))
+            return self._ended(
+                (self.won if won else self.lost)(
+                    f"{seen}\nThe task is {'done' if won else 'over'}.", reward
+                )
+            )
         result = self.carry_on(seen, reward)
         return self._ended(result) if result[3] else result
 
@@ -117,7 +146,9 @@ class SciWorld(JavaGame):
         templates = [t for t in machine.strings("getPossibleActions") if t not in _LEFT_OUT]
         objects = machine.strings("getPossibleObjects")
         words = self.action_rng.choice(templates).split(" ")
-        return " ".join(self.action_rng.choice(objects) if word == "OBJ" else word for word in words)
+        return " ".join(
+            self.action_rng.choice(objects) if word == "OBJ" else word for word in words
+        )
 
     def expert(self) -> Iterator[str]:
         """ScienceWorld's own solution, worked out in another machine."""

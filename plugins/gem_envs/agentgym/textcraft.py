@@ -30,13 +30,19 @@ class TextCraft(Game):
     option_names = frozenset({"goal"})
     action_example = "get 1 oak logs"
 
-    def __init__(self, min_depth: int = 2, max_depth: int | None = None, max_turns: int = 50) -> None:
+    def __init__(
+        self, min_depth: int = 2, max_depth: int | None = None, max_turns: int = 50
+    ) -> None:
         self.min_depth = whole_number("min_depth", min_depth, 1)
-        self.max_depth = max_depth if max_depth is None else whole_number("max_depth", max_depth, min_depth)
+        self.max_depth = (
+            max_depth if max_depth is None else whole_number("max_depth", max_depth, min_depth)
+        )
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if not self.goals():
             deepest = max(map(recipe_book().depth, recipe_book().of))
-            raise ConfigError(f"min_depth must be at most {deepest}, the depth of the deepest item; given: {min_depth}")
+            raise ConfigError(
+                f"min_depth must be at most {deepest}, the depth of the deepest item; given: {min_depth}"
+            )
 
     def goals(self) -> list[str]:
         """What may be asked for, sorted."""
@@ -48,14 +54,20 @@ class TextCraft(Game):
         book = recipe_book()
         self.goal = options["goal"] if "goal" in options else self.rng.choice(self.goals())
         if self.goal not in book.of:
-            raise OptionError(f"goal must be an item that can be crafted, such as 'stick'; given: {self.goal!r}")
+            raise OptionError(
+                f"goal must be an item that can be crafted, such as 'stick'; given: {self.goal!r}"
+            )
         self.inventory: dict[str, int] = {}
         useful = book.tree(self.goal)
-        near = {user for recipe in useful for name, _ in recipe.inputs for user in book.users[name]} - useful
+        near = {
+            user for recipe in useful for name, _ in recipe.inputs for user in book.users[name]
+        } - useful
         others = sorted(near)
         shown = sorted(useful) + self.rng.sample(others, min(_DISTRACTORS, len(others)))
         self.rng.shuffle(shown)
-        self.reachable = sorted({name for recipe in shown for name, _ in recipe.inputs if name in book.found})
+        self.reachable = sorted(
+            {name for recipe in shown for name, _ in recipe.inputs if name in book.found}
+        )
         commands = "\n".join(map(str, shown))
         return (
             "TextCraft: craft an item. Actions:\n"
@@ -77,7 +89,9 @@ class TextCraft(Game):
         if crafted := _CRAFT.fullmatch(text):
             return self._craft(crafted[1], crafted[2])
         shown = action if len(action) <= 40 else action[:37] + "..."
-        return self.carry_on(f"{shown!r} is no action. Write 'get 1 ITEM', 'craft 1 ITEM using 1 ITEM, 2 ITEM' or 'inventory'.")
+        return self.carry_on(
+            f"{shown!r} is no action. Write 'get 1 ITEM', 'craft 1 ITEM using 1 ITEM, 2 ITEM' or 'inventory'."
+        )
 
     def _get(self, count: int, item: str) -> StepResult:
         if count < 1 or item not in recipe_book().found:
@@ -90,7 +104,9 @@ class TextCraft(Game):
         for part in listed.split(","):
             counted = _COUNTED.fullmatch(part.strip())
             if counted is None:
-                return self.carry_on(f"{part.strip()[:40]!r} is no number and item, such as '2 oak planks'.")
+                return self.carry_on(
+                    f"{part.strip()[:40]!r} is no number and item, such as '2 oak planks'."
+                )
             given[counted[2]] = given.get(counted[2], 0) + int(counted[1])
         recipe = next((r for r in recipe_book().of.get(item, ()) if _follows(r, given)), None)
         if recipe is None:
@@ -110,7 +126,11 @@ class TextCraft(Game):
         """Gets something, or crafts what can be crafted now."""
         book, rng = recipe_book(), self.action_rng
         users = {user for item in self.inventory for user in book.users.get(item, ())}
-        ready = [user for user in sorted(users) if all(self.inventory.get(name, 0) >= count for name, count in user.inputs)]
+        ready = [
+            user
+            for user in sorted(users)
+            if all(self.inventory.get(name, 0) >= count for name, count in user.inputs)
+        ]
         if ready and rng.random() < 0.5:
             return str(rng.choice(ready))
         return f"get {rng.randint(1, 4)} {rng.choice(self.reachable)}"
@@ -128,7 +148,9 @@ def _follows(recipe: Recipe, given: Mapping[str, int]) -> bool:
     """Whether exactly what a recipe asks for is given, one item for each of its inputs; items come before kinds."""
     book, left = recipe_book(), dict(given)
     for name, count in sorted(recipe.inputs, key=lambda wanted: wanted[0] in book.kinds):
-        match = next((item for item in sorted(left) if left[item] == count and book.is_of(item, name)), None)
+        match = next(
+            (item for item in sorted(left) if left[item] == count and book.is_of(item, name)), None
+        )
         if match is None:
             return False
         del left[match]

@@ -21,7 +21,11 @@ FOLDS = ("train", "dev", "test")
 _WORLDS = 1000
 """How many worlds a fold has; those of dev begin at 10000, those of test at 20000."""
 _PROGRAM = JavaProgram(
-    "TextWorldExpress", "textworld", "textworld_express", "textworld-express.jar", "textworldexpress.runtime.PythonInterface"
+    "TextWorldExpress",
+    "textworld",
+    "textworld_express",
+    "textworld-express.jar",
+    "textworldexpress.runtime.PythonInterface",
 )
 
 
@@ -36,7 +40,9 @@ class TextWorld(JavaGame):
     action_example = "look around"
     program = _PROGRAM
 
-    def __init__(self, game: str, fold: str = "train", params: str = "", max_turns: int = 50) -> None:
+    def __init__(
+        self, game: str, fold: str = "train", params: str = "", max_turns: int = 50
+    ) -> None:
         if game not in TEXTWORLD_GAMES:
             raise UnknownNameError("TextWorldExpress game", str(game), TEXTWORLD_GAMES)
         if fold not in FOLDS:
@@ -50,7 +56,9 @@ class TextWorld(JavaGame):
         if world is None:
             world = self.rng.randrange(_WORLDS)
         elif type(world) is not int or not 0 <= world < _WORLDS:
-            raise OptionError(f"world must be a whole number from 0 to {_WORLDS - 1}; given: {world!r}")
+            raise OptionError(
+                f"world must be a whole number from 0 to {_WORLDS - 1}; given: {world!r}"
+            )
         self.world = world
         self.score = 0.0
         told = self._load(False)
@@ -61,9 +69,13 @@ class TextWorld(JavaGame):
         machine = self.borrow()
         refused = machine.call("load", self.game, self.params)
         if refused:
-            raise ConfigError(f"TextWorldExpress refuses params={self.params!r} for {self.game!r}: {refused}")
+            raise ConfigError(
+                f"TextWorldExpress refuses params={self.params!r} for {self.game!r}: {refused}"
+            )
         number = FOLDS.index(self.fold) * 10_000 + self.world
-        told: dict[str, Any] = json.loads(machine.call("generateNewGameJSON", number, self.fold, solve))
+        told: dict[str, Any] = json.loads(
+            machine.call("generateNewGameJSON", number, self.fold, solve)
+        )
         return told
 
     def on_step(self, action: str) -> StepResult:
@@ -72,7 +84,9 @@ class TextWorld(JavaGame):
         score = 0.0 if lost else min(max(float(told["score"]), 0.0), 1.0)
         reward, self.score = score - self.score, score
         if lost:
-            return self._ended(self.lost(f"{told['observation'].strip()}\nThe game is lost.", reward))
+            return self._ended(
+                self.lost(f"{told['observation'].strip()}\nThe game is lost.", reward)
+            )
         if told["tasksuccess"] or score >= 1.0:
             return self._ended(self.won(f"{told['observation'].strip()}\nThe game is won.", reward))
         result = self.carry_on(self._scene(told), reward)

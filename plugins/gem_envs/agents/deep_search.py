@@ -88,19 +88,37 @@ class DeepSearch(QA):
         if call and call[1].lower() == "answer":
             return super().on_step(call[2])
         if call:
-            found = cast(ToolResult, _tool(self.corpus, self.k, self.max_tokens).call({"query": call[2].strip()}))
+            found = cast(
+                ToolResult,
+                _tool(self.corpus, self.k, self.max_tokens).call({"query": call[2].strip()}),
+            )
             if found.outage:
                 raise ToolError(f"the search is out of order: {found.text}")
-            shown, info = f"<information>\n{found.text}\n</information>", {"searched": True, **found.info}
+            shown, info = (
+                f"<information>\n{found.text}\n</information>",
+                {"searched": True, **found.info},
+            )
         else:
             shown, info = f"There is no action in that. {_HOW}", {"searched": False}
         if last:
-            return f"{shown}\nThat was the last of {self.search_turns} turns.", 0.0, False, True, {"success": False, **info}
+            return (
+                f"{shown}\nThat was the last of {self.search_turns} turns.",
+                0.0,
+                False,
+                True,
+                {"success": False, **info},
+            )
         return shown, 0.0, False, False, info
 
     def sample_action(self) -> str:
-        word = self.action_rng.choice(re.findall(r"\w{4,}", str(self.row[self.question_key])) or ["what"])
-        return f"<search>{word}</search>" if self.action_rng.random() < 0.8 else f"<answer>{word}</answer>"
+        word = self.action_rng.choice(
+            re.findall(r"\w{4,}", str(self.row[self.question_key])) or ["what"]
+        )
+        return (
+            f"<search>{word}</search>"
+            if self.action_rng.random() < 0.8
+            else f"<answer>{word}</answer>"
+        )
 
     def expert(self) -> Iterator[str]:
         """Looks up what leads to the answer, one after the other, where the data set says what does; then answers."""
@@ -116,7 +134,9 @@ _lock = threading.Lock()
 def _tool(corpus: str, k: int, max_tokens: int | None) -> Tool:
     """One for all environments of a process that search the same: an index is built, and opened, once."""
     if not isinstance(corpus, str) or not corpus:
-        raise ConfigError(f"corpus must be a path, {_SAMPLE!r} or the address of a retrieval server; given: {corpus!r}")
+        raise ConfigError(
+            f"corpus must be a path, {_SAMPLE!r} or the address of a retrieval server; given: {corpus!r}"
+        )
     key = (corpus, k, max_tokens)
     with _lock:
         if key not in _tools:
@@ -128,10 +148,18 @@ def _tool(corpus: str, k: int, max_tokens: int | None) -> Tool:
 
 
 def _index(corpus: str) -> Index:
-    path = Path(__file__).parents[1] / "data" / "sample_search_corpus.jsonl" if corpus == _SAMPLE else Path(corpus).expanduser()
+    path = (
+        Path(__file__).parents[1] / "data" / "sample_search_corpus.jsonl"
+        if corpus == _SAMPLE
+        else Path(corpus).expanduser()
+    )
     if (path / "index.json").is_file():
         return Index.open(path)
-    size = path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+    size = (
+        path.stat().st_size
+        if path.is_file()
+        else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+    )
     if size > _LARGEST_TEXT:
         raise ConfigError(
             f"the corpus {corpus} has {size >> 20} MB; build an index of it once, gem-rl index {corpus} INDEX, and give "

@@ -64,7 +64,9 @@ def register_agents(register: Callable[..., Any]) -> None:
             data="generated; needs bubblewrap",
             deterministic=False,
         )
-    for site, (name, summary) in ({None: ("Any", "a task on any of the web sites")} | SITES).items():
+    for site, (name, summary) in (
+        {None: ("Any", "a task on any of the web sites")} | SITES
+    ).items():
         register(
             f"web:{name}-v0",
             "gem_envs.web.navigation:WebNavigation",

@@ -15,7 +15,9 @@ from gem_tools.sandbox.shell import Shell
 
 __all__ = ["Terminal"]
 
-_BLOCK = re.compile(r"```[ \t]*(?:bash|sh|shell|console)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(
+    r"```[ \t]*(?:bash|sh|shell|console)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE
+)
 
 
 class Terminal(Env):
@@ -39,7 +41,11 @@ class Terminal(Env):
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         kind = options.get("kind")
-        kind = self.kind or self.rng.choice(tuple(KINDS)) if kind is None else _known(kind, OptionError)
+        kind = (
+            self.kind or self.rng.choice(tuple(KINDS))
+            if kind is None
+            else _known(kind, OptionError)
+        )
         self.task = draw_task(kind, self.rng)
         self.home = _shell(self.seconds).create(self.task.files, self.task.setup)
         said = (
@@ -61,7 +67,9 @@ class Terminal(Env):
         if ran.status:
             shown += f"\n(status {ran.status})"
         if self.turn + 1 >= self.max_turns:
-            return self._score(f"{shown}\nThat was the last of {self.max_turns} turns.\n", truncated=True)
+            return self._score(
+                f"{shown}\nThat was the last of {self.max_turns} turns.\n", truncated=True
+            )
         return (
             f"{shown}\n~/{self.home.cwd}$".replace("~/.$", "~$").replace("~/$", "~$"),
             0.0,
@@ -72,7 +80,16 @@ class Terminal(Env):
 
     def sample_action(self) -> str:
         return self.action_rng.choice(
-            ("ls -R", "pwd", "cat *", "head -n 5 */*", "wc -l *", "cd ..", "echo 42 > answer", "submit")
+            (
+                "ls -R",
+                "pwd",
+                "cat *",
+                "head -n 5 */*",
+                "wc -l *",
+                "cd ..",
+                "echo 42 > answer",
+                "submit",
+            )
         )
 
     def expert(self) -> Iterator[str]:

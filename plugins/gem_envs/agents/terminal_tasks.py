@@ -16,9 +16,51 @@ from typing import Any
 
 __all__ = ["KINDS", "TerminalTask", "draw_task"]
 
-_PEOPLE = ("alice", "bob", "carla", "dmitri", "esther", "farid", "greta", "hugo", "ines", "jonas", "kira", "liam", "mona", "nils")
-_WORDS = ("amber", "basil", "cedar", "delta", "ember", "fjord", "grove", "heron", "iris", "juniper", "kelp", "lotus", "maple")
-_ITEMS = ("bolts", "cables", "drills", "filters", "gaskets", "hinges", "lamps", "motors", "nails", "pumps", "screws", "valves")
+_PEOPLE = (
+    "alice",
+    "bob",
+    "carla",
+    "dmitri",
+    "esther",
+    "farid",
+    "greta",
+    "hugo",
+    "ines",
+    "jonas",
+    "kira",
+    "liam",
+    "mona",
+    "nils",
+)
+_WORDS = (
+    "amber",
+    "basil",
+    "cedar",
+    "delta",
+    "ember",
+    "fjord",
+    "grove",
+    "heron",
+    "iris",
+    "juniper",
+    "kelp",
+    "lotus",
+    "maple",
+)
+_ITEMS = (
+    "bolts",
+    "cables",
+    "drills",
+    "filters",
+    "gaskets",
+    "hinges",
+    "lamps",
+    "motors",
+    "nails",
+    "pumps",
+    "screws",
+    "valves",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +89,9 @@ def count_errors(rng: random.Random) -> TerminalTask:
         for hour in range(rng.randint(15, 30)):
             drawn = rng.choice(("INFO", "INFO", "ERROR", "WARNING"))
             # A word in the message that must not be counted.
-            said = rng.choice(("request served", f"no {level} seen", "cache flushed", "user logged in"))
+            said = rng.choice(
+                ("request served", f"no {level} seen", "cache flushed", "user logged in")
+            )
             lines.append(f"2031-05-{rng.randint(1, 28):02} {hour % 24:02}:00 {drawn} {said}")
             count += drawn == level
         files.append(_file(f"logs/{service}.log", lines))
@@ -63,7 +107,10 @@ def count_errors(rng: random.Random) -> TerminalTask:
 
 def sum_column(rng: random.Random) -> TerminalTask:
     """Arithmetic over a table."""
-    rows = [(item, rng.randint(1, 60), rng.randint(1, 90), rng.choice(("north", "south"))) for item in rng.choices(_ITEMS, k=25)]
+    rows = [
+        (item, rng.randint(1, 60), rng.randint(1, 90), rng.choice(("north", "south")))
+        for item in rng.choices(_ITEMS, k=25)
+    ]
     where = rng.choice(("north", "south"))
     total = sum(amount * price for _, amount, price, region in rows if region == where)
     return TerminalTask(
@@ -79,13 +126,20 @@ def sum_column(rng: random.Random) -> TerminalTask:
 def rename(rng: random.Random) -> TerminalTask:
     """Renaming by a pattern, in folders below each other, and nothing else."""
     old, new = rng.choice((("txt", "md"), ("jpeg", "jpg"), ("htm", "html")))
-    names = [f"{folder}{word}.{rng.choice((old, old, 'log'))}" for folder in ("", "sub/", "sub/deep/") for word in _pick(rng, 4)]
+    names = [
+        f"{folder}{word}.{rng.choice((old, old, 'log'))}"
+        for folder in ("", "sub/", "sub/deep/")
+        for word in _pick(rng, 4)
+    ]
     renamed = [name[: -len(old)] + new if name.endswith(f".{old}") else name for name in names]
     return TerminalTask(
         "Rename",
         f"Rename every file below ~/docs that ends in .{old} so that it ends in .{new} instead. Leave all other files alone.",
         tuple(_file(f"docs/{name}", [f"this is {name}"]) for name in names),
-        (("names", "docs", renamed), *(("text", f"docs/{b}", f"this is {a}") for a, b in zip(names, renamed, strict=True))),
+        (
+            ("names", "docs", renamed),
+            *(("text", f"docs/{b}", f"this is {a}") for a, b in zip(names, renamed, strict=True)),
+        ),
         f'find docs -name "*.{old}" | while read f; do mv "$f" "${{f%.{old}}}.{new}"; done',
     )
 
@@ -97,7 +151,10 @@ def clean_up(rng: random.Random) -> TerminalTask:
     files: list[tuple[str, str, int]] = []
     for place in ("", "a/", "a/b/"):
         for word in _pick(rng, 4):
-            end, length = rng.choice(("tmp", "tmp", "dat")), rng.choice((size // 2, size - 1, size + 1, 2 * size))
+            end, length = (
+                rng.choice(("tmp", "tmp", "dat")),
+                rng.choice((size // 2, size - 1, size + 1, 2 * size)),
+            )
             if not files:  # there is always something to do
                 end, length = "tmp", 2 * size
             files.append((f"work/{place}{word}.{end}", "x" * length, 0o644))
@@ -114,7 +171,10 @@ def clean_up(rng: random.Random) -> TerminalTask:
 
 def unique_addresses(rng: random.Random) -> TerminalTask:
     """Sorting without repetition, upper and lower case taken together."""
-    addresses = [f"{person}@{word}.example" for person, word in zip(_PEOPLE, rng.choices(_WORDS, k=len(_PEOPLE)), strict=True)]
+    addresses = [
+        f"{person}@{word}.example"
+        for person, word in zip(_PEOPLE, rng.choices(_WORDS, k=len(_PEOPLE)), strict=True)
+    ]
     lines = [rng.choice((a, a.upper(), a.title())) for a in rng.choices(addresses, k=40)]
     found = sorted({line.lower() for line in lines})
     return TerminalTask(
@@ -135,10 +195,17 @@ def edit_config(rng: random.Random) -> TerminalTask:
     before: list[str] = []
     after: list[str] = []
     for section in sections:
-        settings = {"port": rng.randint(1000, 9999), "workers": rng.randint(1, 64), "timeout": rng.randint(5, 300)}
+        settings = {
+            "port": rng.randint(1000, 9999),
+            "workers": rng.randint(1, 64),
+            "timeout": rng.randint(5, 300),
+        }
         for lines, edited in ((before, False), (after, True)):
             lines += [f"[{section}]", f"# of the {section} server"]
-            lines += [f"{k} = {value if edited and section == chosen and k == key else v}" for k, v in settings.items()]
+            lines += [
+                f"{k} = {value if edited and section == chosen and k == key else v}"
+                for k, v in settings.items()
+            ]
             lines.append("")
     return TerminalTask(
         "EditConfig",
@@ -190,7 +257,10 @@ def sort_photos(rng: random.Random) -> TerminalTask:
         "The photos in ~/photos are called YEAR-MONTH-DAY_name.jpg. Move each into a folder of its year and month below "
         "~/photos, so that 2024-05-17_lake.jpg becomes ~/photos/2024/05/2024-05-17_lake.jpg.",
         tuple(_file(f"photos/{name}", [name]) for name in names),
-        (("names", "photos", moved), *(("text", f"photos/{m}", n) for m, n in zip(moved, names, strict=True))),
+        (
+            ("names", "photos", moved),
+            *(("text", f"photos/{m}", n) for m, n in zip(moved, names, strict=True)),
+        ),
         'cd photos && for f in *.jpg; do d="${f:0:4}/${f:5:2}"; mkdir -p "$d"; mv "$f" "$d/"; done',
     )
 
@@ -201,7 +271,9 @@ def permissions(rng: random.Random) -> TerminalTask:
     files, tests = [], []
     for name in scripts:
         program = rng.random() < 0.5
-        files.append(_file(f"bin/{name}", ["#!/bin/sh" if program else "# only notes", f"echo {name}"]))
+        files.append(
+            _file(f"bin/{name}", ["#!/bin/sh" if program else "# only notes", f"echo {name}"])
+        )
         tests.append(("mode", f"bin/{name}", 0o755 if program else 0o644))
     key = rng.choice(_PEOPLE)
     files.append(_file(f"keys/{key}.pem", ["secret"]))
@@ -217,7 +289,10 @@ def permissions(rng: random.Random) -> TerminalTask:
 
 def newest_release(rng: random.Random) -> TerminalTask:
     """Version numbers, which do not sort like words, and a link."""
-    versions = {(rng.randint(0, 3), rng.randint(0, 20), rng.randint(0, 20)) for _ in range(7)} | {(2, 9, 1), (2, 10, 0)}
+    versions = {(rng.randint(0, 3), rng.randint(0, 20), rng.randint(0, 20)) for _ in range(7)} | {
+        (2, 9, 1),
+        (2, 10, 0),
+    }
     shown = [".".join(map(str, version)) for version in sorted(versions)]
     oldest, newest = shown[0], shown[-1]
     rng.shuffle(shown)
@@ -237,13 +312,19 @@ def find_in_archive(rng: random.Random) -> TerminalTask:
     token = f"{rng.choice(_WORDS)}-{rng.randint(100, 999)}"
     paths = [f"{folder}/{word}.txt" for folder in _pick(rng, 3) for word in _pick(rng, 4)]
     hit = rng.choice(paths)
-    files = [_file(f"pack/{p}", [*rng.choices(_WORDS, k=6), token if p == hit else f"{token}x", "end"]) for p in paths]
+    files = [
+        _file(f"pack/{p}", [*rng.choices(_WORDS, k=6), token if p == hit else f"{token}x", "end"])
+        for p in paths
+    ]
     return TerminalTask(
         "FindInArchive",
         f"One of the files in ~/backup.tar.gz has a line that is exactly '{token}'. Write the path of that file, as it stands in "
         "the archive, to ~/found.txt, and copy the file itself to ~/found.copy.",
         tuple(files),
-        (("text", "found.txt", hit), ("text", "found.copy", next(text for path, text, _ in files if path == f"pack/{hit}"))),
+        (
+            ("text", "found.txt", hit),
+            ("text", "found.copy", next(text for path, text, _ in files if path == f"pack/{hit}")),
+        ),
         f"mkdir out && tar xzf backup.tar.gz -C out && cd out && f=$(grep -rlx -- {token} * | head -1) && echo $f > ../found.txt "
         "&& cp $f ../found.copy && cd .. && rm -r out",
         "cd pack && tar czf ../backup.tar.gz * && cd .. && rm -r pack",
@@ -253,9 +334,15 @@ def find_in_archive(rng: random.Random) -> TerminalTask:
 def json_report(rng: random.Random) -> TerminalTask:
     """Structured data in, a table out."""
     people = rng.sample(_PEOPLE, 9)
-    records = [{"name": p, "team": rng.choice(("red", "blue")), "score": rng.randint(0, 100)} for p in people]
+    records = [
+        {"name": p, "team": rng.choice(("red", "blue")), "score": rng.randint(0, 100)}
+        for p in people
+    ]
     team = rng.choice(("red", "blue"))
-    best = sorted((r for r in records if r["team"] == team), key=lambda r: (-int(str(r["score"])), str(r["name"])))
+    best = sorted(
+        (r for r in records if r["team"] == team),
+        key=lambda r: (-int(str(r["score"])), str(r["name"])),
+    )
     expected = "\n".join(f"{r['name']},{r['score']}" for r in best)
     return TerminalTask(
         "JsonReport",

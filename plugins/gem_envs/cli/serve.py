@@ -25,15 +25,51 @@ SUMMARY = "serve an environment over HTTP"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to serve, to whom, and in which words."""
-    parser.add_argument("id", help="an environment id, or a mixture such as '2*game:A-v0 + 1*game:B-v0'")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1: this machine only)")
-    parser.add_argument("--port", type=int, default=8000, help="the port to listen on; 0 takes a free one (default 8000)")
-    parser.add_argument("--dialect", default="gem", choices=list(DIALECTS), help="gem's, or that of a server of AgentGym's")
-    parser.add_argument("--args", default="", metavar="JSON", help="arguments of the environment, as a JSON object")
-    parser.add_argument("--wrappers", default="", metavar="A,B(K=V)", help="wrappers by name, innermost first")
-    parser.add_argument("--bare", action="store_true", help="without the environment's own wrappers, such as its action format")
-    parser.add_argument("--idle", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (3600)")
-    parser.add_argument("--max-sessions", type=int, default=1024, metavar="N", help="sessions at one time (default 1024)")
+    parser.add_argument(
+        "id", help="an environment id, or a mixture such as '2*game:A-v0 + 1*game:B-v0'"
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="the address to listen on (default 127.0.0.1: this machine only)",
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=8000,
+        help="the port to listen on; 0 takes a free one (default 8000)",
+    )
+    parser.add_argument(
+        "--dialect",
+        default="gem",
+        choices=list(DIALECTS),
+        help="gem's, or that of a server of AgentGym's",
+    )
+    parser.add_argument(
+        "--args", default="", metavar="JSON", help="arguments of the environment, as a JSON object"
+    )
+    parser.add_argument(
+        "--wrappers", default="", metavar="A,B(K=V)", help="wrappers by name, innermost first"
+    )
+    parser.add_argument(
+        "--bare",
+        action="store_true",
+        help="without the environment's own wrappers, such as its action format",
+    )
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=3600.0,
+        metavar="S",
+        help="close a session unused for S seconds (3600)",
+    )
+    parser.add_argument(
+        "--max-sessions",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="sessions at one time (default 1024)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
     from gem_envs.remote.server import Server
 
     if args.bare and args.wrappers:
-        raise ConfigError("--bare leaves wrappers out and --wrappers puts some on; give one of the two")
+        raise ConfigError(
+            "--bare leaves wrappers out and --wrappers puts some on; give one of the two"
+        )
     known = spec(args.id)
     with Server(
         partial(_made, args.id, args.wrappers, args.bare, env_arguments(args.args)),

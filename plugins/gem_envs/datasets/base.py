@@ -72,7 +72,9 @@ class DatasetQuestion(Question):
         first = load_rows(*self.source)[0]
         for name in (question_key, answer_key):
             if name not in first:
-                raise ConfigError(f"the data set {dataset!r} has no column {name!r}; its columns: {', '.join(sorted(first))}")
+                raise ConfigError(
+                    f"the data set {dataset!r} has no column {name!r}; its columns: {', '.join(sorted(first))}"
+                )
 
     def count(self) -> int:
         return len(load_rows(*self.source))
@@ -92,13 +94,17 @@ def _read(source: str, split: str | None, subset: str | None) -> Rows:
         try:
             return _json_lines(read_data(f"sample_{rest}.jsonl"), source)
         except FileNotFoundError:
-            raise ConfigError(f"gem has no sample {rest!r}; it has: code, logic, math, qa, search") from None
+            raise ConfigError(
+                f"gem has no sample {rest!r}; it has: code, logic, math, qa, search"
+            ) from None
     if kind == "package":
         return _read_file(_package_file(rest), source)
     if source.endswith(_FILES):
         path = Path(source).expanduser()
         if not path.is_file():
-            raise ConfigError(f"the data set file {source!r} does not exist (looked at {path.resolve()}); give {_forms()}")
+            raise ConfigError(
+                f"the data set file {source!r} does not exist (looked at {path.resolve()}); give {_forms()}"
+            )
         return _read_file(path, source)
     return _read_hub(source, split, subset)
 
@@ -126,9 +132,13 @@ def _json_lines(text: str, source: str) -> list[dict[str, Any]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise ConfigError(f"line {number} of the data set {source!r} is not JSON: {error}") from None
+            raise ConfigError(
+                f"line {number} of the data set {source!r} is not JSON: {error}"
+            ) from None
         if not isinstance(row, dict):
-            raise ConfigError(f"line {number} of the data set {source!r} must be a JSON object; it is: {line[:80]!r}")
+            raise ConfigError(
+                f"line {number} of the data set {source!r} must be a JSON object; it is: {line[:80]!r}"
+            )
         rows.append(row)
     return rows
 
@@ -140,7 +150,9 @@ class _Table:
         try:
             parquet: Any = importlib.import_module("pyarrow.parquet")
         except ImportError as error:
-            raise MissingDependencyError("reading a Parquet file", "datasets", str(error)) from error
+            raise MissingDependencyError(
+                "reading a Parquet file", "datasets", str(error)
+            ) from error
         self._table = parquet.read_table(path)
 
     def __len__(self) -> int:
@@ -155,10 +167,14 @@ def _package_file(name: str) -> Path:
     package, _, inner = name.partition("/")
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise MissingDependencyError(f"the data set {name!r}", package.replace("_", "-"), f"the package {package!r}")
+        raise MissingDependencyError(
+            f"the data set {name!r}", package.replace("_", "-"), f"the package {package!r}"
+        )
     path = Path(next(iter(found.submodule_search_locations))) / inner
     if not path.is_file():
-        raise ConfigError(f"the installed package {package!r} has no file {inner!r}; another version of it may")
+        raise ConfigError(
+            f"the installed package {package!r} has no file {inner!r}; another version of it may"
+        )
     return path
 
 
@@ -166,8 +182,16 @@ def _read_hub(source: str, split: str | None, subset: str | None) -> Rows:
     try:
         datasets: Any = importlib.import_module("datasets")
     except ImportError as error:
-        raise MissingDependencyError(f"the Hugging Face data set {source!r}", "datasets", str(error)) from error
-    call = ", ".join([repr(source), *([repr(subset)] if subset else []), *([f"split={split!r}"] if split else [])])
+        raise MissingDependencyError(
+            f"the Hugging Face data set {source!r}", "datasets", str(error)
+        ) from error
+    call = ", ".join(
+        [
+            repr(source),
+            *([repr(subset)] if subset else []),
+            *([f"split={split!r}"] if split else []),
+        ]
+    )
     try:
         found = datasets.load_dataset(source, subset, split=split)
     except Exception as error:
@@ -178,7 +202,9 @@ def _read_hub(source: str, split: str | None, subset: str | None) -> Rows:
         ) from error
     if isinstance(found, dict):
         if len(found) != 1:
-            raise ConfigError(f"the data set {source!r} has several splits; give split= one of: {', '.join(sorted(found))}")
+            raise ConfigError(
+                f"the data set {source!r} has several splits; give split= one of: {', '.join(sorted(found))}"
+            )
         found = next(iter(found.values()))
     rows: Rows = found
     return rows

@@ -53,7 +53,9 @@ class Program:
         if outcome.end != "ok":
             return False
         printed = outcome.stdout.rstrip()
-        return _lines(printed.rpartition("\n")[2] if self.last_line else printed) == _lines(self.expected)
+        return _lines(printed.rpartition("\n")[2] if self.last_line else printed) == _lines(
+            self.expected
+        )
 
 
 class CodeTask(DatasetQuestion):
@@ -86,7 +88,9 @@ class CodeTask(DatasetQuestion):
         self.max_tests = whole_number("max_tests", max_tests, 1)
         self.test_seconds = whole_number("test_seconds", test_seconds, 1)
         if isolation not in ("auto", "full", "partial"):
-            raise ConfigError(f"isolation must be 'auto', 'full' or 'partial'; given: {isolation!r}")
+            raise ConfigError(
+                f"isolation must be 'auto', 'full' or 'partial'; given: {isolation!r}"
+            )
         self.isolation: Literal["auto", "full", "partial"] = isolation
 
     def pose(self, index: int) -> str:
@@ -120,7 +124,9 @@ class CodeTask(DatasetQuestion):
         elif "canonical_solution" in row:
             program = f"{row['prompt']}{row['canonical_solution']}"
         else:
-            raise PolicyError(f"the data set of this task has no column with a solution; its columns: {', '.join(sorted(row))}")
+            raise PolicyError(
+                f"the data set of this task has no column with a solution; its columns: {', '.join(sorted(row))}"
+            )
         yield f"```python\n{program}\n```"
 
     def sample_action(self) -> str:
@@ -140,7 +146,9 @@ def programs_of(program: str, tests: Any, entry: str | None, most: int) -> list[
     if isinstance(tests, str):
         mark = secrets.token_hex(16)
         given = (mark, program, f"{tests}\ncheck({entry})" if entry else tests, entry)
-        text = f"from __future__ import annotations\n{inspect.getsource(_trial)}\n_trial(*{given!r})"
+        text = (
+            f"from __future__ import annotations\n{inspect.getsource(_trial)}\n_trial(*{given!r})"
+        )
         source = f"exec({text!r}, {{}})"
         return [Program(source, mark, True)]
     if isinstance(tests, Mapping):
@@ -151,7 +159,9 @@ def programs_of(program: str, tests: Any, entry: str | None, most: int) -> list[
         function = entry or next((test["fn_name"] for test in tests if test.get("fn_name")), None)
     if len(pairs) > most:
         pairs = sorted(pairs, key=lambda pair: len(str(pair[0])), reverse=True)[:most]
-    return [_call(program, function, *pair) if function else _stdin(program, *pair) for pair in pairs]
+    return [
+        _call(program, function, *pair) if function else _stdin(program, *pair) for pair in pairs
+    ]
 
 
 def _stdin(program: str, given: Any, expected: Any) -> Program:
@@ -202,7 +212,10 @@ def _trial(mark: str, program: str, tests: str, entry: str | None) -> None:
     write, execute, translate, own = os.write, exec, compile, dict(vars(builtins))
     jobs: Any = _queue.SimpleQueue()
     results: Any = _queue.SimpleQueue()
-    judges = {f"__{name}__" for name in ["eq", "ne", "lt", "le", "gt", "ge", "sub", "rsub", "abs", "round", "contains"]}
+    judges = {
+        f"__{name}__"
+        for name in ["eq", "ne", "lt", "le", "gt", "ge", "sub", "rsub", "abs", "round", "contains"]
+    }
     ended: list[str] = []
     done = _thread.allocate_lock()
     loop = """
@@ -244,8 +257,14 @@ while True:
         names: dict[str, Any] = {"__name__": "program"}
         try:
             apart(execute, translate(program, "program.py", "exec", dont_inherit=True), names)
-            seen = {n: guarded(v) if n == entry or type(v) is types.FunctionType else v for n, v in names.items()}
-            execute(translate(tests, "tests.py", "exec", dont_inherit=True), {**seen, "__builtins__": own})
+            seen = {
+                n: guarded(v) if n == entry or type(v) is types.FunctionType else v
+                for n, v in names.items()
+            }
+            execute(
+                translate(tests, "tests.py", "exec", dont_inherit=True),
+                {**seen, "__builtins__": own},
+            )
             apart(sys.stdout.flush)
             ended.append("")
         except BaseException as error:  # noqa: BLE001 - said by its type
@@ -255,7 +274,11 @@ while True:
 
     done.acquire()
     thread = _thread.start_new_thread(
-        execute, (translate(loop, "calls.py", "exec", dont_inherit=True), {"get": jobs.get, "put": results.put})
+        execute,
+        (
+            translate(loop, "calls.py", "exec", dont_inherit=True),
+            {"get": jobs.get, "put": results.put},
+        ),
     )
     _thread.start_new_thread(attempt, ())
     done.acquire()
@@ -280,7 +303,9 @@ def _reason(outcome: Outcome) -> str:
     if outcome.end == "error":
         last = outcome.stderr.strip().rpartition("\n")[2][:200]
         return last or f"the program ended with status {outcome.status}"
-    return {"time": "it took too long", "output": "it printed too much", "killed": "it was killed"}[outcome.end]
+    return {"time": "it took too long", "output": "it printed too much", "killed": "it was killed"}[
+        outcome.end
+    ]
 
 
 @cache

@@ -84,7 +84,13 @@ class _Process:
     def __init__(self, target: str, warm_up: tuple[Any, ...]) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from gem_envs.datasets.grader import serve; serve()", target, json.dumps(warm_up)],
+            [
+                sys.executable,
+                "-c",
+                "from gem_envs.datasets.grader import serve; serve()",
+                target,
+                json.dumps(warm_up),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

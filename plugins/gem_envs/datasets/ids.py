@@ -31,10 +31,30 @@ _ANSWER = (("boxed", {"place": "observation", "error_reward": 0.0}),)
 # A data set may ask for the answer in its own words, in <answer> tags for instance: what has no box is graded as it is.
 _ANSWER_OR_TEXT = (("boxed", {"place": "observation", "on_error": "pass"}),)
 _KINDS = {
-    "math": _Kind("maths:Maths", _ANSWER, "a maths problem", "terminal: 1 for an equal answer", "math"),
-    "qa": _Kind("qa:QA", _ANSWER_OR_TEXT, "a question with a short answer", "terminal: 1 for a normalised exact match", ""),
-    "logic": _Kind("qa:QA", _ANSWER_OR_TEXT, "does it follow from the rules", "terminal: 1 for a normalised exact match", ""),
-    "code": _Kind("code:CodeTask", (), "a programming task", "terminal: 1 for passing all tests, -0.1 without a code block", ""),
+    "math": _Kind(
+        "maths:Maths", _ANSWER, "a maths problem", "terminal: 1 for an equal answer", "math"
+    ),
+    "qa": _Kind(
+        "qa:QA",
+        _ANSWER_OR_TEXT,
+        "a question with a short answer",
+        "terminal: 1 for a normalised exact match",
+        "",
+    ),
+    "logic": _Kind(
+        "qa:QA",
+        _ANSWER_OR_TEXT,
+        "does it follow from the rules",
+        "terminal: 1 for a normalised exact match",
+        "",
+    ),
+    "code": _Kind(
+        "code:CodeTask",
+        (),
+        "a programming task",
+        "terminal: 1 for passing all tests, -0.1 without a code block",
+        "",
+    ),
 }
 _PROBLEM = {"question_key": "problem"}
 _DATA = (
@@ -61,11 +81,23 @@ _DATA = (
     _Data("math:DeepScaleR40K", "math", {"dataset": "axon-rl/DeepScaleR-40K", "split": "train"}),
     _Data("code:CodeContest", "code", {"dataset": "axon-rl/CodeContest", "split": "train"}),
     _Data("code:Taco8k", "code", {"dataset": "axon-rl/TACO-8k", "split": "train"}),
-    _Data("code:PrimeIntellect15k", "code", {"dataset": "axon-rl/PrimeIntellect-15k", "split": "train"}),
-    _Data("qa:NaturalQuestions", "qa", {"dataset": "axon-rl/NaturalQuestions", "split": "train", **_PROBLEM}),
+    _Data(
+        "code:PrimeIntellect15k",
+        "code",
+        {"dataset": "axon-rl/PrimeIntellect-15k", "split": "train"},
+    ),
+    _Data(
+        "qa:NaturalQuestions",
+        "qa",
+        {"dataset": "axon-rl/NaturalQuestions", "split": "train", **_PROBLEM},
+    ),
     _Data("qa:HotpotQA", "qa", {"dataset": "axon-rl/HotpotQA", "split": "train", **_PROBLEM}),
     *(
-        _Data(f"logic:RuleTaker-d{d}", "logic", {"dataset": f"axon-rl/RuleTaker-d{d}-70k", "split": "train"})
+        _Data(
+            f"logic:RuleTaker-d{d}",
+            "logic",
+            {"dataset": f"axon-rl/RuleTaker-d{d}-70k", "split": "train"},
+        )
         for d in (0, 1, 2, 3, 5)
     ),
     *(
@@ -79,7 +111,9 @@ _DATA = (
         )
     ),
     _Data("eval:CodeContest", "code", {"dataset": "axon-rl/CodeContest", "split": "test"}),
-    _Data("eval:QaOpen", "qa", {"dataset": "google-research-datasets/nq_open", "split": "validation"}),
+    _Data(
+        "eval:QaOpen", "qa", {"dataset": "google-research-datasets/nq_open", "split": "validation"}
+    ),
     *(
         _Data(f"eval:{name}", "qa", {"dataset": "axon-rl/search-eval", "split": split})
         for name, split in (
@@ -109,7 +143,11 @@ def register_datasets(register: Callable[..., Any]) -> None:
             summary=kind.summary,
             turns=1,
             reward=kind.reward,
-            data="shipped sample" if shipped else "a package's file" if packaged else f"Hugging Face: {source}",
+            data="shipped sample"
+            if shipped
+            else "a package's file"
+            if packaged
+            else f"Hugging Face: {source}",
             extra=",".join(filter(None, (kind.extra, needs))),
             offline=shipped or packaged,
         )

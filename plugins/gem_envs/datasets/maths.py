@@ -44,7 +44,9 @@ class Maths(DatasetQuestion):
         super().__init__(dataset, split, subset, question_key, answer_key, max_turns)
         self.grading_seconds = whole_number("grading_seconds", grading_seconds, 1)
         if importlib.util.find_spec("math_verify") is None:
-            raise MissingDependencyError("comparing maths answers", "math", "the package 'math-verify'")
+            raise MissingDependencyError(
+                "comparing maths answers", "math", "the package 'math-verify'"
+            )
 
     def expert(self) -> Iterator[str]:
         """The answer of the data set."""
@@ -57,7 +59,9 @@ class Maths(DatasetQuestion):
         if _undone(str(self.row[self.question_key]), answer, right):
             return Grade(0.0, info={"undone": True})
         if len(answer) > _LONGEST:
-            return Grade(0.0, info={"scorer_error": f"an answer of {len(answer)} characters is not compared"})
+            return Grade(
+                0.0, info={"scorer_error": f"an answer of {len(answer)} characters is not compared"}
+            )
         try:
             is_equal = shared_grader("gem_envs.datasets.maths:equal", "1", "\\frac{1}{2}")(
                 right, answer, seconds=self.grading_seconds
@@ -79,11 +83,17 @@ def _undone(problem: str, answer: str, right: str) -> bool:
     bare = _bare(answer)
     if not _OPERATION.search(bare):
         return False
-    return bare in _bare(problem) or re.fullmatch(r"-?\d+", _bare(right).replace(",", "")) is not None
+    return (
+        bare in _bare(problem) or re.fullmatch(r"-?\d+", _bare(right).replace(",", "")) is not None
+    )
 
 
-_OPERATION = re.compile(r"[*/+!×·÷]|\\(?:times|cdot|div|[dt]?frac|sqrt|[dt]?binom)|[\d)}]-|[\d)}]\^")
-_HARMLESS = re.compile(r"\\left|\\right|\\[,;! ]|[\s$]|\\(?:text|mathrm)\{[^}]*\}(?:\^\{?\d\}?)?|\^\{?\\circ\}?")
+_OPERATION = re.compile(
+    r"[*/+!×·÷]|\\(?:times|cdot|div|[dt]?frac|sqrt|[dt]?binom)|[\d)}]-|[\d)}]\^"
+)
+_HARMLESS = re.compile(
+    r"\\left|\\right|\\[,;! ]|[\s$]|\\(?:text|mathrm)\{[^}]*\}(?:\^\{?\d\}?)?|\^\{?\\circ\}?"
+)
 _SCIENTIFIC = re.compile(r"(?<=\d)(?:\\times|\\cdot|[*×·])10\^\{?-?\d+\}?$")
 
 

@@ -50,7 +50,10 @@ class QA(DatasetQuestion):
         tagged = _TAG.findall(answer[-_LONGEST:])
         given = tagged[-1] if tagged else answer[:_LONGEST]
         accepted = accepted_answers(self.row[self.answer_key])
-        scores = {"exact_match": max(exact_match(given, a) for a in accepted), "f1": max(f1(given, a) for a in accepted)}
+        scores = {
+            "exact_match": max(exact_match(given, a) for a in accepted),
+            "f1": max(f1(given, a) for a in accepted),
+        }
         return Grade(scores[self.metric], info=scores)
 
 
@@ -61,7 +64,9 @@ def normalised(text: str) -> str:
 
 def exact_match(given: str, right: str) -> float:
     """1.0 where both are the same once normalised; an empty answer matches nothing."""
-    return float(normalised(given) == normalised(right) != "") or float(given.strip() == right.strip() != "")
+    return float(normalised(given) == normalised(right) != "") or float(
+        given.strip() == right.strip() != ""
+    )
 
 
 def f1(given: str, right: str) -> float:

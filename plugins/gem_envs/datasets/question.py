@@ -57,7 +57,9 @@ class Question(Env):
         if index is None:
             index = self.rng.randrange(count)
         elif isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
-            raise OptionError(f"index must be a whole number from 0 to {count - 1}; given: {index!r}")
+            raise OptionError(
+                f"index must be a whole number from 0 to {count - 1}; given: {index!r}"
+            )
         self.best = 0.0
         text = self.pose(index)
         if self.max_turns > 1:
@@ -76,7 +78,13 @@ class Question(Env):
             return said, reward, True, False, {"success": False, **info}
         if self.turn + 1 < self.max_turns:
             return f"{said} Try again.", reward, False, False, info
-        return f"{said} That was the last of {self.max_turns} tries.", reward, False, True, {"success": False, **info}
+        return (
+            f"{said} That was the last of {self.max_turns} tries.",
+            reward,
+            False,
+            True,
+            {"success": False, **info},
+        )
 
     def sample_action(self) -> str:
         return str(self.action_rng.randint(0, 9))

@@ -32,7 +32,15 @@ _LONGEST = 20_000
 _SECONDS = 10.0
 _LITERAL = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 """Their scorers call eval() on an answer that is not the right one as it stands."""
-_FORMULA = frozenset({"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"})
+_FORMULA = frozenset(
+    {
+        "countdown",
+        "intermediate_integration",
+        "polynomial_multiplication",
+        "puzzle24",
+        "simple_integration",
+    }
+)
 """Their scorers hand the answer to sympy's parser, which calls eval() too."""
 _EXACT = frozenset({"game_of_life_halting"})
 """Their scorers pay 1.0 for any answer that is not the wrong one of two; here it must be the right one."""
@@ -50,7 +58,12 @@ class Reasoning(Question):
     """
 
     def __init__(
-        self, name: str, size: int = 500, seed: int = 42, config: Mapping[str, Any] | None = None, max_turns: int = 1
+        self,
+        name: str,
+        size: int = 500,
+        seed: int = 42,
+        config: Mapping[str, Any] | None = None,
+        max_turns: int = 1,
     ) -> None:
         super().__init__(max_turns)
         if name not in NAMES:
@@ -84,7 +97,9 @@ class Reasoning(Question):
         if unscored is not None:
             return unscored
         if self.name in _EXACT:
-            return Grade(float(answer.strip().casefold() == str(self.entry["answer"]).strip().casefold()))
+            return Grade(
+                float(answer.strip().casefold() == str(self.entry["answer"]).strip().casefold())
+            )
         if self.name in _NUMBER:
             return Grade(float(_is_near(answer, str(self.entry["answer"]))))
         try:
@@ -105,16 +120,30 @@ class Reasoning(Question):
         if answer == self.entry["answer"]:
             return None
         if len(answer) > _LONGEST:
-            return Grade(0.0, info={"scorer_error": f"an answer of {len(answer)} characters is not scored"})
+            return Grade(
+                0.0, info={"scorer_error": f"an answer of {len(answer)} characters is not scored"}
+            )
         if _is_not_finite(answer):
-            return Grade(0.0, info={"scorer_error": "an answer that is no finite number is not scored"})
+            return Grade(
+                0.0, info={"scorer_error": "an answer that is no finite number is not scored"}
+            )
         if self.name in _LITERAL and not _is_literal(answer):
-            return Grade(0.0, info={"scorer_error": "the scorer would evaluate the answer as Python; it gets literals only"})
+            return Grade(
+                0.0,
+                info={
+                    "scorer_error": "the scorer would evaluate the answer as Python; it gets literals only"
+                },
+            )
         if self.name in _FORMULA and not is_formula(answer):
-            if not _is_python(answer):  # sympy would mend some of it and evaluate that; it is simply no formula
+            if not _is_python(
+                answer
+            ):  # sympy would mend some of it and evaluate that; it is simply no formula
                 return Grade(0.0)
             return Grade(
-                0.0, info={"scorer_error": "the scorer would evaluate the answer as Python; it gets small formulas only"}
+                0.0,
+                info={
+                    "scorer_error": "the scorer would evaluate the answer as Python; it gets small formulas only"
+                },
             )
         return None
 
@@ -127,21 +156,31 @@ _generating = threading.RLock()
 _datasets: dict[tuple[Any, ...], Any] = {}
 
 
-def _dataset(name: str, size: int, seed: int, shown: str, config: tuple[tuple[str, Any], ...]) -> Any:
+def _dataset(
+    name: str, size: int, seed: int, shown: str, config: tuple[tuple[str, Any], ...]
+) -> Any:
     """The data set, one for all instances in a process; its tasks are generated when they are asked for."""
     try:
-        with warnings.catch_warnings():  # one of its packages has a SyntaxWarning, shown until it is compiled
+        with (
+            warnings.catch_warnings()
+        ):  # one of its packages has a SyntaxWarning, shown until it is compiled
             warnings.simplefilter("ignore", SyntaxWarning)
             import reasoning_gym
     except ImportError as error:
-        raise MissingDependencyError("the tasks of reasoning-gym", "reasoning", str(error)) from error
+        raise MissingDependencyError(
+            "the tasks of reasoning-gym", "reasoning", str(error)
+        ) from error
     key = (name, size, seed, shown)
     with _generating:
         if key not in _datasets:
             try:
-                _datasets[key] = reasoning_gym.create_dataset(name, size=size, seed=seed, **dict(config))
+                _datasets[key] = reasoning_gym.create_dataset(
+                    name, size=size, seed=seed, **dict(config)
+                )
             except (AssertionError, TypeError, ValueError) as error:
-                raise ConfigError(f"reasoning-gym refuses {dict(config)!r} for {name!r}: {error}") from error
+                raise ConfigError(
+                    f"reasoning-gym refuses {dict(config)!r} for {name!r}: {error}"
+                ) from error
         return _datasets[key]
 
 
@@ -182,7 +221,9 @@ def _is_not_finite(text: str) -> bool:
     """Whether a text is nothing but numbers of which one is nan or infinite: nan is neither more nor less than the right answer,
     which some scorers take for right."""
     # Blanks may stand between numbers, and inside of a complex one.
-    return any(map(_has_no_end, ([*re.split(r"[\s,;()\[\]]+", text)], [re.sub(r"[\s()]", "", text)])))
+    return any(
+        map(_has_no_end, ([*re.split(r"[\s,;()\[\]]+", text)], [re.sub(r"[\s()]", "", text)]))
+    )
 
 
 def _has_no_end(words: list[str]) -> bool:
@@ -191,7 +232,10 @@ def _has_no_end(words: list[str]) -> bool:
 
 
 def _number(word: str) -> complex | None:
-    for written in (word, word.lower().replace("i", "j")):  # 2i is what people write for Python's 2j; inf stays inf
+    for written in (
+        word,
+        word.lower().replace("i", "j"),
+    ):  # 2i is what people write for Python's 2j; inf stays inf
         with suppress(ValueError):
             return complex(written)
     return None
@@ -204,7 +248,9 @@ def _is_literal(text: str) -> bool:
     except SyntaxError:
         return True  # eval() fails on it as well, which the scorers expect
     except (ValueError, RecursionError, MemoryError):
-        return text.strip().isidentifier()  # a word that happens to be a name; naming something does nothing
+        return (
+            text.strip().isidentifier()
+        )  # a word that happens to be a name; naming something does nothing
     return True
 
 
@@ -232,8 +278,14 @@ def is_formula(text: str) -> bool:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    powers = [node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)]
-    below_numbers = [power for power in powers if not any(isinstance(part, ast.Name) for part in ast.walk(power.left))]
+    powers = [
+        node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
+    ]
+    below_numbers = [
+        power
+        for power in powers
+        if not any(isinstance(part, ast.Name) for part in ast.walk(power.left))
+    ]
     return all(map(_is_harmless, nodes)) and all(map(_is_small, powers)) and len(below_numbers) <= 3
 
 
@@ -253,6 +305,10 @@ def _is_small(power: ast.BinOp) -> bool:
     """9**9**9 would never be worked out: an exponent has no power in it, and no large number."""
     return not any(
         isinstance(part, ast.Pow)
-        or (isinstance(part, ast.Constant) and isinstance(part.value, int | float) and abs(part.value) > 64)
+        or (
+            isinstance(part, ast.Constant)
+            and isinstance(part.value, int | float)
+            and abs(part.value) > 64
+        )
         for part in ast.walk(power.right)
     )

@@ -24,5 +24,7 @@ word_ladder word_sequence_reversal word_sorting zebra_puzzles
 """
 NAMES = tuple(_GENERATORS.split())
 
-NONDETERMINISTIC = frozenset({"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"})
+NONDETERMINISTIC = frozenset(
+    {"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"}
+)
 """Generators whose tasks the seed alone does not fix: they walk over sets of strings, and so depend on PYTHONHASHSEED."""

@@ -33,7 +33,13 @@ class Game(Env):
 
     def out_of_turns(self, feedback: str, reward: float, **info: Any) -> StepResult:
         """The turn limit cut the game; the feedback on the last action is kept."""
-        return f"{feedback}\nThat was the last of {self.max_turns} turns.", reward, False, True, {"success": False, **info}
+        return (
+            f"{feedback}\nThat was the last of {self.max_turns} turns.",
+            reward,
+            False,
+            True,
+            {"success": False, **info},
+        )
 
     def won(self, feedback: str, reward: float = SUCCESS, **info: Any) -> StepResult:
         """The task is solved."""
@@ -46,4 +52,10 @@ class Game(Env):
     def unreadable(self, action: str, expected: str) -> StepResult:
         """The action is not of the form the game takes."""
         shown = action if len(action) <= 40 else action[:37] + "..."
-        return f"{shown!r} is not {expected}.", FORMAT_ERROR, True, False, {"success": False, "format_error": True}
+        return (
+            f"{shown!r} is not {expected}.",
+            FORMAT_ERROR,
+            True,
+            False,
+            {"success": False, "format_error": True},
+        )

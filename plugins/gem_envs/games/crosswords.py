@@ -32,7 +32,10 @@ class Entry:
 
     def cells(self) -> list[tuple[int, int]]:
         """Where its letters stand."""
-        return [(self.row, self.col + i) if self.across else (self.row + i, self.col) for i in range(len(self.word))]
+        return [
+            (self.row, self.col + i) if self.across else (self.row + i, self.col)
+            for i in range(len(self.word))
+        ]
 
 
 class Crosswords(Game):
@@ -44,12 +47,20 @@ class Crosswords(Game):
 
     action_example = "row column letter"
 
-    def __init__(self, hardcore: bool = False, max_turns: int = 100, num_words: int = 5, randomize: bool = False) -> None:
+    def __init__(
+        self,
+        hardcore: bool = False,
+        max_turns: int = 100,
+        num_words: int = 5,
+        randomize: bool = False,
+    ) -> None:
         self.hardcore = hardcore
         self.num_words = whole_number("num_words", num_words, 1, 15)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if max_turns < _TURNS_PER_WORD * num_words:
-            raise ConfigError(f"{num_words} words need {_TURNS_PER_WORD * num_words} turns or more; given: max_turns={max_turns}")
+            raise ConfigError(
+                f"{num_words} words need {_TURNS_PER_WORD * num_words} turns or more; given: max_turns={max_turns}"
+            )
         self.randomize = randomize
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
@@ -57,9 +68,16 @@ class Crosswords(Game):
             self.hardcore = self.rng.random() < 0.5
             self.num_words, self.max_turns = 3, 40 if self.hardcore else 30
         self.entries = _layout(_clues(self.hardcore), self.num_words, self.max_turns, self.rng)
-        self.solution = {cell: letter for e in self.entries for cell, letter in zip(e.cells(), e.word, strict=True)}
+        self.solution = {
+            cell: letter
+            for e in self.entries
+            for cell, letter in zip(e.cells(), e.word, strict=True)
+        }
         self.rows, self.cols = (1 + max(cell[axis] for cell in self.solution) for axis in (0, 1))
-        self.board = [["_" if (r, c) in self.solution else "." for c in range(self.cols)] for r in range(self.rows)]
+        self.board = [
+            ["_" if (r, c) in self.solution else "." for c in range(self.cols)]
+            for r in range(self.rows)
+        ]
         self.lines = [self._line(row) for row in range(self.rows)]
         self.left = len(self.solution)
         clues = [
@@ -107,7 +125,9 @@ class Crosswords(Game):
         return _header(self.cols) + "\n" + "\n".join(self.lines)
 
     def sample_action(self) -> str:
-        row, col = self.action_rng.choice([cell for cell in self.solution if self.board[cell[0]][cell[1]] == "_"])
+        row, col = self.action_rng.choice(
+            [cell for cell in self.solution if self.board[cell[0]][cell[1]] == "_"]
+        )
         return f"{row} {col} {self.action_rng.choice('ABCDEFGHIJKLMNOPQRSTUVWXYZ')}"
 
 
@@ -124,7 +144,9 @@ def _clues(hardcore: bool) -> tuple[tuple[str, str], ...]:
     return tuple((word.upper(), clue) for word, clue in pairs)
 
 
-def _layout(pool: tuple[tuple[str, str], ...], num_words: int, max_cells: int, rng: random.Random) -> list[Entry]:
+def _layout(
+    pool: tuple[tuple[str, str], ...], num_words: int, max_cells: int, rng: random.Random
+) -> list[Entry]:
     """Draws words and crosses each with one that stands already; starts over where nothing fits any more."""
     while True:
         entries: list[Entry] = []
@@ -144,7 +166,9 @@ def _layout(pool: tuple[tuple[str, str], ...], num_words: int, max_cells: int, r
                 return _moved_to_origin(entries)
 
 
-def _crossings(word: str, entries: list[Entry], letters: dict[tuple[int, int], str]) -> list[tuple[int, int, bool]]:
+def _crossings(
+    word: str, entries: list[Entry], letters: dict[tuple[int, int], str]
+) -> list[tuple[int, int, bool]]:
     """Every (row, column, across) where a word crosses one that stands, and touches no other letter."""
     places = []
     for entry in entries:
@@ -162,7 +186,10 @@ def _crossings(word: str, entries: list[Entry], letters: dict[tuple[int, int], s
 
 def _fits(word: str, row: int, col: int, across: bool, letters: dict[tuple[int, int], str]) -> bool:
     down, right = (0, 1) if across else (1, 0)
-    if (row - down, col - right) in letters or (row + down * len(word), col + right * len(word)) in letters:
+    if (row - down, col - right) in letters or (
+        row + down * len(word),
+        col + right * len(word),
+    ) in letters:
         return False
     for i, letter in enumerate(word):
         r, c = row + down * i, col + right * i

@@ -77,7 +77,9 @@ def _solved(board: list[int], scale: int, box: int) -> list[int]:
         return {
             c
             for c in range(scale * scale)
-            if c // scale == row or c % scale == col or (c // scale // box == row // box and c % scale // box == col // box)
+            if c // scale == row
+            or c % scale == col
+            or (c // scale // box == row // box and c % scale // box == col // box)
         }
 
     found: list[list[int]] = []
@@ -150,7 +152,9 @@ _SNAKE = [4**w for w in (15, 14, 13, 12, 8, 9, 10, 11, 7, 6, 5, 4, 0, 1, 2, 3)]
 
 
 def _worth(board: list[int]) -> float:
-    return sum(tile * weight for tile, weight in zip(board, _SNAKE, strict=True)) * (1 + 0.05 * board.count(0))
+    return sum(tile * weight for tile, weight in zip(board, _SNAKE, strict=True)) * (
+        1 + 0.05 * board.count(0)
+    )
 
 
 def sokoban(game: Any) -> Iterator[str]:

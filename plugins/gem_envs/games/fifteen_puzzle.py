@@ -60,7 +60,10 @@ class FifteenPuzzle(Game):
         said = f"{said}\n{self._board()}"
         if self.turn + 1 < self.max_turns:
             return said, 0.0, False, False, {}
-        gained, possible = self._right() - self.right_at_first, len(self.board) - self.right_at_first
+        gained, possible = (
+            self._right() - self.right_at_first,
+            len(self.board) - self.right_at_first,
+        )
         return self.out_of_turns(said, max(0.0, gained / possible))
 
     def _right(self) -> int:
@@ -107,7 +110,9 @@ class FifteenPuzzle(Game):
     def _board(self) -> str:
         cells = [_CELL[tile] for tile in self.board]
         size = self.num_rows
-        return "\n".join([" ".join(cells[start : start + size]) for start in range(0, size * size, size)])
+        return "\n".join(
+            [" ".join(cells[start : start + size]) for start in range(0, size * size, size)]
+        )
 
     def sample_action(self) -> str:
         return self.action_rng.choice(self._moves())

@@ -30,9 +30,17 @@ class Game2048(Game):
 
     action_example = "direction"
 
-    def __init__(self, target_tile: int = 2048, max_turns: int = 1400, board_size: int = 4, randomize: bool = False) -> None:
+    def __init__(
+        self,
+        target_tile: int = 2048,
+        max_turns: int = 1400,
+        board_size: int = 4,
+        randomize: bool = False,
+    ) -> None:
         self.board_size = whole_number("board_size", board_size, 2, 8)
-        self.target_tile = whole_number("target_tile", target_tile, 8, 2 ** min(20, board_size * board_size))
+        self.target_tile = whole_number(
+            "target_tile", target_tile, 8, 2 ** min(20, board_size * board_size)
+        )
         if target_tile & (target_tile - 1):
             raise ConfigError(f"target_tile must be a power of 2; given: {target_tile}")
         self.max_turns = whole_number("max_turns", max_turns, 1)
@@ -91,7 +99,10 @@ class Game2048(Game):
     def _changed(self, move: str) -> bool:
         """Whether a move would change the board."""
         board = self.board
-        return any(_slid(line) != line for line in (pick(board) for _, pick in _lines(self.board_size, move)))
+        return any(
+            _slid(line) != line
+            for line in (pick(board) for _, pick in _lines(self.board_size, move))
+        )
 
     def _add_tile(self) -> None:
         empty = [place for place, tile in enumerate(self.board) if not tile]
@@ -100,7 +111,9 @@ class Game2048(Game):
     def _board(self) -> str:
         cells = [_cell(tile) for tile in self.board]
         size = self.board_size
-        return "\n".join([" ".join(cells[start : start + size]) for start in range(0, size * size, size)])
+        return "\n".join(
+            [" ".join(cells[start : start + size]) for start in range(0, size * size, size)]
+        )
 
     def sample_action(self) -> str:
         return self.action_rng.choice([move for move in _MOVES if self._changed(move)])

@@ -20,11 +20,15 @@ class GuessTheNumber(Game):
 
     action_example = "n"
 
-    def __init__(self, min_number: int = 1, max_number: int = 10, max_turns: int = 4, randomize: bool = False) -> None:
+    def __init__(
+        self, min_number: int = 1, max_number: int = 10, max_turns: int = 4, randomize: bool = False
+    ) -> None:
         whole_number("min_number", min_number, 0)
         whole_number("max_number", max_number, 0)
         if max_number <= min_number:
-            raise ConfigError(f"max_number must be above min_number; given: {min_number} and {max_number}")
+            raise ConfigError(
+                f"max_number must be above min_number; given: {min_number} and {max_number}"
+            )
         self.randomize = randomize
         self._choose(min_number, max_number, whole_number("max_turns", max_turns, 1))
         self.secret = min_number  # until `on_reset` draws one

@@ -25,7 +25,13 @@ class Hangman(Game):
 
     action_example = "a letter or the word"
 
-    def __init__(self, word_length: int = 5, hardcore: bool = False, max_turns: int = 20, randomize: bool = False) -> None:
+    def __init__(
+        self,
+        word_length: int = 5,
+        hardcore: bool = False,
+        max_turns: int = 20,
+        randomize: bool = False,
+    ) -> None:
         self.word_length = whole_number("word_length", word_length, SHORTEST, LONGEST)
         self.hardcore = hardcore
         self.max_turns = whole_number("max_turns", max_turns, 1)
@@ -53,9 +59,13 @@ class Hangman(Game):
         if len(guess) == 1:
             return self._letter(guess)
         if guess == self.secret:
-            return self.won(f"Yes, the word is {guess}.", 0.5 + 0.5 * self.shown.count("_") / self.word_length)
+            return self.won(
+                f"Yes, the word is {guess}.", 0.5 + 0.5 * self.shown.count("_") / self.word_length
+            )
         if len(guess) != self.word_length:
-            return self._answer(f"{guess} has {len(guess)} letters; the word has {self.word_length}.")
+            return self._answer(
+                f"{guess} has {len(guess)} letters; the word has {self.word_length}."
+            )
         self.tried.add(guess)
         return self._answer(f"{guess} is not the word.")
 
@@ -64,7 +74,10 @@ class Hangman(Game):
         places = self.secret.count(letter)
         if not places:
             return self._answer(f"{letter} is not in the word.")
-        self.shown = [letter if real == letter else mark for mark, real in zip(self.shown, self.secret, strict=True)]
+        self.shown = [
+            letter if real == letter else mark
+            for mark, real in zip(self.shown, self.secret, strict=True)
+        ]
         reward = 0.5 * places / self.word_length
         if "_" not in self.shown:
             return self.won(f"Yes, the word is {self.secret}.", reward + 0.5)

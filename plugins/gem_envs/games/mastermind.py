@@ -32,7 +32,9 @@ class Mastermind(Game):
         self.code_length = whole_number("code_length", code_length, 1, 20)
         self.num_numbers = whole_number("num_numbers", num_numbers, 2, 99)
         if not duplicate_numbers and code_length > num_numbers:
-            raise ConfigError(f"a code of {code_length} different numbers needs as many to draw from; given: {num_numbers}")
+            raise ConfigError(
+                f"a code of {code_length} different numbers needs as many to draw from; given: {num_numbers}"
+            )
         self.duplicate_numbers = duplicate_numbers
         self.max_turns = whole_number("max_turns", max_turns, 1)
         self.randomize = randomize
@@ -48,7 +50,11 @@ class Mastermind(Game):
         self.guessed: set[tuple[int, ...]] = set()
         self.best = 0
         self.action_example = " ".join("n" * self.code_length)
-        repeats = "a number may occur more than once" if self.duplicate_numbers else "no number occurs twice"
+        repeats = (
+            "a number may occur more than once"
+            if self.duplicate_numbers
+            else "no number occurs twice"
+        )
         return (
             f"I have a secret code of {self.code_length} numbers, each from 1 to {self.num_numbers}; {repeats}. You have "
             f"{self.max_turns} guesses. After each guess I count black pegs (right number, right place) and white pegs (right "
@@ -61,10 +67,14 @@ class Mastermind(Game):
         if len(words) == 1 and self.num_numbers <= 9 and len(action) == self.code_length:
             words = list(action)  # digits written without blanks can be read in one way only
         guess = [_NUMBERS.get(word, 0) for word in words]
-        if not words or (0 in guess and not all(w.isascii() and w.isdigit() and len(w) < 10 for w in words)):
+        if not words or (
+            0 in guess and not all(w.isascii() and w.isdigit() and len(w) < 10 for w in words)
+        ):
             return self.unreadable(action, f"a guess of {self.code_length} numbers")
         if len(guess) != self.code_length:
-            return self.carry_on(f"That is a guess of {len(guess)} number(s); the code has {self.code_length}.")
+            return self.carry_on(
+                f"That is a guess of {len(guess)} number(s); the code has {self.code_length}."
+            )
         shown = " ".join(words)
         if min(guess) < 1 or max(guess) > self.num_numbers:
             return self.carry_on(f"{shown} has a number outside 1 to {self.num_numbers}.")

@@ -26,7 +26,14 @@ class Minesweeper(Game):
 
     action_example = "reveal row column"
 
-    def __init__(self, rows: int = 8, cols: int = 8, num_mines: int = 10, max_turns: int = 64, randomize: bool = False) -> None:
+    def __init__(
+        self,
+        rows: int = 8,
+        cols: int = 8,
+        num_mines: int = 10,
+        max_turns: int = 64,
+        randomize: bool = False,
+    ) -> None:
         self.rows, self.cols = whole_number("rows", rows, 2, 50), whole_number("cols", cols, 2, 50)
         self.num_mines = whole_number("num_mines", num_mines, 1, rows * cols - 1)
         self.max_turns = whole_number("max_turns", max_turns, 1)
@@ -59,7 +66,9 @@ class Minesweeper(Game):
 
     def on_step(self, action: str) -> StepResult:
         words = action.split()
-        if len(words) != 3 or not all(w.isascii() and w.isdigit() and len(w) < 10 for w in words[1:]):
+        if len(words) != 3 or not all(
+            w.isascii() and w.isdigit() and len(w) < 10 for w in words[1:]
+        ):
             return self.unreadable(action, "of the form 'reveal row column' or 'flag row column'")
         verb, row, col = words[0].lower(), int(words[1]), int(words[2])
         if verb not in ("reveal", "flag"):
@@ -72,7 +81,9 @@ class Minesweeper(Game):
             return self._refused(f"({row}, {col}) is revealed already.")
         if verb == "flag":
             self.shown[cell] = "F" if mark == "." else "."
-            return self._answer(f"You {'set' if mark == '.' else 'removed'} a flag at ({row}, {col}).", 0.0)
+            return self._answer(
+                f"You {'set' if mark == '.' else 'removed'} a flag at ({row}, {col}).", 0.0
+            )
         if mark == "F":
             return self._refused(f"({row}, {col}) is flagged; remove the flag first.")
         if not self.counts:
@@ -97,7 +108,9 @@ class Minesweeper(Game):
         around = _neighbours(self.rows, self.cols)
         near = around[first]
         last_resort = [c for c in self.mine_order if c in near]
-        mines = ([c for c in self.mine_order if c != first and c not in near] + last_resort)[: self.num_mines]
+        mines = ([c for c in self.mine_order if c != first and c not in near] + last_resort)[
+            : self.num_mines
+        ]
         self.counts = [0] * (self.rows * self.cols)
         for mine in mines:
             for cell in around[mine]:
@@ -128,7 +141,9 @@ class Minesweeper(Game):
     def sample_action(self) -> str:
         hidden = [c for c, mark in enumerate(self.shown) if mark == "."]
         verb = "flag" if not hidden or self.action_rng.random() < 0.1 else "reveal"
-        cell = self.action_rng.choice(hidden or [c for c, mark in enumerate(self.shown) if mark == "F"])
+        cell = self.action_rng.choice(
+            hidden or [c for c, mark in enumerate(self.shown) if mark == "F"]
+        )
         return f"{verb} {cell // self.cols} {cell % self.cols}"
 
 

@@ -31,16 +31,24 @@ class Sokoban(Game):
     action_example = "direction"
 
     def __init__(
-        self, dim_room: Sequence[int] = (6, 6), max_turns: int = 100, num_boxes: int = 3, randomize: bool = False
+        self,
+        dim_room: Sequence[int] = (6, 6),
+        max_turns: int = 100,
+        num_boxes: int = 3,
+        randomize: bool = False,
     ) -> None:
         if isinstance(dim_room, str) or not isinstance(dim_room, Sequence) or len(dim_room) != 2:
-            raise ConfigError(f"dim_room must be the two numbers of rows and columns, walls included; given: {dim_room!r}")
+            raise ConfigError(
+                f"dim_room must be the two numbers of rows and columns, walls included; given: {dim_room!r}"
+            )
         rows, cols = (whole_number("each number of dim_room", n, 5, 30) for n in dim_room)
         self.dim_room = (rows, cols)
         self.num_boxes = whole_number("num_boxes", num_boxes, 1, (rows - 2) * (cols - 2) // 5)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if max_turns < 8 * num_boxes:
-            raise ConfigError(f"{num_boxes} box(es) need at least {8 * num_boxes} turns; given: max_turns={max_turns}")
+            raise ConfigError(
+                f"{num_boxes} box(es) need at least {8 * num_boxes} turns; given: max_turns={max_turns}"
+            )
         self.randomize = randomize
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
@@ -95,16 +103,25 @@ class Sokoban(Game):
         cells, cols, player = self.cells, self.dim_room[1], self.player
         under = cells[player]
         cells[player] = _PLAYER_ON_TARGET if under == _TARGET else _PLAYER
-        drawn = "\n".join([" ".join(cells[start : start + cols]) for start in range(0, len(cells), cols)])
+        drawn = "\n".join(
+            [" ".join(cells[start : start + cols]) for start in range(0, len(cells), cols)]
+        )
         cells[player] = under
         return drawn
 
     def sample_action(self) -> str:
-        return self.action_rng.choice([move for move in self.moves if self._possible(self.moves[move])])
+        return self.action_rng.choice(
+            [move for move in self.moves if self._possible(self.moves[move])]
+        )
 
     def _possible(self, step: int) -> bool:
-        cell, behind = self.cells[self.player + step], self.cells[min(self.player + 2 * step, len(self.cells) - 1)]
-        return cell in (_FLOOR, _TARGET) or (cell in (_BOX, _BOX_ON_TARGET) and behind in (_FLOOR, _TARGET))
+        cell, behind = (
+            self.cells[self.player + step],
+            self.cells[min(self.player + 2 * step, len(self.cells) - 1)],
+        )
+        return cell in (_FLOOR, _TARGET) or (
+            cell in (_BOX, _BOX_ON_TARGET) and behind in (_FLOOR, _TARGET)
+        )
 
 
 _WHERE = {"up": "above you", "down": "below you", "left": "on your left", "right": "on your right"}
@@ -120,7 +137,9 @@ def _room(rows: int, cols: int, num_boxes: int, moves: int, rng: random.Random) 
     while True:
         attempt += 1
         # The more attempts failed, the more open the room, up to one without inner walls.
-        open_cells = min(interior, max(6 * num_boxes, round(interior * rng.uniform(0.6, 0.8))) + attempt // 10)
+        open_cells = min(
+            interior, max(6 * num_boxes, round(interior * rng.uniform(0.6, 0.8))) + attempt // 10
+        )
         fixed = _carved(rows, cols, open_cells, rng)
         floor = [cell for cell, mark in enumerate(fixed) if mark == _FLOOR]
         targets = rng.sample(floor, num_boxes)
@@ -156,7 +175,9 @@ def _played_backwards(
     """Pulls boxes off the targets; the player, the boxes and the way back at the last moment when no box was on a target."""
     steps = (("up", -cols), ("down", cols), ("left", -1), ("right", 1))
     boxes, on_target = targets.copy(), len(targets)
-    player = rng.choice([cell for cell, mark in enumerate(fixed) if mark == _FLOOR and cell not in targets])
+    player = rng.choice(
+        [cell for cell, mark in enumerate(fixed) if mark == _FLOOR and cell not in targets]
+    )
     walked: list[str] = []
     seen = {tuple(sorted(boxes))}
     best: tuple[int, list[int], list[str]] | None = None
@@ -191,7 +212,9 @@ def _played_backwards(
             best = player, boxes.copy(), [_BACK[move] for move in reversed(walked)]
 
 
-def _ways(free: list[bool], start: int, steps: Sequence[tuple[str, int]], longest: int) -> dict[int, list[str]]:
+def _ways(
+    free: list[bool], start: int, steps: Sequence[tuple[str, int]], longest: int
+) -> dict[int, list[str]]:
     """The shortest way to each free cell the player can reach in at most `longest` moves."""
     ways: dict[int, list[str]] = {start: []}
     if longest < 0:

@@ -27,14 +27,18 @@ class Sudoku(Game):
 
     action_example = "row column digit"
 
-    def __init__(self, clues: int = 30, max_turns: int = 100, scale: int = 9, randomize: bool = False) -> None:
+    def __init__(
+        self, clues: int = 30, max_turns: int = 100, scale: int = 9, randomize: bool = False
+    ) -> None:
         if scale not in (4, 9) or isinstance(scale, bool):
             raise ConfigError(f"scale must be 4 or 9; given: {scale!r}")
         self.scale = scale
         self.clues = whole_number("clues", clues, 1, scale * scale)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if max_turns < clues:
-            raise ConfigError(f"{clues} empty cells need as many turns; given: max_turns={max_turns}")
+            raise ConfigError(
+                f"{clues} empty cells need as many turns; given: max_turns={max_turns}"
+            )
         self.randomize = randomize
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
@@ -78,8 +82,13 @@ class Sudoku(Game):
 
     def _line(self, row: int) -> str:
         box = 2 if self.scale == 4 else 3
-        cells = [str(digit) if digit else "." for digit in self.board[row * self.scale : (row + 1) * self.scale]]
-        return f"R{row + 1}  " + " | ".join("  ".join(cells[start : start + box]) for start in range(0, self.scale, box))
+        cells = [
+            str(digit) if digit else "."
+            for digit in self.board[row * self.scale : (row + 1) * self.scale]
+        ]
+        return f"R{row + 1}  " + " | ".join(
+            "  ".join(cells[start : start + box]) for start in range(0, self.scale, box)
+        )
 
     def _board(self) -> str:
         return _header(self.scale) + "\n" + "\n".join(self.lines)
@@ -92,7 +101,10 @@ class Sudoku(Game):
 @cache
 def _header(scale: int) -> str:
     box = 2 if scale == 4 else 3
-    groups = [" ".join(f"C{col + 1}" for col in range(start, start + box)) for start in range(0, scale, box)]
+    groups = [
+        " ".join(f"C{col + 1}" for col in range(start, start + box))
+        for start in range(0, scale, box)
+    ]
     return "   " + "  ".join(groups)
 
 
@@ -100,7 +112,11 @@ def _header(scale: int) -> str:
 def _houses(scale: int) -> tuple[tuple[int, int, int], ...]:
     """The row, column and box of each cell, numbered through."""
     box = 2 if scale == 4 else 3
-    return tuple((row, scale + col, 2 * scale + row // box * box + col // box) for row in range(scale) for col in range(scale))
+    return tuple(
+        (row, scale + col, 2 * scale + row // box * box + col // box)
+        for row in range(scale)
+        for col in range(scale)
+    )
 
 
 class _Search:

@@ -26,14 +26,22 @@ class TowerOfHanoi(Game):
         self.num_disks = whole_number("num_disks", num_disks, 1, 9)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if max_turns < 2**num_disks - 1:
-            raise ConfigError(f"{num_disks} disks need {2**num_disks - 1} moves; given: max_turns={max_turns}")
+            raise ConfigError(
+                f"{num_disks} disks need {2**num_disks - 1} moves; given: max_turns={max_turns}"
+            )
         self.randomize = randomize
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         if self.randomize:
             self.num_disks, self.max_turns = self.rng.choice(_RANDOM)
-        self.pegs: dict[str, list[int]] = {"A": list(range(self.num_disks, 0, -1)), "B": [], "C": []}
-        self.drawn = {peg: " ".join([f"{peg}:", *map(str, disks)]) for peg, disks in self.pegs.items()}
+        self.pegs: dict[str, list[int]] = {
+            "A": list(range(self.num_disks, 0, -1)),
+            "B": [],
+            "C": [],
+        }
+        self.drawn = {
+            peg: " ".join([f"{peg}:", *map(str, disks)]) for peg, disks in self.pegs.items()
+        }
         return (
             f"Tower of Hanoi: move all {self.num_disks} disks from peg A to peg C. Disk 1 is the smallest. A move takes the top "
             "disk of one peg to another peg; a disk never lies on a smaller one. Name the two pegs, as in 'B A' for a move from "
@@ -75,6 +83,8 @@ class TowerOfHanoi(Game):
             f"{source} {target}"
             for source in "ABC"
             for target in "ABC"
-            if source != target and pegs[source] and (not pegs[target] or pegs[target][-1] > pegs[source][-1])
+            if source != target
+            and pegs[source]
+            and (not pegs[target] or pegs[target][-1] > pegs[source][-1])
         ]
         return self.action_rng.choice(legal)

@@ -23,7 +23,13 @@ class WordSearch(Game):
 
     action_example = "row column row column"
 
-    def __init__(self, hardcore: bool = False, max_turns: int = 20, num_words: int = 5, randomize: bool = False) -> None:
+    def __init__(
+        self,
+        hardcore: bool = False,
+        max_turns: int = 20,
+        num_words: int = 5,
+        randomize: bool = False,
+    ) -> None:
         self.hardcore = hardcore
         self.num_words = whole_number("num_words", num_words, 1, 12)
         self.max_turns = whole_number("max_turns", max_turns, 1)
@@ -79,7 +85,9 @@ class WordSearch(Game):
         for at in {cell // self.size for cell in cells}:
             self.lines[at] = self._line(at)
         if len(self.found) == self.num_words:
-            return self.won(f"You found {word}, the last word.\n{self._board()}", 1 / self.num_words)
+            return self.won(
+                f"You found {word}, the last word.\n{self._board()}", 1 / self.num_words
+            )
         return self._answer(f"You found {word}.", 1 / self.num_words)
 
     def _draw_words(self) -> list[str]:
@@ -93,11 +101,16 @@ class WordSearch(Game):
         return sorted(words, key=len, reverse=True)
 
     def _answer(self, said: str, reward: float = 0.0) -> StepResult:
-        return self.carry_on(f"{said} {len(self.found)} of {self.num_words} words are found.\n{self._board()}", reward)
+        return self.carry_on(
+            f"{said} {len(self.found)} of {self.num_words} words are found.\n{self._board()}",
+            reward,
+        )
 
     def _line(self, row: int) -> str:
         cells = range(row * self.size, (row + 1) * self.size)
-        drawn = "".join([f"[{self.grid[c]}]" if self.marked[c] else f" {self.grid[c]} " for c in cells])
+        drawn = "".join(
+            [f"[{self.grid[c]}]" if self.marked[c] else f" {self.grid[c]} " for c in cells]
+        )
         return f"{row:2} {drawn}".rstrip()
 
     def _board(self) -> str:
@@ -109,7 +122,9 @@ class WordSearch(Game):
             first, last = sorted(rng.sample(range(size), 2))
             across = rng.random() < 0.5
             at = rng.randrange(size)
-            row, col, last_row, last_col = (at, first, at, last) if across else (first, at, last, at)
+            row, col, last_row, last_col = (
+                (at, first, at, last) if across else (first, at, last, at)
+            )
             if (row * size + col, last_row * size + last_col) not in self.tried:
                 break
         return f"{row} {col} {last_row} {last_col}"
@@ -137,7 +152,10 @@ def _placement(words: list[str], rng: random.Random) -> dict[str, range]:
                 across = rng.random() < 0.5
                 start, step = (aside * size + along, 1) if across else (along * size + aside, size)
                 cells = range(start, start + step * len(word), step)
-                if all(letters.get(cell, letter) == letter for cell, letter in zip(cells, word, strict=True)):
+                if all(
+                    letters.get(cell, letter) == letter
+                    for cell, letter in zip(cells, word, strict=True)
+                ):
                     letters.update(zip(cells, word, strict=True))
                     placed[word] = cells
                     break

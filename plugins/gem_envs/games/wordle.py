@@ -21,7 +21,13 @@ class Wordle(Game):
 
     action_example = "your guess"  # no word of the lists, so that it can never be the secret
 
-    def __init__(self, word_length: int = 5, only_real_words: bool = True, max_turns: int = 20, randomize: bool = False) -> None:
+    def __init__(
+        self,
+        word_length: int = 5,
+        only_real_words: bool = True,
+        max_turns: int = 20,
+        randomize: bool = False,
+    ) -> None:
         self.word_length = whole_number("word_length", word_length, SHORTEST, LONGEST)
         self.only_real_words = only_real_words
         self.max_turns = whole_number("max_turns", max_turns, 1)
@@ -49,7 +55,9 @@ class Wordle(Game):
             if not (guess.isascii() and guess.isalpha() and len(guess) <= 40):
                 return self.unreadable(action, f"a word of {self.word_length} letters")
             if len(guess) != self.word_length:
-                return self.carry_on(f"{guess} has {len(guess)} letters; the word has {self.word_length}.")
+                return self.carry_on(
+                    f"{guess} has {len(guess)} letters; the word has {self.word_length}."
+                )
             if guess in self.guessed:
                 return self.carry_on(f"{guess} was guessed before.")
             if self.only_real_words and not is_word(guess):

@@ -44,7 +44,9 @@ class FromGymnasium(Env):
             )
         self._makes_envs = makes_envs
         self._space: Any = getattr(self.inner, "action_space", None)
-        self._samples = to_action is None and hasattr(self._space, "sample")  # only then is a sample's text an action
+        self._samples = to_action is None and hasattr(
+            self._space, "sample"
+        )  # only then is a sample's text an action
         self.to_text, self.to_action = to_text, to_action or self._default_to_action()
         self._options_of_inner = frozenset(option_names)
         self.action_example = action_example or ("0" if self.to_action is int else "action")
@@ -65,7 +67,11 @@ class FromGymnasium(Env):
             inner_action = self.to_action(action)
         except (ValueError, KeyError) as error:
             return self._no_action(action, str(error))
-        if not isinstance(inner_action, str) and hasattr(self._space, "contains") and not self._space.contains(inner_action):
+        if (
+            not isinstance(inner_action, str)
+            and hasattr(self._space, "contains")
+            and not self._space.contains(inner_action)
+        ):
             return self._no_action(action, f"it is not in {self._space}")
         result = self.inner.step(inner_action)
         if not isinstance(result, tuple) or len(result) != 5:
@@ -83,7 +89,9 @@ class FromGymnasium(Env):
     def sample_action(self) -> str:
         """A sample of the action space, drawn from `action_rng`."""
         if not self.plays_at_random:
-            raise NotImplementedError(f"{self._inner_name()} has no action space whose samples are actions as text")
+            raise NotImplementedError(
+                f"{self._inner_name()} has no action space whose samples are actions as text"
+            )
         self._space.seed(self.action_rng.getrandbits(31))
         return str(self._space.sample())
 
@@ -107,7 +115,11 @@ class FromGymnasium(Env):
         return super().spawn()
 
     def __repr__(self) -> str:
-        return super().__repr__() if self.spec is not None else f"<FromGymnasium<{self._inner_name()}>>"
+        return (
+            super().__repr__()
+            if self.spec is not None
+            else f"<FromGymnasium<{self._inner_name()}>>"
+        )
 
     def _inner_name(self) -> str:
         return type(getattr(self.inner, "unwrapped", self.inner)).__name__
@@ -124,12 +136,22 @@ class FromGymnasium(Env):
         return str
 
     def _no_action(self, action: str, reason: str) -> StepResult:
-        return f"{short(action)} is not an action: {reason}.", 0.0, True, False, {"success": False, "format_error": True}
+        return (
+            f"{short(action)} is not an action: {reason}.",
+            0.0,
+            True,
+            False,
+            {"success": False, "format_error": True},
+        )
 
     def _text(self, observation: Any) -> str:
         text = observation if self.to_text is None else self.to_text(observation)
         if not isinstance(text, str):
-            where = f"{self._inner_name()} returned the observation" if self.to_text is None else "to_text() returned"
+            where = (
+                f"{self._inner_name()} returned the observation"
+                if self.to_text is None
+                else "to_text() returned"
+            )
             raise ContractError(
                 f"{where} {short(text)}; a gem environment speaks text. "
                 "Give FromGymnasium(env, to_text=...), a function from observations to strings"

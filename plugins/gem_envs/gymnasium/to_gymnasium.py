@@ -77,11 +77,15 @@ class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]  # as above
         self._waiter = Waiter()
         self._observation = ""
 
-    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> ResetResult:
         """Start an episode. Without a seed, it follows from the last seed given, as Gymnasium specifies."""
         super().reset(seed=seed)
         next_seed = int(self.np_random.integers(2**31)) if seed is None else seed
-        result = cast(ResetResult, self._waiter.result(self.env.reset(seed=next_seed, options=options)))
+        result = cast(
+            ResetResult, self._waiter.result(self.env.reset(seed=next_seed, options=options))
+        )
         self._observation = result[0]
         return result
 

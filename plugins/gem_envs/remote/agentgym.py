@@ -16,7 +16,13 @@ from typing import Any
 
 from gem_core.arguments import whole_number
 from gem_core.env.base import Env, ResetResult, StepResult
-from gem_core.errors import ConfigError, EnvError, MissingDependencyError, OptionError, ResetNeededError
+from gem_core.errors import (
+    ConfigError,
+    EnvError,
+    MissingDependencyError,
+    OptionError,
+    ResetNeededError,
+)
 from gem_envs.remote.protocols import dialect
 
 __all__ = ["AgentGym"]
@@ -46,7 +52,9 @@ class AgentGym(Env):
     ) -> None:
         """`timeout`: seconds for one request."""
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-            raise ConfigError(f"an environment on a server needs its address: url='http://host:port'; given: {url!r}")
+            raise ConfigError(
+                f"an environment on a server needs its address: url='http://host:port'; given: {url!r}"
+            )
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0; given: {timeout!r}")
         self.url, self.timeout = url.rstrip("/"), float(timeout)
@@ -60,12 +68,20 @@ class AgentGym(Env):
     @property
     def accepted_options(self) -> frozenset[str]:
         """Those of the environment there, where the server tells."""
-        return self.option_names | frozenset(self._told().get("options", ())) if self.dialect.name == "gem" else self.option_names
+        return (
+            self.option_names | frozenset(self._told().get("options", ()))
+            if self.dialect.name == "gem"
+            else self.option_names
+        )
 
     @property
     def action_example(self) -> str:  # type: ignore[override]
         """What an action looks like, where the server tells."""
-        return str(self._told().get("action_example", "action")) if self.dialect.name == "gem" else "action"
+        return (
+            str(self._told().get("action_example", "action"))
+            if self.dialect.name == "gem"
+            else "action"
+        )
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         options = dict(options)
@@ -97,13 +113,17 @@ class AgentGym(Env):
 
     def on_close(self) -> None:
         if self._session is not None:
-            with contextlib.suppress(EnvError):  # a session that is not given back is collected there
+            with contextlib.suppress(
+                EnvError
+            ):  # a session that is not given back is collected there
                 self._in_session("/close", {})
             self._session = None
 
     def sample_action(self) -> str:
         if self.dialect.name != "gem":
-            raise NotImplementedError(f"a server of the dialect {self.dialect.name!r} does not say which actions are legal")
+            raise NotImplementedError(
+                f"a server of the dialect {self.dialect.name!r} does not say which actions are legal"
+            )
         if self._session is None:
             raise ResetNeededError("sample_action() before reset(): call reset(seed=...) first")
         return self.dialect.text(self._get("/sample_action", sample=self._sample), "/sample_action")
@@ -118,14 +138,18 @@ class AgentGym(Env):
 
     def _create(self, index: int) -> None:
         self._session = None
-        self._session = self.dialect.created(self._ask("POST", "/create", self.dialect.create_request(index)))
+        self._session = self.dialect.created(
+            self._ask("POST", "/create", self.dialect.create_request(index))
+        )
 
     def _told(self) -> Mapping[str, Any]:
         """What the server says of its environment."""
         if self._about is None:
             about = self._ask("GET", "/")
             if not isinstance(about, Mapping) or "env" not in about:
-                raise EnvError(f"{self.url} does not answer like `gem-rl serve`: {str(about)[:120]!r}; is its dialect another?")
+                raise EnvError(
+                    f"{self.url} does not answer like `gem-rl serve`: {str(about)[:120]!r}; is its dialect another?"
+                )
             self._about = about
         return self._about
 
@@ -143,16 +167,25 @@ class AgentGym(Env):
             client = _client(self._httpx, self._headers)
             response = client.request(method, self.url + path, json=body, timeout=self.timeout)
         except self._httpx.HTTPError as error:
-            raise EnvError(f"{what} failed: {type(error).__name__}: {error}. Does the server run there?") from error
+            raise EnvError(
+                f"{what} failed: {type(error).__name__}: {error}. Does the server run there?"
+            ) from error
         try:
             reply = response.json()
         except ValueError:
             reply = response.text
         problem = reply.get("error") or reply.get("detail") if isinstance(reply, Mapping) else None
-        if response.status_code == 200 and not (isinstance(reply, Mapping) and set(reply) == {"error"}):
+        if response.status_code == 200 and not (
+            isinstance(reply, Mapping) and set(reply) == {"error"}
+        ):
             return reply
         said = f"{what} answered {response.status_code}: {str(problem or reply)[:500]}"
-        unknown = response.status_code == 404 or "not valid" in said or "not found" in said or "been deleted" in said
+        unknown = (
+            response.status_code == 404
+            or "not valid" in said
+            or "not found" in said
+            or "been deleted" in said
+        )
         raise _UnknownSession(said) if unknown and self._session is not None else EnvError(said)
 
 

@@ -47,7 +47,9 @@ class OpenEnv(Env):
         """`action_field`: the field of an action that takes the text; `observation_field`: the one of an observation that is
         shown. `timeout`: seconds for one answer. `headers` go with every connection, such as an Authorization."""
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-            raise ConfigError(f"an OpenEnv server needs its address: url='http://host:port'; given: {url!r}")
+            raise ConfigError(
+                f"an OpenEnv server needs its address: url='http://host:port'; given: {url!r}"
+            )
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0; given: {timeout!r}")
         self.url, self.timeout, self.headers = url.rstrip("/"), float(timeout), dict(headers or {})
@@ -68,11 +70,15 @@ class OpenEnv(Env):
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         more = options.get("reset", {})
         if not isinstance(more, Mapping):
-            raise OptionError(f"the option reset must be a mapping of parameters of the server's reset; given: {more!r}")
+            raise OptionError(
+                f"the option reset must be a mapping of parameters of the server's reset; given: {more!r}"
+            )
         self._connect()
         told = self._ask({"type": "reset", "data": {"seed": self._seed, **more}})
         if told.get("done"):
-            raise EnvError(f"the episode at {self.url} was over as soon as it had begun: {str(told)[:200]}")
+            raise EnvError(
+                f"the episode at {self.url} was over as soon as it had begun: {str(told)[:200]}"
+            )
         return self._text(told), {"system": self._instruction(), **self._info(told)}
 
     def on_step(self, action: str) -> StepResult:
@@ -85,8 +91,16 @@ class OpenEnv(Env):
             return str(error), 0.0, False, False, {"action_failed": True}
         reward = told.get("reward")
         if reward is not None and not isinstance(reward, (int, float)):
-            raise EnvError(f"the server at {self.url} answered with the reward {reward!r}; it must be a number")
-        return self._text(told), float(reward or 0.0), bool(told.get("done")), False, self._info(told)
+            raise EnvError(
+                f"the server at {self.url} answered with the reward {reward!r}; it must be a number"
+            )
+        return (
+            self._text(told),
+            float(reward or 0.0),
+            bool(told.get("done")),
+            False,
+            self._info(told),
+        )
 
     def on_close(self) -> None:
         self._connection = None
@@ -103,7 +117,11 @@ class OpenEnv(Env):
             given = None
         if self._tools is not None:
             if isinstance(given, dict) and "tool_name" in given:
-                return {"type": "call_tool", "tool_name": given["tool_name"], "arguments": given.get("arguments") or {}}
+                return {
+                    "type": "call_tool",
+                    "tool_name": given["tool_name"],
+                    "arguments": given.get("arguments") or {},
+                }
             return f"An action is a call of a tool: {_CALL}. The tools: {', '.join(str(t.get('name')) for t in self._tools)}."
         if isinstance(given, dict) and given and set(given) <= set(fields):
             return given
@@ -126,23 +144,35 @@ class OpenEnv(Env):
             return None
         needed = [name for name, field in self._fields.items() if "default" not in field]
         for names in (list(self._fields), needed):
-            if len(names) == 1 and self._fields[names[0]].get("type") in ("string", "integer", "number"):
+            if len(names) == 1 and self._fields[names[0]].get("type") in (
+                "string",
+                "integer",
+                "number",
+            ):
                 return names[0]
         return None
 
     def _text(self, told: Mapping[str, Any]) -> str:
         observation = told.get("observation")
         if not isinstance(observation, Mapping):
-            raise EnvError(f"the server at {self.url} answered without an observation: {str(told)[:200]}")
+            raise EnvError(
+                f"the server at {self.url} answered without an observation: {str(told)[:200]}"
+            )
         if self.observation_field is not None:
             if self.observation_field not in observation:
                 there = ", ".join(observation)
-                raise EnvError(f"the observations of {self.url} have no field {self.observation_field!r}; they have: {there}")
+                raise EnvError(
+                    f"the observations of {self.url} have no field {self.observation_field!r}; they have: {there}"
+                )
             return _written(observation[self.observation_field])
-        shown = {k: v for k, v in observation.items() if k != "metadata" and v not in (None, "", [], {})}
+        shown = {
+            k: v for k, v in observation.items() if k != "metadata" and v not in (None, "", [], {})
+        }
         if len(shown) == 1 and isinstance(next(iter(shown.values())), str):
             return str(next(iter(shown.values())))
-        return "\n".join(f"{name}: {_written(value)}" for name, value in shown.items()) or "(nothing)"
+        return (
+            "\n".join(f"{name}: {_written(value)}" for name, value in shown.items()) or "(nothing)"
+        )
 
     def _info(self, told: Mapping[str, Any]) -> dict[str, Any]:
         metadata = told.get("metadata") or {}
@@ -155,10 +185,14 @@ class OpenEnv(Env):
         """What the server says of its actions."""
         if self._tools is not None:
             tools = "\n".join(
-                f"- {t.get('name')}: {t.get('description')} {json.dumps(t.get('input_schema'))}" for t in self._tools
+                f"- {t.get('name')}: {t.get('description')} {json.dumps(t.get('input_schema'))}"
+                for t in self._tools
             )
             return f"You act by calling tools, one call for each of your messages, written as {_CALL}. The tools:\n{tools}"
-        fields = "\n".join(f"- {k} ({f.get('type', 'any')}): {f.get('description', '')}" for k, f in (self._fields or {}).items())
+        fields = "\n".join(
+            f"- {k} ({f.get('type', 'any')}): {f.get('description', '')}"
+            for k, f in (self._fields or {}).items()
+        )
         main = self._main_field()
         if main is not None:
             said = (self._fields or {}).get(main, {}).get("description", "")
@@ -187,7 +221,9 @@ class OpenEnv(Env):
                 f"{self.url} cannot be reached: {type(error).__name__}: {error}. Does the server run there?"
             ) from error
         if self._tools is None and (not self._fields or "tool_name" in self._fields):
-            self._tools = self._ask({"type": "step", "data": {"type": "list_tools"}})["observation"].get("tools", [])
+            self._tools = self._ask({"type": "step", "data": {"type": "list_tools"}})[
+                "observation"
+            ].get("tools", [])
 
     def _is_local(self) -> bool:
         return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
@@ -202,7 +238,11 @@ class OpenEnv(Env):
         try:
             with self._opener().open(request, timeout=self.timeout) as response:
                 schema = json.load(response)["action"]
-            return {name: field for name, field in schema.get("properties", {}).items() if name not in ("metadata", "type")}
+            return {
+                name: field
+                for name, field in schema.get("properties", {}).items()
+                if name not in ("metadata", "type")
+            }
         except (OSError, ValueError, LookupError, AttributeError) as error:
             raise EnvError(
                 f"{self.url}/schema did not say what an action is ({type(error).__name__}: {error}); is this an OpenEnv server?"
@@ -215,7 +255,9 @@ class OpenEnv(Env):
         except (OSError, ValueError, self._exceptions.WebSocketException) as error:
             self.on_close()  # an answer that comes too late would be taken for that to the next question
             what = f"the {message['type']} at {self.url}"
-            raise EnvError(f"{what} failed: {type(error).__name__}: {error or 'no answer in time'}") from error
+            raise EnvError(
+                f"{what} failed: {type(error).__name__}: {error or 'no answer in time'}"
+            ) from error
         data = reply.get("data") or {}
         if reply.get("type") != "error":
             return dict(data)
@@ -224,7 +266,9 @@ class OpenEnv(Env):
             said += f"; {'.'.join(map(str, problem.get('loc', ())))}: {problem.get('msg')}"
         if data.get("code") == "VALIDATION_ERROR" and message["type"] == "step":
             raise _Unreadable(f"The action was not understood: {said}")
-        raise EnvError(f"the server at {self.url} answered the {message['type']} with an error ({data.get('code')}): {said}")
+        raise EnvError(
+            f"the server at {self.url} answered the {message['type']} with an error ({data.get('code')}): {said}"
+        )
 
     @property
     def _exceptions(self) -> Any:
@@ -247,7 +291,11 @@ class _Unreadable(EnvError):
 def _written(value: object) -> str:
     """A value as text; of a tool's result, what the tool said."""
     parts = value.get("content") if isinstance(value, Mapping) else None
-    if isinstance(parts, list) and parts and all(isinstance(part, Mapping) and "text" in part for part in parts):
+    if (
+        isinstance(parts, list)
+        and parts
+        and all(isinstance(part, Mapping) and "text" in part for part in parts)
+    ):
         return "\n".join(str(part["text"]) for part in parts)
     return value if isinstance(value, str) else json.dumps(value)
 

@@ -89,7 +89,13 @@ class Dialect:
 
     def start(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
         """The answer to POST /reset."""
-        return {"observation": observation, "reward": 0.0, "score": 0.0, "deleted": False, "done": False}
+        return {
+            "observation": observation,
+            "reward": 0.0,
+            "score": 0.0,
+            "deleted": False,
+            "done": False,
+        }
 
     def action(self, sent: Any) -> Any:
         """The action in what POST /step was sent."""
@@ -124,19 +130,25 @@ class Dialect:
         """An observation, which must be a string."""
         if isinstance(value, str):
             return value
-        raise EnvError(f"POST {where} answered with the observation {short(value)}; it must be a string")
+        raise EnvError(
+            f"POST {where} answered with the observation {short(value)}; it must be a string"
+        )
 
     def number(self, value: Any) -> float:
         """A reward or a score."""
         if isinstance(value, (int, float)):
             return float(value)
-        raise EnvError(f"POST /step answered with the {self.value} {short(value)}; it must be a number")
+        raise EnvError(
+            f"POST /step answered with the {self.value} {short(value)}; it must be a number"
+        )
 
     def flag(self, value: Any) -> bool:
         """Whether an episode is over."""
         if isinstance(value, bool):
             return value
-        raise EnvError(f"POST /step answered with {short(value)} for the end of the episode; it must be true or false")
+        raise EnvError(
+            f"POST /step answered with {short(value)} for the end of the episode; it must be true or false"
+        )
 
 
 class Gem(Dialect):
@@ -157,14 +169,18 @@ class Gem(Dialect):
         return observation, reward, *self.ended(reply), dict(self.field(reply, "info", "/step"))
 
     def ended(self, reply: Reply) -> tuple[bool, bool]:
-        terminated, truncated = (self.flag(self.field(reply, name, "/step")) for name in ("terminated", "truncated"))
+        terminated, truncated = (
+            self.flag(self.field(reply, name, "/step")) for name in ("terminated", "truncated")
+        )
         return terminated, truncated
 
     def start(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
         return {"observation": observation, "info": info}
 
     def turn(self, result: StepResult, total: float) -> Reply:
-        return dict(zip(("observation", "reward", "terminated", "truncated", "info"), result, strict=True))
+        return dict(
+            zip(("observation", "reward", "terminated", "truncated", "info"), result, strict=True)
+        )
 
 
 class TextCraft(Dialect):
@@ -208,7 +224,12 @@ class SciWorld(Dialect):
 
     def start(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
         task, _, rest = observation.partition("\n")
-        return {**super().start(session, rest, info), "task_description": task, "task_name": "", "var_num": 0}
+        return {
+            **super().start(session, rest, info),
+            "task_description": task,
+            "task_name": "",
+            "var_num": 0,
+        }
 
 
 class SearchQA(Dialect):
@@ -224,7 +245,9 @@ class SearchQA(Dialect):
 
     def created(self, reply: Reply) -> Any:
         if isinstance(reply, bool) or not isinstance(reply, int):
-            raise EnvError(f"POST /create answered {short(reply)}; a server of the dialect 'searchqa' answers with a bare number")
+            raise EnvError(
+                f"POST /create answered {short(reply)}; a server of the dialect 'searchqa' answers with a bare number"
+            )
         return reply
 
     def began(self, reply: Reply) -> ResetResult:
@@ -237,7 +260,12 @@ class SearchQA(Dialect):
         return observation
 
     def turn(self, result: StepResult, total: float) -> Reply:
-        return {"observation": result[0], "reward": total, "done": result[2] or result[3], "info": None}
+        return {
+            "observation": result[0],
+            "reward": total,
+            "done": result[2] or result[3],
+            "info": None,
+        }
 
 
 class WebArena(Dialect):
@@ -255,7 +283,9 @@ class WebArena(Dialect):
     def began(self, reply: Reply) -> ResetResult:
         observation, info = super().began(reply)
         if observation == "TimeoutError":
-            raise EnvError("POST /reset of the WebArena server failed ('TimeoutError'): its web sites may have to be restarted")
+            raise EnvError(
+                "POST /reset of the WebArena server failed ('TimeoutError'): its web sites may have to be restarted"
+            )
         return observation, info
 
     def ended(self, reply: Reply) -> tuple[bool, bool]:
@@ -277,13 +307,21 @@ class WebArena(Dialect):
 
     def turn(self, result: StepResult, total: float) -> Reply:
         observation, _, terminated, truncated, info = result
-        return {"observation": observation, "reward": total, "terminated": terminated, "truncated": truncated, "info": info}
+        return {
+            "observation": observation,
+            "reward": total,
+            "terminated": terminated,
+            "truncated": truncated,
+            "info": info,
+        }
 
     def closing(self) -> Reply:
         return {"closed": "closed"}
 
 
-DIALECTS: dict[str, type[Dialect]] = {d.name: d for d in (Gem, TextCraft, BabyAI, SciWorld, SearchQA, WebArena)}
+DIALECTS: dict[str, type[Dialect]] = {
+    d.name: d for d in (Gem, TextCraft, BabyAI, SciWorld, SearchQA, WebArena)
+}
 
 
 def dialect(name: str) -> Dialect:
@@ -291,4 +329,6 @@ def dialect(name: str) -> Dialect:
     try:
         return DIALECTS[name]()
     except (KeyError, TypeError):
-        raise ConfigError(f"dialect must be one of {', '.join(DIALECTS)}; given: {name!r}") from None
+        raise ConfigError(
+            f"dialect must be one of {', '.join(DIALECTS)}; given: {name!r}"
+        ) from None

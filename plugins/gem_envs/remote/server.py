@@ -63,7 +63,11 @@ class Server:
         max_sessions: int = 1024,
     ) -> None:
         """`port` 0 takes a free one. A session nobody asked for `idle_seconds` is closed. Binding fails here, not later."""
-        if isinstance(idle_seconds, bool) or not isinstance(idle_seconds, (int, float)) or not idle_seconds > 0:
+        if (
+            isinstance(idle_seconds, bool)
+            or not isinstance(idle_seconds, (int, float))
+            or not idle_seconds > 0
+        ):
             raise ConfigError(f"idle_seconds must be a number above 0; given: {idle_seconds!r}")
         self.make, self.name, self.turns = make, name, turns
         self.dialect = _dialect(dialect)
@@ -72,7 +76,9 @@ class Server:
         self._sessions: dict[int, _Session] = {}
         self._change = threading.Condition()
         self._closed = False
-        probe = make()  # an environment that cannot be made is an error before the first client asks
+        probe = (
+            make()
+        )  # an environment that cannot be made is an error before the first client asks
         self._about = {
             "env": name or type(probe.unwrapped).__name__,
             "dialect": self.dialect.name,
@@ -93,7 +99,11 @@ class Server:
         """Where async environments live: all calls of one must be made on one loop."""
         self._threads = [
             threading.Thread(target=target, name=f"gem-serve-{kind}", daemon=True)
-            for kind, target in (("http", self._http.serve_forever), ("loop", self._run_loop), ("idle", self._collect_idle))
+            for kind, target in (
+                ("http", self._http.serve_forever),
+                ("loop", self._run_loop),
+                ("idle", self._collect_idle),
+            )
         ]
 
     @property
@@ -119,7 +129,9 @@ class Server:
         """Until somebody closes it, or Ctrl-C."""
         with self._change:
             while not self._closed:
-                self._change.wait(1.0)  # a wait without an end would not be interrupted on every system
+                self._change.wait(
+                    1.0
+                )  # a wait without an end would not be interrupted on every system
 
     def close(self) -> None:
         """Stops listening and closes every session. Calling it twice is harmless."""
@@ -149,7 +161,10 @@ class Server:
         url = urlsplit(target)
         path = url.path.rstrip("/") or "/"
         if path not in (*_POSTS, *_GETS):
-            raise _Refusal(404, f"there is nothing at {path}; the requests: POST {', '.join(_POSTS)}, GET {', '.join(_GETS)}")
+            raise _Refusal(
+                404,
+                f"there is nothing at {path}; the requests: POST {', '.join(_POSTS)}, GET {', '.join(_GETS)}",
+            )
         if method != ("POST" if path in _POSTS else "GET"):
             raise _Refusal(405, f"{path} takes {'POST' if path in _POSTS else 'GET'}, not {method}")
         if path == "/":
@@ -198,34 +213,49 @@ class Server:
     def _create(self) -> int:
         with self._change:
             if self._closed or len(self._sessions) >= self.max_sessions:
-                raise _Refusal(503, f"all {self.max_sessions} sessions are taken; close one, or try again later")
+                raise _Refusal(
+                    503,
+                    f"all {self.max_sessions} sessions are taken; close one, or try again later",
+                )
         made = _Session(self.make())
         with self._change:
             if not self._closed and len(self._sessions) < self.max_sessions:
                 self._sessions[made.number] = made
                 return made.number
         self._end(made)
-        raise _Refusal(503, f"all {self.max_sessions} sessions are taken; close one, or try again later")
+        raise _Refusal(
+            503, f"all {self.max_sessions} sessions are taken; close one, or try again later"
+        )
 
     def _session(self, number: Any) -> _Session:
         if number is None:
-            raise _Refusal(400, f"the request needs {self.dialect.session!r}, the session that /create answered")
+            raise _Refusal(
+                400,
+                f"the request needs {self.dialect.session!r}, the session that /create answered",
+            )
         try:
             return self._sessions[int(number)]
         except (KeyError, TypeError, ValueError):
             raise _Refusal(
-                404, f"the session {str(number)[:40]} is not valid: unknown, closed, or collected after a pause"
+                404,
+                f"the session {str(number)[:40]} is not valid: unknown, closed, or collected after a pause",
             ) from None
 
     # Environments, sync or async.
 
     def _result(self, value: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(awaited(value), self._loop).result() if isawaitable(value) else value
+        return (
+            asyncio.run_coroutine_threadsafe(awaited(value), self._loop).result()
+            if isawaitable(value)
+            else value
+        )
 
     def _end(self, session: _Session, patience: float = -1.0) -> None:
         """Closes its environment when no step is under way; waits so many seconds for that, or as long as it takes."""
         if not session.lock.acquire(timeout=patience):
-            _log.warning("a session of %s is still in a step, and is left as it is", self._about["env"])
+            _log.warning(
+                "a session of %s is still in a step, and is left as it is", self._about["env"]
+            )
             return
         try:
             self._result(session.env.close())
@@ -245,7 +275,9 @@ class Server:
                 if self._closed:
                     return
                 before = time.monotonic() - self.idle_seconds
-                old = [s for s in self._sessions.values() if s.used < before and not s.lock.locked()]
+                old = [
+                    s for s in self._sessions.values() if s.used < before and not s.lock.locked()
+                ]
                 for session in old:
                     del self._sessions[session.number]
             for session in old:
@@ -316,7 +348,9 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(size)
         if self.headers.get_content_type() != "application/json":
             # A web page can send a form to any port of its reader's machine, but no JSON.
-            raise _Refusal(415, "the body of a request is JSON; send Content-Type: application/json")
+            raise _Refusal(
+                415, "the body of a request is JSON; send Content-Type: application/json"
+            )
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError) as error:
@@ -330,8 +364,13 @@ class _Handler(BaseHTTPRequestHandler):
         an Origin, or under a name of its own that it has pointed here."""
         host = urlsplit(f"//{self.headers.get('Host') or ''}").hostname
         local = host is None or host == "localhost" or _is_loopback(host)
-        if "Origin" in self.headers or (_is_loopback(urlsplit(self.served.url).hostname or "") and not local):
-            raise _Refusal(403, "web pages are not served: the request has an Origin, or a Host that is not this machine's")
+        if "Origin" in self.headers or (
+            _is_loopback(urlsplit(self.served.url).hostname or "") and not local
+        ):
+            raise _Refusal(
+                403,
+                "web pages are not served: the request has an Origin, or a Host that is not this machine's",
+            )
 
     def log_message(self, format: str, *args: Any) -> None:
         _log.debug(format, *args)

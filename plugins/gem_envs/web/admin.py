@@ -10,7 +10,20 @@ from gem_envs.web.site import Answer, Page, Redirect, Request, Site, WebTask, fo
 
 __all__ = ["Admin"]
 
-_FIRST = ("Anna", "Boris", "Cleo", "Dario", "Elif", "Franz", "Gina", "Henri", "Iva", "Jakob", "Kaya", "Luis")
+_FIRST = (
+    "Anna",
+    "Boris",
+    "Cleo",
+    "Dario",
+    "Elif",
+    "Franz",
+    "Gina",
+    "Henri",
+    "Iva",
+    "Jakob",
+    "Kaya",
+    "Luis",
+)
 _LAST = ("Abel", "Brandt", "Costa", "Duval", "Engel", "Fiori", "Gruber", "Hansen")
 _ROLES = ("viewer", "editor", "manager", "owner")
 _LANGUAGES = ("English", "French", "Portuguese", "Turkish")
@@ -32,7 +45,10 @@ class Admin(Site):
         super().__init__(rng)
         users = {}
         for number in range(1, 25):
-            first, last = _FIRST[number % len(_FIRST)], _LAST[(number * 5 + number // 12) % len(_LAST)]
+            first, last = (
+                _FIRST[number % len(_FIRST)],
+                _LAST[(number * 5 + number // 12) % len(_LAST)],
+            )
             mail = f"{first}.{last}{number}@office.example".lower()
             users[str(number)] = {
                 "name": f"{first} {last}",
@@ -40,7 +56,11 @@ class Admin(Site):
                 "role": rng.choice(_ROLES[:3]),
                 "active": rng.random() < 0.8,
             }
-        settings = {"name": f"Office {rng.randint(1, 99)}", "language": rng.choice(_LANGUAGES), "signups": rng.random() < 0.5}
+        settings = {
+            "name": f"Office {rng.randint(1, 99)}",
+            "language": rng.choice(_LANGUAGES),
+            "signups": rng.random() < 0.5,
+        }
         self.state = {"users": users, "settings": settings}
 
     def answer(self, request: Request) -> Answer:
@@ -83,7 +103,12 @@ class Admin(Site):
             "role",
             f"Give the user with the mail address {user['mail']} the role {role}.",
             self.changed(lambda s: s["users"][number].update(role=role)),
-            plan=(*self._way(user), ("select", "combobox 'Role'", role), ("click", "button 'Save'"), ("stop", "")),
+            plan=(
+                *self._way(user),
+                ("select", "combobox 'Role'", role),
+                ("click", "button 'Save'"),
+                ("stop", ""),
+            ),
         )
 
     def task_disable(self) -> WebTask:
@@ -94,7 +119,12 @@ class Admin(Site):
             "disable",
             f"{word} the user with the mail address {user['mail']}.",
             self.changed(lambda s: s["users"][number].update(active=not user["active"])),
-            plan=(*self._way(user), ("click", "checkbox 'Active'"), ("click", "button 'Save'"), ("stop", "")),
+            plan=(
+                *self._way(user),
+                ("click", "checkbox 'Active'"),
+                ("click", "button 'Save'"),
+                ("stop", ""),
+            ),
         )
 
     def task_delete(self) -> WebTask:
@@ -128,7 +158,9 @@ class Admin(Site):
     def task_count(self) -> WebTask:
         """A question about the whole table."""
         role = self.rng.choice(_ROLES[:3])
-        count = sum(user["role"] == role and user["active"] for user in self.state["users"].values())
+        count = sum(
+            user["role"] == role and user["active"] for user in self.state["users"].values()
+        )
         return WebTask(
             "count",
             f"How many active users have the role {role}? Answer with the number alone.",
@@ -150,14 +182,18 @@ class Admin(Site):
 
     def _user(self, number: str) -> Page:
         user = self.state["users"][number]
-        options = "".join(f"<option{' selected' * (role == user['role'])}>{role}</option>" for role in _ROLES)
+        options = "".join(
+            f"<option{' selected' * (role == user['role'])}>{role}</option>" for role in _ROLES
+        )
         edit = form(
             f"/users/{number}",
             "Save",
             f"<p><label>Role <select name='role'>{options}</select></label></p>",
             f"<p><label>Active <input type='checkbox' name='active' value='yes'{' checked' * user['active']}></label></p>",
         )
-        delete = form(f"/users/{number}/delete", "Delete user", ask=f"Delete {user['mail']} for good?")
+        delete = form(
+            f"/users/{number}/delete", "Delete user", ask=f"Delete {user['mail']} for good?"
+        )
         return Page(user["name"], f"<p>{user['mail']}</p>{edit}{delete}")
 
     def _settings(self, sent: Any) -> Answer:
@@ -165,9 +201,14 @@ class Admin(Site):
         if sent is not None:
             if sent.get("name", "").strip() and sent.get("language") in _LANGUAGES:
                 signups = sent.get("signups") == "yes"
-                settings.update(name=sent["name"].strip(), language=sent["language"], signups=signups)
+                settings.update(
+                    name=sent["name"].strip(), language=sent["language"], signups=signups
+                )
             return Redirect("/settings")
-        options = "".join(f"<option{' selected' * (name == settings['language'])}>{name}</option>" for name in _LANGUAGES)
+        options = "".join(
+            f"<option{' selected' * (name == settings['language'])}>{name}</option>"
+            for name in _LANGUAGES
+        )
         signups = " checked" * settings["signups"]
         fields = (
             f"<p><label>Name <input name='name' required value='{escape(settings['name'], quote=True)}'></label></p>",

@@ -72,7 +72,9 @@ class Browser:
         self.error = self._playwright.Error
         self._program = find_chromium()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="gem-browser", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="gem-browser", daemon=True
+        )
         self._thread.start()
         self._driver: Any = None
         self._chromium: Any = None
@@ -108,8 +110,12 @@ class Browser:
             if self._driver is None:
                 self._driver = await self._playwright.async_playwright().start()
             if self._chromium is None or not self._chromium.is_connected():
-                options: dict[str, Any] = {"executable_path": self._program} if self._program else {}
-                self._chromium = await self._driver.chromium.launch(args=list(_ARGUMENTS), **options)
+                options: dict[str, Any] = (
+                    {"executable_path": self._program} if self._program else {}
+                )
+                self._chromium = await self._driver.chromium.launch(
+                    args=list(_ARGUMENTS), **options
+                )
         context = await self._chromium.new_context(viewport={"width": 1280, "height": 800})
         context.set_default_timeout(_SECONDS * 1000)
         await context.add_init_script(_script("leaving.js"))
@@ -125,7 +131,9 @@ class Browser:
                 await self._driver.stop()
 
         if self._thread.is_alive():
-            with contextlib.suppress(Exception):  # at exit, whatever is left is killed with its pipe
+            with contextlib.suppress(
+                Exception
+            ):  # at exit, whatever is left is killed with its pipe
                 self.do(end(), 10.0)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)
@@ -170,7 +178,9 @@ class Tab:
     def outline(self) -> Outline:
         """The page as text; numbers the elements anew."""
         seen = self._browser.do(self._looked())
-        elements = (Element(e["kind"], e["disabled"], tuple(e.get("options", ()))) for e in seen["elements"])
+        elements = (
+            Element(e["kind"], e["disabled"], tuple(e.get("options", ()))) for e in seen["elements"]
+        )
         return Outline(seen["title"], seen["path"], tuple(seen["lines"]), tuple(elements))
 
     def close(self) -> None:
@@ -225,16 +235,22 @@ def find_chromium() -> str:
     named = os.environ.get("GEM_CHROMIUM", "")
     if named:
         if not shutil.which(named):
-            raise MissingDependencyError("web navigation", "web", f"the Chromium that GEM_CHROMIUM names, {named!r}")
+            raise MissingDependencyError(
+                "web navigation", "web", f"the Chromium that GEM_CHROMIUM names, {named!r}"
+            )
         return named
     found = next((path for path in map(shutil.which, _NAMES) if path), None)
     if found:
         return found
-    cache_folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright")
+    cache_folder = Path(
+        os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright"
+    )
     if any(cache_folder.glob("chromium*")):
         return ""
     raise MissingDependencyError(
-        "web navigation", "web", "Chromium: apt-get install chromium, or playwright install chromium, or set GEM_CHROMIUM to one"
+        "web navigation",
+        "web",
+        "Chromium: apt-get install chromium, or playwright install chromium, or set GEM_CHROMIUM to one",
     )
 
 

@@ -15,7 +15,13 @@ _BOARDS = {
     "cooking": ("soup", "oven", "spices"),
     "astronomy": ("comet", "lens", "eclipse"),
 }
-_OPENINGS = ("Best {} for beginners", "Question about my {}", "Trouble with the {}", "Show me your {}", "What I learned about {}")
+_OPENINGS = (
+    "Best {} for beginners",
+    "Question about my {}",
+    "Trouble with the {}",
+    "Show me your {}",
+    "What I learned about {}",
+)
 _REMARKS = (
     "I had the same last year.",
     "Have you tried it in the morning?",
@@ -46,10 +52,17 @@ class Forum(Site):
                     votes = rng.sample(range(1, 40), len(people))
                     posts = [
                         {"author": a, "text": t, "votes": v}
-                        for a, t, v in zip(people, rng.sample(_REMARKS, len(people)), votes, strict=True)
+                        for a, t, v in zip(
+                            people, rng.sample(_REMARKS, len(people)), votes, strict=True
+                        )
                     ]
                     title = opening.format(topic)
-                    threads[str(len(threads) + 1)] = {"board": board, "title": title, "posts": posts, "followed": False}
+                    threads[str(len(threads) + 1)] = {
+                        "board": board,
+                        "title": title,
+                        "posts": posts,
+                        "followed": False,
+                    }
         self.state = {"threads": threads}
 
     def answer(self, request: Request) -> Answer:
@@ -60,14 +73,23 @@ class Forum(Site):
                 return Page("Boards", f"<ul>{boards}</ul>")
             case ("board", board) if board in _BOARDS:
                 rows = [
-                    [link(f"/thread/{n}", t["title"]), t["posts"][0]["author"], str(len(t["posts"]))]
+                    [
+                        link(f"/thread/{n}", t["title"]),
+                        t["posts"][0]["author"],
+                        str(len(t["posts"])),
+                    ]
                     for n, t in threads.items()
                     if t["board"] == board
                 ]
                 return Page(f"Board {board}", table(("thread", "started by", "posts"), rows))
             case ("followed",):
-                names = [link(f"/thread/{n}", t["title"]) for n, t in threads.items() if t["followed"]]
-                return Page("Followed threads", "".join(f"<p>{name}</p>" for name in names) or "<p>None yet.</p>")
+                names = [
+                    link(f"/thread/{n}", t["title"]) for n, t in threads.items() if t["followed"]
+                ]
+                return Page(
+                    "Followed threads",
+                    "".join(f"<p>{name}</p>" for name in names) or "<p>None yet.</p>",
+                )
             case ("new",):
                 return self._new(request.sent)
             case ("thread", number) if number in threads:
@@ -83,8 +105,17 @@ class Forum(Site):
         return WebTask(
             "reply",
             f'In the board {thread["board"]}, reply to the thread "{thread["title"]}" with exactly this text: {text}',
-            self.changed(lambda s: s["threads"][number]["posts"].append({"author": _ME, "text": text, "votes": 0})),
-            plan=(*self._way(thread), ("type", "textbox 'Your reply'", text), ("click", "button 'Send reply'"), ("stop", "")),
+            self.changed(
+                lambda s: s["threads"][number]["posts"].append(
+                    {"author": _ME, "text": text, "votes": 0}
+                )
+            ),
+            plan=(
+                *self._way(thread),
+                ("type", "textbox 'Your reply'", text),
+                ("click", "button 'Send reply'"),
+                ("stop", ""),
+            ),
         )
 
     def task_vote(self) -> WebTask:
@@ -100,7 +131,11 @@ class Forum(Site):
             "vote",
             f'In the board {thread["board"]}, in the thread "{thread["title"]}", vote once for the post of {post["author"]}.',
             self.changed(voted),
-            plan=(*self._way(thread), ("click", "button 'Vote'", "", f"{post['author']}:"), ("stop", "")),
+            plan=(
+                *self._way(thread),
+                ("click", "button 'Vote'", "", f"{post['author']}:"),
+                ("stop", ""),
+            ),
         )
 
     def task_start(self) -> WebTask:
@@ -110,7 +145,12 @@ class Forum(Site):
             f"Meeting in {self.rng.choice(('May', 'June', 'July'))}",
             f"Who comes? We are {self.rng.randint(3, 12)} so far.",
         )
-        thread = {"board": board, "title": title, "posts": [{"author": _ME, "text": text, "votes": 0}], "followed": False}
+        thread = {
+            "board": board,
+            "title": title,
+            "posts": [{"author": _ME, "text": text, "votes": 0}],
+            "followed": False,
+        }
         number = str(len(self.state["threads"]) + 1)
         return WebTask(
             "start",
@@ -159,16 +199,22 @@ class Forum(Site):
         thread = self.state["threads"][number]
         posts = "".join(
             f"<div>{post['author']}: {escape(post['text'])} ({post['votes']} votes)"
-            + form(f"/thread/{number}/vote", "Vote", f"<input type='hidden' name='post' value='{place}'>").replace(
-                "<form", "<form style='display:inline'", 1
-            )
+            + form(
+                f"/thread/{number}/vote",
+                "Vote",
+                f"<input type='hidden' name='post' value='{place}'>",
+            ).replace("<form", "<form style='display:inline'", 1)
             + "</div>"
             for place, post in enumerate(thread["posts"])
         )
         reply = form(
-            f"/thread/{number}/reply", "Send reply", "<p><label>Your reply <textarea name='text' required></textarea></label></p>"
+            f"/thread/{number}/reply",
+            "Send reply",
+            "<p><label>Your reply <textarea name='text' required></textarea></label></p>",
         )
-        follow = form(f"/thread/{number}/follow", "Stop following" if thread["followed"] else "Follow")
+        follow = form(
+            f"/thread/{number}/follow", "Stop following" if thread["followed"] else "Follow"
+        )
         return Page(
             thread["title"],
             f"{posts}<h2>Reply</h2>{reply}{follow}<p>Board: {link('/board/' + thread['board'], thread['board'])}</p>",
@@ -190,7 +236,12 @@ class Forum(Site):
             if board in _BOARDS and title and text:
                 number = str(len(self.state["threads"]) + 1)
                 posts = [{"author": _ME, "text": text, "votes": 0}]
-                self.state["threads"][number] = {"board": board, "title": title, "posts": posts, "followed": False}
+                self.state["threads"][number] = {
+                    "board": board,
+                    "title": title,
+                    "posts": posts,
+                    "followed": False,
+                }
                 return Redirect(f"/thread/{number}")
         options = "".join(f"<option>{board}</option>" for board in _BOARDS)
         fields = (

@@ -54,7 +54,11 @@ class WebNavigation(Env):
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         name = options.get("site")
-        name = self.site_name or self.rng.choice(tuple(SITES)) if name is None else _known(name, OptionError)
+        name = (
+            self.site_name or self.rng.choice(tuple(SITES))
+            if name is None
+            else _known(name, OptionError)
+        )
         kind = self._build(name, options.get("task"))
         if self._loopback is None:
             self._loopback, self._tab = Loopback(), Tab(Browser.shared())
@@ -83,7 +87,13 @@ class WebNavigation(Env):
         seen = "\n\n".join([*notes, self._look()])
         if self.turn + 1 >= self.max_turns:
             seen, reward, _, truncated, info = self._score("", truncated=True)
-            return f"That was the last of {self.max_turns} turns. {seen}", reward, False, truncated, info
+            return (
+                f"That was the last of {self.max_turns} turns. {seen}",
+                reward,
+                False,
+                truncated,
+                info,
+            )
         return seen, 0.0, False, False, {"action_failed": True} if problem else {}
 
     def on_close(self) -> None:
@@ -123,7 +133,9 @@ class WebNavigation(Env):
     def _build(self, name: str, kind: object) -> str:
         site: type[Site] = getattr(import_module(f"gem_envs.web.{name}"), SITES[name])
         if kind is not None and kind not in site.kinds:
-            raise OptionError(f"task must be one of {', '.join(site.kinds)} on the site {name!r}; given: {kind!r}")
+            raise OptionError(
+                f"task must be one of {', '.join(site.kinds)} on the site {name!r}; given: {kind!r}"
+            )
         self.site: Site = site(self.rng)
         self.task: WebTask = self.site.draw(None if kind is None else str(kind))
         return self.task.kind
@@ -144,7 +156,9 @@ class WebNavigation(Env):
         elif verb == "back" and not rest:
             before = self.outline.path
             self.tab.back()
-            if not self.tab.outline().path.startswith("/"):  # before the first page there is a blank one
+            if not self.tab.outline().path.startswith(
+                "/"
+            ):  # before the first page there is a blank one
                 self.tab.goto(self._loopback.url + before)
                 return "There is no page to go back to."
         elif verb == "scroll" and rest.strip("[] ") in ("down", "up"):
@@ -191,7 +205,13 @@ class WebNavigation(Env):
         if len(shown) == len(every):
             return "\n".join([head, *shown])
         last = self.first_line + len(shown)
-        return "\n".join([head, *shown, f"(lines {self.first_line + 1} to {last} of {len(every)}; scroll to see the others)"])
+        return "\n".join(
+            [
+                head,
+                *shown,
+                f"(lines {self.first_line + 1} to {last} of {len(every)}; scroll to see the others)",
+            ]
+        )
 
     def _number(self, element: str, line: str) -> int:
         """The number of an element on the page, on a line that holds a text."""

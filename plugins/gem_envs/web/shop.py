@@ -11,14 +11,36 @@ from gem_envs.web.site import Answer, Page, Redirect, Request, Site, WebTask, fo
 __all__ = ["Shop"]
 
 _CATEGORIES = {
-    "lamps": ("desk lamp", "floor lamp", "reading lamp", "night light", "lantern", "spotlight", "string lights"),
-    "chairs": ("armchair", "stool", "rocking chair", "folding chair", "bench", "recliner", "bar stool"),
+    "lamps": (
+        "desk lamp",
+        "floor lamp",
+        "reading lamp",
+        "night light",
+        "lantern",
+        "spotlight",
+        "string lights",
+    ),
+    "chairs": (
+        "armchair",
+        "stool",
+        "rocking chair",
+        "folding chair",
+        "bench",
+        "recliner",
+        "bar stool",
+    ),
     "kitchen": ("kettle", "toaster", "skillet", "teapot", "colander", "whisk", "mixing bowl"),
     "garden": ("watering can", "rake", "wheelbarrow", "bird feeder", "trowel", "hose", "planter"),
 }
 _STYLES = ("Maple", "Copper", "Nordic", "Vintage", "Ivory", "Cobalt", "Rustic", "Onyx")
 _PEOPLE = ("Ada Novak", "Ben Osei", "Chloe Martin", "Diego Ruiz", "Eva Lindgren", "Farah Aziz")
-_STREETS = ("12 Mill Lane", "7 Harbour Road", "48 Chestnut Avenue", "3 Station Street", "91 Orchard Way")
+_STREETS = (
+    "12 Mill Lane",
+    "7 Harbour Road",
+    "48 Chestnut Avenue",
+    "3 Station Street",
+    "91 Orchard Way",
+)
 _CITIES = ("Bergen", "Lyon", "Porto", "Ghent", "Graz", "Turku")
 _DELIVERIES = ("standard", "express", "pickup")
 _ON_A_PAGE = 5
@@ -39,8 +61,16 @@ class Shop(Site):
             prices = rng.sample(range(500, 20_000, 5), len(things))
             for thing, style, price in zip(things, styles, prices, strict=True):
                 stock = rng.choice((0, 3, 8, 15))
-                product = {"name": f"{style} {thing}", "category": category, "price": price, "stock": stock}
-                products[str(len(products) + 1)] = {**product, "material": rng.choice(("wood", "steel", "glass", "bamboo"))}
+                product = {
+                    "name": f"{style} {thing}",
+                    "category": category,
+                    "price": price,
+                    "stock": stock,
+                }
+                products[str(len(products) + 1)] = {
+                    **product,
+                    "material": rng.choice(("wood", "steel", "glass", "bamboo")),
+                }
         self.state = {"products": products, "cart": {}, "orders": []}
 
     def answer(self, request: Request) -> Answer:
@@ -57,14 +87,24 @@ class Shop(Site):
             case ("cart",):
                 return self._cart()
             case ("cart", "add") if request.sent is not None:
-                number, amount = request.sent.get("product", ""), _amount(request.sent.get("amount"))
+                number, amount = (
+                    request.sent.get("product", ""),
+                    _amount(request.sent.get("amount")),
+                )
                 wanted = state["cart"].get(number, 0) + amount
-                if number in state["products"] and amount > 0 and wanted <= state["products"][number]["stock"]:
+                if (
+                    number in state["products"]
+                    and amount > 0
+                    and wanted <= state["products"][number]["stock"]
+                ):
                     state["cart"][number] = wanted
                     return Redirect("/cart")
                 return Page("Cart", "<p>That many are not in stock.</p>")
             case ("cart", "set") if request.sent is not None:
-                number, amount = request.sent.get("product", ""), _amount(request.sent.get("amount"))
+                number, amount = (
+                    request.sent.get("product", ""),
+                    _amount(request.sent.get("amount")),
+                )
                 if number in state["cart"]:
                     if amount <= 0:
                         del state["cart"][number]
@@ -76,9 +116,14 @@ class Shop(Site):
             case ("checkout",):
                 return self._checkout()
             case ("orders",):
-                orders = [f"Order {i}: {self._items(o['items'])}, to {o['name']}" for i, o in enumerate(state["orders"], 1)]
+                orders = [
+                    f"Order {i}: {self._items(o['items'])}, to {o['name']}"
+                    for i, o in enumerate(state["orders"], 1)
+                ]
                 shown = "".join(f"<li>{escape(order)}</li>" for order in orders)
-                return Page("Orders", f"<ul>{shown}</ul>" if orders else "<p>There are no orders yet.</p>")
+                return Page(
+                    "Orders", f"<ul>{shown}</ul>" if orders else "<p>There are no orders yet.</p>"
+                )
         return self.missing()
 
     def task_buy(self) -> WebTask:
@@ -86,9 +131,20 @@ class Shop(Site):
         number = self._in_stock()
         product = self.state["products"][number]
         amount = self.rng.randint(1, 3)
-        name, street, city = self.rng.choice(_PEOPLE), self.rng.choice(_STREETS), self.rng.choice(_CITIES)
+        name, street, city = (
+            self.rng.choice(_PEOPLE),
+            self.rng.choice(_STREETS),
+            self.rng.choice(_CITIES),
+        )
         delivery, gift = self.rng.choice(_DELIVERIES), self.rng.random() < 0.5
-        order = {"items": {number: amount}, "name": name, "street": street, "city": city, "delivery": delivery, "gift": gift}
+        order = {
+            "items": {number: amount},
+            "name": name,
+            "street": street,
+            "city": city,
+            "delivery": delivery,
+            "gift": gift,
+        }
         wrapped = "wrapped as a gift" if gift else "not wrapped as a gift"
         return WebTask(
             "buy",
@@ -114,7 +170,11 @@ class Shop(Site):
     def task_cheapest(self) -> WebTask:
         """The lowest price of a category, among what is in stock."""
         category = self.rng.choice(tuple(_CATEGORIES))
-        there = {n: p for n, p in self.state["products"].items() if p["category"] == category and p["stock"]}
+        there = {
+            n: p
+            for n, p in self.state["products"].items()
+            if p["category"] == category and p["stock"]
+        }
         if not there:
             number = next(n for n, p in self.state["products"].items() if p["category"] == category)
             self.state["products"][number]["stock"] = 3
@@ -127,7 +187,11 @@ class Shop(Site):
             plan=(
                 ("click", f"link '{category}'"),
                 ("select", "combobox 'Sort by'", "price"),
-                *([("click", "link 'Next page'")] if self._place(category, number) >= _ON_A_PAGE else []),
+                *(
+                    [("click", "link 'Next page'")]
+                    if self._place(category, number) >= _ON_A_PAGE
+                    else []
+                ),
                 ("click", f"link '{there[number]['name']}'"),
                 ("click", "button 'Add to cart'"),
                 ("stop", ""),
@@ -189,7 +253,9 @@ class Shop(Site):
         page = max(0, min(_amount(query.get("page")), (len(numbers) - 1) // _ON_A_PAGE))
         shown = numbers[page * _ON_A_PAGE : (page + 1) * _ON_A_PAGE]
         rows = [self._row(number) for number in shown]
-        options = "".join(f"<option{' selected' * (s == sort)}>{s}</option>" for s in ("name", "price"))
+        options = "".join(
+            f"<option{' selected' * (s == sort)}>{s}</option>" for s in ("name", "price")
+        )
         choice = f"<label>Sort by <select name='sort' onchange='this.form.submit()'>{options}</select></label>"
         chooser = f"<form method='get'>{choice}</form>"
         turns = []
@@ -197,12 +263,19 @@ class Shop(Site):
             turns.append(link(f"/category/{category}?sort={sort}&page={page - 1}", "Previous page"))
         if (page + 1) * _ON_A_PAGE < len(numbers):
             turns.append(link(f"/category/{category}?sort={sort}&page={page + 1}", "Next page"))
-        return Page(f"Category {category}", chooser + table(("product", "price", "stock"), rows) + f"<p>{' '.join(turns)}</p>")
+        return Page(
+            f"Category {category}",
+            chooser + table(("product", "price", "stock"), rows) + f"<p>{' '.join(turns)}</p>",
+        )
 
     def _search(self, words: str) -> Page:
         asked = words.casefold().split()
         products = self.state["products"]
-        rows = [self._row(n) for n, p in products.items() if asked and all(word in p["name"].casefold() for word in asked)]
+        rows = [
+            self._row(n)
+            for n, p in products.items()
+            if asked and all(word in p["name"].casefold() for word in asked)
+        ]
         shown = table(("product", "price", "stock"), rows) if rows else "<p>Nothing was found.</p>"
         return Page("Search", _search_form(words) + shown)
 
@@ -216,20 +289,35 @@ class Shop(Site):
             "<label>Amount <input name='amount' value='1' inputmode='numeric'></label>",
         )
         where = link(f"/category/{product['category']}", product["category"])
-        return Page(product["name"], f"{facts}{add if product['stock'] else ''}<p>Category: {where}</p>")
+        return Page(
+            product["name"], f"{facts}{add if product['stock'] else ''}<p>Category: {where}</p>"
+        )
 
     def _cart(self) -> Page:
         rows = []
         for number, amount in self.state["cart"].items():
-            product, hidden = self.state["products"][number], f"<input type='hidden' name='product' value='{number}'>"
-            change = form("/cart/set", "Change", hidden, f"<label>Amount <input name='amount' value='{amount}'></label>")
-            remove = form("/cart/set", "Remove", hidden, "<input type='hidden' name='amount' value='0'>")
+            product, hidden = (
+                self.state["products"][number],
+                f"<input type='hidden' name='product' value='{number}'>",
+            )
+            change = form(
+                "/cart/set",
+                "Change",
+                hidden,
+                f"<label>Amount <input name='amount' value='{amount}'></label>",
+            )
+            remove = form(
+                "/cart/set", "Remove", hidden, "<input type='hidden' name='amount' value='0'>"
+            )
             rows.append([escape(product["name"]), _price(product["price"]), change, remove])
         if not rows:
             return Page("Cart", "<p>The cart is empty.</p>")
         total = sum(self.state["products"][n]["price"] * a for n, a in self.state["cart"].items())
         shown = table(("product", "price", "amount", ""), rows)
-        return Page("Cart", f"{shown}<p>Total: {_price(total)}</p><p>{link('/checkout', 'Go to checkout')}</p>")
+        return Page(
+            "Cart",
+            f"{shown}<p>Total: {_price(total)}</p><p>{link('/checkout', 'Go to checkout')}</p>",
+        )
 
     def _checkout(self, problem: str = "") -> Page:
         if not self.state["cart"]:
@@ -240,12 +328,23 @@ class Shop(Site):
         ]
         options = "".join(f"<option>{d}</option>" for d in _DELIVERIES)
         fields.append(f"<p><label>Delivery <select name='delivery'>{options}</select></label></p>")
-        fields.append("<p><label>Gift wrap <input type='checkbox' name='gift' value='yes'></label></p>")
-        return Page("Checkout", f"<p>{problem}</p>{self._items(self.state['cart'])}{form('/checkout', 'Place order', *fields)}")
+        fields.append(
+            "<p><label>Gift wrap <input type='checkbox' name='gift' value='yes'></label></p>"
+        )
+        return Page(
+            "Checkout",
+            f"<p>{problem}</p>{self._items(self.state['cart'])}{form('/checkout', 'Place order', *fields)}",
+        )
 
     def _order(self, sent: dict[str, str]) -> Answer:
-        filled = {name: sent.get(name, "").strip() for name in ("name", "street", "city", "delivery")}
-        if not self.state["cart"] or not all(filled.values()) or filled["delivery"] not in _DELIVERIES:
+        filled = {
+            name: sent.get(name, "").strip() for name in ("name", "street", "city", "delivery")
+        }
+        if (
+            not self.state["cart"]
+            or not all(filled.values())
+            or filled["delivery"] not in _DELIVERIES
+        ):
             return self._checkout("Please fill in every field.")
         order = {"items": dict(self.state["cart"]), **filled, "gift": sent.get("gift") == "yes"}
         self.state["orders"].append(order)
@@ -254,15 +353,25 @@ class Shop(Site):
 
     def _row(self, number: str) -> list[str]:
         product = self.state["products"][number]
-        return [link(f"/product/{number}", product["name"]), _price(product["price"]), _stock(product["stock"])]
+        return [
+            link(f"/product/{number}", product["name"]),
+            _price(product["price"]),
+            _stock(product["stock"]),
+        ]
 
     def _items(self, items: dict[str, int]) -> str:
-        return ", ".join(f"{amount} x {self.state['products'][number]['name']}" for number, amount in items.items())
+        return ", ".join(
+            f"{amount} x {self.state['products'][number]['name']}"
+            for number, amount in items.items()
+        )
 
     def _sorted(self, category: str, sort: str) -> list[str]:
         products = self.state["products"]
         key = "price" if sort == "price" else "name"
-        return sorted((n for n, p in products.items() if p["category"] == category), key=lambda n: (products[n][key], n))
+        return sorted(
+            (n for n, p in products.items() if p["category"] == category),
+            key=lambda n: (products[n][key], n),
+        )
 
     def _place(self, category: str, number: str) -> int:
         return self._sorted(category, "price").index(number)
@@ -285,4 +394,6 @@ def _stock(count: int) -> str:
 
 def _search_form(words: str) -> str:
     asked = escape(words, quote=True)
-    return form("/search", "Search", f"<label>Search <input name='q' value='{asked}'></label>", method="get")
+    return form(
+        "/search", "Search", f"<label>Search <input name='q' value='{asked}'></label>", method="get"
+    )

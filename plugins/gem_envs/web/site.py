@@ -16,7 +16,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-__all__ = ["Answer", "Loopback", "Page", "Redirect", "Request", "Site", "WebTask", "form", "link", "table"]
+__all__ = [
+    "Answer",
+    "Loopback",
+    "Page",
+    "Redirect",
+    "Request",
+    "Site",
+    "WebTask",
+    "form",
+    "link",
+    "table",
+]
 
 _LARGEST_FORM = 1 << 20
 
@@ -113,10 +124,14 @@ class Loopback:
     def __init__(self) -> None:
         self.site: Site | None = None
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"home": self}))
+        self._http = ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Handler", (_Handler,), {"home": self})
+        )
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, name="gem-site", daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, name="gem-site", daemon=True
+        )
         self._thread.start()
 
     def take(self, request: Request) -> tuple[int, str, str]:
@@ -152,7 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(413, "", "")
             return
         text = self.rfile.read(size).decode("utf-8", "replace")
-        self._answer({k: v.replace("\r\n", "\n") for k, v in parse_qsl(text, keep_blank_values=True)})
+        self._answer(
+            {k: v.replace("\r\n", "\n") for k, v in parse_qsl(text, keep_blank_values=True)}
+        )
 
     def _answer(self, sent: Mapping[str, str] | None) -> None:
         url = urlsplit(self.path)

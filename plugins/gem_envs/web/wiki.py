@@ -13,7 +13,16 @@ __all__ = ["Wiki"]
 
 _TOWNS = ("Almery", "Borvik", "Castell", "Dunmore", "Elsted", "Farrow", "Gildern", "Haveland")
 _RIVERS = ("Aure", "Brent", "Corve", "Dove")
-_PEOPLE = ("Ilse Varn", "Tomas Reck", "Nadia Holm", "Piet Oster", "Rosa Quill", "Emil Thorne", "Greta Lund", "Hanno Birk")
+_PEOPLE = (
+    "Ilse Varn",
+    "Tomas Reck",
+    "Nadia Holm",
+    "Piet Oster",
+    "Rosa Quill",
+    "Emil Thorne",
+    "Greta Lund",
+    "Hanno Birk",
+)
 _TRADES = ("painter", "engineer", "poet", "physician", "composer", "botanist")
 _Facts = list[dict[str, Any]]
 _LINK = re.compile(r"\[\[([^\]]+)\]\]")
@@ -30,16 +39,32 @@ class Wiki(Site):
         super().__init__(rng)
         people = rng.sample(_PEOPLE, len(_TOWNS))
         self.towns: _Facts = [
-            {"name": town, "river": rng.choice(_RIVERS), "founded": rng.randint(1100, 1890), "person": person}
+            {
+                "name": town,
+                "river": rng.choice(_RIVERS),
+                "founded": rng.randint(1100, 1890),
+                "person": person,
+            }
             for town, person in zip(_TOWNS, people, strict=True)
         ]
-        self.rivers: _Facts = [{"name": river, "length": rng.randint(40, 900), "mouth": rng.choice(_TOWNS)} for river in _RIVERS]
-        self.people: _Facts = [{"name": p, "trade": rng.choice(_TRADES), "born": rng.randint(1700, 1950)} for p in people]
+        self.rivers: _Facts = [
+            {"name": river, "length": rng.randint(40, 900), "mouth": rng.choice(_TOWNS)}
+            for river in _RIVERS
+        ]
+        self.people: _Facts = [
+            {"name": p, "trade": rng.choice(_TRADES), "born": rng.randint(1700, 1950)}
+            for p in people
+        ]
         texts = {t["name"]: _town(t) for t in self.towns}
         texts |= {
-            r["name"]: f"{r['name']} is a river of {r['length']} km. It meets the sea at [[{r['mouth']}]]." for r in self.rivers
+            r[
+                "name"
+            ]: f"{r['name']} is a river of {r['length']} km. It meets the sea at [[{r['mouth']}]]."
+            for r in self.rivers
         }
-        texts |= {p["name"]: f"{p['name']} was a {p['trade']}, born in {p['born']}." for p in self.people}
+        texts |= {
+            p["name"]: f"{p['name']} was a {p['trade']}, born in {p['born']}." for p in self.people
+        }
         self.state = {"pages": texts, "edits": dict.fromkeys(texts, 0)}
 
     def answer(self, request: Request) -> Answer:
@@ -47,18 +72,36 @@ class Wiki(Site):
         title = request.path[1].replace("_", " ") if len(request.path) == 2 else ""
         match request.path:
             case ():
-                find = form("/search", "Search", "<label>Search <input name='q'></label>", method="get")
+                find = form(
+                    "/search", "Search", "<label>Search <input name='q'></label>", method="get"
+                )
                 towns = ", ".join(_page_link(t["name"]) for t in self.towns)
                 return Page("Main page", f"{find}<p>Varland has eight towns: {towns}.</p>")
             case ("all",):
-                return Page("All pages", "<ul>" + "".join(f"<li>{_page_link(name)}</li>" for name in sorted(pages)) + "</ul>")
+                return Page(
+                    "All pages",
+                    "<ul>"
+                    + "".join(f"<li>{_page_link(name)}</li>" for name in sorted(pages))
+                    + "</ul>",
+                )
             case ("search",):
                 words = request.query.get("q", "").casefold()
-                found = [name for name in sorted(pages) if words and words in f"{name} {pages[name]}".casefold()]
-                return Page("Search", "".join(f"<p>{_page_link(name)}</p>" for name in found) or "<p>Nothing was found.</p>")
+                found = [
+                    name
+                    for name in sorted(pages)
+                    if words and words in f"{name} {pages[name]}".casefold()
+                ]
+                return Page(
+                    "Search",
+                    "".join(f"<p>{_page_link(name)}</p>" for name in found)
+                    or "<p>Nothing was found.</p>",
+                )
             case ("page", _) if title in pages:
                 text = _LINK.sub(lambda m: _page_link(m[1]), escape(pages[title]))
-                return Page(title, f"<p>{text}</p><p>{link('/edit/' + request.path[1], 'Edit this page')}</p>")
+                return Page(
+                    title,
+                    f"<p>{text}</p><p>{link('/edit/' + request.path[1], 'Edit this page')}</p>",
+                )
             case ("edit", _) if title in pages and request.sent is not None:
                 pages[title] = request.sent.get("text", "").strip()
                 self.state["edits"][title] += 1
@@ -99,7 +142,9 @@ class Wiki(Site):
 
     def task_create(self) -> WebTask:
         """A page that is not there yet."""
-        person = self.rng.choice([p for p in ("Lena Forss", "Otto Marsh", "Ines Calder") if p not in self.state["pages"]])
+        person = self.rng.choice(
+            [p for p in ("Lena Forss", "Otto Marsh", "Ines Calder") if p not in self.state["pages"]]
+        )
         text = f"{person} was a {self.rng.choice(_TRADES)}, born in {self.rng.randint(1700, 1950)}."
 
         def created(state: Any) -> None:
@@ -132,7 +177,11 @@ class Wiki(Site):
             )
         else:
             river = next(r for r in self.rivers if r["name"] == town["river"])
-            asked, answer, way = f"How many kilometres long is the river {name} lies on?", str(river["length"]), river["name"]
+            asked, answer, way = (
+                f"How many kilometres long is the river {name} lies on?",
+                str(river["length"]),
+                river["name"],
+            )
         return WebTask(
             "follow_links",
             f"{asked} Answer with the number alone.",

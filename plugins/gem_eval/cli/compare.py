@@ -21,10 +21,16 @@ SUMMARY = "compare two evaluations, start by start"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which two, by what."""
-    parser.add_argument("first", type=Path, help="a folder `gem-rl eval` wrote, or any record of episodes")
+    parser.add_argument(
+        "first", type=Path, help="a folder `gem-rl eval` wrote, or any record of episodes"
+    )
     parser.add_argument("second", type=Path, help="the one it is compared with")
     parser.add_argument("--metric", help="return, success or turns (default: return and success)")
-    parser.add_argument("--fail-if-worse", action="store_true", help="exit code 1 where the second is worse beyond the interval")
+    parser.add_argument(
+        "--fail-if-worse",
+        action="store_true",
+        help="exit code 1 where the second is worse beyond the interval",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
 
@@ -36,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
     metrics = [args.metric] if args.metric else ["return", "success"]
     found = [difference for metric in metrics for difference in compare(first, second, metric)]
     if not found:
-        shared = [d.env_id for d in compare(first, second, "turns")] if metrics == ["success"] else []
+        shared = (
+            [d.env_id for d in compare(first, second, "turns")] if metrics == ["success"] else []
+        )
         if shared:
             raise ConfigError(
                 f"neither {args.first} nor {args.second} reports success on {', '.join(shared)}, which both have; compare by "
@@ -48,15 +56,27 @@ def run(args: argparse.Namespace) -> int:
         )
     for d in found:
         for path, side in ((args.first, first), (args.second, second)):
-            if d.metric == "success" and all(e.success is None for e in side if e.env_id == d.env_id):
+            if d.metric == "success" and all(
+                e.success is None for e in side if e.env_id == d.env_id
+            ):
                 print(
-                    f"note: {path} reports no success on {d.env_id}, so that each of its episodes counts as none", file=sys.stderr
+                    f"note: {path} reports no success on {d.env_id}, so that each of its episodes counts as none",
+                    file=sys.stderr,
                 )
     found.sort(key=lambda d: [e.env_id for e in first].index(d.env_id))
     if args.json:
         say(json.dumps([d.as_json() for d in found], indent=2))
     else:
-        headers = ("ENVIRONMENT", "METRIC", "SEEDS", "FIRST", "SECOND", "DIFFERENCE [95%]", "SECOND IS", "UNPAIRED")
+        headers = (
+            "ENVIRONMENT",
+            "METRIC",
+            "SEEDS",
+            "FIRST",
+            "SECOND",
+            "DIFFERENCE [95%]",
+            "SECOND IS",
+            "UNPAIRED",
+        )
         say(table(headers, [_row(d) for d in found], width()))
     worse = any(d.verdict == "worse" and d.metric != "turns" for d in found)
     return int(args.fail_if_worse and worse)
@@ -68,7 +88,20 @@ def _record(path: Path) -> Path:
 
 def _row(d: Difference) -> tuple[str, ...]:
     change = d.difference
-    interval = "" if change.low is None or change.high is None else f" [{change.low:+.3f}, {change.high:+.3f}]"
+    interval = (
+        ""
+        if change.low is None or change.high is None
+        else f" [{change.low:+.3f}, {change.high:+.3f}]"
+    )
     shown = f"{change.value:+.3f}{interval}"
     verdict = {"better": "higher", "worse": "lower"}.get(d.verdict, d.verdict)
-    return (d.env_id, d.metric, str(change.seeds), f"{d.first:.3f}", f"{d.second:.3f}", shown, verdict, str(d.unpaired))
+    return (
+        d.env_id,
+        d.metric,
+        str(change.seeds),
+        f"{d.first:.3f}",
+        f"{d.second:.3f}",
+        shown,
+        verdict,
+        str(d.unpaired),
+    )

@@ -18,7 +18,14 @@ _EVERY = {True: 0.1, False: 15.0}
 class Progress:
     """Counts episodes as they end. Silent where it is told to be."""
 
-    def __init__(self, name: str, total: int, *, quiet: bool = False, troubles: Callable[[], Mapping[str, int]] = dict) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        *,
+        quiet: bool = False,
+        troubles: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         """`troubles`: asked for the failures of a server that were got over."""
         self._name, self._total, self._quiet, self._troubles = name, total, quiet, troubles
         self._terminal = sys.stderr.isatty()
@@ -34,7 +41,11 @@ class Progress:
         self._earlier = self._done
         self._began = time.monotonic()
         if recorded and not self._quiet:
-            print(f"{self._name}: going on, {self._done} of {self._total} episodes are recorded", file=sys.stderr, flush=True)
+            print(
+                f"{self._name}: going on, {self._done} of {self._total} episodes are recorded",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def episode(self, episode: Episode) -> None:
         """One more is over."""
@@ -88,4 +99,10 @@ class Progress:
 
 def _duration(seconds: float) -> str:
     minutes, hours = seconds / 60, seconds / 3600
-    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{minutes:.0f} min"
+        if minutes < 90
+        else f"{hours:.1f} h"
+    )

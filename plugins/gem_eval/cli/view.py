@@ -17,14 +17,35 @@ SUMMARY = "look at episodes in a browser"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which episodes, and how."""
-    parser.add_argument("file", type=Path, help="a record of episodes, or a folder with an episodes.jsonl")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the page is written (default: beside it, as .html)")
-    parser.add_argument("--follow", action="store_true", help="serve on this machine instead, and show episodes as they come")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="with --follow (default: a free one)")
-    parser.add_argument("--advantage", default="rebn", metavar="NAME", help="estimator of the advantages (default rebn)")
+    parser.add_argument(
+        "file", type=Path, help="a record of episodes, or a folder with an episodes.jsonl"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where the page is written (default: beside it, as .html)",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="serve on this machine instead, and show episodes as they come",
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="with --follow (default: a free one)"
+    )
+    parser.add_argument(
+        "--advantage",
+        default="rebn",
+        metavar="NAME",
+        help="estimator of the advantages (default rebn)",
+    )
     parser.add_argument("--gamma", type=float, default=1.0, help="discount per turn (default 1)")
     parser.add_argument(
-        "--tokenizer", default="", metavar="NAME", help="tiny, smollm2 or a folder: shows tokens as text, not ids"
+        "--tokenizer",
+        default="",
+        metavar="NAME",
+        help="tiny, smollm2 or a folder: shows tokens as text, not ids",
     )
 
 

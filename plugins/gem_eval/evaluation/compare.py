@@ -44,25 +44,40 @@ class Difference:
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
         names = ("env_id", "metric", "first", "second", "unpaired", "verdict")
-        return {**{name: getattr(self, name) for name in names}, "difference": self.difference.as_json()}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "difference": self.difference.as_json(),
+        }
 
 
-def compare(first: Sequence[Episode], second: Sequence[Episode], metric: str = "success") -> list[Difference]:
+def compare(
+    first: Sequence[Episode], second: Sequence[Episode], metric: str = "success"
+) -> list[Difference]:
     """A difference for each environment that both have with seeds in common, in the order of the first."""
     if metric not in METRICS:
         raise ConfigError(f"metric must be one of {', '.join(METRICS)}; given: {metric!r}")
     sides = [_by_start([e for e in side if not e.failed]) for side in (first, second)]
     found: list[Difference] = []
     for env_id in dict.fromkeys(e.env_id for e in first):
-        starts = [{start: episodes for start, episodes in side.items() if start[0] == env_id} for side in sides]
-        if metric == "success" and not any(e.success is not None for side in starts for es in side.values() for e in es):
+        starts = [
+            {start: episodes for start, episodes in side.items() if start[0] == env_id}
+            for side in sides
+        ]
+        if metric == "success" and not any(
+            e.success is not None for side in starts for es in side.values() for e in es
+        ):
             continue
         paired = [start for start in starts[0] if start in starts[1]]
-        means = [[fmean(METRICS[metric](e) or 0.0 for e in side[start]) for start in paired] for side in starts]
+        means = [
+            [fmean(METRICS[metric](e) or 0.0 for e in side[start]) for start in paired]
+            for side in starts
+        ]
         change = mean_by_seed([b - a for a, b in zip(*means)])
         if change is not None:
             unpaired = len(starts[0]) + len(starts[1]) - 2 * len(paired)
-            found.append(Difference(env_id, metric, fmean(means[0]), fmean(means[1]), change, unpaired))
+            found.append(
+                Difference(env_id, metric, fmean(means[0]), fmean(means[1]), change, unpaired)
+            )
     return found
 
 

@@ -52,7 +52,9 @@ class Plan:
         if self.first_seed < 0:
             raise ConfigError(f"the first seed must be 0 or more; given: {self.first_seed}")
         if self.max_turns is not None and self.max_turns < 1:
-            raise ConfigError(f"max_turns must be 1 or more, or None for no limit; given: {self.max_turns}")
+            raise ConfigError(
+                f"max_turns must be 1 or more, or None for no limit; given: {self.max_turns}"
+            )
         if not self.envs:
             raise ConfigError("a plan needs one environment at least")
 
@@ -67,7 +69,8 @@ class Plan:
         seeds = range(self.first_seed, self.first_seed + self.seeds)
         starts = [(env, seed) for env in self.envs for seed in seeds for _ in range(self.samples)]
         return [
-            Task(env, seed, dict(self.options), wrappers, dict(self.env_kwargs), index=i) for i, (env, seed) in enumerate(starts)
+            Task(env, seed, dict(self.options), wrappers, dict(self.env_kwargs), index=i)
+            for i, (env, seed) in enumerate(starts)
         ]
 
     def sample_of(self, index: int) -> int:
@@ -77,18 +80,32 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """Data without secrets, as it stands in the header of the record, and as it is read there."""
         plain = asdict(self)
-        plain |= {"envs": list(self.envs), "sampling": {**plain["sampling"], "stop": list(self.sampling.stop)}}
-        plain |= {"wrappers": _wrappers_shown(self.wrappers), "request": _request_shown(self.request)}
+        plain |= {
+            "envs": list(self.envs),
+            "sampling": {**plain["sampling"], "stop": list(self.sampling.stop)},
+        }
+        plain |= {
+            "wrappers": _wrappers_shown(self.wrappers),
+            "request": _request_shown(self.request),
+        }
         shown: dict[str, Any] = without_secrets(plain)
         return shown
 
     def check_same(self, recorded: Mapping[str, Any], where: str) -> None:
         """Refuses to go on with the record of another plan: the table would mix two evaluations."""
-        own, recorded = self.as_json(), without_secrets(recorded)  # a key that is another one today is no other evaluation
+        own, recorded = (
+            self.as_json(),
+            without_secrets(recorded),
+        )  # a key that is another one today is no other evaluation
         other = [name for name in own if own[name] != recorded.get(name)]
         if other:
-            told = "; ".join(f"{name} was {short(recorded.get(name), 60)}, and is now {short(own[name], 60)}" for name in other)
-            raise ConfigError(f"{where} holds another evaluation: {told}. Give another --out, or --overwrite to begin anew")
+            told = "; ".join(
+                f"{name} was {short(recorded.get(name), 60)}, and is now {short(own[name], 60)}"
+                for name in other
+            )
+            raise ConfigError(
+                f"{where} holds another evaluation: {told}. Give another --out, or --overwrite to begin anew"
+            )
 
 
 def chosen_envs(patterns: Iterable[str]) -> tuple[str, ...]:
@@ -100,7 +117,9 @@ def chosen_envs(patterns: Iterable[str]) -> tuple[str, ...]:
         if not ids and is_mixture(pattern) and ":" in pattern:
             ids = [spec(pattern).id]
         if not ids:
-            raise UnknownNameError("environment", pattern, tuple(known), "`gem-rl envs` lists them all.")
+            raise UnknownNameError(
+                "environment", pattern, tuple(known), "`gem-rl envs` lists them all."
+            )
         found |= dict.fromkeys(ids)
     return tuple(found)
 
@@ -114,7 +133,10 @@ def _wrappers_shown(text: str) -> str:
     kept = without_secrets(calls)
     if REDACTED not in repr(kept):
         return text
-    return ", ".join(f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in kept)
+    return ", ".join(
+        f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
+        for name, given in kept
+    )
 
 
 def _request_shown(text: str) -> str:

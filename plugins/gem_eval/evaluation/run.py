@@ -99,12 +99,21 @@ class _Engine(Rollout):
     """A rollout in which each episode has chances of its own, that its number decides."""
 
     def __init__(
-        self, plan: Plan, policy: Policy | ChatPolicy | Player, renderer: Renderer | None, limits: Limits, concurrency: int
+        self,
+        plan: Plan,
+        policy: Policy | ChatPolicy | Player,
+        renderer: Renderer | None,
+        limits: Limits,
+        concurrency: int,
     ) -> None:
         if isinstance(policy, Policy) and renderer is None:
-            raise ConfigError("a policy that samples token ids needs a renderer: evaluate(..., renderer=Renderer(tokenizer))")
+            raise ConfigError(
+                "a policy that samples token ids needs a renderer: evaluate(..., renderer=Renderer(tokenizer))"
+            )
         sampling = replace(plan.sampling, seed=plan.sampling_seed)
-        super().__init__(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)
+        super().__init__(
+            policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency
+        )
         self.plan = plan
 
     def runner(self, task: Task) -> EpisodeRunner:

@@ -46,7 +46,11 @@ def scaling_points(scores: Sequence[Score]) -> list[Point]:
         for one in own:
             cost = one.tokens if unit == "tokens" else one.turns
             reached = one.pass_at or ({} if one.mean_return is None else {1: one.mean_return})
-            points += [Point(env_id, one.max_turns, k, k * cost, unit, e) for k, e in reached.items() if cost is not None]
+            points += [
+                Point(env_id, one.max_turns, k, k * cost, unit, e)
+                for k, e in reached.items()
+                if cost is not None
+            ]
     return points
 
 
@@ -59,7 +63,12 @@ def draw_scaling(points: Sequence[Point], out: str | os.PathLike[str], title: st
     across = min(_ACROSS, len(envs))
     down = -(-len(envs) // across)
     figure, grid = pyplot.subplots(
-        down, across, figsize=(1 + 4.5 * across, 4 * down), layout="constrained", squeeze=False, sharey=True
+        down,
+        across,
+        figsize=(1 + 4.5 * across, 4 * down),
+        layout="constrained",
+        squeeze=False,
+        sharey=True,
     )
     panels = list(grid.flat)
     for panel, env_id in zip(panels, envs):
@@ -68,13 +77,30 @@ def draw_scaling(points: Sequence[Point], out: str | os.PathLike[str], title: st
             line = sorted((p for p in own if p.max_turns == limit), key=lambda p: p.k)
             colour = _COLOURS[i % len(_COLOURS)]
             x, y = [p.compute for p in line], [p.score.value for p in line]
-            ends = [(p.score.value if end is None else end) for p in line for end in (p.score.low, p.score.high)]
-            below, above = [a - b for a, b in zip(y, ends[::2])], [b - a for a, b in zip(y, ends[1::2])]
+            ends = [
+                (p.score.value if end is None else end)
+                for p in line
+                for end in (p.score.low, p.score.high)
+            ]
+            below, above = (
+                [a - b for a, b in zip(y, ends[::2])],
+                [b - a for a, b in zip(y, ends[1::2])],
+            )
             bars = [[max(0.0, b) for b in below], [max(0.0, a) for a in above]]
-            label = "no turn limit" if limit is None else f"{limit} turn{'s' * (limit != 1)} at most"
-            panel.errorbar(x, y, yerr=bars, color=colour, marker="o", capsize=3, linewidth=1.5, label=label)
+            label = (
+                "no turn limit" if limit is None else f"{limit} turn{'s' * (limit != 1)} at most"
+            )
+            panel.errorbar(
+                x, y, yerr=bars, color=colour, marker="o", capsize=3, linewidth=1.5, label=label
+            )
             for p in line:
-                panel.annotate(f"k={p.k}", (p.compute, p.score.value), textcoords="offset points", xytext=(5, -11), fontsize=7)
+                panel.annotate(
+                    f"k={p.k}",
+                    (p.compute, p.score.value),
+                    textcoords="offset points",
+                    xytext=(5, -11),
+                    fontsize=7,
+                )
         panel.set(title=env_id, xlabel=f"{own[0].unit} per start, k samples together")
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -51,17 +51,29 @@ class Score:
         return {"return": plain.pop("mean_return"), **plain}
 
 
-def score(env_id: str, player: str, episodes: Sequence[Episode], max_turns: int | None = None) -> Score:
+def score(
+    env_id: str, player: str, episodes: Sequence[Episode], max_turns: int | None = None
+) -> Score:
     """The score of the episodes of one environment."""
     known = [e for e in episodes if not e.failed]
     by_seed: dict[Any, list[Episode]] = {}
     for episode in known:
         by_seed.setdefault(episode.group, []).append(episode)
     told = any(e.success is not None for e in known)
-    counts = [(len(group), sum(bool(e.success) for e in group)) for group in by_seed.values()] if told else []
+    counts = (
+        [(len(group), sum(bool(e.success) for e in group)) for group in by_seed.values()]
+        if told
+        else []
+    )
     most = max((n for n, _ in counts), default=0)
-    ks = [k for k in range(1, most + 1) if k == most or k & (k - 1) == 0]  # 1, 2, 4, 8, ... and all of them
-    tokens = [sum(filter(None, counted)) for e in known if None not in (counted := [sampled_tokens(t) for t in e.turns])]
+    ks = [
+        k for k in range(1, most + 1) if k == most or k & (k - 1) == 0
+    ]  # 1, 2, 4, 8, ... and all of them
+    tokens = [
+        sum(filter(None, counted))
+        for e in known
+        if None not in (counted := [sampled_tokens(t) for t in e.turns])
+    ]
     return Score(
         env_id=env_id,
         player=player,
@@ -71,7 +83,9 @@ def score(env_id: str, player: str, episodes: Sequence[Episode], max_turns: int 
         failed=len(episodes) - len(known),
         errors=sum(e.attempts - 1 + (e.failure is not None) for e in episodes),
         stops=dict(sorted(Counter(e.stop.value for e in episodes).items())),
-        mean_return=mean_by_seed([fmean(e.total_reward or 0.0 for e in group) for group in by_seed.values()]),
+        mean_return=mean_by_seed(
+            [fmean(e.total_reward or 0.0 for e in group) for group in by_seed.values()]
+        ),
         success=mean_by_seed([c / n for n, c in counts]),
         pass_at=_over_seeds(pass_at_k, counts, ks),
         pass_hat=_over_seeds(pass_hat_k, counts, ks),

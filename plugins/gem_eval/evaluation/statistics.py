@@ -75,4 +75,6 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 def _check(n: int, c: int, k: int) -> None:
     if not (0 <= c <= n and 1 <= k <= n):
-        raise ConfigError(f"pass@k and pass^k need 0 <= c <= n and 1 <= k <= n; given: n={n}, c={c}, k={k}")
+        raise ConfigError(
+            f"pass@k and pass^k need 0 <= c <= n and 1 <= k <= n; given: n={n}, c={c}, k={k}"
+        )

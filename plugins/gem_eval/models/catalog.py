@@ -55,12 +55,16 @@ def policy_named(
     if not tokenizer:
         from gem_eval.models.openai import OpenAIChatPolicy
 
-        return NamedPolicy(OpenAIChatPolicy(server, model, max_tokens_field=max_tokens_field, **shared), "chat")
+        return NamedPolicy(
+            OpenAIChatPolicy(server, model, max_tokens_field=max_tokens_field, **shared), "chat"
+        )
     from gem_eval.models.openai import OpenAIPolicy
 
     known = tokenizer_named(tokenizer)
     ends = [known.eos_token_id] if known.eos_token_id is not None else []
-    return NamedPolicy(OpenAIPolicy(server, model, stop_ids=ends, **shared), "tokens", Renderer(known))
+    return NamedPolicy(
+        OpenAIPolicy(server, model, stop_ids=ends, **shared), "tokens", Renderer(known)
+    )
 
 
 def tokenizer_named(name: str) -> Any:

@@ -55,7 +55,9 @@ class OpenAIPolicy:
     ) -> None:
         """`api_key_env` names the environment variable that holds the key; no key is sent unless one is given. `stop_ids`:
         tokens that end a turn, besides those the server knows. `extra`: further fields of each request."""
-        self._server = _Server(base_url, model, api_key, api_key_env, timeout, retries, max_connections, extra)
+        self._server = _Server(
+            base_url, model, api_key, api_key_env, timeout, retries, max_connections, extra
+        )
         self.processed_logprobs = processed_logprobs
         self.stop_ids = list(stop_ids)
         self.weight_version: int | None = None
@@ -95,9 +97,19 @@ class OpenAIPolicy:
         version = self.weight_version
         choice = _first_choice(await self._server.post("completions", body), self._server)
         ids = _sampled_ids(choice, prompt, self._server)
-        logprobs = _sampled_logprobs(choice, ids, self._server) if self._trusts_logprobs(sampling) else None
-        versions = None if version is None else (version, version if self.weight_version is None else self.weight_version)
-        return Generation(tuple(ids), logprobs, _finish(choice, bool(ids), self._server), versions=versions)
+        logprobs = (
+            _sampled_logprobs(choice, ids, self._server)
+            if self._trusts_logprobs(sampling)
+            else None
+        )
+        versions = (
+            None
+            if version is None
+            else (version, version if self.weight_version is None else self.weight_version)
+        )
+        return Generation(
+            tuple(ids), logprobs, _finish(choice, bool(ids), self._server), versions=versions
+        )
 
     def _trusts_logprobs(self, sampling: Sampling) -> bool:
         plain = sampling.temperature == 1.0 and sampling.top_p == 1.0 and sampling.top_k == 0
@@ -128,7 +140,9 @@ class OpenAIChatPolicy:
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """As for `OpenAIPolicy`. `max_tokens_field`: newer models of some providers want `max_completion_tokens`."""
-        self._server = _Server(base_url, model, api_key, api_key_env, timeout, retries, max_connections, extra)
+        self._server = _Server(
+            base_url, model, api_key, api_key_env, timeout, retries, max_connections, extra
+        )
         self.max_tokens_field = max_tokens_field
 
     def close(self) -> None:
@@ -160,7 +174,9 @@ class OpenAIChatPolicy:
         message = choice.get("message")
         text = message.get("content") if isinstance(message, dict) else None
         if not (text is None or isinstance(text, str)):
-            raise PolicyError(f"{self._server.url} answered with the content {short(text)}; text was expected")
+            raise PolicyError(
+                f"{self._server.url} answered with the content {short(text)}; text was expected"
+            )
         finish = _finish(choice, bool(text), self._server)
         return Generation((), None, finish, text or "", tokens=_counted(answer))
 
@@ -202,7 +218,9 @@ class _Server:
             "auth": tuple(credentials) if credentials else None,
             # waiting for a free connection is not the server's fault, so it has no timeout
             "timeout": self._httpx.Timeout(timeout, connect=min(timeout, 30.0), pool=None),
-            "limits": self._httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections),
+            "limits": self._httpx.Limits(
+                max_connections=max_connections, max_keepalive_connections=max_connections
+            ),
         }
         self._jitter = random.Random()
         self.troubles: Counter[str] = Counter()
@@ -213,10 +231,14 @@ class _Server:
         """The answer to a request, as JSON; tried again where the server or the way to it failed for a moment."""
         with self._lock:
             if self._home is None:
-                self._home = _Home(partial(self._httpx.AsyncClient, **self._options))  # no lambda: it would keep self alive
+                self._home = _Home(
+                    partial(self._httpx.AsyncClient, **self._options)
+                )  # no lambda: it would keep self alive
                 weakref.finalize(self, self._home.close)
             home = self._home
-        return await asyncio.wrap_future(home.run(self._post(home.client, path, {**body, **self._fixed})))
+        return await asyncio.wrap_future(
+            home.run(self._post(home.client, path, {**body, **self._fixed}))
+        )
 
     def close(self) -> None:
         with self._lock:
@@ -233,13 +255,18 @@ class _Server:
                 response = await client.post(url, json=body)
             except self._httpx.TransportError as error:
                 kind = type(error).__name__
-                trouble, again = f"could not be reached: {type(error).__name__} {error}".rstrip(), True
+                trouble, again = (
+                    f"could not be reached: {type(error).__name__} {error}".rstrip(),
+                    True,
+                )
             else:
                 if response.status_code == 200:
                     try:
                         return response.json()
                     except (json.JSONDecodeError, UnicodeDecodeError):
-                        raise self._error(f"{url} answered 200 with {short(response.text)}; JSON was expected") from None
+                        raise self._error(
+                            f"{url} answered 200 with {short(response.text)}; JSON was expected"
+                        ) from None
                 trouble = f"answered {response.status_code}: {_said(response)}"
                 kind = str(response.status_code)
                 again = response.status_code in _RETRIED
@@ -263,7 +290,9 @@ class _Home:
 
     def __init__(self, make_client: Callable[[], Any]) -> None:
         self._ready = threading.Event()
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._live(make_client)), name="gem-http", daemon=True)
+        self.thread = threading.Thread(
+            target=lambda: asyncio.run(self._live(make_client)), name="gem-http", daemon=True
+        )
         self.thread.start()
         self._ready.wait()
 
@@ -295,7 +324,11 @@ def _root(base_url: str) -> tuple[str, tuple[str, ...]]:
         )
     host = parts.netloc.rpartition("@")[2]
     path = parts.path.rstrip("/") or "/v1"
-    credentials = (urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")) if parts.username else ()
+    credentials = (
+        (urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or ""))
+        if parts.username
+        else ()
+    )
     return f"{parts.scheme}://{host}{path}", credentials
 
 
@@ -306,7 +339,9 @@ def _key(given: str | None, variable: str | None) -> str | None:
         return given
     found = os.environ.get(variable, "")
     if not found:
-        raise ConfigError(f"api_key_env names the environment variable {variable}, which is not set; set it to the server's key")
+        raise ConfigError(
+            f"api_key_env names the environment variable {variable}, which is not set; set it to the server's key"
+        )
     return found
 
 
@@ -319,7 +354,9 @@ def _spoken(message: Message) -> dict[str, str]:
 def _first_choice(answer: Any, server: _Server) -> Mapping[str, Any]:
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise PolicyError(f"{server.url} answered {short(answer)}; an object with 'choices' was expected")
+        raise PolicyError(
+            f"{server.url} answered {short(answer)}; an object with 'choices' was expected"
+        )
     found: Mapping[str, Any] = choices[0]
     return found
 
@@ -334,9 +371,18 @@ def _sampled_ids(choice: Mapping[str, Any], prompt: list[int], server: _Server) 
     ids = choice.get("token_ids")
     if ids is None:
         tokens = (choice.get("logprobs") or {}).get("tokens") or []
-        if all(isinstance(t, str) and t.removeprefix("token_id:").isdigit() and t.startswith("token_id:") for t in tokens):
+        if all(
+            isinstance(t, str)
+            and t.removeprefix("token_id:").isdigit()
+            and t.startswith("token_id:")
+            for t in tokens
+        ):
             ids = [int(t.removeprefix("token_id:")) for t in tokens]
-    if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids) or (not ids and choice.get("text")):
+    if (
+        not isinstance(ids, list)
+        or not all(isinstance(i, int) for i in ids)
+        or (not ids and choice.get("text"))
+    ):
         raise PolicyError(
             f"{server.url} gives no token ids for what it sampled. vLLM does, asked with return_token_ids; with another server "
             "use OpenAIChatPolicy, whose episodes cannot be trained"
@@ -344,12 +390,16 @@ def _sampled_ids(choice: Mapping[str, Any], prompt: list[int], server: _Server) 
     return ids
 
 
-def _sampled_logprobs(choice: Mapping[str, Any], ids: list[int], server: _Server) -> tuple[float, ...] | None:
+def _sampled_logprobs(
+    choice: Mapping[str, Any], ids: list[int], server: _Server
+) -> tuple[float, ...] | None:
     found = (choice.get("logprobs") or {}).get("token_logprobs")
     if found is None:
         return None if ids else ()
     if len(found) != len(ids) or not all(isinstance(p, (int, float)) for p in found):
-        raise PolicyError(f"{server.url} gave {len(ids)} token ids and the logprobs {short(found)}; each id needs its own")
+        raise PolicyError(
+            f"{server.url} gave {len(ids)} token ids and the logprobs {short(found)}; each id needs its own"
+        )
     return tuple(float(p) for p in found)
 
 
@@ -399,5 +449,7 @@ def _httpx() -> Any:
     try:
         import httpx
     except ImportError as error:
-        raise MissingDependencyError("a policy behind an OpenAI-compatible server", "http", str(error)) from error
+        raise MissingDependencyError(
+            "a policy behind an OpenAI-compatible server", "http", str(error)
+        ) from error
     return httpx

@@ -21,7 +21,9 @@ _LINE = 1 << 16
 """Characters of base64 to a line: editors and `less` fail on a line of a hundred megabytes."""
 
 
-def page_of(episodes: Iterable[Episode], title: str, credit: Credit | None = None, tokenizer: Any = None) -> str:
+def page_of(
+    episodes: Iterable[Episode], title: str, credit: Credit | None = None, tokenizer: Any = None
+) -> str:
     """A page with all episodes in it."""
     shelf = Shelf(credit or Credit(), tokenizer)
     packed = zlib.compressobj(6, zlib.DEFLATED, 31)
@@ -39,7 +41,12 @@ def page_of(episodes: Iterable[Episode], title: str, credit: Credit | None = Non
 
 def document(title: str, credit: Credit, data: str | None = None) -> str:
     """The HTML; without data its script asks the server it came from."""
-    about = {"title": title, "estimator": credit.estimator, "gamma": credit.gamma, "live": data is None}
+    about = {
+        "title": title,
+        "estimator": credit.estimator,
+        "gamma": credit.gamma,
+        "live": data is None,
+    }
     settings = base64.b64encode(json.dumps(about).encode()).decode("ascii")
     inner = {
         "POLICY": html.escape(policy(live=data is None), quote=True),
@@ -51,7 +58,9 @@ def document(title: str, credit: Credit, data: str | None = None) -> str:
     }
     page = _asset("viewer.html")
     before, *rest = page.split("{{")  # in one pass: what was put in is not looked at again
-    return before + "".join(inner[name] + text for name, _, text in (part.partition("}}") for part in rest))
+    return before + "".join(
+        inner[name] + text for name, _, text in (part.partition("}}") for part in rest)
+    )
 
 
 @cache
@@ -72,7 +81,9 @@ def policy(*, live: bool) -> str:
 
 
 def _hash(name: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode("ascii")
+    return "sha256-" + base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode(
+        "ascii"
+    )
 
 
 @cache

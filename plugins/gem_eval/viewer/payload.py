@@ -54,28 +54,40 @@ class Shelf:
         self._bare.append(_bare(episode))
         yield _line("e", _summary(episode, number))
         if self._tokenizer is not None:
-            new = sorted({i for t in episode.turns for i in (*t.added_ids, *t.action_ids)} - self._known)
+            new = sorted(
+                {i for t in episode.turns for i in (*t.added_ids, *t.action_ids)} - self._known
+            )
             if new:
                 self._known.update(new)
-                yield _line("v", {str(i): self._tokenizer.decode([i], skip_special_tokens=False) for i in new})
+                yield _line(
+                    "v",
+                    {str(i): self._tokenizer.decode([i], skip_special_tokens=False) for i in new},
+                )
         yield _line("d", _detail(episode, self.credit.gamma))
 
     def advantages(self, number: int) -> list[float]:
         """The advantage of each turn of an episode, within the batch of all episodes there are by now."""
         if len(self._advantages) != len(self._bare):
-            self._advantages = advantages(self._bare, self.credit.estimator, gamma=self.credit.gamma)
+            self._advantages = advantages(
+                self._bare, self.credit.estimator, gamma=self.credit.gamma
+            )
         return self._advantages[number]
 
 
 def _bare(episode: Episode) -> Episode:
     """What credit depends on, without the texts. Sampled tokens are counted by one estimator, so the ids stay."""
-    turns = tuple(replace(t, messages=(), action="", added_ids=(), logprobs=None, info={}) for t in episode.turns)
+    turns = tuple(
+        replace(t, messages=(), action="", added_ids=(), logprobs=None, info={})
+        for t in episode.turns
+    )
     return replace(episode, turns=turns, final_observation="", final_info={}, failure=None)
 
 
 def _summary(episode: Episode, number: int) -> dict[str, Any]:
     tokens = [sampled_tokens(t) for t in episode.turns]
-    errors = sum(bool(t.info.get("format_error")) + bool(t.info.get("tool_error")) for t in episode.turns)
+    errors = sum(
+        bool(t.info.get("format_error")) + bool(t.info.get("tool_error")) for t in episode.turns
+    )
     return {
         "n": number,
         "e": episode.env_id,
@@ -120,7 +132,11 @@ def _wrappers(stack: str) -> str:
 def _call(item: Any) -> str:
     match item:
         case [str(name), dict(arguments)]:
-            return f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})" if arguments else name
+            return (
+                f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
+                if arguments
+                else name
+            )
     return str(item)
 
 
@@ -144,7 +160,9 @@ def _turn(turn: Turn, discounted: float | None) -> dict[str, Any]:
 
 def _line(kind: str, content: Any) -> str:
     text = json.dumps([kind, content], ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode("utf-8", "replace").decode()  # half a surrogate pair, as byte-level tokenizers may decode to
+    return text.encode(
+        "utf-8", "replace"
+    ).decode()  # half a surrogate pair, as byte-level tokenizers may decode to
 
 
 def _plain(value: Any) -> Any:

@@ -28,7 +28,14 @@ _MOST = 4_000_000
 class ViewerServer:
     """Serves one record until it is closed."""
 
-    def __init__(self, path: str | Path, *, port: int = 0, credit: Credit | None = None, tokenizer: Any = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        port: int = 0,
+        credit: Credit | None = None,
+        tokenizer: Any = None,
+    ) -> None:
         """`port` 0 takes a free one. The file may not be there yet."""
         self._path, self._credit, self._tokenizer = Path(path), credit or Credit(), tokenizer
         self._lock = threading.Lock()
@@ -38,7 +45,9 @@ class ViewerServer:
         try:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
         except OSError as error:
-            raise ConfigError(f"port {port} cannot be had ({error}); give another --port, or none to take a free one") from error
+            raise ConfigError(
+                f"port {port} cannot be had ({error}); give another --port, or none to take a free one"
+            ) from error
         self._server.daemon_threads = True
         self._serving = False
         self.port: int = self._server.server_address[1]
@@ -70,7 +79,12 @@ class ViewerServer:
             while end < len(self._lines) and size < _MOST:
                 size += len(self._lines[end])
                 end += 1
-            return {"generation": self._generation, "next": end, "more": end < len(self._lines), "lines": self._lines[start:end]}
+            return {
+                "generation": self._generation,
+                "next": end,
+                "more": end < len(self._lines),
+                "lines": self._lines[start:end],
+            }
 
     def advantages(self, number: int) -> list[float] | None:
         """Of one episode, within all that were read."""
@@ -88,7 +102,9 @@ class ViewerServer:
             about = self._path.stat()
         except OSError:
             return  # not there yet
-        if self._file is not None and (self._file != (about.st_dev, about.st_ino) or about.st_size < self._offset):
+        if self._file is not None and (
+            self._file != (about.st_dev, about.st_ino) or about.st_size < self._offset
+        ):
             self._begin_anew()
             self._generation += 1
         self._file = (about.st_dev, about.st_ino)
@@ -104,21 +120,32 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         port = self.viewer.port
         if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
-            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This viewer answers to 127.0.0.1 and localhost only.")
+            return self._answer(
+                HTTPStatus.FORBIDDEN,
+                "text/plain",
+                "This viewer answers to 127.0.0.1 and localhost only.",
+            )
         address = urllib.parse.urlsplit(self.path)
         try:
-            asked = {name: int(values[0]) for name, values in urllib.parse.parse_qs(address.query).items()}
+            asked = {
+                name: int(values[0])
+                for name, values in urllib.parse.parse_qs(address.query).items()
+            }
             if address.path == "/":
                 return self._answer(HTTPStatus.OK, "text/html", self.viewer.page())
             if address.path == "/lines":
-                found: Any = self.viewer.lines(asked.get("generation", 0), max(0, asked.get("from", 0)))
+                found: Any = self.viewer.lines(
+                    asked.get("generation", 0), max(0, asked.get("from", 0))
+                )
                 return self._answer(HTTPStatus.OK, "application/json", json.dumps(found))
             if address.path == "/advantages":
                 found = self.viewer.advantages(asked.get("episode", -1))
                 return self._answer(HTTPStatus.OK, "application/json", json.dumps(found))
         except ValueError as error:
             if not isinstance(error, GemError):
-                return self._answer(HTTPStatus.BAD_REQUEST, "text/plain", "The query must hold whole numbers.")
+                return self._answer(
+                    HTTPStatus.BAD_REQUEST, "text/plain", "The query must hold whole numbers."
+                )
             return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error))
         return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "There is no such page.")
 

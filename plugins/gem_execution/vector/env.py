@@ -35,7 +35,13 @@ from typing import Any, NamedTuple, cast
 
 from gem_core.env.base import Env, StepResult
 from gem_core.env.maybe_async import Waiter, drive
-from gem_core.errors import ActionTypeError, ConfigError, ContractError, DeadlineError, ResetNeededError
+from gem_core.errors import (
+    ActionTypeError,
+    ConfigError,
+    ContractError,
+    DeadlineError,
+    ResetNeededError,
+)
 from gem_execution.vector.runner import Background, OnLoop, OnThread, Runner
 from gem_execution.vector.slot import Autoreset, Slot, failed
 
@@ -81,9 +87,15 @@ class VectorEnv:
         try:
             self.autoreset = Autoreset(autoreset)
         except ValueError:
-            raise ConfigError(f"autoreset must be one of {[a.value for a in Autoreset]}; given: {autoreset!r}") from None
+            raise ConfigError(
+                f"autoreset must be one of {[a.value for a in Autoreset]}; given: {autoreset!r}"
+            ) from None
         self._slots = [Slot(make_env, self.autoreset) for make_env in makers]
-        self.env_ids = list(env_ids) if env_ids is not None else [type(e.unwrapped).__name__ for e in self.envs if e is not None]
+        self.env_ids = (
+            list(env_ids)
+            if env_ids is not None
+            else [type(e.unwrapped).__name__ for e in self.envs if e is not None]
+        )
         self.num_envs = len(self._slots)
         self._waiter = Waiter()
         self._closed = False
@@ -111,14 +123,18 @@ class VectorEnv:
 
         `seed`: a number s gives s + i to environment i, a sequence one to each that is reset, None draws them.
         """
-        outcomes = self._advance({i: slot.begin(s, o) for i, slot, s, o in self._starts(seed, options, indices)})
+        outcomes = self._advance(
+            {i: slot.begin(s, o) for i, slot, s, o in self._starts(seed, options, indices)}
+        )
         return [o[0] for o in outcomes], [o[4] for o in outcomes]
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> Batch:
         """Takes an action in every environment, or in those a mapping names; answers in that order."""
         indices, given = self._checked_actions(actions)
         slots = self._slots if type(indices) is range else [self._slots[i] for i in indices]
-        flat: list[Any] = []  # what the steps return, one after the other: a column is every fifth of it
+        flat: list[
+            Any
+        ] = []  # what the steps return, one after the other: a column is every fifth of it
         extend = flat.extend
         for slot, action in zip(slots, given, strict=True):
             try:
@@ -127,14 +143,20 @@ class VectorEnv:
                     if type(result) is not tuple:
                         result = self._waiter.result(result)
                     if result[2] or result[3]:
-                        result = slot.ended_here(result) or self._waiter.result(drive(slot.ended(result)))
+                        result = slot.ended_here(result) or self._waiter.result(
+                            drive(slot.ended(result))
+                        )
                 else:
                     result = self._waiter.result(drive(slot.act(action)))
             except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
                 result = self._waiter.result(drive(slot.fail("step", error)))
             extend(result)
-        if len(flat) != 5 * len(slots):  # which no environment's step lets through, unless it has one of its own
-            raise ContractError("a step() returned other than (observation, reward, terminated, truncated, info)")
+        if len(flat) != 5 * len(
+            slots
+        ):  # which no environment's step lets through, unless it has one of its own
+            raise ContractError(
+                "a step() returned other than (observation, reward, terminated, truncated, info)"
+            )
         return Batch(flat[::5], flat[1::5], flat[2::5], flat[3::5], flat[4::5])
 
     def close(self) -> None:
@@ -159,7 +181,11 @@ class VectorEnv:
         options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None,
         indices: Sequence[int] | None,
     ) -> list[tuple[int, Slot, int, Mapping[str, Any] | None]]:
-        chosen = list(range(self.num_envs)) if indices is None else [self._checked_index(i) for i in indices]
+        chosen = (
+            list(range(self.num_envs))
+            if indices is None
+            else [self._checked_index(i) for i in indices]
+        )
         if len(set(chosen)) != len(chosen):
             raise ConfigError(f"reset() was given the same index twice: {chosen}")
         if seed is None:
@@ -169,12 +195,21 @@ class VectorEnv:
         elif isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0:
             seeds = [seed + i for i in chosen]
         else:
-            raise ConfigError(f"seed must be a whole number from 0 up, a sequence of them, or None; given: {seed!r}")
-        each = [options] * len(chosen) if options is None or isinstance(options, Mapping) else list(options)
+            raise ConfigError(
+                f"seed must be a whole number from 0 up, a sequence of them, or None; given: {seed!r}"
+            )
+        each = (
+            [options] * len(chosen)
+            if options is None or isinstance(options, Mapping)
+            else list(options)
+        )
         if len(seeds) != len(chosen) or len(each) != len(chosen):
-            raise ConfigError(f"reset() of {len(chosen)} environments was given {len(seeds)} seeds and {len(each)} options")
+            raise ConfigError(
+                f"reset() of {len(chosen)} environments was given {len(seeds)} seeds and {len(each)} options"
+            )
         return [
-            (i, self._slots[i], secrets.randbits(32) if s is None else s, o) for i, s, o in zip(chosen, seeds, each, strict=True)
+            (i, self._slots[i], secrets.randbits(32) if s is None else s, o)
+            for i, s, o in zip(chosen, seeds, each, strict=True)
         ]
 
     def _checked_index(self, i: Any) -> int:
@@ -182,7 +217,9 @@ class VectorEnv:
             raise ConfigError(f"{i!r} is no index of a vector of {self.num_envs} environments")
         return i
 
-    def _checked_actions(self, actions: Sequence[str] | Mapping[int, str]) -> tuple[Sequence[int], Collection[str]]:
+    def _checked_actions(
+        self, actions: Sequence[str] | Mapping[int, str]
+    ) -> tuple[Sequence[int], Collection[str]]:
         """Which environments are to take which actions; nothing is stepped unless all of them can be."""
         if isinstance(actions, Mapping):
             indices: Sequence[int] = [self._checked_index(i) for i in actions]
@@ -209,8 +246,12 @@ class VectorEnv:
             for i in indices:
                 slot = self._slots[i]
                 if not slot.running and (self.autoreset is Autoreset.DISABLED or not slot.started):
-                    raise ResetNeededError(f"environment {i} has no running episode: call reset(indices=[{i}]) first")
-            self._may_refuse = self.autoreset is Autoreset.DISABLED or not all(slot.started for slot in self._slots)
+                    raise ResetNeededError(
+                        f"environment {i} has no running episode: call reset(indices=[{i}]) first"
+                    )
+            self._may_refuse = self.autoreset is Autoreset.DISABLED or not all(
+                slot.started for slot in self._slots
+            )
         return indices, given
 
     def _advance(self, work: Mapping[int, Generator[Any, Any, StepResult]]) -> list[StepResult]:
@@ -231,7 +272,9 @@ class AsyncVectorEnv(VectorEnv):
         """`deadline`: seconds for one step or reset of one environment; an overdue one is abandoned, or killed where it lives in
         a process of its own, and reported as a failure."""
         if deadline is not None and not deadline > 0:
-            raise ConfigError(f"deadline must be above 0, or None for no limit; given: {deadline!r}")
+            raise ConfigError(
+                f"deadline must be above 0, or None for no limit; given: {deadline!r}"
+            )
         super().__init__(makers, autoreset=autoreset, env_ids=env_ids)
         self.deadline = deadline
         self._finished: SimpleQueue[tuple[int, int, StepResult]] = SimpleQueue()
@@ -253,7 +296,10 @@ class AsyncVectorEnv(VectorEnv):
         """Begins a step in every environment, or in those a mapping names; `recv` gives the answers."""
         indices, given = self._checked_actions(actions)
         self._check_idle(indices)
-        self._start({i: self._slots[i].act(action) for i, action in zip(indices, given, strict=True)}, "step")
+        self._start(
+            {i: self._slots[i].act(action) for i, action in zip(indices, given, strict=True)},
+            "step",
+        )
 
     def send_reset(
         self,
@@ -275,7 +321,10 @@ class AsyncVectorEnv(VectorEnv):
         while len(self._ready) < at_least and self._collect(end=end):
             pass
         ready, self._ready = self._ready, {}
-        return Ready(list(ready), *(list(column) for column in zip(*ready.values())) if ready else ([], [], [], [], []))
+        return Ready(
+            list(ready),
+            *(list(column) for column in zip(*ready.values())) if ready else ([], [], [], [], []),
+        )
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> Batch:
         """Takes an action in every environment, or in those a mapping names, and waits for all of them."""
@@ -283,7 +332,9 @@ class AsyncVectorEnv(VectorEnv):
             return super().step(actions)
         indices, given = self._checked_actions(actions)
         self._check_idle(indices)
-        outcomes = self._advance({i: self._slots[i].act(action) for i, action in zip(indices, given, strict=True)})
+        outcomes = self._advance(
+            {i: self._slots[i].act(action) for i, action in zip(indices, given, strict=True)}
+        )
         return Batch(*map(list, zip(*outcomes))) if outcomes else Batch([], [], [], [], [])
 
     def close(self) -> None:
@@ -291,7 +342,11 @@ class AsyncVectorEnv(VectorEnv):
         if self._closed:
             return
         self._closed = True
-        ends = [runner.close(slot.env) for runner, slot in zip(self._runners, self._slots, strict=True) if slot.env is not None]
+        ends = [
+            runner.close(slot.env)
+            for runner, slot in zip(self._runners, self._slots, strict=True)
+            if slot.env is not None
+        ]
         due = time.monotonic() + _SECONDS_TO_CLOSE
         for end in ends:
             end.wait(max(0.0, due - time.monotonic()))
@@ -335,7 +390,9 @@ class AsyncVectorEnv(VectorEnv):
                 i, call, outcome = self._finished.get_nowait()
             else:
                 i, call, outcome = self._finished.get(timeout=None if wait == math.inf else wait)
-            if i in self._pending and self._pending[i][0] == call:  # else it came after its deadline
+            if (
+                i in self._pending and self._pending[i][0] == call
+            ):  # else it came after its deadline
                 del self._pending[i]
                 self._ready[i] = outcome
             return True
@@ -352,12 +409,16 @@ class AsyncVectorEnv(VectorEnv):
     def _overdue(self, i: int, where: str) -> None:
         hanging = self._slots[i]
         self._slots[i], self._runners[i] = hanging.renewed(), self._runners[i].abandon(hanging.env)
-        self._ready[i] = failed(where, DeadlineError(f"{where} of {self.env_ids[i]} took over {self.deadline:g} s"))
+        self._ready[i] = failed(
+            where, DeadlineError(f"{where} of {self.env_ids[i]} took over {self.deadline:g} s")
+        )
 
     def _check_idle(self, indices: Iterable[int]) -> None:
         busy = [i for i in indices if i in self._pending or i in self._ready]
         if busy:
-            raise ConfigError(f"environments {busy} were sent something and have not been received: call recv() first")
+            raise ConfigError(
+                f"environments {busy} were sent something and have not been received: call recv() first"
+            )
 
     def _runner_for(self, slot: Slot) -> Runner:
         env = cast(Env, slot.env)

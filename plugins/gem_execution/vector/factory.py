@@ -32,9 +32,15 @@ def make_vec(
 
     `wrappers` go around each; `env_kwargs` to each, or one mapping for each. `more` goes to `mode="ray"`, such as `hosts`.
     """
-    each = [ids] * (1 if num_envs is None else num_envs) if isinstance(ids, str) or callable(ids) else list(ids)
+    each = (
+        [ids] * (1 if num_envs is None else num_envs)
+        if isinstance(ids, str) or callable(ids)
+        else list(ids)
+    )
     if num_envs is not None and len(each) != num_envs:
-        raise ConfigError(f"make_vec() was given {len(each)} environments and num_envs={num_envs}; leave num_envs out")
+        raise ConfigError(
+            f"make_vec() was given {len(each)} environments and num_envs={num_envs}; leave num_envs out"
+        )
     if env_kwargs is None or isinstance(env_kwargs, Mapping):
         kwargs: list[Mapping[str, Any]] = [env_kwargs or {}] * len(each)
     else:
@@ -45,9 +51,15 @@ def make_vec(
             )
     if mode == "ray":
         if execution != "declared":
-            raise ConfigError(f"make_vec(mode='ray') runs environments as they declare; remove execution={execution!r}")
-        make_ray_vec = load_entry_point("gem_execution.ray_hosts:make_ray_vec", "mode='ray'", extra="ray")
-        vector: VectorEnv = make_ray_vec(each, kwargs, wrappers=wrappers, autoreset=autoreset, deadline=deadline, **more)
+            raise ConfigError(
+                f"make_vec(mode='ray') runs environments as they declare; remove execution={execution!r}"
+            )
+        make_ray_vec = load_entry_point(
+            "gem_execution.ray_hosts:make_ray_vec", "mode='ray'", extra="ray"
+        )
+        vector: VectorEnv = make_ray_vec(
+            each, kwargs, wrappers=wrappers, autoreset=autoreset, deadline=deadline, **more
+        )
         return vector
     if mode not in ("sync", "async"):
         raise ConfigError(f"mode must be 'sync', 'async' or 'ray'; given: {mode!r}")
@@ -56,12 +68,16 @@ def make_vec(
             f"make_vec(mode={mode!r}) does not take {sorted(more)}; arguments of the environments go into env_kwargs"
         )
     makers = [
-        partial(make, id, wrappers=wrappers, execution=execution, **k) if isinstance(id, str) else id
+        partial(make, id, wrappers=wrappers, execution=execution, **k)
+        if isinstance(id, str)
+        else id
         for id, k in zip(each, kwargs, strict=True)
     ]
     names = [id if isinstance(id, str) else getattr(id, "__qualname__", repr(id)) for id in each]
     if mode == "async":
         return AsyncVectorEnv(makers, autoreset=autoreset, env_ids=names, deadline=deadline)
     if deadline is not None:
-        raise ConfigError("a deadline needs mode='async': in sync mode nobody is there to notice that a step hangs")
+        raise ConfigError(
+            "a deadline needs mode='async': in sync mode nobody is there to notice that a step hangs"
+        )
     return VectorEnv(makers, autoreset=autoreset, env_ids=names)

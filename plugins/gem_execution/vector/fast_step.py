@@ -34,27 +34,49 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
     ):
         return env.reset, env.step
     outer, inner, place = vars(env), env.env, env.place
-    parse, instruction, on_reset, on_step = env.parse, env.instruction, inner.on_reset, inner.on_step
+    parse, instruction, on_reset, on_step = (
+        env.parse,
+        env.instruction,
+        inner.on_reset,
+        inner.on_step,
+    )
 
     def reset(*, seed: int, options: Mapping[str, Any] | None) -> ResetResult:
         if options or type(seed) is not int or seed < 0:
             return env.reset(seed=seed, options=options)
-        outer["_phase"], outer["_seed"], outer["_options"], outer["_turn"], outer["_errors"] = "new", seed, {}, 0, 0
+        outer["_phase"], outer["_seed"], outer["_options"], outer["_turn"], outer["_errors"] = (
+            "new",
+            seed,
+            {},
+            0,
+            0,
+        )
         outer["_rng_seeded"], outer["_action_rng"] = False, None
         inner._phase, inner._seed, inner._options, inner._turn = "new", seed, {}, 0
         inner._rng_seeded, inner._action_rng = False, None
         result: Any = on_reset(inner._options)
-        if type(result) is tuple and len(result) == 2 and type(result[0]) is str and type(result[1]) is dict:
+        if (
+            type(result) is tuple
+            and len(result) == 2
+            and type(result[0]) is str
+            and type(result[1]) is dict
+        ):
             inner._phase = "running"
             return began(result)
-        return cast(ResetResult, after(inner._start_of(result), began))  # a generator, an awaitable, or an error
+        return cast(
+            ResetResult, after(inner._start_of(result), began)
+        )  # a generator, an awaitable, or an error
 
     def began(result: ResetResult) -> ResetResult:
         outer["_phase"] = "running"
         return with_instruction(instruction(), place, result)
 
     def step(action: str) -> StepResult:
-        if inner._phase != "running" or outer["_phase"] != "running" or (parsed := parse(action)) is None:
+        if (
+            inner._phase != "running"
+            or outer["_phase"] != "running"
+            or (parsed := parse(action)) is None
+        ):
             return env.step(action)
         result = on_step(parsed)
         if type(result) is tuple and len(result) == 5:

@@ -52,7 +52,9 @@ class Slot:
         self.started = False
         """Whether the caller has ever reset it."""
 
-    def begin(self, seed: int, options: Mapping[str, Any] | None) -> Generator[Any, Any, StepResult]:
+    def begin(
+        self, seed: int, options: Mapping[str, Any] | None
+    ) -> Generator[Any, Any, StepResult]:
         """A reset the caller asked for."""
         self.first_seed, self.options, self.episodes, self.started = seed, options, 0, True
         return (yield from self._reset())
@@ -127,7 +129,11 @@ class Slot:
                 self.env = self.make_env()
                 self.reset, self.step = fast_calls(self.env)
                 where = "reset"
-            self.seed = (self.first_seed + self.episodes * _NEXT_SEED) & 0xFFFFFFFF if self.episodes else self.first_seed
+            self.seed = (
+                (self.first_seed + self.episodes * _NEXT_SEED) & 0xFFFFFFFF
+                if self.episodes
+                else self.first_seed
+            )
             observation, info = yield self.reset(seed=self.seed, options=self.options)
         except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
             return (yield from self._failed(where, error))
@@ -140,11 +146,19 @@ class Slot:
             try:
                 yield env.close()
             except Exception:  # noqa: BLE001 - it is broken already
-                _log.warning("closing a broken %s failed", type(env.unwrapped).__name__, exc_info=True)
+                _log.warning(
+                    "closing a broken %s failed", type(env.unwrapped).__name__, exc_info=True
+                )
         return failed(where, error)
 
 
 def failed(where: str, error: BaseException) -> StepResult:
     """What a step returns that failed: the reward is unknown, and the failure is data."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return "", UNKNOWN, False, True, {"failure": Failure(type(error).__name__, str(error), where, text)}
+    return (
+        "",
+        UNKNOWN,
+        False,
+        True,
+        {"failure": Failure(type(error).__name__, str(error), where, text)},
+    )

@@ -14,10 +14,17 @@ SUMMARY = "build an index of texts for the search tool"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """From what, to where."""
-    parser.add_argument("corpus", help="a JSONL file with a text (and an id and a title) on each line, or a folder of text files")
+    parser.add_argument(
+        "corpus",
+        help="a JSONL file with a text (and an id and a title) on each line, or a folder of text files",
+    )
     parser.add_argument("out", help="the folder to write the index to; an index there is replaced")
     parser.add_argument(
-        "--words", type=int, default=150, metavar="N", help="words of a passage, where files are cut (default 150)"
+        "--words",
+        type=int,
+        default=150,
+        metavar="N",
+        help="words of a passage, where files are cut (default 150)",
     )
 
 

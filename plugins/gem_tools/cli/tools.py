@@ -31,7 +31,15 @@ def run(args: argparse.Namespace) -> int:
 
     found = [(spec.name, spec.extra, status(spec), spec.summary) for spec in tools.all().values()]
     if args.json:
-        say(json.dumps([dict(zip(("name", "extra", "status", "summary"), row, strict=True)) for row in found], indent=2))
+        say(
+            json.dumps(
+                [
+                    dict(zip(("name", "extra", "status", "summary"), row, strict=True))
+                    for row in found
+                ],
+                indent=2,
+            )
+        )
         return 0
     rows = [(name, extra or "-", state, summary) for name, extra, state, summary in found]
     say(table(("NAME", "EXTRA", "STATUS", "SUMMARY"), rows, width()))

@@ -81,10 +81,16 @@ def contain(isolation: Isolation, filters: bool) -> Containment:
 def _fallback(filters: bool, reason: str) -> Containment:
     parts = ["rlimits"]
     if filters and sys.platform == "linux":
-        tried = Containment("process", ("rlimits", "landlock", *(("seccomp",) * seccomp.supported())), (), ())
+        tried = Containment(
+            "process", ("rlimits", "landlock", *(("seccomp",) * seccomp.supported())), (), ()
+        )
         with contextlib.suppress(ToolError):
             parts += _started(tried)
-    if filters and os.geteuid() == 0 and not _why_not(Containment("process", (*parts, "uid"), (), ())):
+    if (
+        filters
+        and os.geteuid() == 0
+        and not _why_not(Containment("process", (*parts, "uid"), (), ()))
+    ):
         parts.append("uid")
     holds = {"memory", "leftovers"}
     if "landlock" in parts:
@@ -98,7 +104,13 @@ def _fallback(filters: bool, reason: str) -> Containment:
     if "landlock" not in parts or "seccomp" not in parts:
         holds -= {"leftovers"}
     contained = tuple(text for key, text in _CONTAINED.items() if key in holds)
-    return Containment("process", tuple(parts), contained, tuple(t for t in _CONTAINED.values() if t not in contained), reason)
+    return Containment(
+        "process",
+        tuple(parts),
+        contained,
+        tuple(t for t in _CONTAINED.values() if t not in contained),
+        reason,
+    )
 
 
 def _started(containment: Containment) -> list[str]:
@@ -117,14 +129,22 @@ def _why_not(containment: Containment) -> str:
         version = tuple(int(n) for n in re.findall(r"\d+", bubblewrap_version())[:2])
         if version < (0, 7):
             return f"bubblewrap {bubblewrap_version()} is too old, 0.7 can limit the disk"
-        if os.geteuid() != 0 and tuple(int(n) for n in re.findall(r"\d+", platform.release())[:2]) < (5, 14):
+        if os.geteuid() != 0 and tuple(
+            int(n) for n in re.findall(r"\d+", platform.release())[:2]
+        ) < (5, 14):
             return f"Linux {platform.release()} counts processes for each user, not for each sandbox; 5.14 does"
     try:
         box = Box(Plan(containment.parts, SandboxLimits()))
         try:
-            outcome = box.serve("import colorsys\nprint(6 * 7)", None, False, False, SandboxLimits(seconds=10))
+            outcome = box.serve(
+                "import colorsys\nprint(6 * 7)", None, False, False, SandboxLimits(seconds=10)
+            )
         finally:
             box.end()
     except (ToolError, OSError) as error:
         return str(error)
-    return "" if outcome.stdout == "42\n" else f"a trial ended with {outcome.end}: {outcome.stderr.strip()[-300:]}"
+    return (
+        ""
+        if outcome.stdout == "42\n"
+        else f"a trial ended with {outcome.end}: {outcome.stderr.strip()[-300:]}"
+    )

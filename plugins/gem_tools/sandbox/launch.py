@@ -49,19 +49,39 @@ class SandboxLimits:
             value = getattr(self, entry.name)
             if value is None and entry.name == "cpu_seconds":
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise ConfigError(f"{entry.name} of a sandbox must be a number above 0; given: {value!r}")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not 0 < value < math.inf
+            ):
+                raise ConfigError(
+                    f"{entry.name} of a sandbox must be a number above 0; given: {value!r}"
+                )
 
 
 class Plan:
     """The command, environment and settings every worker of a sandbox is started with."""
 
-    def __init__(self, parts: Sequence[str], limits: SandboxLimits, packages: bool = False, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        parts: Sequence[str],
+        limits: SandboxLimits,
+        packages: bool = False,
+        preload: Sequence[str] = (),
+    ) -> None:
         """`parts`: what is to be in force, of `bubblewrap`, `uid`, `landlock`, `seccomp`; limits always are."""
         self.parts = tuple(parts)
         self.python = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-        self.path = [p for p in dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))) if packages and p]
-        self.seen = [p for p in dict.fromkeys((os.path.realpath(sys.base_prefix), *self.path)) if not p.startswith("/usr/")]
+        self.path = [
+            p
+            for p in dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
+            if packages and p
+        ]
+        self.seen = [
+            p
+            for p in dict.fromkeys((os.path.realpath(sys.base_prefix), *self.path))
+            if not p.startswith("/usr/")
+        ]
         self.boxed = "bubblewrap" in self.parts
         self.limits = {
             "RLIMIT_AS": int(limits.memory_mb * _MB),
@@ -69,13 +89,17 @@ class Plan:
             "RLIMIT_CORE": 0,
             "RLIMIT_NOFILE": 256,
         }
-        if not hasattr(os, "memfd_create"):  # not Linux: the address space of a process cannot be limited there
+        if not hasattr(
+            os, "memfd_create"
+        ):  # not Linux: the address space of a process cannot be limited there
             del self.limits["RLIMIT_AS"]
         if self.boxed:
             # bubblewrap's own first process counts among those of the user namespace
             self.limits["RLIMIT_NPROC"] = int(limits.processes) + (os.geteuid() != 0)
         elif "uid" in self.parts:
-            self.limits["RLIMIT_NPROC"] = int(limits.processes)  # counted for a user that nobody else is
+            self.limits["RLIMIT_NPROC"] = int(
+                limits.processes
+            )  # counted for a user that nobody else is
         elif "seccomp" not in self.parts and sys.platform == "linux" and os.geteuid() != 0:
             # Counted with everything else the user runs, and never for root: the best there is without a filter. With one there
             # are no processes to count, and a program would lose its threads to whatever else the user starts.
@@ -89,7 +113,14 @@ class Plan:
         python = [self.python, "-s", "-S", "-B", "-c", _START, worker, _source()]
         if not self.boxed:
             return python
-        command = [bubblewrap(), "--die-with-parent", "--new-session", "--unshare-ipc", "--unshare-pid", "--unshare-net"]
+        command = [
+            bubblewrap(),
+            "--die-with-parent",
+            "--new-session",
+            "--unshare-ipc",
+            "--unshare-pid",
+            "--unshare-net",
+        ]
         command += ["--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"]
         if os.geteuid() == 0:
             # Root's processes are never counted against a limit, so the worker goes on as a user nobody else is.
@@ -97,7 +128,10 @@ class Plan:
         else:
             command += ["--unshare-user"]
         command += ["--ro-bind", "/usr", "/usr", "--perms", "0755", "--dir", "/etc"]
-        for path in ("/etc/ld.so.cache", "/etc/alternatives"):  # on Debian, awk is a link to a link there
+        for path in (
+            "/etc/ld.so.cache",
+            "/etc/alternatives",
+        ):  # on Debian, awk is a link to a link there
             command += ["--ro-bind-try", path, path]
         for name in ("bin", "sbin", "lib", "lib32", "lib64"):
             if os.path.islink(f"/{name}"):
@@ -112,7 +146,18 @@ class Plan:
                     command += ["--perms", "0755", "--dir", str(parent)]
             command += ["--ro-bind", path, path]
         # No /proc: nothing needs it, and what is not there cannot be read.
-        command += ["--dev", "/dev", "--perms", "1777", "--size", str(self.disk), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+        command += [
+            "--dev",
+            "/dev",
+            "--perms",
+            "1777",
+            "--size",
+            str(self.disk),
+            "--tmpfs",
+            "/dev/shm",
+            "--remount-ro",
+            "/dev",
+        ]
         command += ["--remount-ro", "/", "--chdir", "/tmp"]
         command += ["--info-fd", str(info_fd)]
         if seccomp_fd >= 0:
@@ -144,7 +189,17 @@ class Plan:
             "uid": uid,
         }
         if not self.boxed and "landlock" in parts:
-            system = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/dev/urandom", "/dev/zero"]
+            system = [
+                "/usr",
+                "/bin",
+                "/sbin",
+                "/lib",
+                "/lib32",
+                "/lib64",
+                "/etc/ld.so.cache",
+                "/dev/urandom",
+                "/dev/zero",
+            ]
             asked["landlock"] = {"read": [*system, *self.seen], "write": [home, "/dev/null"]}
         if not self.boxed and "seccomp" in parts:
             asked["seccomp"] = seccomp.BARE.hex()
@@ -158,7 +213,9 @@ def bubblewrap() -> str:
 
 @lru_cache(maxsize=1)
 def bubblewrap_version() -> str:
-    said = subprocess.run([bubblewrap(), "--version"], capture_output=True, text=True, check=False).stdout.split()
+    said = subprocess.run(
+        [bubblewrap(), "--version"], capture_output=True, text=True, check=False
+    ).stdout.split()
     return said[-1] if said else "0"
 
 

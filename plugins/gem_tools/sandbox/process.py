@@ -92,7 +92,9 @@ class Box:
                 os.close(fd)
         self._ended = False
 
-    def serve(self, code: str, state: bytes | None, keep: bool, echo: bool, limits: SandboxLimits) -> Outcome:
+    def serve(
+        self, code: str, state: bytes | None, keep: bool, echo: bool, limits: SandboxLimits
+    ) -> Outcome:
         """Waits until the worker is ready, hands it the program, and watches it."""
         self._wait_until_ready()
         source, names = code.encode("utf-8", "surrogatepass"), state or b""
@@ -133,11 +135,22 @@ class Box:
             chosen.register(self._report, selectors.EVENT_READ)
             deadline = time.monotonic() + _SECONDS_TO_START
             while not said.endswith(b"\n"):
-                part = os.read(self._report, 256) if chosen.select(max(0.0, deadline - time.monotonic())) else b""
+                part = (
+                    os.read(self._report, 256)
+                    if chosen.select(max(0.0, deadline - time.monotonic()))
+                    else b""
+                )
                 if not part:
                     self.kill()
-                    why = _stream(self._process.stderr).read()[-2000:].decode("utf-8", "replace").strip()
-                    raise ToolError(f"a sandbox worker ended, or hung, before it was ready: {why or 'it said nothing'}")
+                    why = (
+                        _stream(self._process.stderr)
+                        .read()[-2000:]
+                        .decode("utf-8", "replace")
+                        .strip()
+                    )
+                    raise ToolError(
+                        f"a sandbox worker ended, or hung, before it was ready: {why or 'it said nothing'}"
+                    )
                 said += part
         if self._info >= 0 and sys.platform == "linux":
             told = re.search(rb'"child-pid": *(\d+)', os.read(self._info, 4096))
@@ -147,9 +160,15 @@ class Box:
         return said
 
     def _watch(self, job: bytes, limits: SandboxLimits, keep: bool) -> Outcome:
-        stdin, stdout, stderr = (_stream(s) for s in (self._process.stdin, self._process.stdout, self._process.stderr))
+        stdin, stdout, stderr = (
+            _stream(s) for s in (self._process.stdin, self._process.stdout, self._process.stderr)
+        )
         most = int(limits.output_kb * 1024)
-        kept: dict[int, bytearray] = {stdout.fileno(): bytearray(), stderr.fileno(): bytearray(), self._report: bytearray()}
+        kept: dict[int, bytearray] = {
+            stdout.fileno(): bytearray(),
+            stderr.fileno(): bytearray(),
+            self._report: bytearray(),
+        }
         written = dict.fromkeys(kept, 0)
         inlet = stdin.fileno()
         ended = _exit_descriptor(self._process)
@@ -185,7 +204,9 @@ class Box:
                         if sent >= len(job):
                             chosen.unregister(fd)
                             stdin.close()
-                    elif not _drain(fd, kept[fd], written, _MOST_STATE if fd == self._report else most):
+                    elif not _drain(
+                        fd, kept[fd], written, _MOST_STATE if fd == self._report else most
+                    ):
                         chosen.unregister(fd)
                 done = _done(kept[self._report])
                 if done is not None:
@@ -203,7 +224,10 @@ class Box:
         if not alone:
             self._wait_until_gone()
         for fd in kept:  # what was written before the end; those who could still write are dead
-            while _drain(fd, kept[fd], written, _MOST_STATE if fd == self._report else most) and written[fd] <= _MOST_OUTPUT:
+            while (
+                _drain(fd, kept[fd], written, _MOST_STATE if fd == self._report else most)
+                and written[fd] <= _MOST_OUTPUT
+            ):
                 if not _readable(fd):
                     break
         # A program that was ended from outside, or by itself, has made no report; its parent knows how it ended.
@@ -217,7 +241,16 @@ class Box:
             end = "ok" if status == 0 else "error"
         out, err = kept[stdout.fileno()], kept[stderr.fileno()]
         cut = written[stdout.fileno()] > len(out) or written[stderr.fileno()] > len(err)
-        return Outcome(end, _text(out), _text(err), status, seconds, cut, names if keep and end == "ok" else None, lost)
+        return Outcome(
+            end,
+            _text(out),
+            _text(err),
+            status,
+            seconds,
+            cut,
+            names if keep and end == "ok" else None,
+            lost,
+        )
 
     def _left_alone(self) -> bool:
         """Whether nobody but bubblewrap's first process is left in its namespace, so that there is nothing to wait for: what
@@ -225,7 +258,9 @@ class Box:
         deadline = time.monotonic() + _SECONDS_TO_EXIT
         while self._first_pid:
             try:
-                with open(f"/proc/{self._first_pid}/task/{self._first_pid}/children", "rb") as children:
+                with open(
+                    f"/proc/{self._first_pid}/task/{self._first_pid}/children", "rb"
+                ) as children:
                     if not children.read():
                         return True
             except ProcessLookupError:
@@ -312,4 +347,8 @@ def _done(report: bytearray) -> tuple[int, tuple[str, ...], bytes] | None:
     if len(report) < 16 + lost + names:
         return None
     said = bytes(report[16 : 16 + lost]).decode("utf-8", "replace")
-    return status, tuple(said.split(",")) if said else (), bytes(report[16 + lost : 16 + lost + names])
+    return (
+        status,
+        tuple(said.split(",")) if said else (),
+        bytes(report[16 + lost : 16 + lost + names]),
+    )

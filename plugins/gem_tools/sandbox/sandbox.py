@@ -44,11 +44,15 @@ class Sandbox:
         (default: two for each core, 8 at most) and `running` calls run at a time (default: 16, or four for each core); a call
         that waits for its turn loses none of its seconds. `filters=False` is a fallback without Landlock and seccomp."""
         if isolation not in ("auto", "full", "partial"):
-            raise ConfigError(f"isolation must be 'auto', 'full' or 'partial'; given: {isolation!r}")
+            raise ConfigError(
+                f"isolation must be 'auto', 'full' or 'partial'; given: {isolation!r}"
+            )
         cores = os.cpu_count() or 1
         self.limits = limits or SandboxLimits()
         self.warm = whole_number("warm", min(8, 2 * cores) if warm is None else warm, 0)
-        self.running = whole_number("running", max(16, 4 * cores) if running is None else running, 1)
+        self.running = whole_number(
+            "running", max(16, 4 * cores) if running is None else running, 1
+        )
         self.containment = contain(isolation, filters)
         self._plan = Plan(self.containment.parts, self.limits, packages, tuple(preload))
         self._closed = False
@@ -66,7 +70,9 @@ class Sandbox:
         self._starter: threading.Thread | None = None
         self._broken: BaseException | None = None
 
-    def run(self, code: str, *, state: bytes | None = None, keep: bool = False, echo: bool = False) -> Outcome:
+    def run(
+        self, code: str, *, state: bytes | None = None, keep: bool = False, echo: bool = False
+    ) -> Outcome:
         """Runs one program to its end or its limit. With `keep`, names live on in `Outcome.state`; with `echo`, the value of a
         last expression is printed."""
         self._check_fork()
@@ -100,7 +106,9 @@ class Sandbox:
         for box in left:
             box.end()
         if self._starter is not None:
-            self._starter.join(_SECONDS_TO_CLOSE)  # it may be starting one just now, which it then ends
+            self._starter.join(
+                _SECONDS_TO_CLOSE
+            )  # it may be starting one just now, which it then ends
         _open.discard(self)
 
     def __enter__(self) -> Sandbox:
@@ -118,7 +126,9 @@ class Sandbox:
         with self._change:
             self._begin()
             if self._ready:
-                return self._ready.popleft()  # its successor is started once it is done, so as not to compete with it
+                return (
+                    self._ready.popleft()
+                )  # its successor is started once it is done, so as not to compete with it
             self._wanted += 1
             self._change.notify_all()
             try:
@@ -139,7 +149,9 @@ class Sandbox:
             raise ToolError("the sandbox is closed: make another one")
         if self._starter is None:
             # One thread starts all workers: they are told to die with the thread that made them, and it lives on.
-            self._starter = threading.Thread(target=self._keep_warm, name="gem-sandbox", daemon=True)
+            self._starter = threading.Thread(
+                target=self._keep_warm, name="gem-sandbox", daemon=True
+            )
             self._starter.start()
 
     def _keep_warm(self) -> None:
@@ -147,7 +159,11 @@ class Sandbox:
             with self._change:
                 while not (self._closed or self._dead or (self._broken is None and self._short())):
                     self._change.wait()
-                dead = self._dead.popleft() if self._dead and self._wanted <= len(self._ready) else None
+                dead = (
+                    self._dead.popleft()
+                    if self._dead and self._wanted <= len(self._ready)
+                    else None
+                )
                 if dead is None and not self._closed and self._wanted <= len(self._ready):
                     self._change.wait(_PAUSE)  # a call that has just begun gets the processor first
             if dead is not None:

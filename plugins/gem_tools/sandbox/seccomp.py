@@ -137,7 +137,9 @@ _PROCESSES_ALLOWED = (_Test(_CLONE, 0, _CLONE_NEWUSER, (_CLONE_NEWUSER,)),)
 _ALONE = (
     _Test(_CLONE, 0, _CLONE_THREAD, (_CLONE_THREAD,), refused=False),
     _Test((302, 261), 0, _WHOLE, (0,), refused=False),  # prlimit on others
-    _Test((72, 25), 1, _WHOLE, (8, 10, 15)),  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX have the kernel send signals to anybody
+    _Test(
+        (72, 25), 1, _WHOLE, (8, 10, 15)
+    ),  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX have the kernel send signals to anybody
     # ioctl: FIOSETOWN and SIOCSPGRP do the same; FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY change a file that is
     # open for reading only
     _Test((16, 29), 1, _WHOLE, (0x8901, 0x8902, 0x40086602, 0x401C5820, 0x40806685)),
@@ -162,7 +164,12 @@ def _program(refused: Numbers, missing: Numbers, tests: tuple[_Test, ...]) -> by
     """Refuses calls with EPERM; those that are to be `missing`, with ENOSYS."""
     column, machine = _MACHINES[platform.machine()]
     eperm, enosys = (_op(_RETURN, _ERRNO | number) for number in (errno.EPERM, errno.ENOSYS))
-    ops = [_op(_LOAD, _MACHINE), _op(_EQUAL, machine, 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
+    ops = [
+        _op(_LOAD, _MACHINE),
+        _op(_EQUAL, machine, 1, 0),
+        _op(_RETURN, _KILL),
+        _op(_LOAD, _NUMBER),
+    ]
     if column == 0:  # the x32 numbering would be a way around every test below
         ops += [_op(_AT_LEAST, _X32, 0, 1), eperm]
     for calls, answer in ((refused, eperm), (missing, enosys)):
@@ -175,7 +182,9 @@ def _program(refused: Numbers, missing: Numbers, tests: tuple[_Test, ...]) -> by
         if number is not None:
             body = [_op(_LOAD, _FIRST_ARGUMENT + 8 * test.argument), _op(_AND, test.mask)]
             # a value that is found leads over one operation after the last comparison: to the refusal, or past it
-            body += [_op(_EQUAL, value, len(test.values) - n) for n, value in enumerate(test.values)]
+            body += [
+                _op(_EQUAL, value, len(test.values) - n) for n, value in enumerate(test.values)
+            ]
             body += [_op(_JUMP, 1), eperm] if test.refused else [eperm]
             body += [_op(_LOAD, _NUMBER)]
             ops += [_op(_EQUAL, number, 0, len(body)), *body]
@@ -183,4 +192,8 @@ def _program(refused: Numbers, missing: Numbers, tests: tuple[_Test, ...]) -> by
 
 
 NAMESPACED = _program(_KERNEL, _BEHIND_POINTERS, _PROCESSES_ALLOWED) if supported() else b""
-BARE = _program({**_KERNEL, **_OTHERS}, {**_BEHIND_POINTERS, **_BEHIND_POINTERS_OF_FILES}, _ALONE) if supported() else b""
+BARE = (
+    _program({**_KERNEL, **_OTHERS}, {**_BEHIND_POINTERS, **_BEHIND_POINTERS_OF_FILES}, _ALONE)
+    if supported()
+    else b""
+)

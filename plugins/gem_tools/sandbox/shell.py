@@ -60,11 +60,16 @@ class Shell:
 
     def __init__(self, seconds: float = 10.0, *, memory_mb: int = 1024, disk_mb: int = 32) -> None:
         """`seconds`: the time of one command. A home holds `disk_mb` at most."""
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, (int, float))
+            or not 0 < seconds < float("inf")
+        ):
             raise ConfigError(f"seconds must be a number above 0; given: {seconds!r}")
         self.seconds = float(seconds)
         limits = SandboxLimits(
-            seconds=self.seconds + 10.0,  # the program inside stops a command in time, and then still packs the home
+            seconds=self.seconds
+            + 10.0,  # the program inside stops a command in time, and then still packs the home
             memory_mb=memory_mb,
             processes=32,
             disk_mb=2 * disk_mb,
@@ -75,22 +80,34 @@ class Shell:
 
     def create(self, files: Sequence[tuple[str, str, int]], setup: str = "") -> Home:
         """A home with files, (path, text, mode) each; a path that ends in a slash is a folder. `setup` is a command run in it."""
-        answer, home = self._do(None, {"do": "write", "files": [list(file) for file in files], "setup": setup})
+        answer, home = self._do(
+            None, {"do": "write", "files": [list(file) for file in files], "setup": setup}
+        )
         if answer is None or answer["status"]:
-            raise ToolError(f"a home could not be set up: {answer['output'] if answer else 'its box was stopped'}")
+            raise ToolError(
+                f"a home could not be set up: {answer['output'] if answer else 'its box was stopped'}"
+            )
         return home
 
     def run(self, command: str, home: Home) -> Ran:
         """Runs a command; a home it broke, by filling the disk for instance, stays as it was."""
         answer, after = self._do(home, {"do": "run", "command": command, "cwd": home.cwd})
         if answer is None:
-            return Ran("(the command was killed, or left files that cannot be read: what it did is lost)", 137, home)
+            return Ran(
+                "(the command was killed, or left files that cannot be read: what it did is lost)",
+                137,
+                home,
+            )
         return Ran(answer["output"], answer["status"], Home(after.files, answer["cwd"]))
 
     def check(self, tests: Sequence[tuple[str, str, Any]], home: Home) -> list[bool]:
         """Which tests hold of a home: (kind, path or command, expected), as `holds` in shell_program.py reads them."""
         answer, _ = self._do(home, {"do": "check", "tests": [list(test) for test in tests]})
-        return [False] * len(tests) if answer is None else [bool(passed) for passed in answer["passed"]]
+        return (
+            [False] * len(tests)
+            if answer is None
+            else [bool(passed) for passed in answer["passed"]]
+        )
 
     def close(self) -> None:
         """Ends the waiting boxes."""

@@ -82,7 +82,9 @@ def holds(test: list[Any], seconds: float) -> bool:
         if kind == "mode":
             return bool(stat.S_IMODE(os.stat(place).st_mode) == expected)
         if kind == "link":
-            return os.path.islink(place) and os.path.realpath(place) == os.path.realpath(os.path.join(HOME, expected))
+            return os.path.islink(place) and os.path.realpath(place) == os.path.realpath(
+                os.path.join(HOME, expected)
+            )
         if kind == "prints":
             output, status, _ = bash(what, "", seconds)
             return status == 0 and lines(output) == lines(expected)
@@ -134,7 +136,11 @@ def bash(command: str, cwd: str, seconds: float) -> tuple[str, int, str]:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # what it left in the background ends with it
     process.wait()
-    left = os.read(told, 4096).decode("utf-8", "replace").strip() if select.select([told], [], [], 0)[0] else ""
+    left = (
+        os.read(told, 4096).decode("utf-8", "replace").strip()
+        if select.select([told], [], [], 0)[0]
+        else ""
+    )
     text = shown(written.decode("utf-8", "backslashreplace"))
     if not ended:
         stopped = "wrote too much" if len(written) >= MOST else f"took over {seconds:g} s"

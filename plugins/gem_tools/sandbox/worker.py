@@ -34,9 +34,15 @@ def give_up_rights(asked: dict[str, Any]) -> list[str]:
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL: nothing is left behind where gem itself dies
-        if libc.prctl(38, 1, 0, 0, 0) == 0:  # PR_SET_NO_NEW_PRIVS, without which neither of the two is granted
-            libc.capset(struct.pack("<II", 0x20080522, 0), bytes(24))  # root without capabilities, where it is root
+        libc.prctl(
+            1, 9, 0, 0, 0
+        )  # PR_SET_PDEATHSIG, SIGKILL: nothing is left behind where gem itself dies
+        if (
+            libc.prctl(38, 1, 0, 0, 0) == 0
+        ):  # PR_SET_NO_NEW_PRIVS, without which neither of the two is granted
+            libc.capset(
+                struct.pack("<II", 0x20080522, 0), bytes(24)
+            )  # root without capabilities, where it is root
             if asked.get("landlock") and hide_files(ctypes, libc, asked["landlock"]):
                 done.append("landlock")
             if asked.get("seccomp") and refuse_calls(ctypes, libc, bytes.fromhex(asked["seccomp"])):
@@ -50,9 +56,13 @@ def hide_files(ctypes: Any, libc: Any, paths: dict[str, list[str]]) -> bool:
     if version < 1:
         return False
     everything = (1 << (13 + (version >= 2) + (version >= 3) + (version >= 5))) - 1
-    of_files = everything & (0b111 | 1 << 14 | 1 << 15)  # execute, write, read, truncate, ioctl: what a file can be asked for
+    of_files = everything & (
+        0b111 | 1 << 14 | 1 << 15
+    )  # execute, write, read, truncate, ioctl: what a file can be asked for
     network, scopes = (3 if version >= 4 else 0), (3 if version >= 6 else 0)
-    words = struct.pack("<QQQ", everything, network, scopes)[: 8 + 8 * (version >= 4) + 8 * (version >= 6)]
+    words = struct.pack("<QQQ", everything, network, scopes)[
+        : 8 + 8 * (version >= 4) + 8 * (version >= 6)
+    ]
     rules = libc.syscall(444, words, len(words), 0)
     if rules < 0:
         return False
@@ -132,7 +142,9 @@ def restore(state: bytes, names: dict[str, Any]) -> list[str]:
 
     definitions, values = pickle.loads(state) if state else ([], {})
     for source in definitions:
-        with contextlib.suppress(Exception):  # it was fine when it was written; the code will say what it misses
+        with contextlib.suppress(
+            Exception
+        ):  # it was fine when it was written; the code will say what it misses
             exec(compile(source, "<earlier>", "exec"), names)
     for name, value in values.items():
         with contextlib.suppress(Exception):  # the name stays unknown, which the code will be told
@@ -148,14 +160,20 @@ def keep(code: str, definitions: list[str], names: dict[str, Any]) -> tuple[byte
 
     lost, values = [], {}
     for node in ast.parse(code).body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)):
+        if isinstance(
+            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        ):
             source = ast.unparse(node)
             if source not in definitions:
                 definitions.append(source)
     for name, value in names.items():
         if name.startswith("__") or isinstance(value, types.ModuleType):
             continue
-        if isinstance(value, (type, types.FunctionType)) and value.__module__ == "__main__" and value.__name__ == name:
+        if (
+            isinstance(value, (type, types.FunctionType))
+            and value.__module__ == "__main__"
+            and value.__name__ == name
+        ):
             continue  # comes back with its definition
         try:
             values[name] = pickle.dumps(value)
@@ -176,7 +194,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what was printed before a limit struck is worth showing
     done = give_up_rights(asked)
-    exec(compile("x = f'{1 + 1}'", NAME, "exec"), {})  # the first time costs 2 ms, which nobody waits for here
+    exec(
+        compile("x = f'{1 + 1}'", NAME, "exec"), {}
+    )  # the first time costs 2 ms, which nobody waits for here
     os.write(report, (",".join(done) + "\n").encode())
     size, state_size, cpu, flags = struct.unpack("<IIII", read_exactly(16))
     code = read_exactly(size).decode("utf-8", "surrogatepass")

@@ -20,7 +20,9 @@ os.environ["WANDB_MODE"] = "disabled"
 
 sys.path.insert(0, str(Path(__file__).parent / "mocks"))
 
-with warnings.catch_warnings():  # pyarrow, DeepSpeed and others warn at import in the versions oat pins
+with (
+    warnings.catch_warnings()
+):  # pyarrow, DeepSpeed and others warn at import in the versions oat pins
     warnings.simplefilter("ignore")
     import torch
     from tiny_oat import oat_args

@@ -18,10 +18,19 @@ from gem_oat.config import check_settings, learners
     [
         ({"rollout_batch_size": 32}, "several collections"),
         ({"train_batch_size": 12}, "left over for the next batch"),
-        ({"gpus": 3, "rollout_batch_size": 48, "train_batch_size": 16}, "not a multiple of the 3 learner"),
+        (
+            {"gpus": 3, "rollout_batch_size": 48, "train_batch_size": 16},
+            "not a multiple of the 3 learner",
+        ),
         ({"max_train": 8}, "less than one batch"),
-        ({"rollout_batch_size_per_device": 4, "rollout_batch_size": 4, "train_batch_size": 4}, "do not fit"),
-        ({"gpus": 16, "rollout_batch_size": 256, "train_batch_size": 256, "max_train": 256}, "too few for 16 actors"),
+        (
+            {"rollout_batch_size_per_device": 4, "rollout_batch_size": 4, "train_batch_size": 4},
+            "do not fit",
+        ),
+        (
+            {"gpus": 16, "rollout_batch_size": 256, "train_batch_size": 256, "max_train": 256},
+            "too few for 16 actors",
+        ),
         ({"reinforce_update": True}, "divides by zero"),
         ({"kl_penalty_coef": 0.1}, "use beta"),
         ({"reward_scale": 2.0}, "scale the rewards in the environment"),
@@ -48,7 +57,11 @@ def test_settings_that_break_a_promise_are_rejected(changes: dict[str, Any], say
     [
         ({"advantage": "grpo"}, ConfigError, "samples is 1; set it to 2 or more"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
-        ({"advantage": "gae", "estimator_kwargs": {"values": [[0.0]]}}, ConfigError, "trainer's critic"),
+        (
+            {"advantage": "gae", "estimator_kwargs": {"values": [[0.0]]}},
+            ConfigError,
+            "trainer's critic",
+        ),
         ({"samples": 0}, ConfigError, "whole number from 1 up"),
         ({"concurrency": 1.5}, ConfigError, "whole number from 1 up"),
         ({"episode_deadline": 60.0}, ConfigError, "step_deadline"),
@@ -59,7 +72,9 @@ def test_settings_that_break_a_promise_are_rejected(changes: dict[str, Any], say
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_config_that_does_not_fit_is_rejected(fields: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_a_config_that_does_not_fit_is_rejected(
+    fields: dict[str, Any], error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         GemConfig(**{"env_id": ECHO, **fields})
 
@@ -67,7 +82,9 @@ def test_a_config_that_does_not_fit_is_rejected(fields: dict[str, Any], error: t
 def test_all_rejected_settings_are_reported_at_once() -> None:
     config = GemConfig(ECHO, seeds=8, gamma=0.9)
     with pytest.raises(ConfigError) as raised:
-        check_settings(oat_args(config, gamma=0.5, whiten_adv=True, reward_scale=2.0, max_train=8), config)
+        check_settings(
+            oat_args(config, gamma=0.5, whiten_adv=True, reward_scale=2.0, max_train=8), config
+        )
     assert str(raised.value).startswith("4 settings are rejected")
     for name in ("gamma=0.5", "whiten_adv=True", "reward_scale", "max_train=8"):
         assert name in str(raised.value)
@@ -84,21 +101,33 @@ def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_program_is_oats_own_with_an_actor_for_each_learner() -> None:
     config = GemConfig(ECHO, seeds=8, advantage="gae", estimator_kwargs={"lam": 0.8})
-    args = oat_args(config, gpus=2, rollout_batch_size=32, train_batch_size=32, master_addr="127.0.0.1")
+    args = oat_args(
+        config, gpus=2, rollout_batch_size=32, train_batch_size=32, master_addr="127.0.0.1"
+    )
     nodes, _ = program(config, args)
     made = [node.constructor for node, _, _ in nodes.nodes]
     assert made.count(GemActor) == made.count(GemLearner) == learners(args) == 2
     assert (args.critic_type, args.lam) == ("ppo", 0.8)
 
 
-@pytest.mark.parametrize(("collocate", "gpus", "groups", "count"), [(True, 4, 1, 4), (False, 4, 2, 4), (False, 5, 1, 3)])
-def test_learners_are_counted_as_oat_counts_them(collocate: bool, gpus: int, groups: int, count: int) -> None:
-    assert learners(oat_args(GemConfig(ECHO), collocate=collocate, gpus=gpus, num_groups=groups)) == count
+@pytest.mark.parametrize(
+    ("collocate", "gpus", "groups", "count"), [(True, 4, 1, 4), (False, 4, 2, 4), (False, 5, 1, 3)]
+)
+def test_learners_are_counted_as_oat_counts_them(
+    collocate: bool, gpus: int, groups: int, count: int
+) -> None:
+    assert (
+        learners(oat_args(GemConfig(ECHO), collocate=collocate, gpus=gpus, num_groups=groups))
+        == count
+    )
 
 
 def test_actors_share_the_seeds() -> None:
     config = GemConfig(ECHO, seeds=10, samples=2)
-    shares = [[config.task_of(i, actor, 3, order=7).seed for i in range(2 * len(range(actor, 10, 3)))] for actor in range(3)]
+    shares = [
+        [config.task_of(i, actor, 3, order=7).seed for i in range(2 * len(range(actor, 10, 3)))]
+        for actor in range(3)
+    ]
     assert sorted(seed for share in shares for seed in share) == sorted(2 * list(range(10)))
     orders = [[config.task_of(i, order=order).seed for i in range(20)] for order in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]

@@ -28,7 +28,11 @@ def test_the_table_holds(harness: OatHarness, say: Callable[[str], None]) -> Non
     results = run(harness)
     say(report(harness, results))
     assert [r for r in results if r.outcome != "ok"] == []
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
+    ranks = {
+        "two ranks against one",
+        "a group over two ranks",
+        "a rank with nothing but failed episodes",
+    }
     gradients = {f"{c.name} against the reference" for c in GRADIENT_CASES}
     assert {c.name for c in CASES} | ranks | gradients == {r.case for r in results}
 
@@ -39,7 +43,9 @@ class Flawed(OatHarness):
     flaw = ""
 
     def _update(self, case: Any, episodes: Any) -> dict[str, Any]:
-        data = super()._update(replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case, episodes)
+        data = super()._update(
+            replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case, episodes
+        )
         if self.flaw == "mask":
             data["loss_masks"] = [True] * len(data["loss_masks"])
         if self.flaw == "ids":
@@ -60,10 +66,14 @@ class Flawed(OatHarness):
         return data
 
 
-@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "weights", "logprobs", "totals"])
+@pytest.mark.parametrize(
+    "flaw", ["discount", "mask", "ids", "advantage", "nan", "weights", "logprobs", "totals"]
+)
 def test_the_kit_sees_a_flaw(flaw: str, harness: OatHarness) -> None:
     flawed = Flawed()
     flawed.flaw, flawed._learners = flaw, harness._learners
     case = next(c for c in CASES if c.name == "a masked middle turn")
     with pytest.raises(AssertionError, match="gradient" if flaw == "weights" else "row"):
-        check_gradient(flawed) if flaw == "weights" else check_rows(flawed, case, flawed.train(case))
+        check_gradient(flawed) if flaw == "weights" else check_rows(
+            flawed, case, flawed.train(case)
+        )

@@ -22,10 +22,26 @@ def test_the_installed_oat_is_one_the_adapter_fits() -> None:
 
 def test_the_ways_in_are_there() -> None:
     assert PPOMultiTurnActor.__abstractmethods__ == {"collect_experience"}
-    assert list(inspect.signature(PPOMultiTurnLearner.process_feedback_data).parameters) == ["self", "data_list"]
-    assert list(inspect.signature(LearnerBase.prepare_data).parameters) == ["self", "strategy", "tokenizer"]
-    assert list(inspect.signature(LearnerBase.evaluate).parameters) == ["self", "dataloader", "steps"]
-    assert list(inspect.signature(LearnerBase.eval_and_log).parameters) == ["self", "train_info", "eval", "save"]
+    assert list(inspect.signature(PPOMultiTurnLearner.process_feedback_data).parameters) == [
+        "self",
+        "data_list",
+    ]
+    assert list(inspect.signature(LearnerBase.prepare_data).parameters) == [
+        "self",
+        "strategy",
+        "tokenizer",
+    ]
+    assert list(inspect.signature(LearnerBase.evaluate).parameters) == [
+        "self",
+        "dataloader",
+        "steps",
+    ]
+    assert list(inspect.signature(LearnerBase.eval_and_log).parameters) == [
+        "self",
+        "train_info",
+        "eval",
+        "save",
+    ]
 
 
 def test_what_is_worked_around_is_still_so() -> None:
@@ -33,4 +49,6 @@ def test_what_is_worked_around_is_still_so() -> None:
     source = inspect.getsource(PPOMultiTurnLearner)
     assert ")[0, 0]" in source and ")[:, 0]" in source  # the critic is read at the first token
     assert "np.random.choice" in source  # what is more than a batch is left out at random
-    assert 'infos["kl_sample_train_v1"] = kl_v1_sum / act_num_token' in source  # 0 / 0 with reinforce_update
+    assert (
+        'infos["kl_sample_train_v1"] = kl_v1_sum / act_num_token' in source
+    )  # 0 / 0 with reinforce_update

@@ -35,17 +35,23 @@ def update(learner: Any, batch: Any, info: Any) -> list[Any]:
 def test_advantages_in_the_buffer_are_the_cores(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any], estimator: str
 ) -> None:
-    config = GemConfig(ECHO, seeds=64, samples=2, advantage=estimator, gamma=0.9, max_turn_tokens=8, concurrency=6)
+    config = GemConfig(
+        ECHO, seeds=64, samples=2, advantage=estimator, gamma=0.9, max_turn_tokens=8, concurrency=6
+    )
     actor, learner = make_actor(config), make_learner(config)
     buffer = update(learner, *actor.collect_experience())
     assert len(buffer) == 16
     episodes = list({id(t.episode): t.episode for t in buffer if t.episode is not None}.values())
     wanted = [a for numbers in advantages(episodes, estimator, gamma=0.9) for a in numbers]
-    assert [t.info["advantages"] for t in buffer if not t.padding] == pytest.approx(wanted, abs=1e-9)
+    assert [t.info["advantages"] for t in buffer if not t.padding] == pytest.approx(
+        wanted, abs=1e-9
+    )
     assert all(t.info["advantages"] == 0.0 for t in buffer if t.padding)
     assert learner.actor_info["gem/episodes"] == len(episodes)
     assert learner.actor_info["gem/fillers"] == pytest.approx(sum(t.padding for t in buffer) / 16)
-    assert learner.actor_info["gem/advantage_abs"] == pytest.approx(sum(map(abs, wanted)) / len(wanted), rel=1e-5)
+    assert learner.actor_info["gem/advantage_abs"] == pytest.approx(
+        sum(map(abs, wanted)) / len(wanted), rel=1e-5
+    )
 
 
 def test_the_metrics_count_failed_episodes_and_older_weights(
@@ -57,12 +63,18 @@ def test_the_metrics_count_failed_episodes_and_older_weights(
         learner.pi_buffer.clear()
         buffer = update(learner, *actor.collect_experience())
     turns = [t.episode.turns[t.turn] for t in buffer if not t.padding]
-    assert learner.actor_info["gem/older_weights"] == sum(turn.versions[0] < 2 for turn in turns) / len(turns) > 0
+    assert (
+        learner.actor_info["gem/older_weights"]
+        == sum(turn.versions[0] < 2 for turn in turns) / len(turns)
+        > 0
+    )
     episodes = {id(t.episode): t.episode for t in buffer if t.episode is not None}.values()
     assert learner.actor_info["gem/failed"] == sum(e.failed for e in episodes) / len(episodes) > 0
 
 
-def test_a_batch_of_another_size_is_rejected(make_actor: Callable[..., GemActor], make_learner: Callable[..., Any]) -> None:
+def test_a_batch_of_another_size_is_rejected(
+    make_actor: Callable[..., GemActor], make_learner: Callable[..., Any]
+) -> None:
     config = GemConfig(ECHO, seeds=64, max_turn_tokens=8)
     batch, info = make_actor(config).collect_experience()
     with pytest.raises(BatchMismatchError, match="takes 16"):
@@ -74,26 +86,40 @@ def cut(renderer: Renderer, stop: StopReason) -> Episode:
     start, action = renderer.start([Message("user", "hello")]), (40, 41, renderer.turn_end)
     bridge = renderer.bridge([Message("user", "and?")], action)
     turns = [Turn((Message("user", "hello"),), "a", 0.25, start, True, action, (-1.0, -1.0, -1.0))]
-    turns.append(Turn((Message("user", "and?"),), "b", 0.5, bridge, False, action, (-1.0, -1.0, -1.0)))
+    turns.append(
+        Turn((Message("user", "and?"),), "b", 0.5, bridge, False, action, (-1.0, -1.0, -1.0))
+    )
     return Episode(ECHO, 0, tuple(turns), stop, final_observation="so far")
 
 
-def test_the_critic_bootstraps_where_an_episode_was_cut_and_only_there(make_learner: Callable[..., Any]) -> None:
+def test_the_critic_bootstraps_where_an_episode_was_cut_and_only_there(
+    make_learner: Callable[..., Any],
+) -> None:
     config = GemConfig(ECHO, seeds=8, advantage="gae", gamma=0.9, estimator_kwargs={"lam": 0.8})
     learner = make_learner(config)
     renderer = Renderer(learner.tokenizer)
     ended, cut_short = cut(renderer, StopReason.TERMINATED), cut(renderer, StopReason.TURN_LIMIT)
     buffer = update(learner, to_batch([ended, cut_short], 16, renderer, with_critic=True), {})
     states = [ended.prompt_ids(0), ended.prompt_ids(1)]
-    after = (*states[1], *ended.turns[1].action_ids, *renderer.bridge([Message("user", "so far")], ended.turns[1].action_ids))
+    after = (
+        *states[1],
+        *ended.turns[1].action_ids,
+        *renderer.bridge([Message("user", "so far")], ended.turns[1].action_ids),
+    )
     v0, v1, v2 = (_value_of(learner.critic, ids) for ids in (*states, after))
     assert len({v0, v1, v2}) == 3
     for transitions, last in ((buffer[:2], 0.0), (buffer[2:4], v2)):
         second = 0.5 + 0.9 * last - v1
         first = 0.25 + 0.9 * v1 - v0 + 0.9 * 0.8 * second
-        assert [t.info["advantages"] for t in transitions] == pytest.approx([first, second], abs=1e-6)
-        assert [t.info["returns"] for t in transitions] == pytest.approx([first + v0, second + v1], abs=1e-6)
-    assert all(t.info["returns"] == t.info["values"] for t in buffer[4:])  # a padding transition's target is its own value
+        assert [t.info["advantages"] for t in transitions] == pytest.approx(
+            [first, second], abs=1e-6
+        )
+        assert [t.info["returns"] for t in transitions] == pytest.approx(
+            [first + v0, second + v1], abs=1e-6
+        )
+    assert all(
+        t.info["returns"] == t.info["values"] for t in buffer[4:]
+    )  # a padding transition's target is its own value
 
 
 def test_the_critic_is_read_at_the_last_token(make_learner: Callable[..., Any]) -> None:
@@ -140,7 +166,9 @@ def test_an_update_raises_what_the_advantages_favour(
         for t in buffer:
             ids = torch.tensor([[*t.prompt_ids, *t.response_ids]])
             with torch.no_grad():
-                logprobs, _ = learner.get_batch_logps(learner.model, ids, torch.ones_like(ids), temperature=1.0)
+                logprobs, _ = learner.get_batch_logps(
+                    learner.model, ids, torch.ones_like(ids), temperature=1.0
+                )
             total += t.info["advantages"] * float(logprobs[0, len(t.prompt_ids) - 1 :].sum())
         return total
 
@@ -178,7 +206,10 @@ def changed_state(item: dict[str, Any]) -> None:
 
 @ON_A_CPU
 @pytest.mark.parametrize("estimator", ["rebn", "gae"])
-@pytest.mark.parametrize("change", [changed_ids, changed_prompt, shorter_prompt, hidden_prompt, changed_mask, changed_state])
+@pytest.mark.parametrize(
+    "change",
+    [changed_ids, changed_prompt, shorter_prompt, hidden_prompt, changed_mask, changed_state],
+)
 def test_a_batch_that_changed_on_its_way_to_the_loss_is_rejected(
     make_actor: Callable[..., GemActor],
     make_learner: Callable[..., Any],

@@ -21,9 +21,20 @@ RECIPE = Path(__file__).parents[3] / "examples" / "oat_guess_the_number.py"
 
 
 def run_recipe(out: Path, *args: str, timeout: float = 900) -> None:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, str(RECIPE), "--out", str(out), *args]
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
+    done = subprocess.run(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert f"metrics: {out}/metrics.jsonl" in done.stdout
 
@@ -35,7 +46,9 @@ def test_it_learns_with_rebn(tmp_path: Path, say: Callable[[str], None]) -> None
     assert [m["step"] for m in metrics] == list(range(14))
     first, last = (fmean(m["success"] for m in part) for part in (metrics[:4], metrics[-4:]))
     say(f"success of the first and the last 4 of 14 updates: {first:.1%}, {last:.1%}")
-    assert last > first + 0.05  # about 250 episodes each; measured: 57.7 % to 84.2 %, 51.0 % to 71.1 %
+    assert (
+        last > first + 0.05
+    )  # about 250 episodes each; measured: 57.7 % to 84.2 %, 51.0 % to 71.1 %
     assert all(m["grad_norm"] > 0 and 0 < m["older_weights"] < 0.6 for m in metrics[1:])
     # the actor samples from the learner's weights: except for turns of carried-over episodes, their logprobs agree
     assert abs(metrics[0]["kl_sample_train"]) < 1e-4
@@ -56,7 +69,9 @@ def test_ppo_with_the_critic_on_two_learners(tmp_path: Path) -> None:
     assert max(m["critic_loss"] for m in metrics) > 0
     both = [list(read_episodes(tmp_path / "run" / f"episodes-{actor}.jsonl")) for actor in (0, 1)]
     assert {e.seed for e in both[0]} & {e.seed for e in both[1]} == set()
-    assert max(map(len, both)) < sum(m["episodes"] for m in metrics) <= sum(map(len, both)), "metrics are those of both learners"
+    assert max(map(len, both)) < sum(m["episodes"] for m in metrics) <= sum(map(len, both)), (
+        "metrics are those of both learners"
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +83,9 @@ def test_ppo_with_the_critic_on_two_learners(tmp_path: Path) -> None:
         ({"samples": 300}, "do not fit into rollout_batch_size_per_device=256"),
     ],
 )
-def test_rejected_settings_raise_before_a_process_starts(tmp_path: Path, args: dict[str, Any], message: str) -> None:
+def test_rejected_settings_raise_before_a_process_starts(
+    tmp_path: Path, args: dict[str, Any], message: str
+) -> None:
     recipe = runpy.run_path(str(RECIPE))
     with pytest.raises(GemError, match=message):
         recipe["main"](recipe["Args"](out=str(tmp_path), **args))

@@ -26,15 +26,22 @@ def padding(batch: Batch) -> list[Any]:
     return [t for transitions in batch for t in transitions if t.padding]
 
 
-def test_what_is_handed_over_is_what_was_played(make_actor: Callable[..., GemActor], tmp_path: Path) -> None:
-    config = GemConfig(ECHO, seeds=64, max_turn_tokens=6, concurrency=5, record=str(tmp_path / "e{rank}.jsonl"))
+def test_what_is_handed_over_is_what_was_played(
+    make_actor: Callable[..., GemActor], tmp_path: Path
+) -> None:
+    config = GemConfig(
+        ECHO, seeds=64, max_turn_tokens=6, concurrency=5, record=str(tmp_path / "e{rank}.jsonl")
+    )
     actor = make_actor(config)
     asked: list[tuple[list[int], Any]] = []
     inner = actor.llm.generate
 
     def generate(**kwargs: Any) -> Any:
         requests = inner(**kwargs)
-        asked.extend((prompt, request.outputs[0]) for prompt, request in zip(kwargs["prompt_token_ids"], requests))
+        asked.extend(
+            (prompt, request.outputs[0])
+            for prompt, request in zip(kwargs["prompt_token_ids"], requests)
+        )
         return requests
 
     actor.llm.generate = generate
@@ -50,11 +57,15 @@ def test_what_is_handed_over_is_what_was_played(make_actor: Callable[..., GemAct
             answer = answers[tuple(transition.prompt_ids)]
             assert transition.prompt_ids == list(episode.prompt_ids(number))
             assert transition.response_ids == list(answer.token_ids)
-            assert transition.response_logprobs == [p[i].logprob for i, p in zip(answer.token_ids, answer.logprobs)]
+            assert transition.response_logprobs == [
+                p[i].logprob for i, p in zip(answer.token_ids, answer.logprobs)
+            ]
             assert transition.loss_mask and len(transition.response_ids) <= 6
 
 
-def test_batches_have_an_exact_size_and_unfinished_episodes_continue(make_actor: Callable[..., GemActor]) -> None:
+def test_batches_have_an_exact_size_and_unfinished_episodes_continue(
+    make_actor: Callable[..., GemActor],
+) -> None:
     actor = make_actor(GemConfig(ECHO, seeds=1000, max_turn_tokens=4, concurrency=20))
     batches = [actor.collect_experience() for _ in range(5)]
     assert [sum(map(len, batch)) for batch, _ in batches] == [16] * 5
@@ -63,7 +74,9 @@ def test_batches_have_an_exact_size_and_unfinished_episodes_continue(make_actor:
     # some were in play when a batch was full: their later turns were sampled from newer weights
     carried = [e for e in episodes if len({turn.versions for turn in e.turns}) > 1]
     assert carried
-    assert all(sorted(t.versions for t in e.turns) == [t.versions for t in e.turns] for e in carried)
+    assert all(
+        sorted(t.versions for t in e.turns) == [t.versions for t in e.turns] for e in carried
+    )
 
 
 def test_no_length_is_favoured(make_actor: Callable[..., GemActor]) -> None:
@@ -76,7 +89,9 @@ def test_no_length_is_favoured(make_actor: Callable[..., GemActor]) -> None:
 
 
 def test_a_group_enters_a_batch_together(make_actor: Callable[..., GemActor]) -> None:
-    actor = make_actor(GemConfig(ECHO, seeds=64, samples=3, advantage="grpo", max_turn_tokens=4, concurrency=7))
+    actor = make_actor(
+        GemConfig(ECHO, seeds=64, samples=3, advantage="grpo", max_turn_tokens=4, concurrency=7)
+    )
     for _ in range(4):
         episodes = [t[0].episode for t in played(actor.collect_experience()[0])]
         groups = [episodes[i : i + 3] for i in range(0, len(episodes), 3)]
@@ -84,7 +99,9 @@ def test_a_group_enters_a_batch_together(make_actor: Callable[..., GemActor]) ->
         assert len({e.group for e in episodes}) == len(groups)
 
 
-def test_a_failed_episode_becomes_one_padding_transition(make_actor: Callable[..., GemActor]) -> None:
+def test_a_failed_episode_becomes_one_padding_transition(
+    make_actor: Callable[..., GemActor],
+) -> None:
     actor = make_actor(GemConfig(MOODY, seeds=64, max_turn_tokens=4, concurrency=4))
     batch, _ = actor.collect_experience()
     failed = [t for t in padding(batch) if t.episode is not None]
@@ -93,7 +110,9 @@ def test_a_failed_episode_becomes_one_padding_transition(make_actor: Callable[..
     assert sum(map(len, batch)) == 16
 
 
-def test_an_environment_that_always_fails_does_not_hang(make_actor: Callable[..., GemActor]) -> None:
+def test_an_environment_that_always_fails_does_not_hang(
+    make_actor: Callable[..., GemActor],
+) -> None:
     actor = make_actor(GemConfig(MOODY, seeds=[1, 3, 5], max_turn_tokens=4, concurrency=4))
     batch, info = actor.collect_experience()
     assert played(batch) == []
@@ -102,7 +121,9 @@ def test_an_environment_that_always_fails_does_not_hang(make_actor: Callable[...
 
 
 def test_oats_own_statistics_leave_padding_out(make_actor: Callable[..., GemActor]) -> None:
-    batch, info = make_actor(GemConfig(MOODY, seeds=64, max_turn_tokens=4, concurrency=4)).collect_experience()
+    batch, info = make_actor(
+        GemConfig(MOODY, seeds=64, max_turn_tokens=4, concurrency=4)
+    ).collect_experience()
     turns = [t for transitions in played(batch) for t in transitions]
     assert info["actor/num_transitions"] == len(turns) < 16
     assert info["actor/avg_reward"] == pytest.approx(sum(t.rewards for t in turns) / len(turns))
@@ -119,14 +140,21 @@ def test_a_turn_in_which_nothing_was_sampled_is_masked(make_actor: Callable[...,
     actor = make_actor(GemConfig(ECHO, seeds=[2], max_turn_tokens=4, concurrency=1))
     inner = actor.engine.generate
     silent = iter([False, True] + [False] * 1000)
-    actor.engine.generate = lambda p, s: [Generation((), (), FinishReason.EMPTY)] if next(silent) else inner(p, s)
+    actor.engine.generate = lambda p, s: (
+        [Generation((), (), FinishReason.EMPTY)] if next(silent) else inner(p, s)
+    )
     transitions = played(actor.collect_experience()[0])[0]
     assert [t.loss_mask for t in transitions] == [True, False, True]
-    assert (transitions[1].response_ids, transitions[1].response_logprobs) == ([actor.renderer.turn_end], [0.0])
+    assert (transitions[1].response_ids, transitions[1].response_logprobs) == (
+        [actor.renderer.turn_end],
+        [0.0],
+    )
 
 
 def test_the_horizon_grows_with_the_update(make_actor: Callable[..., GemActor]) -> None:
-    actor = make_actor(GemConfig(ECHO, seeds=[2, 5, 8], max_turn_tokens=2, concurrency=2, horizon="1,2,3@2"))
+    actor = make_actor(
+        GemConfig(ECHO, seeds=[2, 5, 8], max_turn_tokens=2, concurrency=2, horizon="1,2,3@2")
+    )
     longest = [max(map(len, played(actor.collect_experience()[0]))) for _ in range(6)]
     assert (longest[0], longest[3], longest[5]) == (1, 2, 3)
 
@@ -160,7 +188,9 @@ def test_an_engine_without_logprobs_ends_the_run(make_actor: Callable[..., GemAc
         actor.collect_experience()
 
 
-def test_evaluation_plays_held_out_seeds_while_training_waits(make_actor: Callable[..., GemActor]) -> None:
+def test_evaluation_plays_held_out_seeds_while_training_waits(
+    make_actor: Callable[..., GemActor],
+) -> None:
     config = GemConfig(ECHO, seeds=64, eval_seeds=5, max_turn_tokens=4, concurrency=4)
     actor = make_actor(config)
     actor.collect_experience()

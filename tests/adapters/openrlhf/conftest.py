@@ -16,11 +16,17 @@ from worlds import registered
 CPU = Path(__file__).parent / "cpu"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # without it, Ray warns at every start that this will be its default
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = (
+    "0"  # without it, Ray warns at every start that this will be its default
+)
 sys.path.insert(0, str(CPU))
-os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # for Ray's workers and for programs
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    path for path in sys.path if path
+)  # for Ray's workers and for programs
 
-with warnings.catch_warnings():  # DeepSpeed, vLLM and torch warn about each other when they are imported
+with (
+    warnings.catch_warnings()
+):  # DeepSpeed, vLLM and torch warn about each other when they are imported
     warnings.simplefilter("ignore")
     import openrlhf_on_cpu
 
@@ -35,7 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if CPU.parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+            )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -72,7 +80,9 @@ def play(engine: Engine) -> Callable[..., list[dict[str, Any]]]:
 
     executor = GemAgentExecutor()
 
-    def run(config: Any, seeds: list[int], samples: int = 1, max_length: int = 512, params: Any = None) -> list[dict[str, Any]]:
+    def run(
+        config: Any, seeds: list[int], samples: int = 1, max_length: int = 512, params: Any = None
+    ) -> list[dict[str, Any]]:
         shared = params or SamplingParams(max_tokens=None, min_tokens=1, logprobs=1)
 
         async def all_episodes() -> list[dict[str, Any]]:

@@ -21,7 +21,14 @@ from gem_openrlhf.__main__ import parse_flags
 from gem_openrlhf.config import check_settings, config_of
 from gem_openrlhf.conformance import read_args
 
-FLAGS = ("--vllm.num_engines", "1", "--train.agent_func_path", "agent.py", "--actor.num_gpus_per_node", "1")
+FLAGS = (
+    "--vllm.num_engines",
+    "1",
+    "--train.agent_func_path",
+    "agent.py",
+    "--actor.num_gpus_per_node",
+    "1",
+)
 FITTING = {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": "0"}
 GPUS = 8
 
@@ -60,12 +67,23 @@ def test_the_data_set_has_a_row_per_seed(tmp_path: Path) -> None:
     evaluation = rows(write_dataset(config, tmp_path / "eval.jsonl", evaluation=True))
     assert [config.task_of(row["label"]).seed for row in training] == [0, 1, 2]
     assert [config.task_of(row["label"]).seed for row in evaluation] == [1_000_000, 1_000_001]
-    assert len({row["input"] for row in training + evaluation}) == 5, "OpenRLHF distinguishes seeds by their prompts"
+    assert len({row["input"] for row in training + evaluation}) == 5, (
+        "OpenRLHF distinguishes seeds by their prompts"
+    )
 
 
 def test_a_seed_to_evaluate_on_has_the_arguments_for_evaluation(tmp_path: Path) -> None:
-    config = GemConfig("qa:Sample-v0", seeds=3, eval_seeds=2, env_kwargs={"max_turns": 2}, eval_env_kwargs={"split": "test"})
-    for evaluation, expected in ((False, {"max_turns": 2}), (True, {"max_turns": 2, "split": "test"})):
+    config = GemConfig(
+        "qa:Sample-v0",
+        seeds=3,
+        eval_seeds=2,
+        env_kwargs={"max_turns": 2},
+        eval_env_kwargs={"split": "test"},
+    )
+    for evaluation, expected in (
+        (False, {"max_turns": 2}),
+        (True, {"max_turns": 2, "split": "test"}),
+    ):
         for row in rows(write_dataset(config, tmp_path / "data.jsonl", evaluation=evaluation)):
             task = config_of(row["label"]).task_of(row["label"])
             assert task == config.task(task.seed or 0) and task.env_kwargs == expected
@@ -82,7 +100,9 @@ def test_a_seed_to_evaluate_on_has_the_arguments_for_evaluation(tmp_path: Path) 
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_config_openrlhf_does_not_support_is_rejected(fields: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_a_config_openrlhf_does_not_support_is_rejected(
+    fields: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         GemConfig(**{"env_id": ECHO, **fields})
 
@@ -108,8 +128,12 @@ def read(**flags: Any) -> Any:
 class TestSettings:
     def test_fitting_settings_pass(self) -> None:
         check_settings(read(), GemConfig(ECHO), GPUS)
-        check_settings(read(**{"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}), GemConfig(ECHO), GPUS)
-        check_settings(read(**{"rollout.n_samples_per_prompt": 2}), GemConfig(ECHO, advantage="grpo"), GPUS)
+        check_settings(
+            read(**{"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}), GemConfig(ECHO), GPUS
+        )
+        check_settings(
+            read(**{"rollout.n_samples_per_prompt": 2}), GemConfig(ECHO, advantage="grpo"), GPUS
+        )
 
     @pytest.mark.parametrize(
         ("name", "value", "message"),
@@ -142,7 +166,9 @@ class TestSettings:
             ({"max_context": 4000}, "data.max_len"),
         ],
     )
-    def test_a_config_they_do_not_fit_is_rejected(self, fields: dict[str, Any], message: str) -> None:
+    def test_a_config_they_do_not_fit_is_rejected(
+        self, fields: dict[str, Any], message: str
+    ) -> None:
         with pytest.raises(ConfigError, match=message):
             check_settings(read(), GemConfig(ECHO, **fields), GPUS)
 
@@ -150,7 +176,13 @@ class TestSettings:
         settings = read(**{"algo.advantage.gamma": 0.9, "algo.kl.init_coef": 0.01})
         with pytest.raises(ConfigError, match="5 settings are rejected") as raised:
             check_settings(settings, GemConfig(ECHO, advantage="grpo", max_turn_tokens=4000), 0)
-        for name in ("advantage.gamma", "kl.init_coef", "n_samples_per_prompt", "max_turn_tokens", "Ray has 0 GPUs"):
+        for name in (
+            "advantage.gamma",
+            "kl.init_coef",
+            "n_samples_per_prompt",
+            "max_turn_tokens",
+            "Ray has 0 GPUs",
+        ):
             assert name in str(raised.value)
 
     @pytest.mark.parametrize(
@@ -158,7 +190,10 @@ class TestSettings:
         [
             ({}, 2),
             ({"train.colocate_all": True}, 1),
-            ({"train.colocate_all": True, "train.async_enable": True}, 2),  # async training does not share GPUs
+            (
+                {"train.colocate_all": True, "train.async_enable": True},
+                2,
+            ),  # async training does not share GPUs
             ({"vllm.tensor_parallel_size": 4}, 5),
             ({"actor.num_nodes": 2}, 3),
         ],
@@ -172,12 +207,17 @@ class TestSettings:
 
 @pytest.mark.usefixtures("ray_here")
 class TestTrain:
-    def test_a_rejected_run_ends_before_a_model_is_loaded_and_undoes_its_patches(self, tmp_path: Path) -> None:
+    def test_a_rejected_run_ends_before_a_model_is_loaded_and_undoes_its_patches(
+        self, tmp_path: Path
+    ) -> None:
         originals, argv = (ppo_trainer.PPOTrainer, openrlhf.utils.get_strategy), sys.argv
         flags = [*FLAGS, "--algo.kl.init_coef", "0", "--actor.model_name_or_path", str(tmp_path)]
         with pytest.raises(ConfigError, match="Ray has 0 GPUs"):
             train(GemConfig(ECHO, seeds=2), flags, tmp_path / "data.jsonl")
-        assert (ppo_trainer.PPOTrainer, openrlhf.utils.get_strategy) == originals and sys.argv is argv
+        assert (
+            ppo_trainer.PPOTrainer,
+            openrlhf.utils.get_strategy,
+        ) == originals and sys.argv is argv
         assert ray.is_initialized(), "a Ray that ran before is not shut down"
 
     def test_the_config_of_a_data_set_is_checked(self, tmp_path: Path) -> None:
@@ -186,13 +226,17 @@ class TestTrain:
         with pytest.raises(ConfigError, match="n_samples_per_prompt"):
             train(None, flags)
 
-    def test_another_version_of_openrlhf_is_rejected(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_another_version_of_openrlhf_is_rejected(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         @ray.remote
         class Renamed:
             def __init__(self, model: str) -> None: ...
 
         monkeypatch.setattr(ppo_trainer, "PPOTrainer", Renamed)
-        with pytest.raises(ConfigError, match=r"PPOTrainer takes \(model\) in the installed version"):
+        with pytest.raises(
+            ConfigError, match=r"PPOTrainer takes \(model\) in the installed version"
+        ):
             train(GemConfig(ECHO, seeds=2), FLAGS, tmp_path / "data.jsonl")
 
     @pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
@@ -202,7 +246,15 @@ class TestTrain:
 
 
 def test_gem_flags_are_the_config_and_the_others_openrlhfs() -> None:
-    flags = ["--gem.env_id", ECHO, "--gem.seeds=[1, 2]", "--gem.gamma", "0.9", "--gem.wrappers", "boxed,turn_limit(max_turns=2)"]
+    flags = [
+        "--gem.env_id",
+        ECHO,
+        "--gem.seeds=[1, 2]",
+        "--gem.gamma",
+        "0.9",
+        "--gem.wrappers",
+        "boxed,turn_limit(max_turns=2)",
+    ]
     flags += [
         "--gem.horizon",
         "2,3@5",
@@ -213,7 +265,9 @@ def test_gem_flags_are_the_config_and_the_others_openrlhfs() -> None:
         "--gem.data",
         "here.jsonl",
     ]
-    config, settings, data = parse_flags(["--train.async_enable", *flags, "--rollout.batch_size", "8"])
+    config, settings, data = parse_flags(
+        ["--train.async_enable", *flags, "--rollout.batch_size", "8"]
+    )
     assert settings == ["--train.async_enable", "--rollout.batch_size", "8"]
     assert data == "here.jsonl"
     assert config == GemConfig(
@@ -237,7 +291,9 @@ def test_gem_flags_are_the_config_and_the_others_openrlhfs() -> None:
         (["--gem.env_id", ECHO, "--gem.gamma", "high"], "takes a number"),
     ],
 )
-def test_invalid_gem_flags_are_rejected(flags: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_gem_flags_are_rejected(
+    flags: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_flags(flags)
     monkeypatch.setattr(sys, "argv", ["gem_openrlhf", *flags])

@@ -28,8 +28,14 @@ def test_the_table_holds(harness: OpenRLHFHarness, say: Callable[[str], None]) -
     assert [r for r in results if r.outcome == "FAILED"] == []
     beyond = {c.name for c in CASES if c.needs & {"several_sequences", "critic_values"}}
     assert {r.case for r in results if r.outcome == "refused"} == beyond
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
-    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
+    ranks = {
+        "two ranks against one",
+        "a group over two ranks",
+        "a rank with nothing but failed episodes",
+    }
+    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {
+        r.case for r in results
+    }
 
 
 def case(name: str) -> Case:
@@ -72,18 +78,32 @@ class Flawed(OpenRLHFHarness):
             if self.flaw == "advantage":
                 experience.advantages = experience.advantages * (1 + 1e-4)
             if self.flaw == "nan":
-                experience.advantages = torch.where(experience.advantages != 0, torch.nan, experience.advantages)
+                experience.advantages = torch.where(
+                    experience.advantages != 0, torch.nan, experience.advantages
+                )
             if self.flaw == "logprobs":
                 experience.rollout_log_probs = experience.rollout_log_probs.roll(1, dims=1)
             if self.flaw == "logprobs of observations":
-                experience.rollout_log_probs = experience.rollout_log_probs.masked_fill(~experience.action_mask.bool(), -7.0)
+                experience.rollout_log_probs = experience.rollout_log_probs.masked_fill(
+                    ~experience.action_mask.bool(), -7.0
+                )
             if self.flaw == "reward":
                 experience.rewards = experience.rewards * 2
         return experiences
 
 
 @pytest.mark.parametrize(
-    "flaw", ["discount", "mask", "ids", "advantage", "nan", "logprobs", "logprobs of observations", "reward"]
+    "flaw",
+    [
+        "discount",
+        "mask",
+        "ids",
+        "advantage",
+        "nan",
+        "logprobs",
+        "logprobs of observations",
+        "reward",
+    ],
 )
 def test_the_kit_detects_a_flaw(flaw: str, harness: OpenRLHFHarness) -> None:
     ragged = case("ragged turns")

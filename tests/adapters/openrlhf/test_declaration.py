@@ -41,17 +41,36 @@ def test_the_installed_openrlhf_is_supported_and_missing_packages_are_named() ->
 
 def test_the_overridden_methods_still_exist() -> None:
     def own(ours: Any, base: Any) -> list[str]:
-        return [n for n, f in vars(ours).items() if inspect.isfunction(f) and not n.startswith("_") and n in vars(base)]
+        return [
+            n
+            for n, f in vars(ours).items()
+            if inspect.isfunction(f) and not n.startswith("_") and n in vars(base)
+        ]
 
-    assert own(GemExperienceMaker, RemoteExperienceMaker) == ["make_experience", "compute_advantages_and_returns"]
-    overridden = ["init_checkpoint_states", "train_step", "broadcast_to_vllm", "save_logs_and_checkpoints"]
+    assert own(GemExperienceMaker, RemoteExperienceMaker) == [
+        "make_experience",
+        "compute_advantages_and_returns",
+    ]
+    overridden = [
+        "init_checkpoint_states",
+        "train_step",
+        "broadcast_to_vllm",
+        "save_logs_and_checkpoints",
+    ]
     assert own(GemTraining, BasePPOTrainer) == overridden
     assert own(GemActorTrainer, ActorPPOTrainer) == ["training_step"]
     for name in overridden:
-        theirs, ours = (set(inspect.signature(getattr(c, name)).parameters) for c in (BasePPOTrainer, GemTraining))
-        assert theirs - {"_ray_trace_ctx"} == ours - {"_ray_trace_ctx"}, name  # Ray adds it to some of them
+        theirs, ours = (
+            set(inspect.signature(getattr(c, name)).parameters)
+            for c in (BasePPOTrainer, GemTraining)
+        )
+        assert theirs - {"_ray_trace_ctx"} == ours - {"_ray_trace_ctx"}, (
+            name
+        )  # Ray adds it to some of them
     expected = inspect.signature(AgentExecutorBase.execute).parameters
-    assert list(inspect.signature(GemAgentExecutor.execute).parameters)[: len(expected)] == list(expected)
+    assert list(inspect.signature(GemAgentExecutor.execute).parameters)[: len(expected)] == list(
+        expected
+    )
 
 
 @pytest.mark.usefixtures("ray_here")
@@ -60,9 +79,18 @@ def test_the_actors_can_be_sent_to_another_process() -> None:
 
     def strays(actor: Any) -> list[str]:
         made = actor.__ray_metadata__.modified_class
-        functions = [inspect.unwrap(f) for c in made.__mro__ for f in vars(c).values() if inspect.isfunction(f)]
+        functions = [
+            inspect.unwrap(f)
+            for c in made.__mro__
+            for f in vars(c).values()
+            if inspect.isfunction(f)
+        ]
         cells = [(f, dict(zip(f.__code__.co_freevars, f.__closure__ or ()))) for f in functions]
-        return [f.__qualname__ for f, own in cells if "__class__" in own and own["__class__"].cell_contents not in made.__mro__]
+        return [
+            f.__qualname__
+            for f, own in cells
+            if "__class__" in own and own["__class__"].cell_contents not in made.__mro__
+        ]
 
     actors = [GemPPOTrainer, GemTrainingActor, GemRolloutActor, GemPolicyActor]
     worker = ray.remote(num_cpus=1)(lambda: [strays(actor) for actor in actors])
@@ -74,5 +102,7 @@ def test_the_tests_package_in_openrlhf_wheel_shadows_nothing() -> None:
     for path in Path(__file__).parents[2].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            names += (
+                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            )
             assert not [n for n in names if n.split(".")[0] == "tests"], path

@@ -29,7 +29,9 @@ Play = Callable[..., list[dict[str, Any]]]
 
 def experience_of(response: dict[str, Any], max_len: int = 512) -> Any:
     """The real samples generator's experience of a response."""
-    return SamplesGenerator.__new__(SamplesGenerator)._process_response_into_experience(response, max_len=max_len)
+    return SamplesGenerator.__new__(SamplesGenerator)._process_response_into_experience(
+        response, max_len=max_len
+    )
 
 
 def test_the_sampled_tokens_are_trained(play: Play, engine: Engine) -> None:
@@ -40,7 +42,9 @@ def test_the_sampled_tokens_are_trained(play: Play, engine: Engine) -> None:
         experience = experience_of(response)
         assert experience.sequences[0].tolist() == list(sequence.ids)
         assert [0, *experience.action_mask[0].tolist()] == list(sequence.mask)
-        assert [0.0, *experience.rollout_log_probs[0].tolist()] == pytest.approx(list(sequence.logprobs or ()))
+        assert [0.0, *experience.rollout_log_probs[0].tolist()] == pytest.approx(
+            list(sequence.logprobs or ())
+        )
         assert response["reward"] == pytest.approx(sum(response["label"].episode.rewards))
         sampled = [i for i, m in zip(sequence.ids, sequence.mask) if m]
         assert sampled == [i for turn in response["label"].episode.turns for i in turn.action_ids]
@@ -58,7 +62,9 @@ def test_one_sampling_object_serves_a_group_and_is_not_changed(play: Play, engin
     responses = play(GemConfig(ECHO), seeds=[2], samples=4, params=shared)
     assert repr(shared) == before
     assert all(r["rollout_log_probs"] is None for r in responses)
-    assert {p.max_tokens for _, p in engine.requests} == {9}, "OpenRLHF's --rollout.max_new_tokens caps each turn"
+    assert {p.max_tokens for _, p in engine.requests} == {9}, (
+        "OpenRLHF's --rollout.max_new_tokens caps each turn"
+    )
     assert {p.min_tokens for _, p in engine.requests} == {0}
     assert all(engine.tokenizer.eos_token_id in p.stop_token_ids for _, p in engine.requests)
     assert {t.sampling.temperature for r in responses for t in r["label"].episode.turns} == {0.7}
@@ -76,7 +82,9 @@ def test_a_full_context_ends_the_episode_as_truncated(play: Play) -> None:
     (cut,) = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[2], max_length=length)
     assert cut["label"].episode.stop is StopReason.CONTEXT_FULL and cut["truncated"]
     assert len(cut["observation_tokens"]) <= length
-    assert int(experience_of(cut, length).action_mask.sum()) == len(cut["label"].episode.turns[0].action_ids)
+    assert int(experience_of(cut, length).action_mask.sum()) == len(
+        cut["label"].episode.turns[0].action_ids
+    )
 
 
 def test_a_generation_that_hit_its_cap_is_truncated(play: Play) -> None:
@@ -114,7 +122,12 @@ def test_the_horizon_follows_the_engines_step(play: Play, engine: Engine) -> Non
 
 
 def test_wrappers_and_tools_come_with_the_label(play: Play) -> None:
-    config = GemConfig("game:GuessTheNumber-v0-easy", wrappers="turn_limit(max_turns=1)", tools="python", max_turn_tokens=8)
+    config = GemConfig(
+        "game:GuessTheNumber-v0-easy",
+        wrappers="turn_limit(max_turns=1)",
+        tools="python",
+        max_turn_tokens=8,
+    )
     (response,) = play(config, seeds=[3])
     episode = response["label"].episode
     assert "turn_limit" in episode.wrappers and "python" in episode.wrappers
@@ -139,7 +152,9 @@ def test_a_slow_environment_delays_its_own_episode_only(play: Play) -> None:
 
 
 def test_episodes_are_recorded(play: Play, tmp_path: Path) -> None:
-    responses = play(GemConfig(ECHO, max_turn_tokens=6, record=str(tmp_path / "{rank}.jsonl")), seeds=[0, 1, 2])
+    responses = play(
+        GemConfig(ECHO, max_turn_tokens=6, record=str(tmp_path / "{rank}.jsonl")), seeds=[0, 1, 2]
+    )
     (path,) = tmp_path.iterdir()
     assert sorted(e.seed for e in read_episodes(path)) == [0, 1, 2]
     played = {r["label"].episode.seed: r["label"].episode for r in responses}
@@ -147,13 +162,19 @@ def test_episodes_are_recorded(play: Play, tmp_path: Path) -> None:
 
 
 def test_openrlhf_evaluates_the_episodes(play: Play) -> None:
-    responses = play(GemConfig(ECHO, max_turn_tokens=6, eval_seeds=2), seeds=[1_000_000, 1_000_001], samples=2)
-    dataloader = [(["default"], [f"seed {seed}"], [None], [None]) for seed in (1_000_000, 1_000_001)]
+    responses = play(
+        GemConfig(ECHO, max_turn_tokens=6, eval_seeds=2), seeds=[1_000_000, 1_000_001], samples=2
+    )
+    dataloader = [
+        (["default"], [f"seed {seed}"], [None], [None]) for seed in (1_000_000, 1_000_001)
+    ]
     metrics = compute_eval_metrics(dataloader, [experience_of(r) for r in responses], 2)
     assert metrics["eval_default_pass1"] == pytest.approx(sum(r["reward"] for r in responses) / 4)
 
 
-def test_an_engine_error_ends_the_run(play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_error_ends_the_run(
+    play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Batches of failed episodes would look like training."""
 
     async def out_of_memory(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +185,9 @@ def test_an_engine_error_ends_the_run(play: Play, engine: Engine, monkeypatch: p
         play(GemConfig(ECHO), seeds=[0])
 
 
-def test_retries_cover_an_engine_that_fails_once(play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_cover_an_engine_that_fails_once(
+    play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generate, calls = engine.generate, []
 
     async def hiccup(*args: Any, **kwargs: Any) -> Any:
@@ -179,7 +202,9 @@ def test_retries_cover_an_engine_that_fails_once(play: Play, engine: Engine, mon
     assert len(calls) > 1
 
 
-def test_missing_logprobs_end_the_run(play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_logprobs_end_the_run(
+    play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generate = engine.generate
 
     async def without(*args: Any, **kwargs: Any) -> Any:

@@ -26,12 +26,18 @@ Play = Callable[..., list[dict[str, Any]]]
 def batch(responses: list[dict[str, Any]]) -> Any:
     """One padded batch, as OpenRLHF concatenates samples."""
     generator = SamplesGenerator.__new__(SamplesGenerator)
-    return Experience.concat_experiences([generator._process_response_into_experience(r, max_len=512) for r in responses], 0)
+    return Experience.concat_experiences(
+        [generator._process_response_into_experience(r, max_len=512) for r in responses], 0
+    )
 
 
 @pytest.mark.parametrize("estimator", ["rebn", "reinforce", "reinforce++", "grpo", "rloo"])
 def test_every_token_gets_the_advantage_of_its_turn(play: Play, estimator: str) -> None:
-    responses = play(GemConfig(ECHO, max_turn_tokens=6, advantage=estimator, gamma=0.9), seeds=[0, 1, 2], samples=2)
+    responses = play(
+        GemConfig(ECHO, max_turn_tokens=6, advantage=estimator, gamma=0.9),
+        seeds=[0, 1, 2],
+        samples=2,
+    )
     episodes = [response["label"].episode for response in responses]
     first, second = batch(responses[:4]), batch(responses[4:])
     metrics, advantage_abs = put_advantages([first, second])
@@ -39,9 +45,13 @@ def test_every_token_gets_the_advantage_of_its_turn(play: Play, estimator: str) 
     sizes = [abs(number) for numbers in per_turn for number in numbers]
     assert advantage_abs == pytest.approx(sum(sizes) / len(sizes))
     assert metrics.tokens == first.action_mask.sum() + second.action_mask.sum()
-    for response, tokens, numbers in zip(responses, [*first.advantages, *second.advantages], per_turn):
+    for response, tokens, numbers in zip(
+        responses, [*first.advantages, *second.advantages], per_turn
+    ):
         for (start, end), number in zip(response["action_ranges"], numbers):
-            assert tokens[start - 1 : end - 1].tolist() == pytest.approx([number] * (end - start), abs=1e-6)
+            assert tokens[start - 1 : end - 1].tolist() == pytest.approx(
+                [number] * (end - start), abs=1e-6
+            )
     for experience in (first, second):
         assert float((experience.advantages * (1 - experience.action_mask)).abs().sum()) == 0.0
         assert all(isinstance(label, str) for label in experience.labels), "the labels are restored"
@@ -53,7 +63,9 @@ def test_metrics_exclude_failed_episodes(play: Play) -> None:
     experience = batch(responses)
     metrics, _ = put_advantages([experience])
     assert metrics.means()["failed"] == 0.5
-    finished = [response["reward"] for response in responses if not response["label"].episode.failed]
+    finished = [
+        response["reward"] for response in responses if not response["label"].episode.failed
+    ]
     assert metrics.means()["return"] == pytest.approx(sum(finished) / 2)
     assert torch.isfinite(experience.advantages).all()
     assert [bool(mask.any()) for mask in experience.action_mask] == [True, False, True, False]
@@ -82,7 +94,11 @@ def test_a_changed_batch_ends_training(play: Play, change: str) -> None:
     elif change == "mask":
         experience.action_mask = experience.action_mask.roll(1, dims=1)
     else:
-        experience = replace(experience, sequences=experience.sequences[:, :20], action_mask=experience.action_mask[:, :19])
+        experience = replace(
+            experience,
+            sequences=experience.sequences[:, :20],
+            action_mask=experience.action_mask[:, :19],
+        )
     with pytest.raises(BatchMismatchError, match="not what was played"):
         check_batch([experience])
     with pytest.raises(BatchMismatchError, match="not what was played"):
@@ -94,15 +110,21 @@ def test_the_metrics_file_has_the_shared_names(play: Play, tmp_path: Path) -> No
     config = GemConfig(ECHO, seeds=2, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
     trainer = GemTraining.__new__(GemTraining)
     trainer.args = SimpleNamespace(
-        data=SimpleNamespace(prompt_dataset=str(write_dataset(config, tmp_path / "data.jsonl")), label_key="label"),
+        data=SimpleNamespace(
+            prompt_dataset=str(write_dataset(config, tmp_path / "data.jsonl")), label_key="label"
+        ),
         ckpt=SimpleNamespace(load_enable=False, path=str(tmp_path), save_steps=10),
         logger=SimpleNamespace(logging_steps=10),
     )
     trainer.init_checkpoint_states()
     last_batch = put_advantages([batch(play(config, seeds=[0, 1]))])
     trainer.experience_maker = SimpleNamespace(last_batch=last_batch)
-    trainer.save_logs_and_checkpoints(1, {"policy_loss": 0.5, "actor_grad_norm": 2.0, "generated_samples": ["text", 0.0]})
+    trainer.save_logs_and_checkpoints(
+        1, {"policy_loss": 0.5, "actor_grad_norm": 2.0, "generated_samples": ["text", 0.0]}
+    )
     (line,) = read_metrics(config.metrics or "")
     assert (line["step"], line["loss"], line["grad_norm"], line["episodes"]) == (0, 0.5, 2.0, 2)
-    assert line["tokens"] == last_batch[0].tokens and line["advantage_abs"] == pytest.approx(last_batch[1])
+    assert line["tokens"] == last_batch[0].tokens and line["advantage_abs"] == pytest.approx(
+        last_batch[1]
+    )
     assert line["return"] == pytest.approx(last_batch[0].means()["return"]) and line["seconds"] > 0

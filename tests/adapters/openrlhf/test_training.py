@@ -29,25 +29,49 @@ def run(*command: str, cwd: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_recipe_trains_on_the_episodes_it_played(tmp_path: Path, say: Callable[[str], None]) -> None:
-    flags = ["--updates", str(UPDATES), "--episodes", str(EPISODES), "--micro-batch", "32", "--correction", "token"]
+def test_the_recipe_trains_on_the_episodes_it_played(
+    tmp_path: Path, say: Callable[[str], None]
+) -> None:
+    flags = [
+        "--updates",
+        str(UPDATES),
+        "--episodes",
+        str(EPISODES),
+        "--micro-batch",
+        "32",
+        "--correction",
+        "token",
+    ]
     output = run(str(RECIPE), *flags, "--seeds", "80", "--out", str(tmp_path / "out"), cwd=tmp_path)
     assert f"gem-rl plot {tmp_path / 'out'}" in output
-    metrics, episodes = read_metrics(tmp_path / "out"), list(read_episodes(tmp_path / "out" / "episodes.jsonl"))
-    say("\n".join(f"update {m['step']}: success {m['success']:.1%}, {m['seconds']:.0f} s" for m in metrics))
+    metrics, episodes = (
+        read_metrics(tmp_path / "out"),
+        list(read_episodes(tmp_path / "out" / "episodes.jsonl")),
+    )
+    say(
+        "\n".join(
+            f"update {m['step']}: success {m['success']:.1%}, {m['seconds']:.0f} s" for m in metrics
+        )
+    )
     assert [m["step"] for m in metrics] == list(range(UPDATES))
     assert len(episodes) == UPDATES * EPISODES
     for m in metrics:
-        batch = [e for e in episodes if e.turns[0].versions == (m["step"], m["step"])]  # sampled from the weights before it
+        batch = [
+            e for e in episodes if e.turns[0].versions == (m["step"], m["step"])
+        ]  # sampled from the weights before it
         assert len(batch) == m["episodes"] == EPISODES
         assert m["success"] == pytest.approx(sum(bool(e.success) for e in batch) / EPISODES)
         assert m["return"] == pytest.approx(sum(sum(e.rewards) for e in batch) / EPISODES)
         assert m["tokens"] == sum(len(t.action_ids) for e in batch for t in e.turns)
         assert m["grad_norm"] > 0 and m["advantage_abs"] > 0 and m["loss"] is not None
-        assert abs(m["vllm_kl"]) < 1e-4, "vLLM and the trainer compute the same logprobs, also after an update of the weights"
+        assert abs(m["vllm_kl"]) < 1e-4, (
+            "vLLM and the trainer compute the same logprobs, also after an update of the weights"
+        )
     assert largest_change(tmp_path / "out" / "model") > 1e-4
     expected = [number % 80 for number in range(UPDATES * EPISODES // 2)]
-    assert sorted(expected * 2) == sorted(e.seed for e in episodes), "two samples per row, and the seeds repeat"
+    assert sorted(expected * 2) == sorted(e.seed for e in episodes), (
+        "two samples per row, and the seeds repeat"
+    )
 
 
 @pytest.mark.slow
@@ -73,10 +97,15 @@ def test_the_command_trains_asynchronously_with_a_horizon(tmp_path: Path) -> Non
     }
     flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
     run("-m", "gem_openrlhf", *flags, "--vllm.enforce_eager", "--train.async_enable", cwd=tmp_path)
-    metrics, episodes = read_metrics(tmp_path / "metrics.jsonl"), list(read_episodes(tmp_path / "episodes.jsonl"))
+    metrics, episodes = (
+        read_metrics(tmp_path / "metrics.jsonl"),
+        list(read_episodes(tmp_path / "episodes.jsonl")),
+    )
     assert [m["step"] for m in metrics] == [0, 1, 2] and len(episodes) == 24
     for episode in episodes:
-        assert len(episode.turns) <= (2 if episode.turns[0].versions[0] == 0 else 4), "the horizon grows with the updates"
+        assert len(episode.turns) <= (2 if episode.turns[0].versions[0] == 0 else 4), (
+            "the horizon grows with the updates"
+        )
     assert max(len(e.turns) for e in episodes) > 2
     assert len((tmp_path / "gem_data.jsonl").read_text().splitlines()) == 24
 

@@ -63,7 +63,9 @@ def settings_for() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def running(settings_for: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+def running(
+    settings_for: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Any, Any]]:
     """(settings, RL2's real rollout), with its server and its router."""
     import wandb
 
@@ -88,12 +90,16 @@ def play(running: tuple[Any, Any], tmp_path: Path) -> Callable[..., Any]:
 
     _, rollout = running
 
-    def go(env_id: str, seeds: list[int], *, step: int = 1, train: bool = True, **fields: Any) -> Any:
+    def go(
+        env_id: str, seeds: list[int], *, step: int = 1, train: bool = True, **fields: Any
+    ) -> Any:
         record = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
         config = GemConfig(env_id, record=str(record), **{"max_turn_tokens": 6, **fields})
         rollout.episodes = Episodes(config, rollout.episodes.max_context)
         batch = rollout([{"extra_info": {"seed": seed}} for seed in seeds], train, step)
-        episodes = sorted(read_episodes(record), key=lambda e: seeds.index(e.seed))  # RL2 starts and ends them in any order
+        episodes = sorted(
+            read_episodes(record), key=lambda e: seeds.index(e.seed)
+        )  # RL2 starts and ends them in any order
         return batch, episodes, rollout.episodes
 
     return go

@@ -38,8 +38,12 @@ class MainBranchActor(rl2_actor.FSDPActor):  # type: ignore[misc]
         self.config.offload_model = self.config.offload_optimizer = False
         self.tokenizer = AutoTokenizer.from_pretrained(config.model_name)
         self.dp_size = dist.get_world_size()
-        self.device_mesh = init_device_mesh("cpu", (self.dp_size, 1, 1), mesh_dim_names=("dp", "cp", "tp"))
-        self.model = AutoModelForCausalLM.from_pretrained(config.model_name, dtype=torch.float32, attn_implementation="sdpa")
+        self.device_mesh = init_device_mesh(
+            "cpu", (self.dp_size, 1, 1), mesh_dim_names=("dp", "cp", "tp")
+        )
+        self.model = AutoModelForCausalLM.from_pretrained(
+            config.model_name, dtype=torch.float32, attn_implementation="sdpa"
+        )
         object.__setattr__(self.model, "module", self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), **config.optimizer)
         self.scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, factor=1.0)
@@ -54,7 +58,9 @@ class Replay(MainBranchRollout):
         self.config, self.episodes = settings, episodes
         self.tokenizer = AutoTokenizer.from_pretrained(settings.server_args.model_path)
         self.worker_url = self.router_url = "http://nowhere"
-        self.device_mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("dp", "tp"))
+        self.device_mesh = init_device_mesh(
+            "cpu", (dist.get_world_size(), 1), mesh_dim_names=("dp", "tp")
+        )
         self._prepare_environment()
 
     def batch(self, count: int) -> Any:
@@ -87,7 +93,11 @@ class GradientActor(MainBranchActor):
     gradient: dict[str, Any]
 
     def _optimizer_step(self) -> float:
-        self.gradient = {n: p.grad.detach().clone() for n, p in self.model.named_parameters() if p.grad is not None}
+        self.gradient = {
+            n: p.grad.detach().clone()
+            for n, p in self.model.named_parameters()
+            if p.grad is not None
+        }
         return 0.0
 
 
@@ -115,11 +125,15 @@ class MainBranchRun(_Run):
         self.episodes.recorded = self.case.episodes
         self.enter_context(without_cuda())
         self.enter_context(patched(wandb, "log", lambda *args, **kwargs: None))
-        self.enter_context(patched_trainer(self.episodes, "config tensor_dict cu_seqs step", [rl2_actor]))
+        self.enter_context(
+            patched_trainer(self.episodes, "config tensor_dict cu_seqs step", [rl2_actor])
+        )
         return self
 
     def batch(self) -> Any:
-        tensors, cu_seqs = Replay(self.settings.rollout, self.episodes).batch(len(self.case.episodes))
+        tensors, cu_seqs = Replay(self.settings.rollout, self.episodes).batch(
+            len(self.case.episodes)
+        )
         if dist.get_rank() == 0:
             rl2_ppo.compute_advantages(self.settings, tensors, cu_seqs, 1)
         return tensors

@@ -19,12 +19,20 @@ MOCKS = Path(__file__).parent / "mocks"
 def prepare_process() -> None:
     """Put the mocks on the path, and replace what every RL2 needs of CUDA and torchrun."""
     sys.path.insert(0, str(MOCKS))
-    warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")  # in ring-flash-attn
+    warnings.filterwarnings(
+        "ignore", message="`torch.jit.script` is deprecated"
+    )  # in ring-flash-attn
     import torch
 
     from gem_core.adapter_kit.conformance.harness import free_port
 
-    launched = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    launched = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
     for name, value in {**launched, "WANDB_MODE": "disabled"}.items():
         os.environ.setdefault(name, value)
     torch.set_num_threads(1)

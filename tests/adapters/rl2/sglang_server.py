@@ -17,7 +17,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "mocks"))  # the class the release's weights are pickled as
+sys.path.insert(
+    0, str(Path(__file__).parent / "mocks")
+)  # the class the release's weights are pickled as
 
 import torch
 from aiohttp import web
@@ -53,7 +55,9 @@ class Server:
             sampling = Sampling(
                 temperature=params.get("temperature", 1.0),
                 max_tokens=min(PIECE, params["max_new_tokens"] - len(ids)),
-                seed=None if params.get("sampling_seed") is None else params["sampling_seed"] + len(ids),
+                seed=None
+                if params.get("sampling_seed") is None
+                else params["sampling_seed"] + len(ids),
             )
             piece = await self.policy.generate([*asked["input_ids"], *ids], sampling)
             ids += piece.ids
@@ -64,9 +68,15 @@ class Server:
             if self.pauses != pauses:
                 finish = {"type": "abort", "message": "generation was paused"}
                 break
-        meta = {"finish_reason": finish, "prompt_tokens": len(asked["input_ids"]), "completion_tokens": len(ids)}
+        meta = {
+            "finish_reason": finish,
+            "prompt_tokens": len(asked["input_ids"]),
+            "completion_tokens": len(ids),
+        }
         meta["output_token_logprobs"] = [[p, i, None] for p, i in zip(logprobs, ids)]
-        return web.json_response({"text": self.tokenizer.decode(ids, skip_special_tokens=True), "meta_info": meta})
+        return web.json_response(
+            {"text": self.tokenizer.decode(ids, skip_special_tokens=True), "meta_info": meta}
+        )
 
     async def update(self, request: web.Request) -> web.Response:
         asked = await request.json()
@@ -100,7 +110,9 @@ class Server:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", required=True)

@@ -31,15 +31,25 @@ Settings = Callable[..., Any]
         ({}, ["train_data.path=mine.jsonl"], "gem writes the files"),
         ({"seeds": 4}, [], "without a batch"),
         ({"advantage": "grpo"}, [], "responses_per_prompt is 1; set it to 2"),
-        ({"max_turn_tokens": None}, ["rollout.train_sampling_params.max_new_tokens=null"], "nothing caps a turn"),
+        (
+            {"max_turn_tokens": None},
+            ["rollout.train_sampling_params.max_new_tokens=null"],
+            "nothing caps a turn",
+        ),
         ({}, ["trainer.test_freq=5"], "GemConfig(eval_seeds=...)"),
     ],
 )
 def test_a_setting_that_breaks_a_promise_is_rejected(
-    settings_for: Settings, tmp_path: Path, fields: dict[str, Any], overrides: list[str], message: str
+    settings_for: Settings,
+    tmp_path: Path,
+    fields: dict[str, Any],
+    overrides: list[str],
+    message: str,
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        prepare_settings(settings_for(*overrides), GemConfig(ECHO, **{"max_turn_tokens": 6, **fields}), tmp_path)
+        prepare_settings(
+            settings_for(*overrides), GemConfig(ECHO, **{"max_turn_tokens": 6, **fields}), tmp_path
+        )
     assert message in str(error.value)
 
 
@@ -47,7 +57,10 @@ def test_all_rejected_settings_are_reported_at_once(settings_for: Settings, tmp_
     settings = settings_for("adv.norm_var=true", "rollout.max_turns=8", "trainer.test_freq=5")
     with pytest.raises(ConfigError, match="3 settings are rejected") as error:
         prepare_settings(settings, GemConfig(ECHO, max_turn_tokens=6), tmp_path)
-    assert all(name in str(error.value) for name in ("adv.norm_var", "rollout.max_turns=8", "trainer.test_freq=5"))
+    assert all(
+        name in str(error.value)
+        for name in ("adv.norm_var", "rollout.max_turns=8", "trainer.test_freq=5")
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +73,9 @@ def test_all_rejected_settings_are_reported_at_once(settings_for: Settings, tmp_
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_config_that_cannot_be_trained_is_rejected(fields: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_a_config_that_cannot_be_trained_is_rejected(
+    fields: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         GemConfig(**{"env_id": ECHO, **fields})
 
@@ -71,7 +86,9 @@ def test_a_rewritten_history_is_allowed() -> None:
 
 def test_rl2_s_settings_show_what_is_used(settings_for: Settings, tmp_path: Path) -> None:
     settings = settings_for()
-    prepare_settings(settings, GemConfig(ECHO, seeds=16, eval_seeds=3, gamma=0.9, max_turn_tokens=6), tmp_path)
+    prepare_settings(
+        settings, GemConfig(ECHO, seeds=16, eval_seeds=3, gamma=0.9, max_turn_tokens=6), tmp_path
+    )
     assert (settings.adv.estimator, settings.adv.gamma) == ("gem", 0.9)
     train, test = (
         [json.loads(line)["extra_info"]["seed"] for line in Path(path).read_text().splitlines()]
@@ -87,16 +104,39 @@ def test_rl2_s_own_data_set_reads_what_is_written(settings_for: Settings, tmp_pa
     config, settings = GemConfig(ECHO, seeds=4), settings_for("train_data.responses_per_prompt=2")
     settings.train_data.path, _ = write_data(config, tmp_path)
     data = RLDataset(settings.train_data, None)
-    assert [config.task_of(row).seed for row in data.collate_fn([data[i] for i in range(4)])] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [config.task_of(row).seed for row in data.collate_fn([data[i] for i in range(4)])] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
 
 
-def test_the_longest_sequence_is_what_all_devices_that_share_it_take(settings_for: Settings) -> None:
+def test_the_longest_sequence_is_what_all_devices_that_share_it_take(
+    settings_for: Settings,
+) -> None:
     assert longest_sequence(settings_for("actor.max_length_per_device=100")) == 100
-    assert longest_sequence(settings_for("actor.max_length_per_device=100", "actor.sp_size=2", "actor.tp_size=3")) == 600
+    assert (
+        longest_sequence(
+            settings_for("actor.max_length_per_device=100", "actor.sp_size=2", "actor.tp_size=3")
+        )
+        == 600
+    )
 
 
 def test_the_command_line_names_the_environment() -> None:
-    settings = compose(["+gem.env_id=game:GuessTheNumber-v0-easy", "+gem.gamma=0.9", "+gem.seeds=8", "+gem.wrappers=[react]"])
+    settings = compose(
+        [
+            "+gem.env_id=game:GuessTheNumber-v0-easy",
+            "+gem.gamma=0.9",
+            "+gem.seeds=8",
+            "+gem.wrappers=[react]",
+        ]
+    )
     config = config_of(settings)
     assert (config.env_id, config.gamma, config.train_seeds, config.all_wrappers) == (
         "game:GuessTheNumber-v0-easy",
@@ -117,7 +157,13 @@ def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
         require_release()
 
 
-def test_a_checkout_with_the_release_s_number_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gem_rl2.config.settings_folder", lambda: tmp_path / "RL2" / "trainer" / "config")
-    with pytest.raises(ConfigError, match="is not the release rl-square ==0.0.2, which has RL2.utils.sglang"):
+def test_a_checkout_with_the_release_s_number_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "gem_rl2.config.settings_folder", lambda: tmp_path / "RL2" / "trainer" / "config"
+    )
+    with pytest.raises(
+        ConfigError, match="is not the release rl-square ==0.0.2, which has RL2.utils.sglang"
+    ):
         compose()

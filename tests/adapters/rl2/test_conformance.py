@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, report, run
+from gem_core.adapter_kit.conformance import (
+    CASES,
+    GRADIENT_CASES,
+    Case,
+    TrainedSequence,
+    report,
+    run,
+)
 from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
 from gem_core.adapter_kit.conformance.reference import compute_reference, distance, load_reference
 from gem_rl2.conformance import RL2Harness
@@ -25,9 +32,17 @@ def test_the_table_holds(harness: RL2Harness, say: Callable[[str], None]) -> Non
     results = run(harness)
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
-    assert {r.case for r in results if r.outcome == "refused"} == {c.name for c in CASES if "critic_values" in c.needs}
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
-    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
+    assert {r.case for r in results if r.outcome == "refused"} == {
+        c.name for c in CASES if "critic_values" in c.needs
+    }
+    ranks = {
+        "two ranks against one",
+        "a group over two ranks",
+        "a rank with nothing but failed episodes",
+    }
+    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {
+        r.case for r in results
+    }
 
 
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
@@ -44,7 +59,9 @@ class Flawed(RL2Harness):
         self.flaw = flaw
 
     def train(self, case: Case) -> list[TrainedSequence]:
-        return super().train(replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case)
+        return super().train(
+            replace(case, gamma=case.gamma * 0.5) if self.flaw == "discount" else case
+        )
 
     def _batch(self, run: Any) -> Any:
         tensors = super()._batch(run)
@@ -55,17 +72,27 @@ class Flawed(RL2Harness):
         if self.flaw == "advantage":
             tensors["advantages"] = tensors["advantages"] * (1 + 1e-4)
         if self.flaw == "nan":
-            tensors["advantages"] = torch.where(tensors["advantages"] != 0, torch.nan, tensors["advantages"])
+            tensors["advantages"] = torch.where(
+                tensors["advantages"] != 0, torch.nan, tensors["advantages"]
+            )
         if self.flaw == "rewards":
-            tensors["rewards"] = tensors["rewards"] * tensors["eos_mask"]  # the last turn's only, as RL2's own log has them
+            tensors["rewards"] = (
+                tensors["rewards"] * tensors["eos_mask"]
+            )  # the last turn's only, as RL2's own log has them
         if self.flaw == "weights":
-            tensors["advantages"] = tensors["advantages"] / tensors["action_mask"].sum(-1, keepdim=True)
+            tensors["advantages"] = tensors["advantages"] / tensors["action_mask"].sum(
+                -1, keepdim=True
+            )
         if self.flaw == "logprobs":
-            tensors["llm_logps"] = torch.where(tensors["action_mask"] == 0, -7.0, tensors["llm_logps"])
+            tensors["llm_logps"] = torch.where(
+                tensors["action_mask"] == 0, -7.0, tensors["llm_logps"]
+            )
         return tensors
 
 
-@pytest.mark.parametrize("flaw", ["", "discount", "mask", "ids", "advantage", "nan", "rewards", "weights", "logprobs"])
+@pytest.mark.parametrize(
+    "flaw", ["", "discount", "mask", "ids", "advantage", "nan", "rewards", "weights", "logprobs"]
+)
 def test_the_kit_sees_a_flaw(flaw: str) -> None:
     harness, case = Flawed(flaw), CASES[0]
     with pytest.raises(AssertionError) if flaw else nullcontext():

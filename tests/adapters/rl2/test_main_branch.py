@@ -20,7 +20,8 @@ from gem_core.training.metrics_file import read_metrics
 
 CHECKOUT = os.environ.get("GEM_RL2_MAIN", "")
 pytestmark = pytest.mark.skipif(
-    not CHECKOUT, reason="needs a checkout that no index carries: RL2's main branch, named by GEM_RL2_MAIN"
+    not CHECKOUT,
+    reason="needs a checkout that no index carries: RL2's main branch, named by GEM_RL2_MAIN",
 )
 run = partial(rl2_programs.run, runner="main_branch_on_cpu", path=CHECKOUT)
 
@@ -88,11 +89,17 @@ def test_partial_rollouts_train_on_what_was_sampled(tmp_path: Path) -> None:
     assert [m["step"] for m in read_metrics(tmp_path)] == [0, 1, 2, 3]
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
     assert not any(e.failed for e in episodes)
-    spans = {e.turns[-1].versions[1] - e.turns[0].versions[0] for e in episodes if e.turns and e.turns[-1].versions}
+    spans = {
+        e.turns[-1].versions[1] - e.turns[0].versions[0]
+        for e in episodes
+        if e.turns and e.turns[-1].versions
+    }
     assert max(spans) > 0, "no episode was carried over an update"
     drift = [float(x) for x in re.findall(r"actor/llm_old_approx_kl: (\S+?),", output)]
     assert len(drift) == 4
-    assert all(abs(x) < 0.05 for x in drift), "RL2's own logprobs of the sampled ids are far from the server's"
+    assert all(abs(x) < 0.05 for x in drift), (
+        "RL2's own logprobs of the sampled ids are far from the server's"
+    )
 
 
 CARRIED = """
@@ -149,7 +156,9 @@ with MainBranchRun(next(c for c in CASES if c.estimator == "grpo")) as ready:
 
 
 @pytest.mark.parametrize("failed", [False, True], ids=["paid for what no row shows", "failed"])
-def test_episodes_that_look_alike_are_not_mistaken_when_groups_are_carried_over(tmp_path: Path, failed: bool) -> None:
+def test_episodes_that_look_alike_are_not_mistaken_when_groups_are_carried_over(
+    tmp_path: Path, failed: bool
+) -> None:
     """Seed 0 has one episode done and one running when RL2 continues without it; seed 1 is filtered out if not failed."""
     program = tmp_path / "carried.py"
     program.write_text(f"FAILED = {failed}\n{CARRIED}")
@@ -208,8 +217,12 @@ print("open", len(alive), "of", len(made))
 """
 
 
-@pytest.mark.parametrize(("how", "by"), [("Ctrl-C", "KeyboardInterrupt"), ("failure", "RuntimeError")])
-def test_awaited_environments_are_closed_however_a_run_ends(tmp_path: Path, how: str, by: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "by"), [("Ctrl-C", "KeyboardInterrupt"), ("failure", "RuntimeError")]
+)
+def test_awaited_environments_are_closed_however_a_run_ends(
+    tmp_path: Path, how: str, by: str
+) -> None:
     program = tmp_path / "ended.py"
     program.write_text(ENDED)
     output = run(tmp_path, program, how)
@@ -225,7 +238,9 @@ def test_an_environment_file_plays_in_stock_rl2(tmp_path: Path) -> None:
         "from gem_rl2.main_branch import generate_function\n"
         "generate = generate_function(GemConfig('game:GuessTheNumber-v0-easy', seeds=8, max_turn_tokens=16))\n"
     )
-    (tmp_path / "seeds.jsonl").write_text("".join(f'{{"extra_info": {{"seed": {seed}}}}}\n' for seed in range(8)))
+    (tmp_path / "seeds.jsonl").write_text(
+        "".join(f'{{"extra_info": {{"seed": {seed}}}}}\n' for seed in range(8))
+    )
     program = tmp_path / "stock.py"
     program.write_text(
         "import RL2.workers.rollout as rollout\n"

@@ -53,7 +53,13 @@ def sequences_in(batch: tuple[Any, Any]) -> list[list[tuple[list[int], list[int]
         trajectories.append([])
         for i in range(start, end):
             cut = {k: v[i, : lengths[i]].tolist() for k, v in tensors.items()}
-            trajectories[-1].append(([*cut["states"], cut["actions"][-1]], [0, *cut["action_mask"]], [0.0, *cut["llm_logps"]]))
+            trajectories[-1].append(
+                (
+                    [*cut["states"], cut["actions"][-1]],
+                    [0, *cut["action_mask"]],
+                    [0.0, *cut["llm_logps"]],
+                )
+            )
     return trajectories
 
 
@@ -71,7 +77,9 @@ def check_identical(batch: tuple[Any, Any], episodes: list[Episode]) -> None:
         assert [sequence[0] for sequence in trained] == [list(sequence.ids) for sequence in played]
         assert [sequence[1] for sequence in trained] == [list(sequence.mask) for sequence in played]
         for (_, _, logprobs), sequence in zip(trained, played):
-            assert logprobs == pytest.approx([p * m for p, m in zip(sequence.logprobs or (), sequence.mask)], abs=1e-6)
+            assert logprobs == pytest.approx(
+                [p * m for p, m in zip(sequence.logprobs or (), sequence.mask)], abs=1e-6
+            )
 
 
 def test_sequences_are_what_was_sampled_token_by_token(play: Play) -> None:
@@ -83,7 +91,9 @@ def test_sequences_are_what_was_sampled_token_by_token(play: Play) -> None:
     for trajectory in sequences_in(batch):
         for ids, mask, logprobs in trajectory:
             again = [p * m for p, m in zip(logprobs_of(model, ids), mask)]
-            assert logprobs == pytest.approx(again, abs=1e-3), "the server's logprobs are not the model's of these very ids"
+            assert logprobs == pytest.approx(again, abs=1e-3), (
+                "the server's logprobs are not the model's of these very ids"
+            )
 
 
 def test_rewards_are_at_turn_ends(play: Play) -> None:
@@ -98,7 +108,9 @@ def test_rewards_are_at_turn_ends(play: Play) -> None:
 
 def test_a_rewritten_history_becomes_several_sequences_of_one_trajectory(play: Play) -> None:
     batch, episodes, _ = play(ECHO, [2, 5, 8], wrappers="concat_chat(window=1)")
-    assert [len(trajectory) for trajectory in sequences_in(batch)] == [len(token_sequences(e)) for e in episodes]
+    assert [len(trajectory) for trajectory in sequences_in(batch)] == [
+        len(token_sequences(e)) for e in episodes
+    ]
     assert max(len(token_sequences(e)) for e in episodes) > 1
     check_identical(batch, episodes)
 
@@ -106,10 +118,14 @@ def test_a_rewritten_history_becomes_several_sequences_of_one_trajectory(play: P
 def test_advantages_are_the_core_s(play: Play) -> None:
     (tensors, cu_seqs), episodes, played = play(ECHO, list(range(8)), gamma=0.9)
     put_advantages(played, tensors, cu_seqs)
-    for row, (episode, numbers) in enumerate(zip(episodes, advantages(episodes, "rebn", gamma=0.9))):
+    for row, (episode, numbers) in enumerate(
+        zip(episodes, advantages(episodes, "rebn", gamma=0.9))
+    ):
         (sequence,) = token_sequences(episode)
         expected = sequence.broadcast(numbers)[1:]
-        assert tensors["advantages"][row, : len(expected)].tolist() == pytest.approx(expected, abs=1e-6)
+        assert tensors["advantages"][row, : len(expected)].tolist() == pytest.approx(
+            expected, abs=1e-6
+        )
         assert not tensors["advantages"][row, len(expected) :].any()
     assert len(played.ledger) == 0
 
@@ -122,7 +138,9 @@ def test_an_environment_error_fails_its_own_episode_only(play: Play) -> None:
     assert not tensors["advantages"][[1, 3]].any()
 
 
-def test_a_batch_of_failed_episodes_leaves_the_weights_finite(play: Play, running: tuple[Any, Any]) -> None:
+def test_a_batch_of_failed_episodes_leaves_the_weights_finite(
+    play: Play, running: tuple[Any, Any]
+) -> None:
     (tensors, cu_seqs), episodes, played = play(MOODY, [1, 3])
     assert all(e.failed for e in episodes)
     actor = UnshardedActor(running[0].actor, True)
@@ -132,7 +150,9 @@ def test_a_batch_of_failed_episodes_leaves_the_weights_finite(play: Play, runnin
     assert all(torch.isfinite(p).all() for p in actor.model.parameters())
 
 
-def test_without_the_guard_such_a_batch_makes_the_weights_nan(play: Play, running: tuple[Any, Any]) -> None:
+def test_without_the_guard_such_a_batch_makes_the_weights_nan(
+    play: Play, running: tuple[Any, Any]
+) -> None:
     """Why `count_total` is replaced; if this fails, RL2 has fixed it and the replacement can go."""
     (tensors, cu_seqs), _, played = play(MOODY, [1, 3])
     put_advantages(played, tensors, cu_seqs)
@@ -141,7 +161,9 @@ def test_without_the_guard_such_a_batch_makes_the_weights_nan(play: Play, runnin
     assert any(torch.isnan(p).any() for p in actor.model.parameters())
 
 
-def test_groups_that_rl2_filters_out_do_not_disturb_the_others(play: Play, running: tuple[Any, Any]) -> None:
+def test_groups_that_rl2_filters_out_do_not_disturb_the_others(
+    play: Play, running: tuple[Any, Any]
+) -> None:
     """`dynamic_filtering` drops groups of equal returns between rollout and advantages."""
     rollout_settings = running[1].config
     rollout_settings.responses_per_prompt, rollout_settings.dynamic_filtering = 2, True
@@ -151,10 +173,19 @@ def test_groups_that_rl2_filters_out_do_not_disturb_the_others(play: Play, runni
     finally:
         rollout_settings.responses_per_prompt = 1
     pairs = list(zip(episodes[::2], episodes[1::2]))
-    kept = [e for pair in pairs if pair[0].total_reward != pytest.approx(pair[1].total_reward) for e in pair]
+    kept = [
+        e
+        for pair in pairs
+        if pair[0].total_reward != pytest.approx(pair[1].total_reward)
+        for e in pair
+    ]
     assert 0 < len(kept) < len(episodes)
     put_advantages(played, tensors, cu_seqs)
-    expected = {s.ids: numbers[0] for e, numbers in zip(kept, advantages(kept, "grpo")) for s in token_sequences(e)}
+    expected = {
+        s.ids: numbers[0]
+        for e, numbers in zip(kept, advantages(kept, "grpo"))
+        for s in token_sequences(e)
+    }
     assert len(tensors["states"]) == len(kept)
     for row, ((ids, _, _),) in enumerate(sequences_in((tensors, cu_seqs))):
         trained = tensors["advantages"][row][tensors["action_mask"][row].bool()]
@@ -173,11 +204,18 @@ def test_episodes_with_equal_ids_keep_their_own_advantages(
     rollout_settings.responses_per_prompt, rollout_settings.dynamic_filtering = 2, True
 
     async def same(*args: Any) -> Any:
-        return {"meta_info": {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 5, None]]}}
+        return {
+            "meta_info": {
+                "finish_reason": {"type": "stop"},
+                "output_token_logprobs": [[-0.5, 5, None]],
+            }
+        }
 
     try:
         with patched(rl2_rollout, "async_generate", same):
-            (tensors, cu_seqs), episodes, played = play(FICKLE, [1, 1, 2, 2, 3, 3, 4, 4], advantage=estimator)
+            (tensors, cu_seqs), episodes, played = play(
+                FICKLE, [1, 1, 2, 2, 3, 3, 4, 4], advantage=estimator
+            )
     finally:
         rollout_settings.responses_per_prompt = 1
     assert len({sequence.ids for e in episodes for sequence in token_sequences(e)}) == 1
@@ -186,8 +224,12 @@ def test_episodes_with_equal_ids_keep_their_own_advantages(
     put_advantages(played, tensors, cu_seqs)
     rewards = tensors["rewards"].sum(-1).tolist()
     assert sorted(rewards[:2]) == sorted(rewards[2:]) == [0.0, 1.0]
-    assert tensors["advantages"].sum(-1).tolist() == pytest.approx([1.0 if r else -1.0 for r in rewards], abs=1e-4)
-    assert set(tensors) <= {*RL2_S_OWN, "advantages", "old_logps"}, "the loss gets only what it knows"
+    assert tensors["advantages"].sum(-1).tolist() == pytest.approx(
+        [1.0 if r else -1.0 for r in rewards], abs=1e-4
+    )
+    assert set(tensors) <= {*RL2_S_OWN, "advantages", "old_logps"}, (
+        "the loss gets only what it knows"
+    )
     assert len(played.ledger) == 0
 
 
@@ -195,7 +237,9 @@ def test_episodes_with_equal_ids_keep_their_own_advantages(
 def test_a_batch_changed_on_the_way_stops_training(play: Play, name: str) -> None:
     (tensors, cu_seqs), _, played = play(ECHO, [0, 1, 2])
     tensors[name] = tensors[name].roll(1, dims=1)
-    with pytest.raises(BatchMismatchError, match="sequence 0 of RL2's batch is not what was played"):
+    with pytest.raises(
+        BatchMismatchError, match="sequence 0 of RL2's batch is not what was played"
+    ):
         put_advantages(played, tensors, cu_seqs)
 
 
@@ -208,7 +252,9 @@ def test_a_batch_without_episode_numbers_stops_training(play: Play) -> None:
 
 def test_a_trajectory_of_two_episodes_stops_training(play: Play) -> None:
     (tensors, cu_seqs), _, played = play(ECHO, [0, 1, 2])
-    with pytest.raises(BatchMismatchError, match="trajectory 0 of RL2's batch.*is not what was played"):
+    with pytest.raises(
+        BatchMismatchError, match="trajectory 0 of RL2's batch.*is not what was played"
+    ):
         put_advantages(played, tensors, cu_seqs[[0, 2, 3]])
 
 
@@ -216,7 +262,9 @@ def test_a_trajectory_that_lost_a_sequence_stops_training(play: Play) -> None:
     (tensors, cu_seqs), episodes, played = play(ECHO, [2, 5], wrappers="concat_chat(window=1)")
     assert len(token_sequences(episodes[1])) > 1
     tensors, cu_seqs[-1] = {name: tensor[:-1] for name, tensor in tensors.items()}, cu_seqs[-1] - 1
-    with pytest.raises(BatchMismatchError, match="trajectory 1 of RL2's batch is not what was played: it has"):
+    with pytest.raises(
+        BatchMismatchError, match="trajectory 1 of RL2's batch is not what was played: it has"
+    ):
         put_advantages(played, tensors, cu_seqs)
 
 
@@ -229,7 +277,10 @@ def test_a_slow_environment_delays_its_own_episode_only(play: Play) -> None:
 
 
 def test_the_horizon_grows_with_rl2_s_step(play: Play) -> None:
-    turns = [max(len(e.turns) for e in play(ECHO, [2, 5], step=step, horizon="1,2,3@1")[1]) for step in (1, 2, 3)]
+    turns = [
+        max(len(e.turns) for e in play(ECHO, [2, 5], step=step, horizon="1,2,3@1")[1])
+        for step in (1, 2, 3)
+    ]
     assert turns == [1, 2, 3]
 
 
@@ -250,7 +301,9 @@ def test_episodes_of_an_evaluation_wait_for_no_advantages(play: Play) -> None:
     assert len(played.ledger) == 0
 
 
-def test_the_servers_sample_from_the_weights_they_received(play: Play, running: tuple[Any, Any]) -> None:
+def test_the_servers_sample_from_the_weights_they_received(
+    play: Play, running: tuple[Any, Any]
+) -> None:
     settings, rollout = running
     actor = UnshardedActor(settings.actor, True)
     before = {n: p.detach().clone() for n, p in actor.model.named_parameters()}
@@ -263,7 +316,9 @@ def test_the_servers_sample_from_the_weights_they_received(play: Play, running: 
         actor.model.eval()
         for trajectory in sequences_in(batch):
             for ids, mask, logprobs in trajectory:
-                assert logprobs == pytest.approx([p * m for p, m in zip(logprobs_of(actor.model, ids), mask)], abs=1e-3)
+                assert logprobs == pytest.approx(
+                    [p * m for p, m in zip(logprobs_of(actor.model, ids), mask)], abs=1e-3
+                )
     finally:
         with torch.no_grad():
             for n, p in actor.model.named_parameters():
@@ -275,7 +330,10 @@ def test_an_error_of_the_servers_ends_the_run(play: Play) -> None:
     async def failing(*args: Any) -> Any:
         return {"error": {"message": "out of memory"}}
 
-    with patched(rl2_rollout, "async_generate", failing), pytest.raises(ServerError, match="out of memory"):
+    with (
+        patched(rl2_rollout, "async_generate", failing),
+        pytest.raises(ServerError, match="out of memory"),
+    ):
         play(ECHO, [0, 1], retries=1)
 
 
@@ -300,13 +358,17 @@ def test_metrics_show_the_true_return(play: Play, monkeypatch: pytest.MonkeyPatc
     logged: dict[str, float] = {}
     monkeypatch.setattr("wandb.log", lambda values, step: logged.update(values))
     _, episodes, _ = play(ECHO, list(range(9)))
-    assert logged["gem/return/train"] == pytest.approx(sum(e.total_reward or 0.0 for e in episodes) / 9)
+    assert logged["gem/return/train"] == pytest.approx(
+        sum(e.total_reward or 0.0 for e in episodes) / 9
+    )
     assert logged["scores/train"] == pytest.approx(logged["gem/return/train"])
     assert {"gem/success/train", "gem/turns/train", "gem/failed/train"} <= set(logged)
     assert all(math.isfinite(value) for value in logged.values())
 
 
-def test_rl2_s_own_metrics_do_not_depend_on_which_episode_came_first(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rl2_s_own_metrics_do_not_depend_on_which_episode_came_first(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged: dict[str, float] = {}
     monkeypatch.setattr("wandb.log", lambda values, step: logged.update(values))
     _, episodes, _ = play(MOODY, [1, 0, 2])
@@ -316,10 +378,14 @@ def test_rl2_s_own_metrics_do_not_depend_on_which_episode_came_first(play: Play,
     logged.clear()
     play(MOODY, [1, 3])
     assert logged["gem/failed/train"] == 1.0
-    assert {"response_length/train"} <= set(logged) and not {"scores/train", "n_turns/train"} & set(logged)
+    assert {"response_length/train"} <= set(logged) and not {"scores/train", "n_turns/train"} & set(
+        logged
+    )
 
 
-def test_each_update_is_written_to_the_metrics_file(play: Play, running: tuple[Any, Any], tmp_path_factory: Any) -> None:
+def test_each_update_is_written_to_the_metrics_file(
+    play: Play, running: tuple[Any, Any], tmp_path_factory: Any
+) -> None:
     path = str(tmp_path_factory.mktemp("metrics") / "metrics.jsonl")
     (tensors, cu_seqs), episodes, played = play(MOODY, [0, 1, 2, 3], metrics=path)
     actor = UnshardedActor(running[0].actor, True)
@@ -331,7 +397,12 @@ def test_each_update_is_written_to_the_metrics_file(play: Play, running: tuple[A
     assert (line["step"], line["episodes"], line["failed"], line["turns"]) == (0, 4, 0.5, 2.0)
     assert line["return"] == pytest.approx(sum(returns) / 2)
     assert line["tokens"] == int(tensors["action_mask"].sum())
-    assert line["grad_norm"] > 0 and math.isfinite(line["loss"]) and line["advantage_abs"] > 0 and line["seconds"] > 0
+    assert (
+        line["grad_norm"] > 0
+        and math.isfinite(line["loss"])
+        and line["advantage_abs"] > 0
+        and line["seconds"] > 0
+    )
 
 
 def generate(answer: dict[str, Any], asked: list[Any] | None = None, **policy: Any) -> Any:
@@ -348,10 +419,29 @@ def generate(answer: dict[str, Any], asked: list[Any] | None = None, **policy: A
 
 def test_a_generation_stops_at_the_end_of_the_template_s_turn() -> None:
     asked: list[Any] = []
-    answer = {"meta_info": {"finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.5, 7, None], [-0.1, 4, None]]}}
+    answer = {
+        "meta_info": {
+            "finish_reason": {"type": "stop"},
+            "output_token_logprobs": [[-0.5, 7, None], [-0.1, 4, None]],
+        }
+    }
     generation = generate(answer, asked, turn_end=4)
-    assert asked == [([1, 2], {"temperature": 0.5, "stop_token_ids": [4, 9], "max_new_tokens": 6, "no_stop_trim": True})]
-    assert (generation.ids, generation.logprobs, generation.finish) == ((7, 4), (-0.5, -0.1), FinishReason.STOP)
+    assert asked == [
+        (
+            [1, 2],
+            {
+                "temperature": 0.5,
+                "stop_token_ids": [4, 9],
+                "max_new_tokens": 6,
+                "no_stop_trim": True,
+            },
+        )
+    ]
+    assert (generation.ids, generation.logprobs, generation.finish) == (
+        (7, 4),
+        (-0.5, -0.1),
+        FinishReason.STOP,
+    )
     assert generation.versions == (3, 3)
 
 
@@ -359,7 +449,10 @@ def test_a_generation_stops_at_the_end_of_the_template_s_turn() -> None:
     ("meta", "message"),
     [
         ({"finish_reason": {"type": "abort"}}, "aborted a generation"),
-        ({"finish_reason": {"type": "abort", "status_code": 400, "message": "too long"}}, "rejected a request.*too long"),
+        (
+            {"finish_reason": {"type": "abort", "status_code": 400, "message": "too long"}},
+            "rejected a request.*too long",
+        ),
         ({"finish_reason": {"type": "stop"}, "completion_tokens": 3}, "without logprobs"),
     ],
 )

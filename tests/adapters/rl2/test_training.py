@@ -16,13 +16,20 @@ from gem_core.training.metrics_file import read_metrics
 def test_the_recipe_learns(tmp_path: Path, say: Callable[[str], None]) -> None:
     out = tmp_path / "run"
     small = ["--updates", "16", "--episodes", "96", "--max-length", "1024", "--out", str(out)]
-    assert f"metrics: {out}/metrics.jsonl" in run(tmp_path, EXAMPLES / "rl2_guess_the_number.py", *small)
+    assert f"metrics: {out}/metrics.jsonl" in run(
+        tmp_path, EXAMPLES / "rl2_guess_the_number.py", *small
+    )
     metrics = read_metrics(out)
     assert [m["step"] for m in metrics] == list(range(16))
-    assert all(math.isfinite(m["loss"]) and 0 < m["grad_norm"] < 100 and m["episodes"] == 96 for m in metrics)
+    assert all(
+        math.isfinite(m["loss"]) and 0 < m["grad_norm"] < 100 and m["episodes"] == 96
+        for m in metrics
+    )
     episodes = list(read_episodes(out / "episodes.jsonl"))
     assert len(episodes) == 16 * 96
-    played = [sum(bool(e.success) for e in episodes[i : i + 96]) / 96 for i in range(0, len(episodes), 96)]
+    played = [
+        sum(bool(e.success) for e in episodes[i : i + 96]) / 96 for i in range(0, len(episodes), 96)
+    ]
     assert [m["success"] for m in metrics] == played
     assert {t.versions for e in episodes[-96:] for t in e.turns} == {(15, 15)}
     first, last = sum(played[:3]) / 3, sum(played[-5:]) / 5
@@ -32,7 +39,16 @@ def test_the_recipe_learns(tmp_path: Path, say: Callable[[str], None]) -> None:
 
 
 def test_a_second_run_of_a_recipe_appends(tmp_path: Path) -> None:
-    small = ["--updates", "1", "--episodes", "8", "--max-length", "1024", "--out", str(tmp_path / "run")]
+    small = [
+        "--updates",
+        "1",
+        "--episodes",
+        "8",
+        "--max-length",
+        "1024",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     for recipe in ("rl2_async.py", "rl2_guess_the_number.py"):
         run(tmp_path, EXAMPLES / recipe, *small)
     assert [m["step"] for m in read_metrics(tmp_path / "run")] == [0, 0]

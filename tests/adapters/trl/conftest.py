@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # rollout_func is announced as experimental at every start
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = (
+    "1"  # rollout_func is announced as experimental at every start
+)
 
 import torch
 from worlds import registered

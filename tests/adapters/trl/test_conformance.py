@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, report, run
+from gem_core.adapter_kit.conformance import (
+    CASES,
+    GRADIENT_CASES,
+    Case,
+    TrainedSequence,
+    report,
+    run,
+)
 from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
 from gem_core.adapter_kit.conformance.reference import compute_reference, distance, load_reference
 from gem_trl.conformance import TRLHarness
@@ -27,8 +34,14 @@ def test_the_table_holds(harness: TRLHarness, say: Callable[[str], None]) -> Non
     assert [r for r in results if r.outcome == "FAILED"] == []
     beyond = {c.name for c in CASES if c.needs & {"several_sequences", "critic_values"}}
     assert {r.case for r in results if r.outcome == "refused"} == beyond
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
-    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
+    ranks = {
+        "two ranks against one",
+        "a group over two ranks",
+        "a rank with nothing but failed episodes",
+    }
+    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {
+        r.case for r in results
+    }
 
 
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
@@ -60,7 +73,9 @@ class Forgetful(TRLHarness):
         if self.flaw == "weights":
             out["num_items_in_batch"] = out["num_items_in_batch"] * 2
         if self.flaw == "masked turns counted":
-            out["num_items_in_batch"] = torch.tensor(sum(len(t.action_ids) for e in episodes for t in e.turns if not e.failed))
+            out["num_items_in_batch"] = torch.tensor(
+                sum(len(t.action_ids) for e in episodes for t in e.turns if not e.failed)
+            )
         if self.flaw == "padding sequences counted":
             trained = (out["completion_mask"] * out["tool_mask"]).sum(1)
             out["num_items_in_batch"] = trained.clamp(min=1).sum()
@@ -72,16 +87,26 @@ class Forgetful(TRLHarness):
 
     def _sequences(self, out: Mapping[str, Any], count: int) -> list[TrainedSequence]:
         sequences = super()._sequences(out, count)
-        if self.flaw == "totals":  # a reward function that returns None for the first episode and a wrong reward for the others
-            return [replace(sequence, total=math.nan if i == 0 else -9.0) for i, sequence in enumerate(sequences)]
+        if (
+            self.flaw == "totals"
+        ):  # a reward function that returns None for the first episode and a wrong reward for the others
+            return [
+                replace(sequence, total=math.nan if i == 0 else -9.0)
+                for i, sequence in enumerate(sequences)
+            ]
         return sequences
 
 
-@pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "nan", "weights", "no logprobs", "logprobs", "totals"])
+@pytest.mark.parametrize(
+    "flaw",
+    ["discount", "mask", "ids", "advantage", "nan", "weights", "no logprobs", "logprobs", "totals"],
+)
 def test_the_kit_sees_a_flaw(flaw: str) -> None:
     wrong, case = Forgetful(flaw), GRADIENT_CASES[0] if flaw == "weights" else CASES[0]
     with pytest.raises(AssertionError):
-        check_gradient(wrong, case) if flaw == "weights" else check_rows(wrong, case, wrong.train(case))
+        check_gradient(wrong, case) if flaw == "weights" else check_rows(
+            wrong, case, wrong.train(case)
+        )
 
 
 @pytest.mark.parametrize("flaw", ["masked turns counted", "padding sequences counted"])

@@ -19,4 +19,7 @@ def test_the_adapter_supports_the_installed_trl() -> None:
 
 def test_the_trainer_takes_a_rollout_function_and_has_the_method_that_scores() -> None:
     assert "rollout_func" in inspect.signature(trl.GRPOTrainer).parameters
-    assert list(inspect.signature(trl.GRPOTrainer._generate_and_score_completions).parameters) == ["self", "inputs"]
+    assert list(inspect.signature(trl.GRPOTrainer._generate_and_score_completions).parameters) == [
+        "self",
+        "inputs",
+    ]

@@ -19,14 +19,21 @@ def test_guessing_is_learnt(tmp_path: Path) -> None:
     lines = read_metrics(tmp_path)
     assert [line["step"] for line in lines] == list(range(16))
     assert all(set(line) == METRICS and line["episodes"] == 96 for line in lines)
-    assert sum(line["success"] for line in lines[-4:]) / 4 > sum(line["success"] for line in lines[:4]) / 4 + 0.05
+    assert (
+        sum(line["success"] for line in lines[-4:]) / 4
+        > sum(line["success"] for line in lines[:4]) / 4 + 0.05
+    )
 
 
 def test_warm_up_comes_first_and_a_second_run_appends(tmp_path: Path) -> None:
     short = ("--updates", "1", "--episodes", "32")
     done = run_recipe(GUESS, tmp_path, "--warm-up", "3", *short)
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("SFT warm-up: 3 updates, loss ")]
+    (line,) = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith("SFT warm-up: 3 updates, loss ")
+    ]
     assert float(line.rpartition(" ")[2]) < 1.5, "the tiny model knows the format already"
     assert run_recipe(GUESS, tmp_path, *short).returncode == 0
     assert [line["step"] for line in read_metrics(tmp_path)] == [0, 0]
@@ -54,4 +61,6 @@ def test_the_recipe_with_a_tool_writes_calls(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [set(line) for line in read_metrics(tmp_path)] == [METRICS] * 2
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
-    assert any(turn.info.get("use_tool") for episode in episodes for turn in episode.turns), "as the students do"
+    assert any(turn.info.get("use_tool") for episode in episodes for turn in episode.turns), (
+        "as the students do"
+    )

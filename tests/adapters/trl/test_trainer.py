@@ -23,9 +23,16 @@ from gem_trl.rollout import updates_of
 from gem_trl.trainer import check_batch
 
 MATRIX: dict[str, dict[str, Any]] = {
-    **{loss: {"loss_type": loss} for loss in ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")},
+    **{
+        loss: {"loss_type": loss}
+        for loss in ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
+    },
     "sequence-level ratios": {"importance_sampling_level": "sequence"},
-    "two iterations over two steps": {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 4},
+    "two iterations over two steps": {
+        "steps_per_generation": 2,
+        "num_iterations": 2,
+        "max_steps": 4,
+    },
     "gradient accumulation": {"gradient_accumulation_steps": 2},
     "KL in the loss": {"beta": 0.04},
     "off-policy mask": {"off_policy_mask_threshold": 0.5},
@@ -39,7 +46,13 @@ def spy(trainer: Any) -> list[tuple[Any, Any, Any]]:
     inner = trainer._compute_loss
 
     def compute_loss(model: Any, inputs: Any) -> Any:
-        seen.append((inputs["advantages"], inputs["completion_mask"] * inputs["tool_mask"], inputs["completion_ids"]))
+        seen.append(
+            (
+                inputs["advantages"],
+                inputs["completion_mask"] * inputs["tool_mask"],
+                inputs["completion_ids"],
+            )
+        )
         return inner(model, inputs)
 
     trainer._compute_loss = compute_loss
@@ -47,7 +60,9 @@ def spy(trainer: Any) -> list[tuple[Any, Any, Any]]:
 
 
 @pytest.mark.parametrize("settings", MATRIX.values(), ids=MATRIX.keys())
-def test_every_loss_takes_an_advantage_per_token(make_trainer: Callable[..., Any], settings: dict[str, Any]) -> None:
+def test_every_loss_takes_an_advantage_per_token(
+    make_trainer: Callable[..., Any], settings: dict[str, Any]
+) -> None:
     trainer = make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6), **settings)
     before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
     seen = spy(trainer)
@@ -72,16 +87,24 @@ def test_the_mixin_works_in_a_trainer_of_ones_own(make_trainer: Callable[..., An
     assert norms[0] == norms[1] > 0
 
 
-def test_what_is_trained_is_what_was_played(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+def test_what_is_trained_is_what_was_played(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
     """The loss gets the ids of the recorded episodes, with the advantages the core computes for them."""
-    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, gamma=0.9, record=str(tmp_path / "episodes.jsonl"))
+    config = GemConfig(
+        ECHO, seeds=16, max_turn_tokens=6, gamma=0.9, record=str(tmp_path / "episodes.jsonl")
+    )
     trainer = make_trainer(config, per_device_train_batch_size=8, shuffle_dataset=False)
     seen = spy(trainer)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
     assert len(episodes) == 8 and {len(e.turns) for e in episodes} > {1}
     expected = sorted(
-        (view.ids[view.prompt_length :], view.mask[view.prompt_length :], tuple(view.broadcast(a))[view.prompt_length :])
+        (
+            view.ids[view.prompt_length :],
+            view.mask[view.prompt_length :],
+            tuple(view.broadcast(a))[view.prompt_length :],
+        )
         for episode, a in zip(episodes, advantages(episodes, "rebn", gamma=0.9))
         for view in token_sequences(episode)
     )
@@ -91,20 +114,34 @@ def test_what_is_trained_is_what_was_played(make_trainer: Callable[..., Any], tm
     trained = []
     for i in range(len(ids)):
         length = max(t for t in range(ids.shape[1]) if mask[i, t]) + 1
-        trained.append((tuple(ids[i, :length].tolist()), tuple(mask[i, :length].tolist()), tuple(given[i, :length].tolist())))
+        trained.append(
+            (
+                tuple(ids[i, :length].tolist()),
+                tuple(mask[i, :length].tolist()),
+                tuple(given[i, :length].tolist()),
+            )
+        )
     for sequence, want in zip(sorted(trained), expected):
         assert sequence[:2] == want[:2]
         assert sequence[2] == pytest.approx(want[2], abs=1e-6)
 
 
-def test_a_group_shares_a_seed_and_live_episodes_share_a_call(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_group_shares_a_seed_and_live_episodes_share_a_call(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
     config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
     trainer = make_trainer(config, per_device_train_batch_size=8, num_generations=4)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
     groups = [episodes[:4], episodes[4:]]
-    assert all(len({e.group for e in group}) == 1 and len({e.turns[0].added_ids for e in group}) == 1 for group in groups)
-    live = [sum(len(e.turns) > turn for e in episodes) for turn in range(max(len(e.turns) for e in episodes))]
+    assert all(
+        len({e.group for e in group}) == 1 and len({e.turns[0].added_ids for e in group}) == 1
+        for group in groups
+    )
+    live = [
+        sum(len(e.turns) > turn for e in episodes)
+        for turn in range(max(len(e.turns) for e in episodes))
+    ]
     assert trainer.rollout_func.calls == live
 
 
@@ -114,20 +151,34 @@ def test_stock_trainer_learns_from_the_same_episodes(make_trainer: Callable[...,
     seen = spy(trainer)
     trainer.train()
     assert all(given.dim() == 1 for given, _, _ in seen)
-    assert all(0 < mask.sum() < (ids != trainer.processing_class.pad_token_id).sum() for _, mask, ids in seen)
+    assert all(
+        0 < mask.sum() < (ids != trainer.processing_class.pad_token_id).sum()
+        for _, mask, ids in seen
+    )
 
 
 def test_metrics_are_in_trl_own_log(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(GemConfig("game:GuessTheNumber-v0-easy", seeds=16, max_turn_tokens=12))
     trainer.train()
     log = trainer.state.log_history[0]
-    assert {"gem/success", "gem/return", "gem/turns", "gem/failed", "gem/tool_uses", "gem/advantage_abs"} <= set(log)
+    assert {
+        "gem/success",
+        "gem/return",
+        "gem/turns",
+        "gem/failed",
+        "gem/tool_uses",
+        "gem/advantage_abs",
+    } <= set(log)
     assert log["reward"] == pytest.approx(log["gem/return"])
     assert 1 <= log["gem/turns"] <= 4
 
 
-def test_a_failed_episode_is_not_trained_and_the_others_are(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(GemConfig(MOODY, seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4)
+def test_a_failed_episode_is_not_trained_and_the_others_are(
+    make_trainer: Callable[..., Any],
+) -> None:
+    trainer = make_trainer(
+        GemConfig(MOODY, seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4
+    )
     seen = spy(trainer)
     trainer.train()
     log = trainer.state.log_history[0]
@@ -138,7 +189,13 @@ def test_a_failed_episode_is_not_trained_and_the_others_are(make_trainer: Callab
 
 
 def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    config = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
+    config = GemConfig(
+        ECHO,
+        seeds=[2, 5, 8, 11],
+        max_turn_tokens=6,
+        horizon="1,2,3@1",
+        record=str(tmp_path / "e.jsonl"),
+    )
     trainer = make_trainer(config, max_steps=3)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
@@ -148,40 +205,60 @@ def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_p
 def test_the_horizon_grows_with_batches_of_episodes_not_with_optimizer_steps(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
-    config = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, horizon="1,2,3@1", record=str(tmp_path / "e.jsonl"))
+    config = GemConfig(
+        ECHO,
+        seeds=[2, 5, 8, 11],
+        max_turn_tokens=6,
+        horizon="1,2,3@1",
+        record=str(tmp_path / "e.jsonl"),
+    )
     trainer = make_trainer(config, max_steps=8, steps_per_generation=2, num_iterations=2)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
-    assert [max(len(e.turns) for e in episodes[i : i + 8]) for i in (0, 8)] == [1, 2] and len(episodes) == 16
+    assert [max(len(e.turns) for e in episodes[i : i + 8]) for i in (0, 8)] == [1, 2] and len(
+        episodes
+    ) == 16
     assert updates_of(trainer) == 2
     trainer.args.gradient_accumulation_steps = 8
     assert updates_of(trainer) == 8, "several batches for one step are one update"
 
 
-def test_a_record_is_free_again_when_the_training_ends(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_record_is_free_again_when_the_training_ends(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
     """As in a notebook, whose cell is run twice while the first trainer is still there."""
     trainers = []
     for _ in range(2):
-        trainers.append(make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))))
+        trainers.append(
+            make_trainer(
+                GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
+            )
+        )
         trainers[-1].train()
     trainers[0].train()
     assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 12
 
 
 def test_a_sequence_never_exceeds_max_completion_length(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=16), max_completion_length=40)
+    trainer = make_trainer(
+        GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=16), max_completion_length=40
+    )
     seen = spy(trainer)
     trainer.train()
     assert all(ids.shape[1] <= 40 for _, _, ids in seen)
 
 
 def test_evaluation_plays_seeds_of_its_own(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(GemConfig(ECHO, seeds=8, eval_seeds=4, max_turn_tokens=6), per_device_eval_batch_size=4)
+    trainer = make_trainer(
+        GemConfig(ECHO, seeds=8, eval_seeds=4, max_turn_tokens=6), per_device_eval_batch_size=4
+    )
     result = trainer.evaluate()
     assert 0 <= result["eval_gem/return"] <= 3
 
 
-def test_continuous_batching_uses_the_same_rollout_function(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+def test_continuous_batching_uses_the_same_rollout_function(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
     config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
     trainer = make_trainer(config, use_transformers_continuous_batching=True)
     trainer.train()
@@ -228,12 +305,16 @@ def test_all_rejected_settings_are_reported_at_once(make_trainer: Callable[..., 
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_config_that_trl_cannot_train_is_rejected(fields: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_a_config_that_trl_cannot_train_is_rejected(
+    fields: dict[str, Any], error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_a_trainer_with_one_advantage_per_sequence_is_rejected(make_trainer: Callable[..., Any]) -> None:
+def test_a_trainer_with_one_advantage_per_sequence_is_rejected(
+    make_trainer: Callable[..., Any],
+) -> None:
     class Both(GemAdvantages, GMPOTrainer):
         pass
 
@@ -249,7 +330,9 @@ def test_every_trainer_of_a_config_is_checked(make_trainer: Callable[..., Any]) 
         trainer.train()
 
 
-def test_rewards_that_would_not_be_trained_on_are_rejected(make_trainer: Callable[..., Any]) -> None:
+def test_rewards_that_would_not_be_trained_on_are_rejected(
+    make_trainer: Callable[..., Any],
+) -> None:
     def brevity(completions: Any, **_: Any) -> list[float]:
         return [-float(len(c)) for c in completions]
 
@@ -271,7 +354,12 @@ def test_a_loss_that_ignores_the_mask_is_rejected(make_trainer: Callable[..., An
 
 def test_check_batch_raises_if_ids_or_mask_differ_from_the_episode() -> None:
     sequence = TokenSequence((5, 6, 7, 8), (-1, 0, -1, 1), None, frozenset({0, 1}))
-    padded = {"completion_ids": [[6, 7, 8, 0]], "completion_mask": [[1, 1, 1, 0]], "tool_mask": [[1, 0, 1, 1]], "advantages": [0]}
+    padded = {
+        "completion_ids": [[6, 7, 8, 0]],
+        "completion_mask": [[1, 1, 1, 0]],
+        "tool_mask": [[1, 0, 1, 1]],
+        "advantages": [0],
+    }
     batch = {key: torch.tensor(value) for key, value in padded.items()}
     check_batch(batch, [sequence])
     for key, wrong in (
@@ -280,7 +368,9 @@ def test_check_batch_raises_if_ids_or_mask_differ_from_the_episode() -> None:
         ("tool_mask", [[1, 0, 0, 1]]),
         ("completion_mask", [[1, 1, 1, 1]]),
     ):
-        with pytest.raises(BatchMismatchError, match="sequence 0 of TRL's batch is not what was played"):
+        with pytest.raises(
+            BatchMismatchError, match="sequence 0 of TRL's batch is not what was played"
+        ):
             check_batch({**batch, key: torch.tensor(wrong)}, [sequence])
 
 
@@ -291,13 +381,17 @@ def test_a_mask_lost_on_the_way_stops_training(make_trainer: Callable[..., Any])
             del out["tool_mask"]
             return out
 
-    trainer = make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), type("T", (GemAdvantages, Losing), {}))
+    trainer = make_trainer(
+        GemConfig(ECHO, seeds=8, max_turn_tokens=6), type("T", (GemAdvantages, Losing), {})
+    )
     with pytest.raises(BatchMismatchError, match="tool_mask"):
         trainer.train()
 
 
 @pytest.mark.parametrize("how", ["ids", "mask"])
-def test_a_batch_changed_on_the_way_stops_training(make_trainer: Callable[..., Any], how: str) -> None:
+def test_a_batch_changed_on_the_way_stops_training(
+    make_trainer: Callable[..., Any], how: str
+) -> None:
     class Changing(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             out = super()._generate_and_score_completions(inputs)
@@ -305,7 +399,10 @@ def test_a_batch_changed_on_the_way_stops_training(make_trainer: Callable[..., A
             out[key] = out[key].roll(1, dims=1)
             return out
 
-    trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), type("T", (GemAdvantages, Changing), {}))
+    trainer = make_trainer(
+        GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6),
+        type("T", (GemAdvantages, Changing), {}),
+    )
     with pytest.raises(BatchMismatchError, match="not what was played"):
         trainer.train()
 
@@ -322,12 +419,22 @@ def test_a_broken_engine_ends_the_run(make_trainer: Callable[..., Any]) -> None:
         trainer.train()
 
 
-def test_success_counts_episodes_a_horizon_cut(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
-    config = GemConfig("game:GuessTheNumber-v0-easy", seeds=64, max_turn_tokens=12, horizon=1, record=str(tmp_path / "e.jsonl"))
+def test_success_counts_episodes_a_horizon_cut(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = GemConfig(
+        "game:GuessTheNumber-v0-easy",
+        seeds=64,
+        max_turn_tokens=12,
+        horizon=1,
+        record=str(tmp_path / "e.jsonl"),
+    )
     trainer = make_trainer(config, per_device_train_batch_size=32)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
-    assert trainer.state.log_history[0]["gem/success"] == pytest.approx(sum(bool(e.success) for e in episodes) / len(episodes))
+    assert trainer.state.log_history[0]["gem/success"] == pytest.approx(
+        sum(bool(e.success) for e in episodes) / len(episodes)
+    )
 
 
 def test_another_rollout_function_is_rejected(make_trainer: Callable[..., Any]) -> None:
@@ -344,21 +451,36 @@ def test_a_data_set_without_tasks_is_rejected(make_trainer: Callable[..., Any]) 
         make_trainer(config, kwargs={"train_dataset": other}).train()
 
 
-def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]) -> None:
+def test_another_version_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]
+) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.20.0")
     with pytest.raises(ConfigError, match=r"fits trl >=1.10,<2; installed is 0.20.0"):
         make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6))
 
 
-def test_every_update_is_a_line_of_metrics(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+def test_every_update_is_a_line_of_metrics(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
     path = tmp_path / "metrics.jsonl"
-    config = GemConfig(ECHO, seeds=16, eval_seeds=2, max_turn_tokens=6, metrics=str(path), record=str(tmp_path / "e.jsonl"))
-    trainer = make_trainer(config, max_steps=3, eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=2)
+    config = GemConfig(
+        ECHO,
+        seeds=16,
+        eval_seeds=2,
+        max_turn_tokens=6,
+        metrics=str(path),
+        record=str(tmp_path / "e.jsonl"),
+    )
+    trainer = make_trainer(
+        config, max_steps=3, eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=2
+    )
     trainer.train()
     lines = read_metrics(path)
     logs = [log for log in trainer.state.log_history if "loss" in log]
     assert [line["step"] for line in lines] == [0, 1, 2]
-    assert all(line["episodes"] == 4 and line["seconds"] > 0 for line in lines), "evaluation episodes are not counted"
+    assert all(line["episodes"] == 4 and line["seconds"] > 0 for line in lines), (
+        "evaluation episodes are not counted"
+    )
     assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 3 * (4 + 4)
     for line, log in zip(lines, logs):
         assert (line["loss"], line["grad_norm"]) == (log["loss"], log["grad_norm"])
@@ -387,13 +509,17 @@ def test_an_update_is_a_batch_of_episodes_or_an_optimizer_step(
     assert all(line["loss"] is not None and line["advantage_abs"] > 0 for line in lines)
 
 
-def test_lines_without_a_loss_where_trl_logs_none(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+def test_lines_without_a_loss_where_trl_logs_none(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
     config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
     make_trainer(config, GRPOTrainer, max_steps=3, logging_steps=2).train()
     lines = read_metrics(tmp_path)
     assert [line["step"] for line in lines] == [0, 1, 2]
     assert ["loss" in line for line in lines] == [False, True, False]
-    assert all(line["advantage_abs"] is None for line in lines), "TRL's own advantages are not gem's"
+    assert all(line["advantage_abs"] is None for line in lines), (
+        "TRL's own advantages are not gem's"
+    )
 
 
 def test_train_is_the_entry_point(tmp_path: Path) -> None:

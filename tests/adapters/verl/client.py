@@ -18,18 +18,29 @@ __all__ = ["Client", "columns_of"]
 class Client:
     """Generates with the tiny model; `change` replaces what it returns."""
 
-    def __init__(self, change: Callable[[TokenOutput], TokenOutput] = lambda output: output) -> None:
+    def __init__(
+        self, change: Callable[[TokenOutput], TokenOutput] = lambda output: output
+    ) -> None:
         model, tokenizer = load_tiny()
         self.policy = TransformersPolicy(model, tokenizer, seed=0)
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.change = change
 
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+    ) -> TokenOutput:
         self.calls.append((request_id, sampling_params))
-        generation = await self.policy.generate(prompt_ids, Sampling(max_tokens=sampling_params["max_tokens"]))
-        steps = {"min_global_steps": 3 + len(self.calls) % 2, "max_global_steps": 4 + len(self.calls) % 2}
+        generation = await self.policy.generate(
+            prompt_ids, Sampling(max_tokens=sampling_params["max_tokens"])
+        )
+        steps = {
+            "min_global_steps": 3 + len(self.calls) % 2,
+            "max_global_steps": 4 + len(self.calls) % 2,
+        }
         logprobs = list(generation.logprobs or ())
-        return self.change(TokenOutput(token_ids=list(generation.ids), log_probs=logprobs, extra_fields=steps))
+        return self.change(
+            TokenOutput(token_ids=list(generation.ids), log_probs=logprobs, extra_fields=steps)
+        )
 
 
 def columns_of(env_id: str, seeds: Sequence[int]) -> dict[str, list[Any]]:

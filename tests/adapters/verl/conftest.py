@@ -15,7 +15,9 @@ import verl_on_cpu
 
 os.environ.update(verl_on_cpu.environment())
 os.environ.update({"TQ_LOGGING_LEVEL": "ERROR", "TRANSFORMERS_VERBOSITY": "error"})
-os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # for Ray's workers: this checkout, not an installed gem
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    sys.path
+)  # for Ray's workers: this checkout, not an installed gem
 
 from worlds import registered
 
@@ -45,7 +47,9 @@ def cluster() -> Iterator[None]:
         if ray.is_initialized():
             break
         try:
-            ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            ray.init(
+                num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+            )
         except Exception:
             ray.shutdown()
             if attempt == 2:

@@ -25,7 +25,9 @@ from gem_verl.convert import to_batch
 
 
 def settings_of(config: GemConfig, *settings: str) -> Any:
-    composed = hydra_config(config, [f"actor_rollout_ref.model.path={tiny_model_path()}", *settings])
+    composed = hydra_config(
+        config, [f"actor_rollout_ref.model.path={tiny_model_path()}", *settings]
+    )
     OmegaConf.resolve(composed)
     return composed
 
@@ -63,7 +65,9 @@ def test_a_data_set_is_its_seeds(tmp_path: Path) -> None:
     assert [row["data_source"] for row in val] == [ECHO] * 3 + [MOODY]
     assert [read_config(settings).task_of(row).env_id for row in val] == [ECHO] * 3 + [MOODY]
     other = read_config(settings, {"env_id": MOODY})
-    assert {other.task_of(row).env_id for row in train} == {MOODY}, "an agent loop file overrides data.gem"
+    assert {other.task_of(row).env_id for row in train} == {MOODY}, (
+        "an agent loop file overrides data.gem"
+    )
     assert not {row["extra_info"]["gem"]["seed"] for row in val} & set(range(5))
     with pytest.raises(ConfigError, match="'train' and data.val_files 'val'"):
         GemDataset("train.parquet", config=settings.data)
@@ -81,29 +85,54 @@ REJECTED: list[tuple[Sequence[str], str]] = [
     (["+data.gem.gamma=0.5"], "data.gem.gamma is 0.5 and algorithm.gamma is 1.0"),
     (["+data.gem.horison=4"], "did you mean 'horizon'"),
     (["+data.gem.wrappers=concat", "algorithm.adv_estimator=grpo"], "gem_rebn"),
-    (["+data.gem.wrappers=concat", N, STOCK, "algorithm.adv_estimator=gem_grpo"], "trainer_mode=gem_sync"),
-    ([STOCK, "algorithm.adv_estimator=gem_reinforce++", "+algorithm.gem.per_env=True"], "per_env needs the environment"),
+    (
+        ["+data.gem.wrappers=concat", N, STOCK, "algorithm.adv_estimator=gem_grpo"],
+        "trainer_mode=gem_sync",
+    ),
+    (
+        [STOCK, "algorithm.adv_estimator=gem_reinforce++", "+algorithm.gem.per_env=True"],
+        "per_env needs the environment",
+    ),
     ([STOCK, "+data.gem.metrics=metrics.jsonl"], "metrics are written by gem's trainers"),
-    (["algorithm.adv_estimator=gem_grpo"], "'grpo' compares episodes .*rollout.n is 1; set it to 2 or more"),
+    (
+        ["algorithm.adv_estimator=gem_grpo"],
+        "'grpo' compares episodes .*rollout.n is 1; set it to 2 or more",
+    ),
     (["algorithm.adv_estimator=gem_rloo"], "'rloo' compares episodes from one seed"),
-    ([N, "algorithm.adv_estimator=gem_grpo", "algorithm.norm_adv_by_std_in_grpo=False"], r"\+algorithm.gem.scale=False"),
+    (
+        [N, "algorithm.adv_estimator=gem_grpo", "algorithm.norm_adv_by_std_in_grpo=False"],
+        r"\+algorithm.gem.scale=False",
+    ),
     (["algorithm.use_pf_ppo=True"], "verl's own gae only"),
     (["critic.enable=True"], "only verl's own 'gae' uses"),
-    (["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=success"], "set it to reward"),
+    (
+        ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=success"],
+        "set it to reward",
+    ),
     (["+algorithm.gem.no_such=1"], "does not take"),
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), REJECTED, ids=[settings[-1] for settings, _ in REJECTED])
+@pytest.mark.parametrize(
+    ("settings", "message"), REJECTED, ids=[settings[-1] for settings, _ in REJECTED]
+)
 def test_a_setting_that_does_not_fit_is_rejected(settings: Sequence[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(GemConfig(ECHO, seeds=8, max_turn_tokens=6), *settings)
 
 
 def test_all_rejected_settings_are_reported_at_once() -> None:
-    settings = ["algorithm.use_kl_in_reward=True", "reward.reward_model.enable=True", "data.max_response_length=4"]
+    settings = [
+        "algorithm.use_kl_in_reward=True",
+        "reward.reward_model.enable=True",
+        "data.max_response_length=4",
+    ]
     with pytest.raises(ConfigError) as raised:
-        check(GemConfig(ECHO, seeds=8, max_turn_tokens=6), *settings, "algorithm.adv_estimator=gem_grpo")
+        check(
+            GemConfig(ECHO, seeds=8, max_turn_tokens=6),
+            *settings,
+            "algorithm.adv_estimator=gem_grpo",
+        )
     lines = str(raised.value).splitlines()
     assert lines[0] == "4 settings are rejected:"
     for setting in ("use_kl_in_reward", "reward_model.enable", "max_response_length", "rollout.n"):
@@ -114,7 +143,12 @@ def test_all_rejected_settings_are_reported_at_once() -> None:
     "settings",
     [
         ["algorithm.adv_estimator=gem_grpo", N],
-        ["algorithm.adv_estimator=gem_grpo", N, "algorithm.norm_adv_by_std_in_grpo=False", "+algorithm.gem.scale=False"],
+        [
+            "algorithm.adv_estimator=gem_grpo",
+            N,
+            "algorithm.norm_adv_by_std_in_grpo=False",
+            "+algorithm.gem.scale=False",
+        ],
         ["algorithm.norm_adv_by_std_in_grpo=False"],
         ["algorithm.filter_groups.enable=True"],
     ],
@@ -131,14 +165,22 @@ def test_without_scale_nothing_is_divided_by_the_standard_deviation() -> None:
     settings = ["algorithm.norm_adv_by_std_in_grpo=False", N]
     config = GemConfig(ECHO, seeds=8, advantage="grpo", estimator_kwargs={"scale": False})
     algorithm = settings_of(config, *settings).algorithm
-    tensors = {"response_mask": torch.ones(3, 1), "token_level_rewards": torch.tensor([[1.0], [4.0], [4.0]])}
+    tensors = {
+        "response_mask": torch.ones(3, 1),
+        "token_level_rewards": torch.tensor([[1.0], [4.0], [4.0]]),
+    }
     advantages, _ = get_adv_estimator_fn("gem_grpo")(**tensors, index=["one"] * 3, config=algorithm)
     assert advantages[:, 0].tolist() == [-2.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
     ("estimator", "instead"),
-    [("grpo", "gem_grpo"), ("rloo", "gem_rloo"), ("reinforce_plus_plus", "gem_reinforce++"), ("opo", "gem_rebn")],
+    [
+        ("grpo", "gem_grpo"),
+        ("rloo", "gem_rloo"),
+        ("reinforce_plus_plus", "gem_reinforce++"),
+        ("opo", "gem_rebn"),
+    ],
 )
 def test_verls_own_estimators_warn_once(estimator: str, instead: str) -> None:
     settings = settings_of(GemConfig(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}")
@@ -165,12 +207,16 @@ def test_the_warning_is_true(estimator: str, advantage: float) -> None:
 
     import gem_verl.plugin  # noqa: F401
 
-    algorithm = settings_of(GemConfig(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}").algorithm
+    algorithm = settings_of(
+        GemConfig(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}"
+    ).algorithm
     one = next(case for case in CASES if case.name == "multi-byte text").episodes[0]
     assert one.total_reward == 1.0
     episodes = (one, one, failed_episode())
     advantages, _ = get_adv_estimator_fn(estimator)(
-        token_level_rewards=padded([token_rewards(episode, END, algorithm)[0] for episode in episodes]),
+        token_level_rewards=padded(
+            [token_rewards(episode, END, algorithm)[0] for episode in episodes]
+        ),
         response_mask=padded([to_batch(episode, END)[0]["response_mask"] for episode in episodes]),
         index=["one group"] * 3,
         config=algorithm,
@@ -180,7 +226,9 @@ def test_the_warning_is_true(estimator: str, advantage: float) -> None:
 
 
 def padded(rows: Sequence[Sequence[float]]) -> Any:
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True
+    )
 
 
 def test_gems_trainer_rejects_before_anything_is_loaded() -> None:
@@ -200,7 +248,9 @@ def test_gems_trainer_rejects_before_anything_is_loaded() -> None:
         ({"seeds": 8, "eval_seeds": [3]}, ConfigError, "are trained on"),
     ],
 )
-def test_an_invalid_config_is_rejected(fields: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_an_invalid_config_is_rejected(
+    fields: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         GemConfig(**{"env_id": ECHO, **fields})
 
@@ -212,12 +262,16 @@ def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("has_it", [True, False])
-def test_a_trl_that_verl_cannot_patch_is_rejected(has_it: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trl_that_verl_cannot_patch_is_rejected(
+    has_it: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TRL 1.10 has a model with a value head in its experiments, TRL 1.16 has none."""
     (tmp_path / "trl" / "experimental").mkdir(parents=True)
     (tmp_path / "trl" / "__init__.py").touch()
     if has_it:
-        (tmp_path / "trl" / "experimental" / "ppo.py").write_text("class AutoModelForCausalLMWithValueHead: ...\n")
+        (tmp_path / "trl" / "experimental" / "ppo.py").write_text(
+            "class AutoModelForCausalLMWithValueHead: ...\n"
+        )
     for name in [name for name in sys.modules if name.partition(".")[0] == "trl"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
@@ -233,5 +287,7 @@ def test_a_trl_that_verl_cannot_patch_is_rejected(has_it: bool, tmp_path: Path, 
 
 
 def test_an_agent_loop_file_may_name_the_environment() -> None:
-    config = read_config(settings_of(GemConfig(ECHO, seeds=8)), {"env_id": MOODY, "horizon": [4, 7, 10]})
+    config = read_config(
+        settings_of(GemConfig(ECHO, seeds=8)), {"env_id": MOODY, "horizon": [4, 7, 10]}
+    )
     assert (config.env_id, config.limits(150).max_turns) == (MOODY, 7)

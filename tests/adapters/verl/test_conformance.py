@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, kit, report, run
+from gem_core.adapter_kit.conformance import (
+    CASES,
+    GRADIENT_CASES,
+    Case,
+    TrainedSequence,
+    kit,
+    report,
+    run,
+)
 from gem_core.adapter_kit.conformance.kit import check_rows
 from gem_core.types import TurnStatus
 from gem_verl.conformance import VerlHarness
@@ -32,12 +40,20 @@ def test_the_table_holds(harness: VerlHarness, exact: None, say: Callable[[str],
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
     assert {r.case for r in results if r.outcome == "refused"} == {"gae"}
-    ranks = {"two ranks against one", "a group over two ranks", "a rank with nothing but failed episodes"}
-    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
+    ranks = {
+        "two ranks against one",
+        "a group over two ranks",
+        "a rank with nothing but failed episodes",
+    }
+    assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {
+        r.case for r in results
+    }
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
-def test_groups_compare_whole_episodes_whatever_their_sequences(harness: VerlHarness, exact: None, estimator: str) -> None:
+def test_groups_compare_whole_episodes_whatever_their_sequences(
+    harness: VerlHarness, exact: None, estimator: str
+) -> None:
     """Three sequences of two episodes are two members of a group, not three."""
     several = BY_NAME["rewritten history"].episodes[0]
     single = replace(BY_NAME["one turn"].episodes[0], env_id=several.env_id, seed=several.seed)
@@ -51,12 +67,18 @@ def test_a_group_counts_what_masked_first_turns_earned(harness: VerlHarness, exa
 
 def test_advantages_within_an_environment(harness: VerlHarness, exact: None) -> None:
     """`per_env` reads which component of a mixture each episode played."""
-    episodes = tuple(replace(e, component=f"golden:{i % 2}") for i, e in enumerate(BY_NAME["ragged turns"].episodes))
+    episodes = tuple(
+        replace(e, component=f"golden:{i % 2}")
+        for i, e in enumerate(BY_NAME["ragged turns"].episodes)
+    )
     case = Case("per_env", episodes, "reinforce++", 0.9, arguments={"per_env": True})
     check_rows(harness, case, harness.train(case))
 
 
-@pytest.mark.parametrize("name", ["ragged turns", "a masked middle turn", "rewritten history", "groups, grpo", "large rewards"])
+@pytest.mark.parametrize(
+    "name",
+    ["ragged turns", "a masked middle turn", "rewritten history", "groups, grpo", "large rewards"],
+)
 def test_verls_own_trainer_rebuilds_turns_from_token_rewards(name: str, stock: VerlHarness) -> None:
     """The fallback: trainer_mode=sync hands the registered estimators float32 token rewards and a mask."""
     check_rows(stock, BY_NAME[name], stock.train(BY_NAME[name]))
@@ -70,8 +92,16 @@ def stock(harness: VerlHarness) -> VerlHarness:
 
 def masked_first_turn() -> Case:
     plain = BY_NAME["ragged turns"].episodes[0]
-    masked = replace(plain, turns=(replace(plain.turns[0], status=TurnStatus.MASKED, reward=-0.5), *plain.turns[1:]))
-    return Case("a masked first turn", (masked, replace(BY_NAME["one turn"].episodes[0], seed=plain.seed)), "grpo", 0.9)
+    masked = replace(
+        plain,
+        turns=(replace(plain.turns[0], status=TurnStatus.MASKED, reward=-0.5), *plain.turns[1:]),
+    )
+    return Case(
+        "a masked first turn",
+        (masked, replace(BY_NAME["one turn"].episodes[0], seed=plain.seed)),
+        "grpo",
+        0.9,
+    )
 
 
 class Flawed(VerlHarness):
@@ -79,13 +109,19 @@ class Flawed(VerlHarness):
 
     def __init__(self, sound: VerlHarness, flaw: str) -> None:
         super().__init__()
-        self.__dict__ |= {"trainer": sound.trainer, "settings": sound.settings, "_inside": sound._inside}
+        self.__dict__ |= {
+            "trainer": sound.trainer,
+            "settings": sound.settings,
+            "_inside": sound._inside,
+        }
         self.flaw = flaw
 
     def _replayed(self, case: Case, *args: Any) -> list[tuple[int, TrainedSequence]]:
         if self.flaw == "discount":
             case = replace(case, gamma=case.gamma * 0.5)
-        return [(place, self._changed(sequence)) for place, sequence in super()._replayed(case, *args)]
+        return [
+            (place, self._changed(sequence)) for place, sequence in super()._replayed(case, *args)
+        ]
 
     def _changed(self, sequence: TrainedSequence) -> TrainedSequence:
         if self.flaw == "mask":
@@ -95,9 +131,14 @@ class Flawed(VerlHarness):
         if self.flaw == "advantage":
             return replace(sequence, advantages=[a * (1 + 1e-4) for a in sequence.advantages])
         if self.flaw == "logprobs":
-            return replace(sequence, logprobs=[p if m else -7.0 for p, m in zip(sequence.logprobs or (), sequence.mask)])
+            return replace(
+                sequence,
+                logprobs=[p if m else -7.0 for p, m in zip(sequence.logprobs or (), sequence.mask)],
+            )
         if self.flaw == "rewards":
-            return replace(sequence, rewards=[sum(sequence.rewards or ()), *[0.0] * (len(sequence.ids) - 1)])
+            return replace(
+                sequence, rewards=[sum(sequence.rewards or ()), *[0.0] * (len(sequence.ids) - 1)]
+            )
         return sequence
 
 

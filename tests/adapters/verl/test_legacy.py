@@ -23,7 +23,14 @@ from gem_core.records.file import read_episodes
 from gem_core.types import StopReason, TurnStatus
 from gem_verl import ADAPTER, GemConfig
 from gem_verl.config import check_settings, read_config
-from gem_verl.conformance import FIELDS, VerlHarness, golden_columns, objects, set_algorithm, trained_sequence
+from gem_verl.conformance import (
+    FIELDS,
+    VerlHarness,
+    golden_columns,
+    objects,
+    set_algorithm,
+    trained_sequence,
+)
 from gem_verl.legacy import GemAgentLoopWorker
 
 
@@ -32,7 +39,9 @@ class LegacyHarness(VerlHarness):
 
     adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_sequences=False))
 
-    def __init__(self, config: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, config: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()
+    ) -> None:
         super().__init__(config, client, ["trainer.use_v1=False", *settings])
 
     def train(self, case: Case) -> list[TrainedSequence]:
@@ -42,18 +51,24 @@ class LegacyHarness(VerlHarness):
         played = self.play({**columns, "uid": [str(episode.group) for episode in case.episodes]}, 1)
         played.batch["token_level_rewards"] = played.batch["rm_scores"]
         algorithm = self.settings.algorithm
-        data = compute_advantage(played, adv_estimator=algorithm.adv_estimator, gamma=algorithm.gamma, config=algorithm)
+        data = compute_advantage(
+            played, adv_estimator=algorithm.adv_estimator, gamma=algorithm.gamma, config=algorithm
+        )
         width = data.batch["prompts"].shape[1]
         sequences = []
         for i in range(len(case.episodes)):
             real = data.batch["attention_mask"][i].bool()
             fields = {name: data.batch[name][i][real[width:]] for name in FIELDS[1:]}
-            sequences.append(trained_sequence({**fields, "prompts": data.batch["prompts"][i][real[:width]]}))
+            sequences.append(
+                trained_sequence({**fields, "prompts": data.batch["prompts"][i][real[:width]]})
+            )
         return sequences
 
     def play(self, columns: dict[str, list[Any]], step: int, worker: Any = None) -> Any:
         arrays = {name: objects(column) for name, column in columns.items()}
-        batch = DataProto(batch=None, non_tensor_batch=dict(arrays), meta_info={"global_steps": step})
+        batch = DataProto(
+            batch=None, non_tensor_batch=dict(arrays), meta_info={"global_steps": step}
+        )
         played = asyncio.run((worker or self.worker).generate_sequences(batch))
         played.non_tensor_batch["uid"] = arrays["uid"]
         return played
@@ -79,7 +94,10 @@ def test_the_table_holds(harness: LegacyHarness, say: Callable[[str], None]) -> 
 def test_a_group_counts_what_masked_first_turns_earned(harness: LegacyHarness) -> None:
     by_name = {case.name: case for case in CASES}
     plain = by_name["ragged turns"].episodes[0]
-    masked = replace(plain, turns=(replace(plain.turns[0], status=TurnStatus.MASKED, reward=-0.5), *plain.turns[1:]))
+    masked = replace(
+        plain,
+        turns=(replace(plain.turns[0], status=TurnStatus.MASKED, reward=-0.5), *plain.turns[1:]),
+    )
     other = replace(by_name["one turn"].episodes[0], seed=plain.seed)
     case = Case("a masked first turn", (masked, other), "grpo", 0.9)
     check_rows(harness, case, harness.train(case))
@@ -87,23 +105,31 @@ def test_a_group_counts_what_masked_first_turns_earned(harness: LegacyHarness) -
 
 def test_the_last_token_of_each_turn_carries_its_reward(tmp_path: Path) -> None:
     record = str(tmp_path / "e.jsonl")
-    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6, gamma=0.9, record=record, horizon="1,1,2@1")
+    config = GemConfig(
+        ECHO, seeds=8, max_turn_tokens=6, gamma=0.9, record=record, horizon="1,1,2@1"
+    )
     played = LegacyHarness(config, Client()).play(columns_of(ECHO, range(6)), 3)
     episodes = {e.seed: e for e in read_episodes(record)}
     assert max(len(e.turns) for e in episodes.values()) == 2, "the third step's horizon"
     for seed in range(6):
         scores = played.batch["rm_scores"][seed]
-        assert scores[scores != 0].tolist() == pytest.approx([r for r in episodes[seed].rewards if r])
+        assert scores[scores != 0].tolist() == pytest.approx(
+            [r for r in episodes[seed].rewards if r]
+        )
         assert played.non_tensor_batch["return"][seed] == pytest.approx(episodes[seed].total_reward)
 
 
 def test_an_episode_that_a_limit_cuts_short_is_no_success(tmp_path: Path) -> None:
     env_id, record = "game:GuessTheNumber-v0-easy", str(tmp_path / "e.jsonl")
     config = GemConfig(env_id, seeds=8, max_turn_tokens=16, horizon=1, record=record)
-    played = LegacyHarness(config, Client(), ["data.max_prompt_length=256"]).play(columns_of(env_id, range(8)), 1)
+    played = LegacyHarness(config, Client(), ["data.max_prompt_length=256"]).play(
+        columns_of(env_id, range(8)), 1
+    )
     episodes = {e.seed: e for e in read_episodes(record)}
     assert {e.stop for e in episodes.values()} >= {StopReason.TURN_LIMIT}
-    assert played.non_tensor_batch["success"].tolist() == [float(bool(episodes[seed].success)) for seed in range(8)]
+    assert played.non_tensor_batch["success"].tolist() == [
+        float(bool(episodes[seed].success)) for seed in range(8)
+    ]
 
 
 def test_verls_own_worker_is_rejected() -> None:

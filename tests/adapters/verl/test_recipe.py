@@ -21,13 +21,31 @@ RECIPES = Path(__file__).parents[3] / "examples"
 
 def recipe(name: str, out: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run from the folder above `out`, which is given as a relative path."""
-    command = [sys.executable, "-m", "verl_on_cpu", str(RECIPES / f"{name}.py"), "--out", out.name, *arguments]
-    return subprocess.run(command, cwd=out.parent, env={**os.environ, **env}, capture_output=True, text=True, timeout=900)
+    command = [
+        sys.executable,
+        "-m",
+        "verl_on_cpu",
+        str(RECIPES / f"{name}.py"),
+        "--out",
+        out.name,
+        *arguments,
+    ]
+    return subprocess.run(
+        command,
+        cwd=out.parent,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
 
 
 @pytest.mark.slow
 def test_the_recipe_trains_on_gems_advantages(tmp_path: Path) -> None:
-    log = {"VERL_FILE_LOGGER_PATH": str(tmp_path / "verl.jsonl"), "VERL_ON_CPU_SETTINGS": "trainer.logger=[console,file]"}
+    log = {
+        "VERL_FILE_LOGGER_PATH": str(tmp_path / "verl.jsonl"),
+        "VERL_ON_CPU_SETTINGS": "trainer.logger=[console,file]",
+    }
     arguments = ("--updates", "3", "--episodes", "32", "--validate", "8")
     done = recipe("verl_guess_the_number", tmp_path / "run", *arguments, **log)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -36,15 +54,26 @@ def test_the_recipe_trains_on_gems_advantages(tmp_path: Path) -> None:
     assert all(m["grad_norm"] > 0 and 0 < m["success"] < 1 and m["failed"] == 0 for m in metrics)
     assert "gem-rl plot run" in done.stdout
 
-    logged = {line["step"]: line["data"] for line in map(json.loads, (tmp_path / "verl.jsonl").read_text().splitlines())}
-    assert all(log["training/rollout_probs_diff_max"] < 1e-4 for log in logged.values()), "the engine has the sampler's logprobs"
+    logged = {
+        line["step"]: line["data"]
+        for line in map(json.loads, (tmp_path / "verl.jsonl").read_text().splitlines())
+    }
+    assert all(log["training/rollout_probs_diff_max"] < 1e-4 for log in logged.values()), (
+        "the engine has the sampler's logprobs"
+    )
     assert all(log["training/off_policy/trajectory_staleness/max"] == 0 for log in logged.values())
     assert "val-aux/game:GuessTheNumber-v0-easy/success/mean@1" in logged[3]
 
-    episodes = [e for path in (tmp_path / "run").glob("episodes-*.jsonl") for e in read_episodes(path)]
+    episodes = [
+        e for path in (tmp_path / "run").glob("episodes-*.jsonl") for e in read_episodes(path)
+    ]
     assert len([e for e in episodes if e.seed >= 1_000_000]) == 8
     for step, log in logged.items():
-        played = [e for e in episodes if e.seed < 1_000_000 and e.turns[0].versions == (step - 1, step - 1)]
+        played = [
+            e
+            for e in episodes
+            if e.seed < 1_000_000 and e.turns[0].versions == (step - 1, step - 1)
+        ]
         check_update(played, metrics[step - 1], log)
 
 
@@ -61,8 +90,16 @@ def check_update(played: list[Any], metrics: dict[str, Any], log: dict[str, Any]
     sizes = [abs(a) for _, numbers in per_turn for a in numbers]
     assert len(played) == metrics["episodes"] == 32
     assert metrics["tokens"] == len(tokens)
-    assert metrics["return"] == log["gem/return"] == pytest.approx(sum(e.total_reward for e in played) / 32)
-    assert metrics["advantage_abs"] == log["gem/advantage_abs"] == pytest.approx(sum(sizes) / len(sizes))
+    assert (
+        metrics["return"]
+        == log["gem/return"]
+        == pytest.approx(sum(e.total_reward for e in played) / 32)
+    )
+    assert (
+        metrics["advantage_abs"]
+        == log["gem/advantage_abs"]
+        == pytest.approx(sum(sizes) / len(sizes))
+    )
     assert metrics["loss"] == log["actor/pg_loss"]
     assert log["critic/advantages/max"] == pytest.approx(max(tokens), abs=1e-6)
     assert log["critic/advantages/min"] == pytest.approx(min(tokens), abs=1e-6)
@@ -72,8 +109,19 @@ def check_update(played: list[Any], metrics: dict[str, Any], log: dict[str, Any]
 @pytest.mark.slow
 def test_the_horizon_grows_and_a_second_run_appends(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "turns": 4.0}\n')  # of an earlier run
-    done = recipe("verl_scaling_inter", tmp_path / "run", "--updates", "2", "--episodes", "8", "--horizon", "1,2@1")
+    (tmp_path / "run" / "metrics.jsonl").write_text(
+        '{"step": 0, "turns": 4.0}\n'
+    )  # of an earlier run
+    done = recipe(
+        "verl_scaling_inter",
+        tmp_path / "run",
+        "--updates",
+        "2",
+        "--episodes",
+        "8",
+        "--horizon",
+        "1,2@1",
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     earlier, *metrics = read_metrics(tmp_path / "run")
     assert earlier["turns"] == 4.0
@@ -85,11 +133,17 @@ def test_the_horizon_grows_and_a_second_run_appends(tmp_path: Path) -> None:
     ("name", "arguments", "message"),
     [
         ("verl_guess_the_number", ["--advantage", "gae"], "needs a critic"),
-        ("verl_guess_the_number", ["--advantage", "grpo", "--samples", "1"], "actor_rollout_ref.rollout.n is 1"),
+        (
+            "verl_guess_the_number",
+            ["--advantage", "grpo", "--samples", "1"],
+            "actor_rollout_ref.rollout.n is 1",
+        ),
         ("verl_scaling_inter", ["--horizon", "ten"], "'ten' is no horizon schedule"),
     ],
 )
-def test_a_recipe_rejects_settings_before_verl_starts(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_a_recipe_rejects_settings_before_verl_starts(
+    name: str, arguments: list[str], message: str, tmp_path: Path
+) -> None:
     done = recipe(name, tmp_path / "run", *arguments)
     assert done.returncode == 1 and message in done.stderr
     assert "ray init kwargs" not in done.stdout and not (tmp_path / "run").exists()

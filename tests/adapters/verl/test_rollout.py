@@ -36,9 +36,15 @@ def play(cluster: None, tmp_path: Path) -> Callable[..., Any]:
         **fields: Any,
     ) -> tuple[VerlHarness, dict[str, Any], list[Episode]]:
         record = tmp_path / "episodes.jsonl"
-        config = GemConfig(env_id, seeds=seeds, **{"max_turn_tokens": 6, "gamma": 0.9, "record": str(record), **fields})
+        config = GemConfig(
+            env_id,
+            seeds=seeds,
+            **{"max_turn_tokens": 6, "gamma": 0.9, "record": str(record), **fields},
+        )
         harness = VerlHarness(config, client or Client(), settings)
-        sequences = harness.sequences({**columns_of(env_id, seeds), "__rollout_n__": [samples] * len(seeds)})
+        sequences = harness.sequences(
+            {**columns_of(env_id, seeds), "__rollout_n__": [samples] * len(seeds)}
+        )
         return harness, sequences, list(read_episodes(record))
 
     return played
@@ -53,18 +59,30 @@ def expected(episodes: Sequence[Episode], estimator: str = "rebn", gamma: float 
 
 
 def trained(sequences: dict[str, Any]) -> list[Any]:
-    return sorted((tuple(s.ids), tuple(s.mask), tuple(s.advantages)) for s in sequences.values() if any(s.mask))
+    return sorted(
+        (tuple(s.ids), tuple(s.mask), tuple(s.advantages))
+        for s in sequences.values()
+        if any(s.mask)
+    )
 
 
-def check_same(sequences: dict[str, Any], episodes: Sequence[Episode], estimator: str = "rebn") -> None:
+def check_same(
+    sequences: dict[str, Any], episodes: Sequence[Episode], estimator: str = "rebn"
+) -> None:
     actual, wanted = trained(sequences), expected(episodes, estimator)
     assert [row[:2] for row in actual] == [row[:2] for row in wanted]
-    assert [row[2] for row in actual] == [row[2] for row in wanted], "the same float32 numbers, to the last bit"
+    assert [row[2] for row in actual] == [row[2] for row in wanted], (
+        "the same float32 numbers, to the last bit"
+    )
 
 
-def advantage_abs(episodes: Sequence[Episode], estimator: str = "rebn", gamma: float = 0.9) -> float:
+def advantage_abs(
+    episodes: Sequence[Episode], estimator: str = "rebn", gamma: float = 0.9
+) -> float:
     per_turn = zip(episodes, advantages(episodes, estimator, gamma=gamma))
-    sizes = [abs(a) for episode, numbers in per_turn for t, a in enumerate(numbers) if episode.trained(t)]
+    sizes = [
+        abs(a) for episode, numbers in per_turn for t, a in enumerate(numbers) if episode.trained(t)
+    ]
     return sum(sizes) / len(sizes)
 
 
@@ -77,7 +95,9 @@ def test_what_is_trained_is_what_was_played(play: Callable[..., Any]) -> None:
     for episode in episodes:
         (sequence,) = token_sequences(episode)
         assert logprobs[sequence.ids] == pytest.approx(sequence.logprobs, abs=1e-6)
-    assert len({request for request, _ in client.calls}) == len(episodes), "an episode keeps one request id: one server"
+    assert len({request for request, _ in client.calls}) == len(episodes), (
+        "an episode keeps one request id: one server"
+    )
     assert harness.metrics["gem/turns"] == sum(len(e.turns) for e in episodes) / 8
     assert harness.metrics["gem/return"] == pytest.approx(sum(e.total_reward for e in episodes) / 8)
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes))
@@ -87,13 +107,18 @@ def test_the_weight_versions_of_an_episode_reach_verl(play: Callable[..., Any]) 
     harness, sequences, episodes = play([2])
     versions = [turn.versions for turn in episodes[0].turns]
     (tag,) = [harness.tags[key] for key in sequences]
-    assert (tag["min_global_steps"], tag["max_global_steps"]) == (min(v[0] for v in versions), max(v[1] for v in versions))
+    assert (tag["min_global_steps"], tag["max_global_steps"]) == (
+        min(v[0] for v in versions),
+        max(v[1] for v in versions),
+    )
 
 
 def test_a_failed_episode_costs_neither_its_group_nor_the_batch(play: Callable[..., Any]) -> None:
     harness, sequences, episodes = play([0, 1], MOODY, samples=2, advantage="grpo")
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes, "grpo"))
-    assert [e.stop for e in sorted(episodes, key=lambda e: e.seed)][2:] == [StopReason.ENV_ERROR] * 2
+    assert [e.stop for e in sorted(episodes, key=lambda e: e.seed)][2:] == [
+        StopReason.ENV_ERROR
+    ] * 2
     assert len(sequences) == 4 and len(trained(sequences)) == 2
     check_same(sequences, episodes, "grpo")
     assert harness.metrics["gem/failed"] == 0.5
@@ -116,12 +141,18 @@ def test_an_environment_that_cannot_be_made_trains_nothing(play: Callable[..., A
     assert [e.stop for e in episodes] == [StopReason.ENV_ERROR] * 2 and trained(sequences) == []
     assert all(isinstance(harness.tags[key]["min_global_steps"], int) for key in sequences)
     assert harness.metrics["gem/advantage_abs"] == 0.0
-    assert harness.trainer._update_actor("the batch", {}) == "the batch", "no update without trained tokens"
+    assert harness.trainer._update_actor("the batch", {}) == "the batch", (
+        "no update without trained tokens"
+    )
 
 
 @pytest.mark.parametrize("estimator", ["rebn", "grpo"])
-def test_a_rewritten_history_becomes_several_sequences(play: Callable[..., Any], estimator: str) -> None:
-    harness, sequences, episodes = play([1, 2, 4, 5], MOODY, wrappers="concat", advantage=estimator, samples=2, retries=0)
+def test_a_rewritten_history_becomes_several_sequences(
+    play: Callable[..., Any], estimator: str
+) -> None:
+    harness, sequences, episodes = play(
+        [1, 2, 4, 5], MOODY, wrappers="concat", advantage=estimator, samples=2, retries=0
+    )
     finished = [e for e in episodes if not e.failed]
     assert len(trained(sequences)) == 2 * len(finished) > 0
     check_same(sequences, episodes, estimator)
@@ -144,7 +175,9 @@ def without_logprobs(output: TokenOutput) -> TokenOutput:
 
 
 @pytest.mark.parametrize("change", [fails, without_logprobs])
-def test_an_engine_error_is_fatal(play: Callable[..., Any], change: Callable[[TokenOutput], TokenOutput]) -> None:
+def test_an_engine_error_is_fatal(
+    play: Callable[..., Any], change: Callable[[TokenOutput], TokenOutput]
+) -> None:
     """A batch of failed episodes, step after step, would look like training."""
     with pytest.raises(RuntimeError, match="no materializable trajectories"):
         play([0, 1], client=Client(change))
@@ -158,8 +191,12 @@ def test_an_aborted_generation_is_a_failed_episode(play: Callable[..., Any]) -> 
 
 def test_verls_own_estimators_get_undiscounted_rewards(play: Callable[..., Any]) -> None:
     with pytest.warns(UserWarning, match="counts a failed episode"):
-        harness, sequences, episodes = play(range(6), settings=["algorithm.adv_estimator=reinforce_plus_plus"])
-    assert sorted(sum(s.rewards) for s in sequences.values()) == pytest.approx(sorted(e.total_reward for e in episodes))
+        harness, sequences, episodes = play(
+            range(6), settings=["algorithm.adv_estimator=reinforce_plus_plus"]
+        )
+    assert sorted(sum(s.rewards) for s in sequences.values()) == pytest.approx(
+        sorted(e.total_reward for e in episodes)
+    )
     assert harness.metrics["gem/advantage_abs"] > 0
 
 

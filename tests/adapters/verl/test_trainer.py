@@ -40,14 +40,21 @@ class Queue:
                     "extra_fields": {"gem": pickle.dumps(episode) if number == 0 else b""},
                 }
         zero = torch.zeros(1, dtype=torch.int64)
-        self.fields["pad_0_0"] = {"input_ids": zero, "response_mask": zero, "loss_mask": zero.clone(), "extra_fields": {}}
+        self.fields["pad_0_0"] = {
+            "input_ids": zero,
+            "response_mask": zero,
+            "loss_mask": zero.clone(),
+            "extra_fields": {},
+        }
 
     @property
     def batch(self) -> Any:
         tags = [{"is_padding": key.startswith("pad")} for key in self.fields]
         return SimpleNamespace(keys=list(self.fields), tags=tags, partition_id="train")
 
-    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str]) -> dict[str, list[Any]]:
+    def kv_batch_get(
+        self, keys: list[str], partition_id: str, select_fields: list[str]
+    ) -> dict[str, list[Any]]:
         return {name: [self.fields[key][name] for key in keys] for name in select_fields}
 
 
@@ -90,7 +97,10 @@ def train_padding(queue: Queue) -> None:
     queue.fields["pad_0_0"]["response_mask"] = torch.ones(1, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("change", [change_ids, change_prompt, change_response_mask, change_loss_mask, shift, train_padding])
+@pytest.mark.parametrize(
+    "change",
+    [change_ids, change_prompt, change_response_mask, change_loss_mask, shift, train_padding],
+)
 def test_a_changed_batch_is_rejected(queue: Queue, change: Callable[[Queue], None]) -> None:
     played = read_batch(queue.batch)
     change(queue)
@@ -99,7 +109,11 @@ def test_a_changed_batch_is_rejected(queue: Queue, change: Callable[[Queue], Non
 
 
 @pytest.mark.parametrize(
-    ("lost", "message"), [("uid_0_1", "lacks 1 sequences"), ("uid_0_0", "sequence uid_0_1 of verl's batch belongs to no episode")]
+    ("lost", "message"),
+    [
+        ("uid_0_1", "lacks 1 sequences"),
+        ("uid_0_0", "sequence uid_0_1 of verl's batch belongs to no episode"),
+    ],
 )
 def test_a_lost_sequence_is_rejected(queue: Queue, lost: str, message: str) -> None:
     del queue.fields[lost]
@@ -114,10 +128,14 @@ def test_the_trainer_checks_every_batch(cluster: None, monkeypatch: pytest.Monke
     harness = VerlHarness()
     put, calls = tq.kv_batch_put, []
 
-    def put_and_change(keys: list[str], partition_id: str, fields: Any = None, **kwargs: Any) -> Any:
+    def put_and_change(
+        keys: list[str], partition_id: str, fields: Any = None, **kwargs: Any
+    ) -> Any:
         batch = put(keys=keys, partition_id=partition_id, fields=fields, **kwargs)
         if fields is not None and "old_log_probs" in fields.keys():  # noqa: SIM118 - a TensorDict
-            masks = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["response_mask"])
+            masks = tq.kv_batch_get(
+                keys=keys, partition_id=partition_id, select_fields=["response_mask"]
+            )
             masks["response_mask"].values()[0] = 0
             put(keys=keys, partition_id=partition_id, fields=masks)
             calls.append(keys)
@@ -130,22 +148,37 @@ def test_the_trainer_checks_every_batch(cluster: None, monkeypatch: pytest.Monke
     assert len(calls) == 1
 
 
-def test_metrics_of_an_update_are_written(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_an_update_are_written(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from gem_verl import GemConfig
 
     path = tmp_path / "metrics.jsonl"
-    config = GemConfig("game:GuessTheNumber-v0-easy", seeds=64, gamma=0.9, metrics=str(path), horizon="4,7@1")
+    config = GemConfig(
+        "game:GuessTheNumber-v0-easy", seeds=64, gamma=0.9, metrics=str(path), horizon="4,7@1"
+    )
     harness = VerlHarness(config)
     harness.train(BY_NAME["ragged turns"])
-    monkeypatch.setattr(type(harness.trainer).__mro__[2], "_compute_metrics", lambda *args, **kwargs: None)
-    harness.trainer._compute_metrics("batch", {**harness.metrics, "actor/pg_loss": 0.25, "actor/grad_norm": 2.0})
+    monkeypatch.setattr(
+        type(harness.trainer).__mro__[2], "_compute_metrics", lambda *args, **kwargs: None
+    )
+    harness.trainer._compute_metrics(
+        "batch", {**harness.metrics, "actor/pg_loss": 0.25, "actor/grad_norm": 2.0}
+    )
     (line,) = map(json.loads, path.read_text().splitlines())
-    seconds, expected = line.pop("seconds"), {"step": 0, "return": 0.5, "turns": 2.5, "failed": 0.0, "episodes": 4, "loss": 0.25}
+    seconds, expected = (
+        line.pop("seconds"),
+        {"step": 0, "return": 0.5, "turns": 2.5, "failed": 0.0, "episodes": 4, "loss": 0.25},
+    )
     assert seconds >= 0 and line == {
         **expected,
         "grad_norm": 2.0,
         "horizon": 4.0,
         "success": None,
-        "tokens": sum(len(turn.action_ids) for episode in BY_NAME["ragged turns"].episodes for turn in episode.turns),
+        "tokens": sum(
+            len(turn.action_ids)
+            for episode in BY_NAME["ragged turns"].episodes
+            for turn in episode.turns
+        ),
         "advantage_abs": pytest.approx(harness.metrics["gem/advantage_abs"]),
     }

@@ -19,7 +19,9 @@ from gem_core.training.sequences import channel_rewards, padding_sequence, token
 from gem_core.types import Episode
 
 BY_NAME = {case.name: case for case in CASES}
-RAGGED, CRASH, MASKED = (BY_NAME[n] for n in ("ragged turns", "a crash after non-zero rewards", "a masked middle turn"))
+RAGGED, CRASH, MASKED = (
+    BY_NAME[n] for n in ("ragged turns", "a crash after non-zero rewards", "a masked middle turn")
+)
 ADAPTER = Adapter(
     name="sound",
     package="gem_sound",
@@ -30,7 +32,13 @@ ADAPTER = Adapter(
     python=">=3.10",
     platforms=("*",),
     install=(),
-    capabilities=Capabilities(several_sequences=True, masked_turns=True, failed_episodes=True, groups=True, critic_values=True),
+    capabilities=Capabilities(
+        several_sequences=True,
+        masked_turns=True,
+        failed_episodes=True,
+        groups=True,
+        critic_values=True,
+    ),
     status="ready",
     summary="a trainer for tests",
 )
@@ -62,11 +70,18 @@ class Sound:
         credit = {id(episode): per_turn for episode, per_turn in zip(case.episodes, numbers)}
         found = []
         for episode in part:
-            views = token_sequences(episode) or [padding_sequence(episode.prompt_ids(0) if episode.turns else (END,), END)]
+            views = token_sequences(episode) or [
+                padding_sequence(episode.prompt_ids(0) if episode.turns else (END,), END)
+            ]
             total = math.nan if episode.failed else episode.total_reward
             found += [
                 TrainedSequence(
-                    v.ids, v.mask, v.broadcast(credit[id(episode)]), v.logprobs, channel_rewards(episode, v, case.gamma), total
+                    v.ids,
+                    v.mask,
+                    v.broadcast(credit[id(episode)]),
+                    v.logprobs,
+                    channel_rewards(episode, v, case.gamma),
+                    total,
                 )
                 for v in views
             ]
@@ -77,7 +92,9 @@ class Flawed(Sound):
     """The same with its rows spoiled."""
 
     def __init__(
-        self, spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]], carries: frozenset[str] = Sound.carries
+        self,
+        spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]],
+        carries: frozenset[str] = Sound.carries,
     ) -> None:
         self.spoil, self.carries = spoil, carries
 
@@ -87,7 +104,9 @@ class Flawed(Sound):
 
 def each(**changes: Any) -> Callable[[list[TrainedSequence]], list[TrainedSequence]]:
     """Changes fields of every row; a function is given the row."""
-    return lambda rows: [replace(r, **{k: v(r) if callable(v) else v for k, v in changes.items()}) for r in rows]
+    return lambda rows: [
+        replace(r, **{k: v(r) if callable(v) else v for k, v in changes.items()}) for r in rows
+    ]
 
 
 def first(**changes: Any) -> Callable[[list[TrainedSequence]], list[TrainedSequence]]:
@@ -115,7 +134,11 @@ def moved(row: TrainedSequence) -> list[float]:
 
 def test_every_golden_case_passes_a_sound_harness() -> None:
     found = {r.case: r for r in run(Sound())}
-    assert {name: r for name, r in found.items() if r.outcome != "ok" and "against the reference" not in name} == {}
+    assert {
+        name: r
+        for name, r in found.items()
+        if r.outcome != "ok" and "against the reference" not in name
+    } == {}
     assert {c.name for c in CASES} < set(found)
     assert [name for name in found if "against the reference" in name] == [
         f"{c.name} against the reference" for c in GRADIENT_CASES
@@ -150,8 +173,12 @@ FLAWS: list[tuple[str, Callable[[list[TrainedSequence]], list[TrainedSequence]],
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "case", "says"), [f[1:] for f in FLAWS], ids=[f[0] for f in FLAWS])
-def test_the_kit_sees_a_flaw(spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]], case: Case, says: str) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "case", "says"), [f[1:] for f in FLAWS], ids=[f[0] for f in FLAWS]
+)
+def test_the_kit_sees_a_flaw(
+    spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]], case: Case, says: str
+) -> None:
     wrong = Flawed(spoil)
     with pytest.raises(AssertionError, match=says):
         check_rows(wrong, case, wrong.train(case))
@@ -159,8 +186,12 @@ def test_the_kit_sees_a_flaw(spoil: Callable[[list[TrainedSequence]], list[Train
     assert result.outcome == "FAILED"
 
 
-@pytest.mark.parametrize("spoil", [each(logprobs=minus_seven), first(total=math.nan), each(rewards=None)])
-def test_the_kit_sees_a_flaw_on_ranks(spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]]) -> None:
+@pytest.mark.parametrize(
+    "spoil", [each(logprobs=minus_seven), first(total=math.nan), each(rewards=None)]
+)
+def test_the_kit_sees_a_flaw_on_ranks(
+    spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]],
+) -> None:
     check_ranks(Sound(), RAGGED)
     with pytest.raises(AssertionError):
         check_ranks(Flawed(spoil), RAGGED)
@@ -172,10 +203,19 @@ def test_the_kit_sees_a_flaw_on_ranks(spoil: Callable[[list[TrainedSequence]], l
         ({"rewards"}, each(logprobs=None, total=None)),
         ({"logprobs", "total"}, each(rewards=None)),
         ({"logprobs", "rewards"}, each(total=None)),
-        ({"logprobs", "total"}, each(logprobs=lambda r: [p * m for p, m in zip(r.logprobs, r.mask)])),
+        (
+            {"logprobs", "total"},
+            each(logprobs=lambda r: [p * m for p, m in zip(r.logprobs, r.mask)]),
+        ),
         ({"logprobs", "total"}, each(total=lambda r: 0.0 if math.isnan(r.total) else r.total)),
     ],
-    ids=["token rewards only", "no token rewards", "no totals", "0.0 on masked turns", "0.0 for failed episodes"],
+    ids=[
+        "token rewards only",
+        "no token rewards",
+        "no totals",
+        "0.0 on masked turns",
+        "0.0 for failed episodes",
+    ],
 )
 def test_what_a_framework_does_not_carry_is_not_asked_for(carries: set[str], spoil: Any) -> None:
     sound = Flawed(spoil, frozenset(carries))
@@ -185,7 +225,11 @@ def test_what_a_framework_does_not_carry_is_not_asked_for(carries: set[str], spo
 
 @pytest.mark.parametrize(
     ("carries", "says"),
-    [(set(), "set `carries`"), ({"logprobs"}, "cannot be seen"), ({"total", "values"}, "known are logprobs, rewards, total")],
+    [
+        (set(), "set `carries`"),
+        ({"logprobs"}, "cannot be seen"),
+        ({"total", "values"}, "known are logprobs, rewards, total"),
+    ],
 )
 def test_a_harness_says_what_it_carries(carries: set[str], says: str) -> None:
     silent = Flawed(list, frozenset(carries))
@@ -211,6 +255,9 @@ def test_the_second_gradient_shows_who_counts_what_is_not_trained() -> None:
     """In the first, the sampled tokens are the trained ones, and no row is a placeholder."""
     for case, more in zip(GRADIENT_CASES, (False, True)):
         views = [view for episode in case.episodes for view in token_sequences(episode)]
-        sampled, trained = sum(t >= 0 for v in views for t in v.turn_of), sum(sum(v.mask) for v in views)
+        sampled, trained = (
+            sum(t >= 0 for v in views for t in v.turn_of),
+            sum(sum(v.mask) for v in views),
+        )
         assert (sampled > 1.2 * trained) is more
         assert any(episode.failed for episode in case.episodes) is more

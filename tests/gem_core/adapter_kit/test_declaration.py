@@ -23,13 +23,23 @@ from gem_core.adapter_kit.versions import in_range
 from gem_core.errors import ConfigError, RegistrationError
 
 NAMES = ("oat", "openrlhf", "rl2", "trl", "verl")
-DECLARED: dict[str, Adapter] = {name: importlib.import_module(f"gem_{name}").ADAPTER for name in NAMES}
+DECLARED: dict[str, Adapter] = {
+    name: importlib.import_module(f"gem_{name}").ADAPTER for name in NAMES
+}
 
 
 def an_adapter(**changes: object) -> Adapter:
     """One whose framework is pluggy, which is always there."""
-    facts = {"name": "test", "distribution": "pluggy", "import_name": "pluggy", "versions": ">=1", "python": ">=3"}
-    return dataclasses.replace(DECLARED["trl"], **{**facts, "platforms": ("*",), "needs": (), "status": "ready", **changes})
+    facts = {
+        "name": "test",
+        "distribution": "pluggy",
+        "import_name": "pluggy",
+        "versions": ">=1",
+        "python": ">=3",
+    }
+    return dataclasses.replace(
+        DECLARED["trl"], **{**facts, "platforms": ("*",), "needs": (), "status": "ready", **changes}
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,7 +63,10 @@ def test_the_extra_installs_what_the_adapter_fits(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_readme_names_the_versions_and_pythons_the_adapter_fits(name: str) -> None:
     adapter = DECLARED[name]
-    assert f"| `{adapter.distribution}{adapter.versions}` | `{adapter.python}` |" in (ROOT / "README.md").read_text()
+    assert (
+        f"| `{adapter.distribution}{adapter.versions}` | `{adapter.python}` |"
+        in (ROOT / "README.md").read_text()
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,7 +85,11 @@ def test_the_constraints_pin_a_version_the_adapter_fits(name: str) -> None:
 def test_the_five_declarations_say_the_same_things_in_the_same_order() -> None:
     def said(name: str) -> list[str]:
         tree = ast.parse((ROOT / "adapters" / f"gem_{name}" / "__init__.py").read_text())
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        calls = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        ]
         declared = [call for call in calls if call.func.id in ("Adapter", "Capabilities")]  # type: ignore[attr-defined]
         return [str(keyword.arg) for call in declared for keyword in call.keywords]
 
@@ -92,7 +109,11 @@ def test_what_is_installed_and_fits_is_ready() -> None:
 
 
 def test_a_framework_that_is_not_there_is_named() -> None:
-    status = probe(an_adapter(distribution="no-such-trainer", import_name="no_such_trainer", versions=">=1.16,<2"))
+    status = probe(
+        an_adapter(
+            distribution="no-such-trainer", import_name="no_such_trainer", versions=">=1.16,<2"
+        )
+    )
     assert status.installed is None
     assert status.missing == ("no-such-trainer>=1.16,<2",)
     assert status.can_be_had
@@ -106,25 +127,40 @@ def test_a_version_outside_the_range_is_named() -> None:
 
 
 def test_a_machine_or_a_python_that_cannot_have_it_is_named() -> None:
-    status = probe(an_adapter(distribution="no-such-trainer", import_name="", python="<3", platforms=("vax-*",)))
+    status = probe(
+        an_adapter(
+            distribution="no-such-trainer", import_name="", python="<3", platforms=("vax-*",)
+        )
+    )
     assert (status.python_fits, status.platform_fits) == (False, False)
     here = f"{sys.platform}-{platform.machine()}"
-    assert status.missing[:2] == (f"Python <3 (this is {platform.python_version()})", f"a machine of vax-* (this is {here})")
+    assert status.missing[:2] == (
+        f"Python <3 (this is {platform.python_version()})",
+        f"a machine of vax-* (this is {here})",
+    )
     assert not status.can_be_had
 
 
 def test_what_a_framework_forgets_to_declare_is_missing_too() -> None:
     status = probe(an_adapter(needs=(("no-such-queue", ">=0.1.10"), ("pluggy", "<0.5"))))
-    assert status.missing == ("no-such-queue>=0.1.10", f"pluggy<0.5 (installed: {importlib.metadata.version('pluggy')})")
+    assert status.missing == (
+        "no-such-queue>=0.1.10",
+        f"pluggy<0.5 (installed: {importlib.metadata.version('pluggy')})",
+    )
 
 
-def test_a_checkout_on_the_path_is_seen_but_its_version_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_on_the_path_is_seen_but_its_version_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "checked_out.py").write_text("raise RuntimeError('probing must not import')")
     (tmp_path / "only_a_folder").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     status = probe(an_adapter(distribution="checked-out", import_name="checked_out"))
     assert status.missing == ("checked-out>=1 (installed: unknown)",)
-    assert probe(an_adapter(distribution="only-a-folder", import_name="only_a_folder")).installed is None
+    assert (
+        probe(an_adapter(distribution="only-a-folder", import_name="only_a_folder")).installed
+        is None
+    )
 
 
 def test_registering_refuses_what_is_no_adapter() -> None:
@@ -141,9 +177,24 @@ def test_registering_refuses_what_is_no_adapter() -> None:
         adapters.remove("test")
 
 
-numbers = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
+numbers = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(
+    lambda parts: ".".join(map(str, parts))
+)
 suffixes = st.sampled_from(
-    ["", "a1", "b2", "rc1", ".post1", ".dev0", "rc1.dev2", ".post2.dev1", "rc1.post1", "-1", "+cpu", ".post1+cu13"]
+    [
+        "",
+        "a1",
+        "b2",
+        "rc1",
+        ".post1",
+        ".dev0",
+        "rc1.dev2",
+        ".post2.dev1",
+        "rc1.post1",
+        "-1",
+        "+cpu",
+        ".post1+cu13",
+    ]
 )
 versions = st.builds(lambda number, suffix: number + suffix, numbers, suffixes)
 clauses = st.builds(
@@ -161,7 +212,9 @@ def test_ranges_mean_what_packaging_says(version: str, wanted: list[str]) -> Non
         expected = SpecifierSet(specifier).contains(Version(version), prereleases=True)
     except InvalidSpecifier:
         with pytest.raises(ConfigError):
-            sum(in_range(version, clause) for clause in wanted)  # all of them: a clause that fails ends in_range early
+            sum(
+                in_range(version, clause) for clause in wanted
+            )  # all of them: a clause that fails ends in_range early
     else:
         assert in_range(version, specifier) == expected
 

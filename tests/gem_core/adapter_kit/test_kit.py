@@ -11,8 +11,22 @@ from typing import Any
 import pytest
 
 import gem_trl
-from gem_core import BatchMismatchError, ConfigError, Episode, HorizonSchedule, MissingDependencyError, StopReason, Turn, hookimpl
-from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage, one_sequence, sequences_or_padding
+from gem_core import (
+    BatchMismatchError,
+    ConfigError,
+    Episode,
+    HorizonSchedule,
+    MissingDependencyError,
+    StopReason,
+    Turn,
+    hookimpl,
+)
+from gem_core.adapter_kit.batch import (
+    check_sequence,
+    mean_abs_advantage,
+    one_sequence,
+    sequences_or_padding,
+)
 from gem_core.adapter_kit.exports import lazy_exports
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.settings import few_samples, long_turns, model_context, reject
@@ -29,9 +43,19 @@ class Config(TrainingConfig):
     adapter = gem_trl.ADAPTER
 
 
-def episode(*rewards: float, stop: StopReason = StopReason.TERMINATED, restarted: tuple[int, ...] = (0,)) -> Episode:
+def episode(
+    *rewards: float, stop: StopReason = StopReason.TERMINATED, restarted: tuple[int, ...] = (0,)
+) -> Episode:
     turns = tuple(
-        Turn((), "a", r, added_ids=(1, 2), action_ids=(3, 4), logprobs=(-1.0, -2.0), restarted=i in restarted)
+        Turn(
+            (),
+            "a",
+            r,
+            added_ids=(1, 2),
+            action_ids=(3, 4),
+            logprobs=(-1.0, -2.0),
+            restarted=i in restarted,
+        )
         for i, r in enumerate(rewards)
     )
     return Episode(GAME, 7, turns, stop, final_info={"success": True})
@@ -61,7 +85,10 @@ def test_shared_rejections_name_the_trainers_setting() -> None:
 def test_the_context_of_a_model_is_that_of_its_text_part() -> None:
     text = SimpleNamespace(max_position_embeddings=2048)
     assert model_context(text) == 2048
-    assert model_context(SimpleNamespace(get_text_config=lambda: text, max_position_embeddings=1)) == 2048
+    assert (
+        model_context(SimpleNamespace(get_text_config=lambda: text, max_position_embeddings=1))
+        == 2048
+    )
     assert model_context(SimpleNamespace()) is None
 
 
@@ -91,7 +118,9 @@ def test_a_rewritten_history_does_not_fit_one_sequence() -> None:
 )
 def test_a_batch_that_changed_is_noticed(ids: list[int], mask: list[int]) -> None:
     check_sequence("sequence 0", [1, 2, 3, 4, 0], [0, 0, 1, 1, 0], [1, 2, 3, 4], [0, 0, 1, 1])
-    with pytest.raises(BatchMismatchError, match="sequence 0 is not what was played.*where 2 were sampled"):
+    with pytest.raises(
+        BatchMismatchError, match="sequence 0 is not what was played.*where 2 were sampled"
+    ):
         check_sequence("sequence 0", ids, mask, [1, 2, 3, 4], [0, 0, 1, 1])
 
 
@@ -120,7 +149,9 @@ def test_a_patch_is_undone_and_checks_the_signature() -> None:
     with pytest.raises(RuntimeError), patched(Framework, "compute", None):
         raise RuntimeError
     assert Framework.compute(None, 0) == "original"
-    with pytest.raises(ConfigError, match=r"Framework.compute takes \(batch step\).*written for \(batch\)"):
+    with pytest.raises(
+        ConfigError, match=r"Framework.compute takes \(batch step\).*written for \(batch\)"
+    ):
         patched(Framework, "compute", None, "batch").__enter__()
     with pytest.raises(ConfigError, match="Framework.missing does not exist"):
         patched(Framework, "missing", None).__enter__()
@@ -176,7 +207,14 @@ def test_the_update_log_has_one_vocabulary_and_sends_the_event(tmp_path: Path) -
 
 
 def test_a_config_survives_plain_data() -> None:
-    config = Config(GAME, seeds=[1, 2], gamma=0.9, horizon=HorizonSchedule((4, 7), 80), wrappers="react", tools=())
+    config = Config(
+        GAME,
+        seeds=[1, 2],
+        gamma=0.9,
+        horizon=HorizonSchedule((4, 7), 80),
+        wrappers="react",
+        tools=(),
+    )
     plain = config.to_dict()
     assert json.loads(json.dumps(plain)) == plain
     again = Config.from_dict(plain)
@@ -184,7 +222,10 @@ def test_a_config_survives_plain_data() -> None:
     assert again.schedule == config.schedule
     assert (again.gamma, again.wrappers) == (0.9, "react")
     assert Config(GAME).to_dict() == {"env_id": GAME}
-    with pytest.raises(ConfigError, match="data.gem has unknown fields: gama, x; did you mean 'gamma' instead of 'gama'"):
+    with pytest.raises(
+        ConfigError,
+        match="data.gem has unknown fields: gama, x; did you mean 'gamma' instead of 'gama'",
+    ):
         Config.from_dict({"env_id": GAME, "gama": 1, "x": 2}, "data.gem")
     with pytest.raises(ConfigError, match="data.gem has no env_id"):
         Config.from_dict({"gamma": 1.0}, "data.gem")

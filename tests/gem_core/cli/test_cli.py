@@ -35,7 +35,10 @@ class Echo(Env):
 
     async def on_reset(self, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:  # type: ignore[override]
         await asyncio.sleep(0)
-        return str(options.get("greeting", "Hello.")), {"system": "Be kind.", "suffix": "What do you say?"}
+        return str(options.get("greeting", "Hello.")), {
+            "system": "Be kind.",
+            "suffix": "What do you say?",
+        }
 
     async def on_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:  # type: ignore[override]
         await asyncio.sleep(0)
@@ -72,11 +75,15 @@ def test_envs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["game:GuessTheNumber-v0-random"]["turns"] is None
 
 
-def test_a_pattern_without_a_match_suggests_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pattern_without_a_match_suggests_what_there_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["envs", "game:GessTheNumber"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("gem-rl: error: no environment is registered as 'game:GessTheNumber'; did you mean ")
+    assert captured.err.startswith(
+        "gem-rl: error: no environment is registered as 'game:GessTheNumber'; did you mean "
+    )
     assert captured.err.count("\n") == 1
 
 
@@ -103,11 +110,17 @@ def test_adapters_say_what_is_missing_and_the_line_that_mends_it(
     assert main(["adapters", "trl"]) == 0
     out = capsys.readouterr().out
     wanted = f"trl{gem_trl.ADAPTER.versions}"
-    assert f"trl: missing {wanted}\n  to install it:\n    pip install '.[trl]' -c constraints/trl.txt\n" in out
+    assert (
+        f"trl: missing {wanted}\n  to install it:\n    pip install '.[trl]' -c constraints/trl.txt\n"
+        in out
+    )
     monkeypatch.setattr(declaration.platform, "python_version", lambda: "3.10.13")
     assert main(["adapters", "trl"]) == 0
     out = capsys.readouterr().out
-    assert f"trl: missing Python >=3.11 (this is 3.10.13); {wanted}\n  to install it, elsewhere:\n    pip install " in out
+    assert (
+        f"trl: missing Python >=3.11 (this is 3.10.13); {wanted}\n  to install it, elsewhere:\n    pip install "
+        in out
+    )
     assert main(["adapters", "tlr"]) == 2
     assert "did you mean 'trl'?" in capsys.readouterr().err
 
@@ -125,7 +138,9 @@ def test_a_person_wins_a_game_and_need_not_type_the_format(
     assert out.endswith("stopped here after 2 turns: total reward 0\n")
 
 
-def test_raw_sends_what_was_typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raw_sends_what_was_typed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     typing(monkeypatch, "1\n")
     assert main(["play", EASY, "--seed", "3", "--raw"]) == 0
     out = capsys.readouterr().out
@@ -136,7 +151,20 @@ def test_raw_sends_what_was_typed(capsys: pytest.CaptureFixture[str], monkeypatc
 def test_random_play_repeats_itself(capsys: pytest.CaptureFixture[str]) -> None:
     outs = []
     for _ in range(2):
-        assert main(["play", EASY, "--seed", "5", "--random", "--wrappers", "react,turn_limit(max_turns=1)"]) == 0
+        assert (
+            main(
+                [
+                    "play",
+                    EASY,
+                    "--seed",
+                    "5",
+                    "--random",
+                    "--wrappers",
+                    "react,turn_limit(max_turns=1)",
+                ]
+            )
+            == 0
+        )
         outs.append(capsys.readouterr().out)
     assert outs[0] == outs[1]
     assert "Action: " in outs[0]
@@ -155,7 +183,9 @@ def test_an_async_environment_is_played_and_closed(
     assert Echo.closed == 1
 
 
-def test_the_end_of_input_leaves_in_peace(echo: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_input_leaves_in_peace(
+    echo: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     typing(monkeypatch, "hi\n")
     assert main(["play", echo]) == 0
     assert capsys.readouterr().out.endswith("\nleft.\n")
@@ -166,7 +196,10 @@ def test_the_end_of_input_leaves_in_peace(echo: str, capsys: pytest.CaptureFixtu
     ("arguments", "said"),
     [
         (["play", "game:GuessTheNumbr-v0-easy"], "did you mean 'game:GuessTheNumber-v0-easy'"),
-        (["play", "Guess"], "did you mean 'game:GuessTheNumber-v0' or 'game:GuessTheNumber-v0-easy'"),
+        (
+            ["play", "Guess"],
+            "did you mean 'game:GuessTheNumber-v0' or 'game:GuessTheNumber-v0-easy'",
+        ),
         (["play", EASY, "--wrappers", "boxd"], "did you mean 'boxed'"),
         (["play", EASY, "--wrappers", "turn_limit(3)"], "write it as name(key=value"),
         (["play", EASY, "--wrappers", "turn_limit"], "needs 'max_turns'"),
@@ -178,7 +211,9 @@ def test_the_end_of_input_leaves_in_peace(echo: str, capsys: pytest.CaptureFixtu
         (["play", "test:Echo-v0", "--random"], "has no sample_action()"),
     ],
 )
-def test_an_error_is_one_line(arguments: list[str], said: str, echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line(
+    arguments: list[str], said: str, echo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert err.startswith("gem-rl: error: ")
@@ -188,7 +223,12 @@ def test_an_error_is_one_line(arguments: list[str], said: str, echo: str, capsys
 
 def test_ctrl_c_leaves_with_130_and_without_a_traceback() -> None:
     play = subprocess.Popen(
-        [*GEM, "play", EASY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV, text=True
+        [*GEM, "play", EASY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENV,
+        text=True,
     )
     assert play.stdout is not None
     while "boxed" not in (line := play.stdout.readline()):
@@ -203,7 +243,9 @@ def test_ctrl_c_leaves_with_130_and_without_a_traceback() -> None:
 def test_a_closed_pipe_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([*GEM, "envs"], stdout=writing, stderr=subprocess.PIPE, env=ENV, text=True, timeout=60)
+    done = subprocess.run(
+        [*GEM, "envs"], stdout=writing, stderr=subprocess.PIPE, env=ENV, text=True, timeout=60
+    )
     os.close(writing)
     assert done.returncode == 141
     assert done.stderr == ""
@@ -233,8 +275,15 @@ def _read(descriptor: int) -> bytes:
 
 def test_a_table_wraps_the_widest_column_first() -> None:
     rows = [("a", "one two three four", "x")]
-    assert table(("N", "WORDS", "Z"), rows, 16).splitlines() == ["N  WORDS       Z", "a  one two     x", "   three four"]
-    assert table(("N", "WORDS", "Z"), rows).splitlines() == ["N  WORDS               Z", "a  one two three four  x"]
+    assert table(("N", "WORDS", "Z"), rows, 16).splitlines() == [
+        "N  WORDS       Z",
+        "a  one two     x",
+        "   three four",
+    ]
+    assert table(("N", "WORDS", "Z"), rows).splitlines() == [
+        "N  WORDS               Z",
+        "a  one two three four  x",
+    ]
 
 
 def test_python_m_gem_core_is_the_same_command() -> None:

@@ -14,7 +14,13 @@ import pytest
 from scripted_env import AsyncEnv, ScriptedEnv, Shout
 
 from gem_core import Env, Wrapper, list_envs, make
-from gem_core.errors import ActionTypeError, ConfigError, ContractError, OptionError, ResetNeededError
+from gem_core.errors import (
+    ActionTypeError,
+    ConfigError,
+    ContractError,
+    OptionError,
+    ResetNeededError,
+)
 
 KINDS: dict[str, Callable[..., Env]] = {
     "sync": ScriptedEnv,
@@ -77,7 +83,9 @@ def test_a_step_after_the_end_is_refused_and_changes_nothing(kind: Callable[...,
 
 
 @pytest.mark.parametrize("action", [5, None, b"x", ["x"], {"action": "x"}])
-def test_an_action_that_is_no_string_is_refused_and_changes_nothing(kind: Callable[..., Env], action: Any) -> None:
+def test_an_action_that_is_no_string_is_refused_and_changes_nothing(
+    kind: Callable[..., Env], action: Any
+) -> None:
     log: list[str] = []
     env = kind(log=log)
     result_of(env.reset(seed=1))
@@ -100,7 +108,9 @@ def test_an_action_that_is_no_string_is_refused_and_changes_nothing(kind: Callab
     ],
     ids=str,
 )
-def test_a_reset_that_means_nothing_is_refused_and_changes_nothing(kind: Callable[..., Env], arguments: Any, said: str) -> None:
+def test_a_reset_that_means_nothing_is_refused_and_changes_nothing(
+    kind: Callable[..., Env], arguments: Any, said: str
+) -> None:
     env = kind()
     result_of(env.reset(seed=4, options={"start": "S"}))
     result_of(env.step("x"))
@@ -232,8 +242,13 @@ def test_an_environment_without_arguments_refuses_them() -> None:
 
 @pytest.mark.parametrize("base", [Env, ScriptedEnv, Wrapper])
 @pytest.mark.parametrize("name", ["reset", "step", "close"])
-def test_a_class_that_overrides_reset_step_or_close_is_refused_where_it_is_written(base: type[Env], name: str) -> None:
-    with pytest.raises(ContractError, match=rf"Mine overrides {name}\(\); define on_{name}\(\) instead.*FromGymnasium\(env\)"):
+def test_a_class_that_overrides_reset_step_or_close_is_refused_where_it_is_written(
+    base: type[Env], name: str
+) -> None:
+    with pytest.raises(
+        ContractError,
+        match=rf"Mine overrides {name}\(\); define on_{name}\(\) instead.*FromGymnasium\(env\)",
+    ):
         type("Mine", (base,), {name: lambda self, *args, **kwargs: None})
     type("Mine", (base,), {f"on_{name}": lambda self, *args: None})
 
@@ -349,7 +364,9 @@ def test_a_wrappers_options_are_its_own_and_the_inner_ones() -> None:
 
         def on_reset(self, options: Any) -> Any:
             loud = options.get("loud")
-            observation, info = yield self.env.reset(seed=self.seed, options={k: v for k, v in options.items() if k != "loud"})
+            observation, info = yield self.env.reset(
+                seed=self.seed, options={k: v for k, v in options.items() if k != "loud"}
+            )
             return observation.upper() if loud else observation, info
 
     env = WithOption(ScriptedEnv())

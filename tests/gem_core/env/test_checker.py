@@ -40,11 +40,15 @@ def elsewhere() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_every_registered_environment_keeps_the_contract(id: str, elsewhere: list[dict[str, Any]]) -> None:
+def test_every_registered_environment_keeps_the_contract(
+    id: str, elsewhere: list[dict[str, Any]]
+) -> None:
     try:
         registry.make(id).close()
     except MissingDependencyError:
-        with pytest.raises(MissingDependencyError, match="pip install"):  # what cannot be made here says how it can be
+        with pytest.raises(
+            MissingDependencyError, match="pip install"
+        ):  # what cannot be made here says how it can be
             check_env(id)
         return
     check_env(id, processes=False)
@@ -175,7 +179,11 @@ Tolerant.step = tolerant_step  # type: ignore[method-assign]  # a class body tha
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_each_thing_that_can_be_wrong_is_found(env: type[Env], check: str, said: str) -> None:
-    found = [p.message for p in find_problems(env(), processes=check == "other_processes") if p.check == check]
+    found = [
+        p.message
+        for p in find_problems(env(), processes=check == "other_processes")
+        if p.check == check
+    ]
     assert any(said in sentence for sentence in found), found
     assert all(sentence[-1] in ".)" for sentence in found)
     with pytest.raises(CheckError, match=r"problem\(s\)"):
@@ -192,7 +200,9 @@ def test_every_check_is_proven_to_find_something() -> None:
 def test_a_turn_limit_that_is_not_kept_is_found() -> None:
     register("test_checker:Long-v0", "misbehaving:Counter", kwargs={"length": 30}, turns=5)
     try:
-        assert any("turns=5" in p.message for p in find_problems("test_checker:Long-v0", processes=False))
+        assert any(
+            "turns=5" in p.message for p in find_problems("test_checker:Long-v0", processes=False)
+        )
     finally:
         registry.environments.remove("test_checker:Long-v0")
 
@@ -248,7 +258,9 @@ def test_an_environment_without_random_actions_is_played_in_its_format(form: str
         assert problem.check == "order_of_calls"
         assert "turns=5, but an episode of nothing but" in problem.message
         assert "it has no sample_action()" in problem.message
-        assert "return terminated or truncated by then, or register another number." in problem.message
+        assert (
+            "return terminated or truncated by then, or register another number." in problem.message
+        )
     with registered(WithoutSample, wrappers=[form], turns=5) as id:
         check_env(id, processes=False)
 
@@ -257,7 +269,10 @@ def test_an_episode_without_end_is_found_where_no_turns_are_registered() -> None
     with registered(Endless) as id:
         (problem,) = find_problems(id, processes=False)
     assert "went on after 2000 turns" in problem.message
-    assert "return terminated or truncated at some turn, or put turn_limit around it." in problem.message
+    assert (
+        "return terminated or truncated at some turn, or put turn_limit around it."
+        in problem.message
+    )
     assert [p.check for p in find_problems(Endless(), processes=False)] == ["order_of_calls"]
     with registered(Endless, offline=False) as id:  # a server's, for one
         check_env(id, processes=False)
@@ -292,11 +307,21 @@ def test_what_cannot_be_made_is_said_once(entry_point: str, wrapper: str, said: 
     [
         (ForgotInfo, [], "returned 'no info'; it must return (str, dict) (ForgotInfo.on_reset)."),
         (TextReward, [], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
-        (TextReward, ["boxed"], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
-        (TextReward, [Wrapper], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
+        (
+            TextReward,
+            ["boxed"],
+            "returned the reward '-0.05'; it must be a number (TextReward.on_step).",
+        ),
+        (
+            TextReward,
+            [Wrapper],
+            "returned the reward '-0.05'; it must be a number (TextReward.on_step).",
+        ),
     ],
 )
-def test_what_every_check_meets_is_said_once_with_the_method_to_mend(env: type[Env], wrappers: list[Any], said: str) -> None:
+def test_what_every_check_meets_is_said_once_with_the_method_to_mend(
+    env: type[Env], wrappers: list[Any], said: str
+) -> None:
     with registered(env, wrappers=wrappers) as id:
         (problem,) = find_problems(id)
     assert problem.message.endswith(said)
@@ -307,7 +332,9 @@ def test_what_every_check_meets_is_said_once_with_the_method_to_mend(env: type[E
 def test_a_reward_that_only_odd_texts_meet_names_one_but_does_not_blame_it() -> None:
     (problem,) = find_problems(OddReward(), processes=False)
     assert problem.message.startswith("step(''), and ")
-    assert problem.message.endswith("returned the reward 'nothing'; it must be a number (OddReward.on_step).")
+    assert problem.message.endswith(
+        "returned the reward 'nothing'; it must be a number (OddReward.on_step)."
+    )
 
 
 def test_the_cause_of_chance_comes_before_its_effects() -> None:
@@ -321,7 +348,9 @@ def test_the_cause_of_chance_comes_before_its_effects() -> None:
 def test_the_environment_that_the_docs_show_keeps_the_contract_and_can_be_solved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown, registering = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "write_an_environment.md").read_text(), re.DOTALL)
+    shown, registering = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "write_an_environment.md").read_text(), re.DOTALL
+    )
     (tmp_path / "shown_lock.py").write_text(shown)
     monkeypatch.syspath_prepend(tmp_path)
     lock = importlib.import_module("shown_lock").Lock
@@ -339,7 +368,9 @@ def test_the_environment_that_the_docs_show_keeps_the_contract_and_can_be_solved
 
 
 def test_the_docs_name_every_check() -> None:
-    told = re.findall(r"^\| (`[^|]*`) \|", (ROOT / "docs" / "write_an_environment.md").read_text(), re.MULTILINE)
+    told = re.findall(
+        r"^\| (`[^|]*`) \|", (ROOT / "docs" / "write_an_environment.md").read_text(), re.MULTILINE
+    )
     named = {name for row in told for name in re.findall(r"`(\w+)`", row)}
     assert {check.__name__.removeprefix("check_") for check in CHECKS} <= named
     assert {"execution", "deterministic", "option_names", "action_example"} <= named
@@ -365,17 +396,27 @@ def test_wrappers_and_wrong_arguments() -> None:
 
 
 def test_the_command_prints_sentences_and_says_so_in_its_exit_code() -> None:
-    done = subprocess.run([sys.executable, "-m", "gem_core", "check", "GuessTheNumber-v0-easy"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "gem_core", "check", "GuessTheNumber-v0-easy"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert "ok        game:GuessTheNumber-v0-easy" in done.stdout
     assert "1 of 1 keep the contract" in done.stdout
-    done = subprocess.run([sys.executable, "-m", "gem_core", "check", "Nonsuch", "--here"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "gem_core", "check", "Nonsuch", "--here"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2
     assert "no environment is registered" in done.stderr
 
 
 def unmakeable() -> Env:
-    raise MissingDependencyError("the environment 'test:Absent-v0'", "absent", "No module named 'absent'")
+    raise MissingDependencyError(
+        "the environment 'test:Absent-v0'", "absent", "No module named 'absent'"
+    )
 
 
 @pytest.fixture
@@ -387,7 +428,9 @@ def absent() -> Iterator[str]:
     registry.environments.remove("test:Present-v0")
 
 
-def test_the_command_fails_where_nothing_could_be_checked(absent: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_fails_where_nothing_could_be_checked(
+    absent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", absent, "--here"]) == 1
     told = capsys.readouterr()
     assert f"left out  {absent}: " in told.out
@@ -396,7 +439,9 @@ def test_the_command_fails_where_nothing_could_be_checked(absent: str, capsys: p
     assert "nothing was checked: 1 left out, for packages that are not there" in told.err
 
 
-def test_the_command_lists_what_was_left_out_as_json(absent: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_what_was_left_out_as_json(
+    absent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", absent, "--here", "--json"]) == 1
     told = capsys.readouterr()
     found = json.loads(told.out)

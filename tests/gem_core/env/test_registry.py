@@ -12,7 +12,13 @@ from scripted_env import ScriptedEnv, Shout
 from gem_core import Env, list_envs, make, register, register_wrapper, spec
 from gem_core.env.registry import canonical_wrappers, environments
 from gem_core.env.wrapper_stack import parse_wrappers, wrappers
-from gem_core.errors import ConfigError, GemError, MissingDependencyError, RegistrationError, UnknownNameError
+from gem_core.errors import (
+    ConfigError,
+    GemError,
+    MissingDependencyError,
+    RegistrationError,
+    UnknownNameError,
+)
 from gem_core.wrappers.formats import Boxed, React
 from gem_core.wrappers.history import Concat, ConcatChat
 from gem_core.wrappers.limits import TurnLimit
@@ -45,7 +51,13 @@ def stack(env: Env) -> list[type[Env]]:
 
 
 def test_what_is_registered_can_be_made_by_its_id() -> None:
-    register("test:Counting-v0-short", ScriptedEnv, kwargs={"execution": "inline"}, wrappers=["statistics"], summary="counts")
+    register(
+        "test:Counting-v0-short",
+        ScriptedEnv,
+        kwargs={"execution": "inline"},
+        wrappers=["statistics"],
+        summary="counts",
+    )
     env = make("test:Counting-v0-short")
     assert env.reset(seed=1) == ("T", {})
     assert (env.spec.id, env.spec.summary, env.unwrapped.spec.kwargs) == (
@@ -56,19 +68,26 @@ def test_what_is_registered_can_be_made_by_its_id() -> None:
     assert "test:Counting-v0-short" in list_envs()
 
 
-@pytest.mark.parametrize("id", ["GuessTheNumber", "game:", "Game:X-v0", "game:a b", "game:X+Y", "2*game:X", "", None, 5])
+@pytest.mark.parametrize(
+    "id", ["GuessTheNumber", "game:", "Game:X-v0", "game:a b", "game:X+Y", "2*game:X", "", None, 5]
+)
 def test_a_malformed_id_cannot_be_registered(id: Any) -> None:
     with pytest.raises(RegistrationError, match="namespace:Name"):
         register(id, ScriptedEnv)
 
 
-@pytest.mark.parametrize("id", ["test:X", "test:X-v0", "test:letter_counting", "test:GSM8K", "a_1:B2-v12-easy.hard"])
+@pytest.mark.parametrize(
+    "id", ["test:X", "test:X-v0", "test:letter_counting", "test:GSM8K", "a_1:B2-v12-easy.hard"]
+)
 def test_well_formed_ids_can_be_registered(id: str) -> None:
     assert register(id, ScriptedEnv).id == id
 
 
 def test_an_id_that_is_taken_names_its_owner() -> None:
-    with pytest.raises(RegistrationError, match=r"registered already, by the plugin 'gem_envs'; your own code wants it too"):
+    with pytest.raises(
+        RegistrationError,
+        match=r"registered already, by the plugin 'gem_envs'; your own code wants it too",
+    ):
         register(EASY, ScriptedEnv)
     register("test:Mine-v0", ScriptedEnv)
     register("test:Mine-v0", "scripted_env:AsyncEnv", replace=True)
@@ -77,7 +96,11 @@ def test_an_id_that_is_taken_names_its_owner() -> None:
 
 @pytest.mark.parametrize(
     ("id", "meant"),
-    [("game:GuesTheNumber-v0", "game:GuessTheNumber-v0"), ("game:GuessTheNumber-v0-esy", EASY), ("GuessTheNumber-v0-easy", EASY)],
+    [
+        ("game:GuesTheNumber-v0", "game:GuessTheNumber-v0"),
+        ("game:GuessTheNumber-v0-esy", EASY),
+        ("GuessTheNumber-v0-easy", EASY),
+    ],
 )
 def test_an_unknown_id_suggests_the_nearest(id: str, meant: str) -> None:
     with pytest.raises(UnknownNameError, match=f"did you mean .*'{meant}'.*gem-rl envs") as unknown:
@@ -86,8 +109,16 @@ def test_an_unknown_id_suggests_the_nearest(id: str, meant: str) -> None:
 
 
 def test_a_part_of_a_name_comes_first_and_then_what_is_spelt_like_it_in_its_namespace() -> None:
-    known = ("game:Guess-v0", "game:Guess-v0-easy", "code:Guest-v0", "game:Guild-v0", "text:MyGuess-v0")
-    assert "mean 'game:Guess-v0' or 'game:Guess-v0-easy' or 'text:MyGuess-v0'?" in str(UnknownNameError("kind", "guess", known))
+    known = (
+        "game:Guess-v0",
+        "game:Guess-v0-easy",
+        "code:Guest-v0",
+        "game:Guild-v0",
+        "text:MyGuess-v0",
+    )
+    assert "mean 'game:Guess-v0' or 'game:Guess-v0-easy' or 'text:MyGuess-v0'?" in str(
+        UnknownNameError("kind", "guess", known)
+    )
     said = str(UnknownNameError("kind", "game:Guesst-v0", known))
     assert "'game:Guess-v0'" in said
     assert "code:" not in said
@@ -109,7 +140,10 @@ def test_ids_are_listed_by_pattern() -> None:
 
 def test_arguments_of_the_caller_win_and_unknown_ones_are_refused() -> None:
     assert make(EASY, max_number=20).max_number == 20
-    with pytest.raises(ConfigError, match=r"does not take 'max_nmber'; it takes: min_number, max_number, max_turns, randomize"):
+    with pytest.raises(
+        ConfigError,
+        match=r"does not take 'max_nmber'; it takes: min_number, max_number, max_turns, randomize",
+    ):
         make(EASY, max_nmber=20)
 
     class Bare(Env):
@@ -132,7 +166,9 @@ def test_arguments_of_the_caller_win_and_unknown_ones_are_refused() -> None:
         ("scripted_env:__doc__", "not something to call"),
     ],
 )
-def test_an_entry_point_that_leads_nowhere_is_named_when_it_is_made(entry_point: str, said: str) -> None:
+def test_an_entry_point_that_leads_nowhere_is_named_when_it_is_made(
+    entry_point: str, said: str
+) -> None:
     register("test:Nowhere-v0", entry_point)
     with pytest.raises(RegistrationError, match=said):
         make("test:Nowhere-v0")
@@ -142,7 +178,9 @@ def test_a_missing_package_names_the_extra(tmp_path: Any, monkeypatch: pytest.Mo
     (tmp_path / "needs_more.py").write_text("import package_nobody_has\nclass X: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     register("test:More-v0", "needs_more:X", extra="search")
-    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[search\]'.*package_nobody_has") as missing:
+    with pytest.raises(
+        MissingDependencyError, match=r"pip install '\.\[search\]'.*package_nobody_has"
+    ) as missing:
         make("test:More-v0")
     assert isinstance(missing.value, ImportError)
 
@@ -179,10 +217,14 @@ def test_wrappers_are_given_in_many_forms_and_mean_the_same(given: Any) -> None:
     env = make(EASY, wrappers=given)
     assert stack(env) == [GuessTheNumber, Boxed, TurnLimit, ConcatChat]
     assert (env.window, env.env.max_turns) == (2, 3)
-    assert canonical_wrappers(EASY, given) == canonical_wrappers(EASY, "turn_limit(max_turns=3),concat_chat(window=2)")
+    assert canonical_wrappers(EASY, given) == canonical_wrappers(
+        EASY, "turn_limit(max_turns=3),concat_chat(window=2)"
+    )
 
 
-@pytest.mark.parametrize("given", [["concat"], "concat", [{"concat": None}], [("concat", None)], (Concat,)], ids=str)
+@pytest.mark.parametrize(
+    "given", [["concat"], "concat", [{"concat": None}], [("concat", None)], (Concat,)], ids=str
+)
 def test_a_wrapper_without_arguments(given: Any) -> None:
     assert stack(make(EASY, wrappers=given)) == [GuessTheNumber, Boxed, Concat]
 
@@ -201,7 +243,16 @@ def test_a_line_of_wrappers_is_split_where_it_should_be(text: str, wanted: Any) 
 
 
 @pytest.mark.parametrize(
-    "bad", ["turn_limit(3)", "turn_limit(max_turns=", "turn_limit(max_turns=open('x'))", "a(**b)", [5], [None], [{}]]
+    "bad",
+    [
+        "turn_limit(3)",
+        "turn_limit(max_turns=",
+        "turn_limit(max_turns=open('x'))",
+        "a(**b)",
+        [5],
+        [None],
+        [{}],
+    ],
 )
 def test_wrappers_that_cannot_be_read_are_refused(bad: Any) -> None:
     with pytest.raises(ConfigError, match=r"cannot read|is no wrapper"):
@@ -211,11 +262,16 @@ def test_wrappers_that_cannot_be_read_are_refused(bad: Any) -> None:
 def test_a_name_like_no_other_is_answered_with_all_of_them_where_they_are_few() -> None:
     error = UnknownNameError("kind", "zzz", ("beta", "alpha"))
     assert str(error) == "no kind is registered as 'zzz'; there are: alpha, beta."
-    assert str(UnknownNameError("kind", "zzz", map(str, range(100)))) == "no kind is registered as 'zzz'."
+    assert (
+        str(UnknownNameError("kind", "zzz", map(str, range(100))))
+        == "no kind is registered as 'zzz'."
+    )
 
 
 def test_a_wrapper_that_does_not_fit_is_named() -> None:
-    with pytest.raises(UnknownNameError, match="no wrapper is registered as 'conct'; did you mean 'concat'"):
+    with pytest.raises(
+        UnknownNameError, match="no wrapper is registered as 'conct'; did you mean 'concat'"
+    ):
         make(EASY, wrappers=["conct"])
     with pytest.raises(ConfigError, match="wrapper 'turn_limit' needs 'max_turns'"):
         make(EASY, wrappers=["turn_limit"])
@@ -229,7 +285,9 @@ def test_a_format_replaces_the_environments_own() -> None:
     assert stack(make(EASY)) == [GuessTheNumber, Boxed]
     assert stack(make(EASY, wrappers=["react"])) == [GuessTheNumber, React]
     assert stack(make(EASY, wrappers=["concat", "react"])) == [GuessTheNumber, Concat, React]
-    with pytest.raises(ConfigError, match=r"\['react', 'boxed'\] are all action formats; an environment takes one"):
+    with pytest.raises(
+        ConfigError, match=r"\['react', 'boxed'\] are all action formats; an environment takes one"
+    ):
         make(EASY, wrappers=["react", "boxed"])
 
 
@@ -282,7 +340,15 @@ def test_what_is_known_of_a_mixture() -> None:
 
 
 @pytest.mark.parametrize(
-    "id", [f"0*{EASY} + {HARD}", f"-1*{EASY}+{HARD}", f"{EASY} +", f"x*{EASY}", f"1.2.3*{EASY}", f"{EASY} + 2*"]
+    "id",
+    [
+        f"0*{EASY} + {HARD}",
+        f"-1*{EASY}+{HARD}",
+        f"{EASY} +",
+        f"x*{EASY}",
+        f"1.2.3*{EASY}",
+        f"{EASY} + 2*",
+    ],
 )
 def test_a_mixture_that_means_nothing_is_refused(id: str) -> None:
     with pytest.raises(ConfigError, match="weight"):

@@ -45,9 +45,15 @@ def test_the_example_plugin_adds_all_it_says(with_plugin: Installation) -> None:
 
 
 def test_the_example_plugin_passes_its_own_tests(with_plugin: Installation, tmp_path: Path) -> None:
-    tests = tmp_path / "test_plugin.py"  # away from the sources, so that the installed package is what is tested
-    tests.write_text((ROOT / "examples" / "plugin_project" / "tests" / "test_plugin.py").read_text())
-    assert "6 passed" in run(with_plugin.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, cwd=tmp_path)
+    tests = (
+        tmp_path / "test_plugin.py"
+    )  # away from the sources, so that the installed package is what is tested
+    tests.write_text(
+        (ROOT / "examples" / "plugin_project" / "tests" / "test_plugin.py").read_text()
+    )
+    assert "6 passed" in run(
+        with_plugin.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, cwd=tmp_path
+    )
 
 
 def test_the_commands_know_the_plugin(with_plugin: Installation) -> None:
@@ -61,7 +67,15 @@ def test_the_commands_know_the_plugin(with_plugin: Installation) -> None:
     }
     assert "example:Anagram-v0-long" in with_plugin.command("envs", "example:*").stdout
     assert "turn_cost" in with_plugin.command("wrappers").stdout
-    played = with_plugin.command("play", "example:Anagram-v0", "--random", "--seed", "2", "--wrappers", "turn_cost(cost=0.25)")
+    played = with_plugin.command(
+        "play",
+        "example:Anagram-v0",
+        "--random",
+        "--seed",
+        "2",
+        "--wrappers",
+        "turn_cost(cost=0.25)",
+    )
     assert played.returncode == 0, played.stderr
     assert "total reward" in played.stdout
 
@@ -82,15 +96,26 @@ def test_two_variables_choose_among_the_installed_plugins(
     done = with_plugin.command("plugins", "--json", **variables)
     plugins = json.loads(done.stdout)
     assert {p["name"] for p in plugins if p["loaded"] and p["origin"] != "built in"} == loaded
-    assert {p["name"] for p in plugins if not p["loaded"]} == {"example", "oat", "openrlhf", "rl2", "trl", "verl"} - loaded
-    assert ("example:Anagram-v0" in with_plugin.command("envs", **variables).stdout) == ("example" in loaded)
+    assert {p["name"] for p in plugins if not p["loaded"]} == {
+        "example",
+        "oat",
+        "openrlhf",
+        "rl2",
+        "trl",
+        "verl",
+    } - loaded
+    assert ("example:Anagram-v0" in with_plugin.command("envs", **variables).stdout) == (
+        "example" in loaded
+    )
 
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """`gem-rl` with an installed plugin `broken` whose module is the given text."""
 
-    def with_module(text: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def with_module(
+        text: str, *arguments: str, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         (tmp_path / "broken_plugin.py").write_text(text)
         info = tmp_path / "broken_plugin-3.1.dist-info"
         info.mkdir(exist_ok=True)
@@ -98,12 +123,20 @@ def broken(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         (info / "entry_points.txt").write_text("[gem]\nbroken = broken_plugin\n")
         paths = os.pathsep.join([str(tmp_path), *SOURCES])
         command = [sys.executable, "-m", "gem_core", *(arguments or ("envs",))]
-        return subprocess.run(command, env=clean_env(PYTHONPATH=paths, **variables), capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            command,
+            env=clean_env(PYTHONPATH=paths, **variables),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
 
     return with_module
 
 
-def test_a_plugin_that_fails_to_import_is_named_with_the_way_to_leave_it_out(broken: Callable[..., Any]) -> None:
+def test_a_plugin_that_fails_to_import_is_named_with_the_way_to_leave_it_out(
+    broken: Callable[..., Any],
+) -> None:
     done = broken("import no_such_module")
     assert done.returncode == 2
     assert done.stderr == (
@@ -133,7 +166,9 @@ def test_a_plugin_that_takes_a_name_that_is_taken_is_named(broken: Callable[...,
 
 
 def test_a_misspelt_hook_of_an_installed_plugin_is_refused(broken: Callable[..., Any]) -> None:
-    done = broken("from gem_core import hookimpl\n@hookimpl\ndef register_environment(register): ...\n")
+    done = broken(
+        "from gem_core import hookimpl\n@hookimpl\ndef register_environment(register): ...\n"
+    )
     assert done.returncode == 2
     assert "the plugin 'broken'" in done.stderr
     assert "register_environment" in done.stderr
@@ -166,7 +201,9 @@ def test_a_plugin_adds_a_command(broken: Callable[..., Any], tmp_path: Path) -> 
 
 
 def test_a_command_that_is_taken_names_both_plugins(broken: Callable[..., Any]) -> None:
-    done = broken("from gem_core import hookimpl\n@hookimpl\ndef register_commands(register): register('eval', 'mine')\n")
+    done = broken(
+        "from gem_core import hookimpl\n@hookimpl\ndef register_commands(register): register('eval', 'mine')\n"
+    )
     assert done.returncode == 2
     assert "'eval' is registered already, by the plugin 'gem_eval'" in done.stderr
 
@@ -184,7 +221,11 @@ def test_a_plugin_registered_by_hand_registers_and_listens(by_hand: str) -> None
     class Plugin:
         @hookimpl
         def register_environments(self, register: Callable[..., Any]) -> None:
-            register("test:ByHand-v0", "gem_envs.games.guess_the_number:GuessTheNumber", wrappers=["boxed"])
+            register(
+                "test:ByHand-v0",
+                "gem_envs.games.guess_the_number:GuessTheNumber",
+                wrappers=["boxed"],
+            )
 
         @hookimpl
         def episode_start(self, task: gem_core.Task, seed: int) -> None:
@@ -204,7 +245,10 @@ def test_a_plugin_registered_by_hand_registers_and_listens(by_hand: str) -> None
 
     register_plugin(Plugin(), by_hand)
     assert {p.origin for p in installed_plugins() if p.name == by_hand} == {"registered by hand"}
-    gem_core.run_batch(gem_core.tasks_for("test:ByHand-v0", [7]), gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{0}"))
+    gem_core.run_batch(
+        gem_core.tasks_for("test:ByHand-v0", [7]),
+        gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{0}"),
+    )
     assert heard == [
         ("start", "test:ByHand-v0", 7),
         *(("turn", number, "\\boxed{0}") for number in range(4)),
@@ -215,7 +259,9 @@ def test_a_plugin_registered_by_hand_registers_and_listens(by_hand: str) -> None
 
 def test_a_misspelt_hook_registered_by_hand_is_refused_and_leaves_nothing_behind() -> None:
     plugin = SimpleNamespace(__name__="misspelt", episode_ended=hookimpl(lambda episode: None))
-    with pytest.raises(PluginError, match=r"'misspelt' implements a hook that does not exist.*episode_ended"):
+    with pytest.raises(
+        PluginError, match=r"'misspelt' implements a hook that does not exist.*episode_ended"
+    ):
         register_plugin(plugin)
     assert "misspelt" not in {p.name for p in installed_plugins()}
     gem_core.run_episode("game:GuessTheNumber-v0-easy", gem_core.RandomPlayer(), seed=1)

@@ -13,7 +13,9 @@ from gem_core.policies.models import load_model, model_path
 from gem_core.policies.tiny import tiny_model_path
 
 
-def test_a_name_becomes_what_from_pretrained_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_becomes_what_from_pretrained_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     smollm2 = tmp_path / "cache" / "gem" / "SmolLM2-135M-Instruct"
@@ -34,9 +36,13 @@ def test_a_folder_is_loaded_in_float32_ready_to_sample_from(tmp_path: Path) -> N
     assert tokenizer.padding_side == "left"
 
 
-def test_a_model_that_does_not_exist_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_exist_is_a_config_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match="the model 'no/such' cannot be loaded; name a folder with a config.json"):
+    with pytest.raises(
+        ConfigError, match="the model 'no/such' cannot be loaded; name a folder with a config.json"
+    ):
         load_model("no/such")
     with pytest.raises(ConfigError, match="cannot be loaded"):
         load_model(str(tmp_path))

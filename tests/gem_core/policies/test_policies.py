@@ -62,7 +62,9 @@ class Engine:
         return [len(prompts) for prompts in self.calls]
 
 
-async def ask(policy: BatchPolicy, *prompts: int, live: int | None = None, sampling: Sampling | None = None) -> list[Any]:
+async def ask(
+    policy: BatchPolicy, *prompts: int, live: int | None = None, sampling: Sampling | None = None
+) -> list[Any]:
     policy.set_live(live if live is not None else len(prompts))
     waiting = [policy.generate([p], sampling or Sampling()) for p in prompts]
     return await asyncio.gather(*waiting, return_exceptions=True)
@@ -78,7 +80,9 @@ def test_requests_of_one_moment_go_into_one_batch(where: Literal["thread", "inli
 
 
 @WHERE
-def test_a_batch_starts_as_soon_as_all_live_episodes_wait(where: Literal["thread", "inline"]) -> None:
+def test_a_batch_starts_as_soon_as_all_live_episodes_wait(
+    where: Literal["thread", "inline"],
+) -> None:
     engine = Engine()
     began = time.monotonic()
     asyncio.run(ask(BatchPolicy(engine, where=where, max_wait=30), 1, 2))
@@ -87,7 +91,9 @@ def test_a_batch_starts_as_soon_as_all_live_episodes_wait(where: Literal["thread
 
 
 @WHERE
-def test_a_batch_does_not_wait_for_ever_for_an_episode_that_is_busy(where: Literal["thread", "inline"]) -> None:
+def test_a_batch_does_not_wait_for_ever_for_an_episode_that_is_busy(
+    where: Literal["thread", "inline"],
+) -> None:
     engine = Engine()
     asyncio.run(ask(BatchPolicy(engine, where=where, max_wait=0.02), 1, 2, live=3))
     assert engine.sizes == [2]
@@ -112,7 +118,9 @@ def test_an_episode_that_ends_lets_the_others_go(where: Literal["thread", "inlin
 @WHERE
 def test_a_batch_is_no_larger_than_allowed(where: Literal["thread", "inline"]) -> None:
     engine = Engine()
-    found = asyncio.run(ask(BatchPolicy(engine, where=where, max_batch=3, max_wait=0.01), *range(8)))
+    found = asyncio.run(
+        ask(BatchPolicy(engine, where=where, max_batch=3, max_wait=0.01), *range(8))
+    )
     assert [g.ids[0] for g in found] == list(range(8))
     assert max(engine.sizes) == 3
     assert sum(engine.sizes) == 8
@@ -129,7 +137,9 @@ def test_a_batch_size_that_means_nothing_is_refused(size: Any) -> None:
 
 @WHERE
 @pytest.mark.parametrize("error", [ValueError("out of memory"), SystemExit(1)], ids=repr)
-def test_an_error_reaches_every_request_of_its_batch(where: Literal["thread", "inline"], error: BaseException) -> None:
+def test_an_error_reaches_every_request_of_its_batch(
+    where: Literal["thread", "inline"], error: BaseException
+) -> None:
     if where == "inline" and isinstance(error, SystemExit):
         return  # an exit on the caller's own thread is the caller's
 
@@ -196,7 +206,9 @@ def test_requests_that_sample_differently_are_not_mixed(where: Literal["thread",
         policy = BatchPolicy(engine, where=where, max_wait=0.01)
         policy.set_live(4)
         hot, cold = Sampling(temperature=1.0), Sampling(temperature=0.5)
-        await asyncio.gather(*(policy.generate([i], s) for i, s in enumerate((hot, cold, hot, cold))))
+        await asyncio.gather(
+            *(policy.generate([i], s) for i, s in enumerate((hot, cold, hot, cold)))
+        )
 
     engine = Engine()
     asyncio.run(main())
@@ -204,11 +216,15 @@ def test_requests_that_sample_differently_are_not_mixed(where: Literal["thread",
 
 
 @WHERE
-def test_requests_that_differ_only_in_their_token_cap_share_a_batch(where: Literal["thread", "inline"]) -> None:
+def test_requests_that_differ_only_in_their_token_cap_share_a_batch(
+    where: Literal["thread", "inline"],
+) -> None:
     async def main() -> list[Generation]:
         policy = BatchPolicy(engine, where=where)
         policy.set_live(3)
-        return await asyncio.gather(*(policy.generate([i], Sampling(max_tokens=cap)) for i, cap in enumerate((3, 2, 9), 1)))
+        return await asyncio.gather(
+            *(policy.generate([i], Sampling(max_tokens=cap)) for i, cap in enumerate((3, 2, 9), 1))
+        )
 
     engine = Engine()
     found = asyncio.run(main())
@@ -266,7 +282,9 @@ def test_a_rollout_batches_its_episodes() -> None:
         return [Generation((65, 257), (-0.5, -0.5)) for _ in prompts]
 
     policy = BatchPolicy(generate, max_wait=30)
-    rollout = Rollout(policy, Renderer(ByteTokenizer()), concurrency=16, make_env=lambda task: Uneven())
+    rollout = Rollout(
+        policy, Renderer(ByteTokenizer()), concurrency=16, make_env=lambda task: Uneven()
+    )
     began = time.monotonic()
     episodes = rollout.run_batch(tasks_for("test:Env", range(9)))
     assert time.monotonic() - began < 10, "no batch waited for an episode that had ended"
@@ -309,7 +327,9 @@ def test_a_script_of_lines_and_of_a_function() -> None:
         with pytest.raises(PolicyError, match="no more lines"):
             await lines.generate([1], Sampling())
         echo = ScriptedPolicy(lambda prompt: prompt.upper(), tokenizer)
-        cut = await echo.generate(tokenizer.encode("abc", add_special_tokens=False), Sampling(max_tokens=2))
+        cut = await echo.generate(
+            tokenizer.encode("abc", add_special_tokens=False), Sampling(max_tokens=2)
+        )
         assert cut == Generation((65, 66), (-0.5, -0.5), FinishReason.LENGTH)
 
     asyncio.run(main())
@@ -328,5 +348,11 @@ def test_what_a_policy_is_is_told_by_its_method() -> None:
     class Chat:
         async def chat(self, messages: Any, sampling: Any) -> Any: ...
 
-    for thing, kind in ((BatchPolicy(Engine()), Policy), (Chat(), ChatPolicy), (RandomPlayer(), Player)):
-        assert [isinstance(thing, k) for k in (Policy, ChatPolicy, Player)] == [k is kind for k in (Policy, ChatPolicy, Player)]
+    for thing, kind in (
+        (BatchPolicy(Engine()), Policy),
+        (Chat(), ChatPolicy),
+        (RandomPlayer(), Player),
+    ):
+        assert [isinstance(thing, k) for k in (Policy, ChatPolicy, Player)] == [
+            k is kind for k in (Policy, ChatPolicy, Player)
+        ]

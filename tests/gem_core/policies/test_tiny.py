@@ -22,7 +22,13 @@ def tiny():
 
 def test_it_is_small_and_complete():
     files = {f.name: f.stat().st_size for f in tiny_model_path().iterdir()}
-    expected = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    expected = {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     assert set(files) == expected
     assert sum(files.values()) < 2_000_000
 
@@ -35,7 +41,11 @@ def test_it_loads_as_any_model_folder_does():
     assert 150_000 < sum(p.numel() for p in model.parameters()) < 300_000
     assert model.config.max_position_embeddings >= 1024
     assert model.config.vocab_size == len(tokenizer) <= 1024
-    assert model.generation_config.eos_token_id[0] == model.config.eos_token_id == tokenizer.eos_token_id
+    assert (
+        model.generation_config.eos_token_id[0]
+        == model.config.eos_token_id
+        == tokenizer.eos_token_id
+    )
     assert tokenizer.pad_token_id not in (None, tokenizer.eos_token_id)
     assert tokenizer.padding_side == "left"
 
@@ -70,7 +80,12 @@ def test_random_unicode_comes_back(tiny):
     rng = random.Random(0)
     for _ in range(200):
         text = "".join(
-            chr(rng.choice([rng.randrange(128), rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)])) for _ in range(40)
+            chr(
+                rng.choice(
+                    [rng.randrange(128), rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)]
+                )
+            )
+            for _ in range(40)
         )
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -82,14 +97,21 @@ def test_special_tokens_are_single_ids_and_roles_are_written(tiny):
     renderer = Renderer(tokenizer)
     assert renderer.takes_system
     assert renderer.takes_tool
-    said = [Message("system", "a"), Message("user", "b"), Message("assistant", "c"), Message("tool", "d")]
+    said = [
+        Message("system", "a"),
+        Message("user", "b"),
+        Message("assistant", "c"),
+        Message("tool", "d"),
+    ]
     assert tokenizer.decode(renderer.start(said)) == (
         "<|im_start|>system\na<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"
         "<|im_start|>tool\nd<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
-@pytest.mark.parametrize(("variant", "least", "most"), [("easy", 0.3, 0.7), ("hard", 0.1, 0.6), ("random", 0.15, 0.7)])
+@pytest.mark.parametrize(
+    ("variant", "least", "most"), [("easy", 0.3, 0.7), ("hard", 0.1, 0.6), ("random", 0.15, 0.7)]
+)
 def test_it_plays_weakly_but_in_the_right_form(tiny, variant, least, most):
     model, tokenizer = tiny
     episodes = run_batch(

@@ -29,7 +29,12 @@ def prompts(tiny):
     """Prompts of very different lengths, so that padding matters."""
     _, tokenizer = tiny
     rng = random.Random(7)
-    texts = ["a", "My number is higher than 3.", "I am thinking of a whole number between 1 and 10. " * 3, "zürich 東京 \N{CAT}"]
+    texts = [
+        "a",
+        "My number is higher than 3.",
+        "I am thinking of a whole number between 1 and 10. " * 3,
+        "zürich 東京 \N{CAT}",
+    ]
     return [tokenizer.encode(rng.choice(texts) + str(n)) for n in range(24)]
 
 
@@ -43,7 +48,9 @@ def forward_logprobs(model, prompt, ids, temperature=1.0):
     """What the model says about each sampled id, from one pass over the whole sequence without cache or padding."""
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].float()
-    return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+    return (
+        (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.9])
@@ -52,7 +59,9 @@ def test_logprobs_are_those_of_a_full_forward_pass(tiny, prompts, temperature):
     found = policy.generate_batch(prompts, Sampling(temperature=temperature, max_tokens=12))
     for prompt, generation in zip(prompts, found):
         assert len(generation.ids) == len(generation.logprobs) > 0
-        assert generation.logprobs == pytest.approx(forward_logprobs(tiny[0], prompt, generation.ids, temperature), abs=1e-4)
+        assert generation.logprobs == pytest.approx(
+            forward_logprobs(tiny[0], prompt, generation.ids, temperature), abs=1e-4
+        )
 
 
 def test_a_batch_equals_one_at_a_time(tiny, prompts):
@@ -63,7 +72,9 @@ def test_a_batch_equals_one_at_a_time(tiny, prompts):
     assert [g.ids for g in together] == [g.ids for g in alone]
     assert all(g.logprobs == (0.0,) * len(g.ids) for g in together)  # a point mass
     with torch.no_grad():
-        assert together[0].ids[0] == tiny[0](torch.tensor([prompts[0]])).logits[0, -1].argmax().item()
+        assert (
+            together[0].ids[0] == tiny[0](torch.tensor([prompts[0]])).logits[0, -1].argmax().item()
+        )
 
 
 def test_a_seed_in_the_request_makes_its_answer_independent_of_the_batch(tiny, prompts):
@@ -77,7 +88,10 @@ def test_a_seed_in_the_request_makes_its_answer_independent_of_the_batch(tiny, p
 def test_the_policy_seed_repeats_a_run_and_no_global_generator_is_touched(tiny, prompts):
     sampling = Sampling(max_tokens=8)
     before = torch.random.get_rng_state()
-    runs = [[g.ids for g in TransformersPolicy(*tiny, seed=s).generate_batch(prompts, sampling)] for s in (5, 5, 6)]
+    runs = [
+        [g.ids for g in TransformersPolicy(*tiny, seed=s).generate_batch(prompts, sampling)]
+        for s in (5, 5, 6)
+    ]
     assert runs[0] == runs[1] != runs[2]
     assert torch.equal(before, torch.random.get_rng_state())
 
@@ -85,10 +99,14 @@ def test_the_policy_seed_repeats_a_run_and_no_global_generator_is_touched(tiny, 
 def test_samples_follow_the_distribution(tiny, prompts):
     model, _ = tiny
     prompt, n = prompts[0], 4000
-    found = TransformersPolicy(*tiny, seed=1, max_batch=None).generate_batch([prompt] * n, Sampling(max_tokens=1))
+    found = TransformersPolicy(*tiny, seed=1, max_batch=None).generate_batch(
+        [prompt] * n, Sampling(max_tokens=1)
+    )
     with torch.no_grad():
         expected = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
-    counts = torch.zeros_like(expected).index_add(0, torch.tensor([g.ids[0] for g in found]), torch.ones(n))
+    counts = torch.zeros_like(expected).index_add(
+        0, torch.tensor([g.ids[0] for g in found]), torch.ones(n)
+    )
     assert (counts / n - expected).abs().sum().item() / 2 < 0.1  # total variation
 
 
@@ -96,7 +114,9 @@ def test_samples_follow_the_distribution(tiny, prompts):
 def test_a_cut_distribution_is_renormalised(tiny, prompts, cut):
     model, _ = tiny
     prompt = prompts[1]
-    found = TransformersPolicy(*tiny, seed=1).generate_batch([prompt] * 64, Sampling(max_tokens=1, **cut))
+    found = TransformersPolicy(*tiny, seed=1).generate_batch(
+        [prompt] * 64, Sampling(max_tokens=1, **cut)
+    )
     with torch.no_grad():
         logprobs = model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
     order = logprobs.argsort(descending=True)
@@ -118,8 +138,13 @@ def test_a_cut_distribution_is_renormalised(tiny, prompts, cut):
 
 def test_stop_tokens_end_a_turn_and_are_among_the_ids(tiny, prompts):
     model, tokenizer = tiny
-    assert stop_ids_of(model, tokenizer) == {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|endoftext|>")}
-    found = TransformersPolicy(model, tokenizer, seed=0).generate_batch([game_prompt(tokenizer)] * 20, Sampling(max_tokens=30))
+    assert stop_ids_of(model, tokenizer) == {
+        tokenizer.eos_token_id,
+        tokenizer.convert_tokens_to_ids("<|endoftext|>"),
+    }
+    found = TransformersPolicy(model, tokenizer, seed=0).generate_batch(
+        [game_prompt(tokenizer)] * 20, Sampling(max_tokens=30)
+    )
     stops = stop_ids_of(model, tokenizer)
     assert {g.finish for g in found} == {FinishReason.STOP}
     for generation in found:
@@ -143,7 +168,9 @@ def test_stop_strings_end_a_turn(tiny):
 
 
 def test_the_cap_cuts_and_says_so(tiny, prompts):
-    found = TransformersPolicy(*tiny, stop_ids=[], seed=0).generate_batch(prompts, Sampling(max_tokens=3))
+    found = TransformersPolicy(*tiny, stop_ids=[], seed=0).generate_batch(
+        prompts, Sampling(max_tokens=3)
+    )
     assert {(len(g.ids), g.finish) for g in found} == {(3, FinishReason.LENGTH)}
 
 
@@ -153,7 +180,10 @@ def test_concurrent_requests_share_a_batch_whatever_their_caps(tiny, prompts):
     async def ask():
         policy.set_live(len(prompts))
         return await asyncio.gather(
-            *(policy.generate(p, Sampling(temperature=0, max_tokens=1 + n % 5)) for n, p in enumerate(prompts))
+            *(
+                policy.generate(p, Sampling(temperature=0, max_tokens=1 + n % 5))
+                for n, p in enumerate(prompts)
+            )
         )
 
     found = asyncio.run(ask())
@@ -223,8 +253,13 @@ def test_the_same_seeds_give_the_same_episodes(tiny):
 
     def play():
         policy = TransformersPolicy(model, tokenizer, seed=11)
-        engine = Rollout(policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12), concurrency=32)
-        return [(e.seed, [t.action_ids for t in e.turns]) for e in engine.run_batch(tasks_for(EASY, range(32)))]
+        engine = Rollout(
+            policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12), concurrency=32
+        )
+        return [
+            (e.seed, [t.action_ids for t in e.turns])
+            for e in engine.run_batch(tasks_for(EASY, range(32)))
+        ]
 
     assert play() == play()
 
@@ -233,7 +268,12 @@ def test_the_same_seeds_give_the_same_episodes(tiny):
 
 
 def answer(prompts, sampling):
-    return [Generation(tuple(range(sampling.max_tokens)), (0.0,) * sampling.max_tokens, FinishReason.LENGTH) for _ in prompts]
+    return [
+        Generation(
+            tuple(range(sampling.max_tokens)), (0.0,) * sampling.max_tokens, FinishReason.LENGTH
+        )
+        for _ in prompts
+    ]
 
 
 def test_requests_that_differ_in_temperature_do_not_share_a_batch():
@@ -241,7 +281,9 @@ def test_requests_that_differ_in_temperature_do_not_share_a_batch():
     policy = BatchPolicy(lambda p, s: (seen.append((len(p), s.temperature)), answer(p, s))[1])
 
     async def ask():
-        await asyncio.gather(*(policy.generate([1], Sampling(temperature=t, max_tokens=2)) for t in (1.0, 0.5, 1.0)))
+        await asyncio.gather(
+            *(policy.generate([1], Sampling(temperature=t, max_tokens=2)) for t in (1.0, 0.5, 1.0))
+        )
 
     asyncio.run(ask())
     assert sorted(seen) == [(1, 0.5), (2, 1.0)]
@@ -276,7 +318,9 @@ def test_an_error_of_the_engine_reaches_every_request_with_its_cause():
     policy = BatchPolicy(broken)
 
     async def ask():
-        return await asyncio.gather(*(policy.generate([1], Sampling()) for _ in range(3)), return_exceptions=True)
+        return await asyncio.gather(
+            *(policy.generate([1], Sampling()) for _ in range(3)), return_exceptions=True
+        )
 
     errors = asyncio.run(ask())
     assert all(isinstance(e, PolicyError) and "no such kernel" in str(e) for e in errors)
@@ -304,7 +348,9 @@ def test_a_seed_repeats_episodes_and_still_tells_samples_of_a_start_apart(tiny):
 
     def play(**more):
         policy = TransformersPolicy(model, tokenizer, max_wait=5.0)
-        with Rollout(policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12, **more)) as engine:
+        with Rollout(
+            policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12, **more)
+        ) as engine:
             episodes = engine.run_batch(tasks_for(EASY, range(4), samples=4))
         return [[t.action_ids for t in e.turns] for e in episodes], policy.batches
 

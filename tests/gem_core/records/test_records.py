@@ -39,7 +39,10 @@ SUFFIXES = ["record.jsonl", "record.jsonl.gz"]
 def full_episode(seed: int = 3, **changes: object) -> Episode:
     turns = (
         Turn(
-            messages=(Message("system", "rules"), Message("user", "first\n\u2028 line é \ud83d 🙂")),
+            messages=(
+                Message("system", "rules"),
+                Message("user", "first\n\u2028 line é \ud83d 🙂"),
+            ),
             action="a1",
             reward=0.1 + 0.2,
             added_ids=(1, 2, 3),
@@ -83,15 +86,27 @@ def full_episode(seed: int = 3, **changes: object) -> Episode:
 
 def failed_episode() -> Episode:
     turn = Turn(
-        messages=(Message("user", "x"),), action="a", reward=None, added_ids=(1,), action_ids=(2,), status=TurnStatus.FAILED
+        messages=(Message("user", "x"),),
+        action="a",
+        reward=None,
+        added_ids=(1,),
+        action_ids=(2,),
+        status=TurnStatus.FAILED,
     )
     return Episode(
-        "game:A-v0", 3, (turn,), StopReason.ENV_ERROR, wrappers="[]", failure=Failure("ValueError", "broken", "step", "Traceback")
+        "game:A-v0",
+        3,
+        (turn,),
+        StopReason.ENV_ERROR,
+        wrappers="[]",
+        failure=Failure("ValueError", "broken", "step", "Traceback"),
     )
 
 
 @pytest.mark.parametrize(
-    "episode", [full_episode(), failed_episode(), Episode("x:Y", 0, (), StopReason.CONTEXT_FULL)], ids=["full", "failed", "empty"]
+    "episode",
+    [full_episode(), failed_episode(), Episode("x:Y", 0, (), StopReason.CONTEXT_FULL)],
+    ids=["full", "failed", "empty"],
 )
 def test_an_episode_survives_json_exactly(episode: Episode) -> None:
     assert episode_from_json(json.loads(json.dumps(episode_to_json(episode)))) == episode
@@ -112,7 +127,16 @@ def test_ids_are_written_as_deltas_and_not_as_whole_prompts() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [(1, (2, "x")), {1: "a", (2, 3): [()]}, {"$tuple": [1]}, float("inf"), {"": {"a": -0.0}}, 10**30, Shown("t", "x")]
+    "value",
+    [
+        (1, (2, "x")),
+        {1: "a", (2, 3): [()]},
+        {"$tuple": [1]},
+        float("inf"),
+        {"": {"a": -0.0}},
+        10**30,
+        Shown("t", "x"),
+    ],
 )
 def test_info_beyond_json_comes_back_as_it_was(value: object) -> None:
     episode = full_episode(final_info={"it": value})
@@ -132,9 +156,14 @@ def endless() -> list[object]:
     return circle
 
 
-@pytest.mark.parametrize("value", [{1, 2}, b"bytes", object(), Unprintable(), endless(), ValueError("x"), lambda: 0, 1 + 2j])
+@pytest.mark.parametrize(
+    "value",
+    [{1, 2}, b"bytes", object(), Unprintable(), endless(), ValueError("x"), lambda: 0, 1 + 2j],
+)
 def test_info_that_cannot_be_kept_is_marked_as_shown_and_is_stable(value: object) -> None:
-    once = episode_from_json(json.loads(json.dumps(episode_to_json(full_episode(final_info={"it": value})))))
+    once = episode_from_json(
+        json.loads(json.dumps(episode_to_json(full_episode(final_info={"it": value}))))
+    )
     assert "Shown(" in repr(once.final_info)
     assert episode_from_json(json.loads(json.dumps(episode_to_json(once)))) == once
 
@@ -198,7 +227,15 @@ with RecordWriter(sys.argv[1]) as record:
 @pytest.mark.parametrize("name", SUFFIXES)
 def test_kill_9_loses_no_episode_that_was_written(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    command = [sys.executable, "-c", WRITE_FOREVER, str(path), str(Path(__file__).parent), str(SUPPORT), *sys.path]
+    command = [
+        sys.executable,
+        "-c",
+        WRITE_FOREVER,
+        str(path),
+        str(Path(__file__).parent),
+        str(SUPPORT),
+        *sys.path,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         acknowledged = -1
@@ -237,7 +274,10 @@ def test_damage_in_the_middle_is_an_error_that_names_the_place(tmp_path: Path, n
         ("hello\n", "no record of gem"),
         ('{"gem_record": 99}\n', "version 99"),
         ('{"gem_record": 1}\n{"env_id": "x"}\n', "line 2"),
-        ('{"gem_record": 1}\n{"env_id": "x", "seed": 1, "turns": [], "stop": "terminated", "new": 1}\n', "'new'"),
+        (
+            '{"gem_record": 1}\n{"env_id": "x", "seed": 1, "turns": [], "stop": "terminated", "new": 1}\n',
+            "'new'",
+        ),
     ],
 )
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path, content: str, said: str) -> None:
@@ -287,11 +327,15 @@ def test_a_record_feeds_credit_and_rows_without_a_model(tmp_path: Path) -> None:
 KEY = "correct-horse-battery"
 
 
-def test_a_key_of_the_environment_never_lands_in_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_the_environment_never_lands_in_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "r.jsonl"
     with RecordWriter(path, secrets=["given-by-hand"]) as record:
         monkeypatch.setenv("SOME_API_KEY", KEY)  # set after the writer was made
-        failure = Failure("HTTPError", f"401 with {KEY}", "generate", f"Traceback\n  headers={{'x': '{KEY}'}}")
+        failure = Failure(
+            "HTTPError", f"401 with {KEY}", "generate", f"Traceback\n  headers={{'x': '{KEY}'}}"
+        )
         info = {
             "argv": ["--key", KEY],
             "deep": {"t": (f"={KEY}",), f"k{KEY}": object()},
@@ -299,7 +343,12 @@ def test_a_key_of_the_environment_never_lands_in_a_record(tmp_path: Path, monkey
             "b": KEY.encode(),
         }
         record.write(
-            full_episode(final_info=info, options={"auth": KEY}, wrappers=f'[["search", {{"key": "{KEY}"}}]]', failure=failure)
+            full_episode(
+                final_info=info,
+                options={"auth": KEY},
+                wrappers=f'[["search", {{"key": "{KEY}"}}]]',
+                failure=failure,
+            )
         )
     text = path.read_text()
     assert KEY not in text
@@ -323,8 +372,13 @@ def test_a_key_that_was_shown_to_the_model_takes_the_ids_with_it(
         (2,),
         (-0.5,),
     )
-    episode = Episode("x:Y", 1, (turn,), StopReason.TERMINATED, final_observation=KEY if place == "final" else "")
-    with RecordWriter(tmp_path / "r.jsonl") as record, pytest.warns(UserWarning, match="redacted, without token ids"):
+    episode = Episode(
+        "x:Y", 1, (turn,), StopReason.TERMINATED, final_observation=KEY if place == "final" else ""
+    )
+    with (
+        RecordWriter(tmp_path / "r.jsonl") as record,
+        pytest.warns(UserWarning, match="redacted, without token ids"),
+    ):
         record.write(episode)
     assert KEY not in (tmp_path / "r.jsonl").read_text()
     found = next(read_episodes(tmp_path / "r.jsonl"))
@@ -345,17 +399,25 @@ def test_a_key_that_was_shown_to_the_model_takes_the_ids_with_it(
         ("token sk-abcdefghijklmnop1234 refused by host", "sk-abcdefghijklmnop1234"),
     ],
 )
-def test_headers_urls_and_key_shapes_are_redacted_in_what_programs_say(text: str, secret: str) -> None:
+def test_headers_urls_and_key_shapes_are_redacted_in_what_programs_say(
+    text: str, secret: str
+) -> None:
     said = Redactor().said(text)
     assert secret not in said
     assert REDACTED in said
     assert said.count("ost") == text.count("ost")  # and nothing else is lost
-    assert Redactor().said(said) == said  # what is read from a record and compared is redacted once more
+    assert (
+        Redactor().said(said) == said
+    )  # what is read from a record and compared is redacted once more
 
 
 def test_header_mappings_are_redacted_by_name(tmp_path: Path) -> None:
     with RecordWriter(tmp_path / "r.jsonl") as record:
-        record.write(full_episode(final_info={"headers": {"Authorization": "odd", "Accept": "text"}, "secret": "cat"}))
+        record.write(
+            full_episode(
+                final_info={"headers": {"Authorization": "odd", "Accept": "text"}, "secret": "cat"}
+            )
+        )
     assert next(read_episodes(tmp_path / "r.jsonl")).final_info == {
         "headers": {"Authorization": REDACTED, "Accept": "text"},
         "secret": "cat",
@@ -363,47 +425,103 @@ def test_header_mappings_are_redacted_by_name(tmp_path: Path) -> None:
 
 
 SECRET_NAMES = [
-    *("token", "secret", "password", "passwd", "api_key", "apikey", "apiKey", "credential", "credentials", "private_key"),
-    *("SERVICE_TOKEN", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "OPENAI_KEY", "hf-token", "X-Custom-Token", "clientSecret"),
+    *(
+        "token",
+        "secret",
+        "password",
+        "passwd",
+        "api_key",
+        "apikey",
+        "apiKey",
+        "credential",
+        "credentials",
+        "private_key",
+    ),
+    *(
+        "SERVICE_TOKEN",
+        "DB_PASSWORD",
+        "AWS_SECRET_ACCESS_KEY",
+        "OPENAI_KEY",
+        "hf-token",
+        "X-Custom-Token",
+        "clientSecret",
+    ),
 ]
 PLAIN_NAMES = [
-    *("max_tokens", "tokens", "num_tokens", "token_limit", "stop_token_ids", "tokenizer", "token_type", "eos_token", "pad_token"),
-    *("next_token", "answer_key", "question_key", "key", "secret_word", "password_length", "secretary", "keyboard", "monkey"),
+    *(
+        "max_tokens",
+        "tokens",
+        "num_tokens",
+        "token_limit",
+        "stop_token_ids",
+        "tokenizer",
+        "token_type",
+        "eos_token",
+        "pad_token",
+    ),
+    *(
+        "next_token",
+        "answer_key",
+        "question_key",
+        "key",
+        "secret_word",
+        "password_length",
+        "secretary",
+        "keyboard",
+        "monkey",
+    ),
 ]
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 def test_what_stands_under_the_name_of_a_secret_is_not_recorded(tmp_path: Path, name: str) -> None:
-    stack = json.dumps([["boxed", {}], ["mcp", {"command": "server", "env": {name: "abcd-1234", "LANG": "C"}}]], sort_keys=True)
+    stack = json.dumps(
+        [["boxed", {}], ["mcp", {"command": "server", "env": {name: "abcd-1234", "LANG": "C"}}]],
+        sort_keys=True,
+    )
     made = {name: "abcd-1234", "deep": [{name: b"abcd-1234"}], "seen": {name: 3}}
     path = tmp_path / "r.jsonl"
     with RecordWriter(path, meta={"plan": made}) as record:
         record.write(full_episode(env_kwargs=made, options=made, wrappers=stack))
     assert "abcd-1234" not in path.read_text()
     found = next(read_episodes(path))
-    assert found.env_kwargs == found.options == {name: REDACTED, "deep": [{name: REDACTED}], "seen": {name: 3}}
-    assert json.loads(found.wrappers) == [["boxed", {}], ["mcp", {"command": "server", "env": {name: REDACTED, "LANG": "C"}}]]
+    assert (
+        found.env_kwargs
+        == found.options
+        == {name: REDACTED, "deep": [{name: REDACTED}], "seen": {name: 3}}
+    )
+    assert json.loads(found.wrappers) == [
+        ["boxed", {}],
+        ["mcp", {"command": "server", "env": {name: REDACTED, "LANG": "C"}}],
+    ]
 
 
 @pytest.mark.parametrize("name", PLAIN_NAMES)
 def test_names_that_only_sound_like_a_secret_are_recorded(tmp_path: Path, name: str) -> None:
     stack = json.dumps([["token_limit", {name: "seven"}]])
     with RecordWriter(tmp_path / "r.jsonl") as record:
-        record.write(full_episode(env_kwargs={name: "seven"}, final_info={name: "seven"}, wrappers=stack))
+        record.write(
+            full_episode(env_kwargs={name: "seven"}, final_info={name: "seven"}, wrappers=stack)
+        )
     found = next(read_episodes(tmp_path / "r.jsonl"))
     assert found.env_kwargs == found.final_info == {name: "seven"}
     assert found.wrappers == stack
 
 
 def test_an_info_may_hold_the_word_to_be_guessed_and_no_password(tmp_path: Path) -> None:
-    info = {"state": [{"secret": "cat", "token": "the"}], "env": {"SERVICE_TOKEN": "abcd", "db_password": "abcd"}}
+    info = {
+        "state": [{"secret": "cat", "token": "the"}],
+        "env": {"SERVICE_TOKEN": "abcd", "db_password": "abcd"},
+    }
     with RecordWriter(tmp_path / "r.jsonl") as record:
         record.write(full_episode(final_info=info))
     kept = {"SERVICE_TOKEN": REDACTED, "db_password": REDACTED}
     assert next(read_episodes(tmp_path / "r.jsonl")).final_info == {**info, "env": kept}
 
 
-@pytest.mark.parametrize("env", ["game:GuessTheNumber-v0-easy", "test:Nowhere-v0"])  # a stack, and the repr of one
+@pytest.mark.parametrize(
+    "env", ["game:GuessTheNumber-v0-easy", "test:Nowhere-v0"]
+)  # a stack, and the repr of one
 def test_a_secret_in_the_wrappers_is_not_recorded(tmp_path: Path, env: str) -> None:
     path = tmp_path / "r.jsonl"
     given = {
@@ -418,7 +536,12 @@ def test_a_secret_in_the_wrappers_is_not_recorded(tmp_path: Path, env: str) -> N
 
 
 def test_data_without_secrets_is_else_the_same() -> None:
-    data = {"a": (1, [2.5, None]), 3: "x", "headers": {"Authorization": "odd"}, "url": "http://ann:hunter2@host"}
+    data = {
+        "a": (1, [2.5, None]),
+        3: "x",
+        "headers": {"Authorization": "odd"},
+        "url": "http://ann:hunter2@host",
+    }
     kept = {**data, "headers": {"Authorization": REDACTED}, "url": f"http://{REDACTED}@host"}
     assert without_secrets(data) == kept
     assert without_secrets(kept) == kept
@@ -427,7 +550,10 @@ def test_data_without_secrets_is_else_the_same() -> None:
 def test_short_and_harmless_variables_do_not_redact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     monkeypatch.setenv("GREETING", "good morning")
-    assert Redactor().said("false good morning, cookie jar, the key is 5") == "false good morning, cookie jar, the key is 5"
+    assert (
+        Redactor().said("false good morning, cookie jar, the key is 5")
+        == "false good morning, cookie jar, the key is 5"
+    )
 
 
 def test_every_worker_has_a_record_of_its_own(tmp_path: Path) -> None:
@@ -440,11 +566,15 @@ def test_every_worker_has_a_record_of_its_own(tmp_path: Path) -> None:
     assert [len(list(read_episodes(path))) for path in paths] == [2, 2]
 
 
-def test_a_path_without_a_rank_serves_one_worker_and_the_next_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_path_without_a_rank_serves_one_worker_and_the_next_is_told_what_to_do(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("fcntl")
     first, second = WorkerRecords(), WorkerRecords()
     first.write(str(tmp_path / "run.jsonl.gz"), [full_episode(0), full_episode(1)])
-    with pytest.raises(RecordError, match=r"put \{rank\}, which.*run-\{rank\}\.jsonl\.gz") as refused:
+    with pytest.raises(
+        RecordError, match=r"put \{rank\}, which.*run-\{rank\}\.jsonl\.gz"
+    ) as refused:
         second.write(str(tmp_path / "run.jsonl.gz"), [full_episode(0)])
     second.write(str(refused.value).rsplit(" ", 1)[1], [full_episode(0)])  # which works
     first.close()

@@ -17,7 +17,17 @@ import pytest
 from byte_tokenizer import ByteTokenizer
 from project import SUPPORT
 
-from gem_core import BatchPolicy, Env, Generation, Limits, Renderer, Rollout, Sampling, StopReason, tasks_for
+from gem_core import (
+    BatchPolicy,
+    Env,
+    Generation,
+    Limits,
+    Renderer,
+    Rollout,
+    Sampling,
+    StopReason,
+    tasks_for,
+)
 from gem_core.errors import PolicyError
 from gem_core.rollout.caller_thread import CallersThread
 from gem_core.types import Episode, Task
@@ -57,7 +67,9 @@ def test_generation_is_on_this_thread_and_environments_go_on_meanwhile() -> None
             time.sleep(0.7)
         return [Generation((65, END), (-0.1, -0.1)) for _ in prompts]
 
-    with rollout(lambda prompts, sampling: caller.call(generate, prompts, sampling), step_deadline=0.5) as engine:
+    with rollout(
+        lambda prompts, sampling: caller.call(generate, prompts, sampling), step_deadline=0.5
+    ) as engine:
         # the second task begins late, so that its generation falls into the first one's steps
         tasks = [Task("test:Env", 1), Task("test:Env", 2)]
         episodes = caller.run(lambda: engine.run_batch(tasks), engine.stop)
@@ -72,8 +84,12 @@ def test_what_generation_raises_reaches_the_episodes() -> None:
         raise RuntimeError("out of memory")
 
     with rollout(lambda prompts, sampling: caller.call(generate, prompts, sampling)) as engine:
-        episodes = caller.run(lambda: engine.run_batch(tasks_for("test:Env", range(3))), engine.stop)
-    assert all(e.stop is StopReason.POLICY_ERROR and "out of memory" in str(e.failure) for e in episodes)
+        episodes = caller.run(
+            lambda: engine.run_batch(tasks_for("test:Env", range(3))), engine.stop
+        )
+    assert all(
+        e.stop is StopReason.POLICY_ERROR and "out of memory" in str(e.failure) for e in episodes
+    )
 
 
 def test_what_the_rollout_raises_is_raised_here() -> None:
@@ -155,7 +171,9 @@ def test_ctrl_c_during_a_generation_ends_the_program() -> None:
     )
     path = [str(Path(__file__).parent), str(SUPPORT), *sys.path]
     process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{program}"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{program}"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -166,4 +184,6 @@ def test_ctrl_c_during_a_generation_ends_the_program() -> None:
     finally:
         process.kill()
     assert ("interrupted" in said, process.returncode) == (True, 130)
-    assert time.monotonic() - began < 9, "the rollout ended in order, not by running out of patience"
+    assert time.monotonic() - began < 9, (
+        "the rollout ended in order, not by running out of patience"
+    )

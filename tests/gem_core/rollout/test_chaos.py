@@ -86,14 +86,23 @@ def port() -> Iterator[int]:
 @pytest.mark.slow
 def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
     path = os.pathsep.join([str(SUPPORT), *sys.path])
-    command = [sys.executable, str(SUPPORT / "chaos_program.py"), str(port), str(tmp_path / "chaos.jsonl.gz")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as program:
+    command = [
+        sys.executable,
+        str(SUPPORT / "chaos_program.py"),
+        str(port),
+        str(tmp_path / "chaos.jsonl.gz"),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    ) as program:
         assert program.stdout is not None
         said = json.loads(program.stdout.readline())
         code = program.wait(timeout=60)
         ended = time.time()
     assert code == 0
-    assert ended - said["at"] < 5.0, f"the program took {ended - said['at']:.1f} s to end after its last episode"
+    assert ended - said["at"] < 5.0, (
+        f"the program took {ended - said['at']:.1f} s to end after its last episode"
+    )
     assert said["episodes"] == EPISODES
 
     episodes = sorted(read_episodes(tmp_path / "chaos.jsonl.gz"), key=lambda e: e.index)
@@ -103,7 +112,9 @@ def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
     for episode in episodes:
         kind = episode.env_id.removeprefix("chaos:")
         found = LUCK.search(episode.turns[0].messages[-1].content) if episode.turns else None
-        if found is None:  # not even the reset came back: a process may take too long to start on a busy machine, nothing else
+        if (
+            found is None
+        ):  # not even the reset came back: a process may take too long to start on a busy machine, nothing else
             assert kind == "ChaosProcess"
             assert episode.stop is StopReason.ENV_DEADLINE
             continue
@@ -112,9 +123,14 @@ def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
         if luck in (DROPPED, HALVED, REFUSED):
             expected, fate = StopReason.POLICY_ERROR, "policy"
         else:
-            expected = STOPS.get(fate, StopReason.ENV_ERROR if fate in ("exit", "segfault") else StopReason.TERMINATED)
+            expected = STOPS.get(
+                fate,
+                StopReason.ENV_ERROR if fate in ("exit", "segfault") else StopReason.TERMINATED,
+            )
         seen[kind, fate] += 1
-        assert episode.stop is expected or (kind == "ChaosProcess" and episode.stop is StopReason.ENV_DEADLINE), episode
+        assert episode.stop is expected or (
+            kind == "ChaosProcess" and episode.stop is StopReason.ENV_DEADLINE
+        ), episode
         if expected is StopReason.TERMINATED and not episode.failed:
             assert episode.total_reward == 3.0
             assert episode.attempts == 1

@@ -67,14 +67,25 @@ class Recorder:
         self.prompts.append(tuple(prompt_ids))
         line = self.lines[len(self.given)]
         if isinstance(line, str):
-            ids = (*self.tokenizer.encode(line, add_special_tokens=False), self.tokenizer.eos_token_id)
-            line = Generation(ids, tuple(-1.0 - len(self.given) - i / 1000 for i in range(len(ids))))
+            ids = (
+                *self.tokenizer.encode(line, add_special_tokens=False),
+                self.tokenizer.eos_token_id,
+            )
+            line = Generation(
+                ids, tuple(-1.0 - len(self.given) - i / 1000 for i in range(len(ids)))
+            )
         self.given.append(line)
         prompt_ids.append(0)  # type: ignore[attr-defined]  # a rude policy: the episode must not notice
         return line
 
 
-def engine(env: Callable[[], Env], policy: Any = None, style: str = "chatml", mode: Any = "append", **settings: Any) -> Rollout:
+def engine(
+    env: Callable[[], Env],
+    policy: Any = None,
+    style: str = "chatml",
+    mode: Any = "append",
+    **settings: Any,
+) -> Rollout:
     """An engine for environments made by a function."""
     tokenizer = ByteTokenizer(style)
     policy = policy if policy is not None else ScriptedPolicy(lambda prompt: "go", tokenizer)
@@ -119,11 +130,23 @@ def test_what_is_trained_is_what_was_sampled(context: str) -> None:
     empty turn."""
     settings, wrap = CONTEXTS[context]
     tokenizer = ByteTokenizer(settings.get("style", "chatml"))
-    lines = ["<think>höher?</think>\n\n5 → 日本", BROKEN_UTF8, Generation((), (), FinishReason.STOP), " 7  ", "<|im_end|> 8"]
+    lines = [
+        "<think>höher?</think>\n\n5 → 日本",
+        BROKEN_UTF8,
+        Generation((), (), FinishReason.STOP),
+        " 7  ",
+        "<|im_end|> 8",
+    ]
     policy = Recorder(lines, tokenizer)
 
     def answer(env: ScriptedEnv, action: str) -> Any:
-        return f"ünd {env.turn} <b>\n", 0.5, env.turn == 4, False, {"suffix": f"S{env.turn}"} if env.turn == 2 else {}
+        return (
+            f"ünd {env.turn} <b>\n",
+            0.5,
+            env.turn == 4,
+            False,
+            {"suffix": f"S{env.turn}"} if env.turn == 2 else {},
+        )
 
     episode = play(lambda: wrap(ScriptedEnv(answer)), policy, **settings)
     assert episode.stop is StopReason.TERMINATED
@@ -137,16 +160,22 @@ def test_what_is_trained_is_what_was_sampled(context: str) -> None:
         assert row.turn_of[-1] >= 0, "a row ends with the last sampled token"
         for turn, start, end in row.spans:
             seen.append(turn)
-            assert row.ids[:start] == episode.prompt_ids(turn), "what stands before an action is what the policy was shown"
+            assert row.ids[:start] == episode.prompt_ids(turn), (
+                "what stands before an action is what the policy was shown"
+            )
             assert row.ids[start:end] == policy.given[turn].ids
             assert row.logprobs[start:end] == policy.given[turn].logprobs
         assert all(p == 0.0 for p, t in zip(row.logprobs, row.turn_of) if t < 0)
-    assert seen == [0, 1, 3, 4], "the empty turn has no token; every other stands in exactly one row"
+    assert seen == [0, 1, 3, 4], (
+        "the empty turn has no token; every other stands in exactly one row"
+    )
 
 
 def test_append_mode_is_one_row_and_keeps_thinking() -> None:
     lines = [f"<think>{i}</think>\n\nanswer {i}" for i in range(3)]
-    (row,) = token_sequences(play(ScriptedEnv, Recorder(lines, ByteTokenizer("thinking")), style="thinking"))
+    (row,) = token_sequences(
+        play(ScriptedEnv, Recorder(lines, ByteTokenizer("thinking")), style="thinking")
+    )
     assert [turn for turn, _, _ in row.spans] == [0, 1, 2]
     text = ByteTokenizer().decode(row.ids)
     assert text.count("<think>") == 3
@@ -154,14 +183,18 @@ def test_append_mode_is_one_row_and_keeps_thinking() -> None:
 
 def test_template_mode_splits_rows_where_the_template_rewrites() -> None:
     lines = [f"<think>{i}</think>\n\nanswer {i}" for i in range(3)]
-    episode = play(ScriptedEnv, Recorder(lines, ByteTokenizer("thinking")), style="thinking", mode="template")
+    episode = play(
+        ScriptedEnv, Recorder(lines, ByteTokenizer("thinking")), style="thinking", mode="template"
+    )
     rows = token_sequences(episode)
     assert [[turn for turn, _, _ in row.spans] for row in rows] == [[0], [1], [2]]
     assert "<think>0" not in ByteTokenizer().decode(rows[1].ids)
 
 
 def test_a_cut_turn_is_closed_with_a_token_nobody_sampled() -> None:
-    policy = Recorder([Generation((65, 66), (-0.1, -0.2), FinishReason.LENGTH), "x", "y"], ByteTokenizer())
+    policy = Recorder(
+        [Generation((65, 66), (-0.1, -0.2), FinishReason.LENGTH), "x", "y"], ByteTokenizer()
+    )
     (row,) = token_sequences(play(ScriptedEnv, policy))
     _, _, end = row.spans[0]
     assert (row.ids[end], row.turn_of[end]) == (257, -1)
@@ -236,19 +269,44 @@ STOPS: dict[str, tuple[Any, dict[str, Any], StopReason, list[TurnStatus]]] = {
     "turn limit": (loops, {"limits": Limits(max_turns=2)}, StopReason.TURN_LIMIT, [V, V]),
     # "go" and the turn end are 3 tokens: 3 + 3 + the 1 that is left
     "token limit": (loops, {"limits": Limits(max_tokens=7)}, StopReason.TOKEN_LIMIT, [V, V, V]),
-    "token limit, exactly": (loops, {"limits": Limits(max_tokens=6)}, StopReason.TOKEN_LIMIT, [V, V]),
+    "token limit, exactly": (
+        loops,
+        {"limits": Limits(max_tokens=6)},
+        StopReason.TOKEN_LIMIT,
+        [V, V],
+    ),
     # a first prompt of 21 tokens, 22 for each observation: 21 + 3 + 22 + 3 + 22 leave no room
     "context full": (loops, {"limits": Limits(max_context=71)}, StopReason.CONTEXT_FULL, [V, V]),
-    "context nearly full": (loops, {"limits": Limits(max_context=72)}, StopReason.CONTEXT_FULL, [V, V, V]),
-    "the first prompt is too long": (loops, {"limits": Limits(max_context=10)}, StopReason.CONTEXT_FULL, []),
-    "cut, goes on": (ends(True, False), {"sampling": Sampling(max_tokens=1)}, StopReason.TERMINATED, [V]),
+    "context nearly full": (
+        loops,
+        {"limits": Limits(max_context=72)},
+        StopReason.CONTEXT_FULL,
+        [V, V, V],
+    ),
+    "the first prompt is too long": (
+        loops,
+        {"limits": Limits(max_context=10)},
+        StopReason.CONTEXT_FULL,
+        [],
+    ),
+    "cut, goes on": (
+        ends(True, False),
+        {"sampling": Sampling(max_tokens=1)},
+        StopReason.TERMINATED,
+        [V],
+    ),
     "cut, masked": (
         ends(True, False),
         {"sampling": Sampling(max_tokens=1), "limits": Limits(on_cut="mask")},
         StopReason.TERMINATED,
         [M],
     ),
-    "cut, ended": (loops, {"sampling": Sampling(max_tokens=1), "limits": Limits(on_cut="end")}, StopReason.GENERATION_CUT, [V]),
+    "cut, ended": (
+        loops,
+        {"sampling": Sampling(max_tokens=1), "limits": Limits(on_cut="end")},
+        StopReason.GENERATION_CUT,
+        [V],
+    ),
     "cut, ended by both": (
         ends(True, False),
         {"sampling": Sampling(max_tokens=1), "limits": Limits(on_cut="end")},
@@ -256,21 +314,81 @@ STOPS: dict[str, tuple[Any, dict[str, Any], StopReason, list[TurnStatus]]] = {
         [V],
     ),
     "environment error": (raises(RuntimeError("boom")), {}, StopReason.ENV_ERROR, [V, X]),
-    "environment cancels itself": (raises(asyncio.CancelledError()), {}, StopReason.ENV_ERROR, [V, X]),
+    "environment cancels itself": (
+        raises(asyncio.CancelledError()),
+        {},
+        StopReason.ENV_ERROR,
+        [V, X],
+    ),
     "environment exits": (raises(SystemExit(3)), {}, StopReason.ENV_ERROR, [V, X]),
     "nonsense, no five values": (lambda env, action: "hello", {}, StopReason.ENV_INVALID, [X]),
-    "nonsense, NaN": (lambda env, action: ("O", float("nan"), False, False, {}), {}, StopReason.ENV_INVALID, [X]),
-    "nonsense, no text": (lambda env, action: (b"O", 0.0, False, False, {}), {}, StopReason.ENV_INVALID, [X]),
-    "nonsense, reward a text": (lambda env, action: ("O", "1.0", False, False, {}), {}, StopReason.ENV_INVALID, [X]),
-    "nonsense, a reward beyond floats": (lambda env, action: ("O", 10**400, False, False, {}), {}, StopReason.ENV_INVALID, [X]),
-    "nonsense, ended is a text": (lambda env, action: ("O", 0.0, "no", False, {}), {}, StopReason.ENV_INVALID, [X]),
+    "nonsense, NaN": (
+        lambda env, action: ("O", float("nan"), False, False, {}),
+        {},
+        StopReason.ENV_INVALID,
+        [X],
+    ),
+    "nonsense, no text": (
+        lambda env, action: (b"O", 0.0, False, False, {}),
+        {},
+        StopReason.ENV_INVALID,
+        [X],
+    ),
+    "nonsense, reward a text": (
+        lambda env, action: ("O", "1.0", False, False, {}),
+        {},
+        StopReason.ENV_INVALID,
+        [X],
+    ),
+    "nonsense, a reward beyond floats": (
+        lambda env, action: ("O", 10**400, False, False, {}),
+        {},
+        StopReason.ENV_INVALID,
+        [X],
+    ),
+    "nonsense, ended is a text": (
+        lambda env, action: ("O", 0.0, "no", False, {}),
+        {},
+        StopReason.ENV_INVALID,
+        [X],
+    ),
     "policy error": (loops, {"policy": BadPolicy(ValueError("oom"))}, StopReason.POLICY_ERROR, [V]),
-    "policy gives no generation": (loops, {"policy": BadPolicy("text")}, StopReason.POLICY_ERROR, [V]),
-    "policy gives too many ids": (loops, {"policy": BadPolicy(Generation((65,) * 513))}, StopReason.POLICY_ERROR, [V]),
-    "policy gives half the logprobs": (loops, {"policy": BadPolicy(Generation((65, 66), (-1.0,)))}, StopReason.POLICY_ERROR, [V]),
-    "policy gives NaN": (loops, {"policy": BadPolicy(Generation((65,), (float("nan"),)))}, StopReason.POLICY_ERROR, [V]),
-    "policy gives a negative id": (loops, {"policy": BadPolicy(Generation((-1,), (-1.0,)))}, StopReason.POLICY_ERROR, [V]),
-    "policy gives floats for ids": (loops, {"policy": BadPolicy(Generation((6.5,), (-1.0,)))}, StopReason.POLICY_ERROR, [V]),  # type: ignore[arg-type]
+    "policy gives no generation": (
+        loops,
+        {"policy": BadPolicy("text")},
+        StopReason.POLICY_ERROR,
+        [V],
+    ),
+    "policy gives too many ids": (
+        loops,
+        {"policy": BadPolicy(Generation((65,) * 513))},
+        StopReason.POLICY_ERROR,
+        [V],
+    ),
+    "policy gives half the logprobs": (
+        loops,
+        {"policy": BadPolicy(Generation((65, 66), (-1.0,)))},
+        StopReason.POLICY_ERROR,
+        [V],
+    ),
+    "policy gives NaN": (
+        loops,
+        {"policy": BadPolicy(Generation((65,), (float("nan"),)))},
+        StopReason.POLICY_ERROR,
+        [V],
+    ),
+    "policy gives a negative id": (
+        loops,
+        {"policy": BadPolicy(Generation((-1,), (-1.0,)))},
+        StopReason.POLICY_ERROR,
+        [V],
+    ),
+    "policy gives floats for ids": (
+        loops,
+        {"policy": BadPolicy(Generation((6.5,), (-1.0,)))},
+        StopReason.POLICY_ERROR,
+        [V],
+    ),  # type: ignore[arg-type]
     "policy gives ids that do not exist": (
         loops,
         {"policy": BadPolicy(Generation((9999,), (-1.0,)))},
@@ -289,7 +407,12 @@ STOPS: dict[str, tuple[Any, dict[str, Any], StopReason, list[TurnStatus]]] = {
         StopReason.EPISODE_DEADLINE,
         [V],
     ),
-    "script runs out": (loops, {"policy": ScriptedPolicy(["one"], ByteTokenizer())}, StopReason.POLICY_ERROR, [V]),
+    "script runs out": (
+        loops,
+        {"policy": ScriptedPolicy(["one"], ByteTokenizer())},
+        StopReason.POLICY_ERROR,
+        [V],
+    ),
 }
 
 
@@ -307,14 +430,19 @@ def test_every_end_has_a_name_and_a_credit(why: str, kind: type[ScriptedEnv]) ->
     assert (episode.stop, [t.status for t in episode.turns]) == (stop, statuses), episode.failure
     assert episode.failed == stop.failed == (episode.failure is not None)
     for turn in episode.turns:
-        assert (turn.reward is None) == (turn.status is TurnStatus.FAILED), "no reward is made up, none is lost"
+        assert (turn.reward is None) == (turn.status is TurnStatus.FAILED), (
+            "no reward is made up, none is lost"
+        )
     assert (token_sequences(episode) == []) == (episode.failed or not statuses)
     assert pickle.loads(pickle.dumps(episode)) == episode
 
 
 def test_every_stop_reason_is_reached_here() -> None:
     """Those missing from the table above need threads or Ctrl-C, and have tests of their own below."""
-    assert set(StopReason) - {stop for _, _, stop, _ in STOPS.values()} == {StopReason.ENV_DEADLINE, StopReason.CANCELLED}
+    assert set(StopReason) - {stop for _, _, stop, _ in STOPS.values()} == {
+        StopReason.ENV_DEADLINE,
+        StopReason.CANCELLED,
+    }
 
 
 def test_a_failure_says_what_broke_and_where() -> None:
@@ -327,7 +455,11 @@ def test_a_failure_says_what_broke_and_where() -> None:
         raise OSError("no such world")
 
     episode = play(broken)
-    assert (str(episode.failure), episode.turns, episode.stop) == ("OSError in make: no such world", (), StopReason.ENV_ERROR)
+    assert (str(episode.failure), episode.turns, episode.stop) == (
+        "OSError in make: no such world",
+        (),
+        StopReason.ENV_ERROR,
+    )
     episode = play(lambda: ScriptedEnv(begin=lambda env: ("T", None)))  # type: ignore[arg-type,return-value]
     assert episode.stop is StopReason.ENV_INVALID
     assert episode.failure is not None
@@ -358,20 +490,36 @@ def test_a_turn_never_samples_beyond_the_context_or_the_episode() -> None:
     class Asked:
         async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
             asked.append((len(prompt_ids), sampling.max_tokens))
-            return Generation((65,) * sampling.max_tokens, (-1.0,) * sampling.max_tokens, FinishReason.LENGTH)
+            return Generation(
+                (65,) * sampling.max_tokens, (-1.0,) * sampling.max_tokens, FinishReason.LENGTH
+            )
 
     first = len(Renderer(ByteTokenizer()).start([Message("user", "T")]))
-    play(lambda: ScriptedEnv(loops), Asked(), sampling=Sampling(max_tokens=10), limits=Limits(max_tokens=25))
+    play(
+        lambda: ScriptedEnv(loops),
+        Asked(),
+        sampling=Sampling(max_tokens=10),
+        limits=Limits(max_tokens=25),
+    )
     assert [cap for _, cap in asked] == [10, 10, 5]
     asked.clear()
     episode = play(lambda: ScriptedEnv(loops), Asked(), limits=Limits(max_context=first + 4))
     assert asked == [(first, 4)]
-    assert (episode.stop, episode.turns[0].sampling) == (StopReason.CONTEXT_FULL, Sampling(max_tokens=4))
+    assert (episode.stop, episode.turns[0].sampling) == (
+        StopReason.CONTEXT_FULL,
+        Sampling(max_tokens=4),
+    )
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_turns": 0}, {"max_tokens": -1}, {"step_deadline": 0}, {"retries": -1}, {"on_cut": "drop"}],
+    [
+        {"max_turns": 0},
+        {"max_tokens": -1},
+        {"step_deadline": 0},
+        {"retries": -1},
+        {"on_cut": "drop"},
+    ],
     ids=str,
 )
 def test_limits_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
@@ -394,7 +542,9 @@ def test_a_step_that_hangs_costs_only_its_own_episode(hang: Hang) -> None:
     began = time.monotonic()
     episodes = rollout.run_batch(tasks_for("test:Env", range(8)))
     assert time.monotonic() - began < 5
-    assert [e.stop for e in episodes] == [StopReason.TERMINATED] * 2 + [StopReason.ENV_DEADLINE] + [StopReason.TERMINATED] * 5
+    assert [e.stop for e in episodes] == [StopReason.TERMINATED] * 2 + [StopReason.ENV_DEADLINE] + [
+        StopReason.TERMINATED
+    ] * 5
     assert episodes[2].turns[0].status is TurnStatus.FAILED
     assert str(episodes[2].failure) == "DeadlineError in step: step took over 0.2 s"
     assert rollout.threads.abandoned == 1
@@ -517,8 +667,14 @@ def test_a_replay_that_leads_elsewhere_starts_the_episode_over() -> None:
     policy = Recorder(["a", "b", "c", "d"], ByteTokenizer())
     episode = play(build, policy, limits=Limits(retries=1))
     assert [t.action for t in episode.turns] == ["c", "d"]
-    assert (episode.stop, episode.attempts, episode.final_observation) == (StopReason.TERMINATED, 2, "world 2")
-    assert [entry.log.count("close") for entry in made] == [1, 1, 1], "also the one that led elsewhere is closed"
+    assert (episode.stop, episode.attempts, episode.final_observation) == (
+        StopReason.TERMINATED,
+        2,
+        "world 2",
+    )
+    assert [entry.log.count("close") for entry in made] == [1, 1, 1], (
+        "also the one that led elsewhere is closed"
+    )
 
 
 def test_a_replay_that_ends_too_early_starts_the_episode_over() -> None:
@@ -534,13 +690,20 @@ def test_a_replay_that_ends_too_early_starts_the_episode_over() -> None:
         return made[-1]
 
     episode = play(build, limits=Limits(retries=1))
-    assert (episode.stop, episode.attempts, len(episode.turns), len(made)) == (StopReason.TERMINATED, 2, 3, 3)
+    assert (episode.stop, episode.attempts, len(episode.turns), len(made)) == (
+        StopReason.TERMINATED,
+        2,
+        3,
+        3,
+    )
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_an_environment_that_always_breaks_is_failed_after_its_retries(retries: int) -> None:
     log: list[str] = []
-    episode = play(lambda: ScriptedEnv(raises(OSError("x")), log=log), limits=Limits(retries=retries))
+    episode = play(
+        lambda: ScriptedEnv(raises(OSError("x")), log=log), limits=Limits(retries=retries)
+    )
     assert (episode.stop, episode.attempts) == (StopReason.ENV_ERROR, retries + 1)
     assert (log.count("make"), log.count("close")) == (retries + 1, retries + 1)
     assert [t.status for t in episode.turns] == [TurnStatus.VALID, TurnStatus.FAILED]
@@ -583,7 +746,11 @@ def test_a_broken_environment_is_never_used_again() -> None:
 
     with engine(build, concurrency=1) as rollout:
         episodes = rollout.run_batch(tasks_for("test:Env", range(3)))
-    assert [e.stop for e in episodes] == [StopReason.ENV_ERROR, StopReason.TERMINATED, StopReason.TERMINATED]
+    assert [e.stop for e in episodes] == [
+        StopReason.ENV_ERROR,
+        StopReason.TERMINATED,
+        StopReason.TERMINATED,
+    ]
     assert len(made) == 2, "the second one serves the last two episodes"
     assert [env.log.count("close") for env in made] == [1, 1]
 
@@ -619,12 +786,19 @@ def delays(seconds: dict[int, float], log: list[int] | None = None) -> Callable[
 def test_episodes_come_as_they_finish_and_none_waits_for_the_slowest() -> None:
     order: list[int] = []
     rollout = engine(delays({0: 0.1, 1: 0.03}), concurrency=2)
-    episodes = rollout.run_batch(tasks_for("test:Env", range(6)), on_episode=lambda e: order.append(e.index))
+    episodes = rollout.run_batch(
+        tasks_for("test:Env", range(6)), on_episode=lambda e: order.append(e.index)
+    )
     assert [e.index for e in episodes] == list(range(6))
-    assert order == [1, 2, 3, 4, 5, 0], "five episodes on one place while the slow one holds the other"
+    assert order == [1, 2, 3, 4, 5, 0], (
+        "five episodes on one place while the slow one holds the other"
+    )
 
 
-@pytest.mark.parametrize("policy", [ScriptedPolicy(lambda prompt: "go", ByteTokenizer()), ScriptedPlayer(lambda env, said: "go")])
+@pytest.mark.parametrize(
+    "policy",
+    [ScriptedPolicy(lambda prompt: "go", ByteTokenizer()), ScriptedPlayer(lambda env, said: "go")],
+)
 def test_episodes_take_turns_also_where_nobody_ever_waits(policy: Any) -> None:
     order: list[int] = []
 
@@ -632,7 +806,9 @@ def test_episodes_take_turns_also_where_nobody_ever_waits(policy: Any) -> None:
         order.append(env.seed)
         return counts(env, action)
 
-    engine(lambda: ScriptedEnv(answer), policy, concurrency=2).run_batch(tasks_for("test:Env", range(2)))
+    engine(lambda: ScriptedEnv(answer), policy, concurrency=2).run_batch(
+        tasks_for("test:Env", range(2))
+    )
     assert order == [0, 1, 0, 1, 0, 1]
 
 
@@ -721,7 +897,9 @@ def test_a_stop_between_two_batches_leaves_the_next_one_alone() -> None:
     rollout = engine(ScriptedEnv)
     rollout.stop()
     for _ in range(2):
-        assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(3)))] == [StopReason.TERMINATED] * 3
+        assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(3)))] == [
+            StopReason.TERMINATED
+        ] * 3
         rollout.stop()
 
     async def main() -> list[Episode]:
@@ -749,14 +927,18 @@ def test_a_stop_is_not_lost_where_a_batch_has_not_come_to_its_first_episode(begu
     if begun:
         rollout.run_batch(tasks_for("test:Env", range(2)))
     assert [e.stop for e in rollout.run_batch(tasks())] == [StopReason.CANCELLED] * 3
-    assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(2)))] == [StopReason.TERMINATED] * 2
+    assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(2)))] == [
+        StopReason.TERMINATED
+    ] * 2
 
 
 def test_a_stop_from_another_thread_ends_what_is_running() -> None:
     rollout = engine(delays({0: 30.0, 1: 30.0}), concurrency=2)
     threading.Timer(0.1, rollout.stop).start()
     began = time.monotonic()
-    assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(4)))] == [StopReason.CANCELLED] * 4
+    assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(4)))] == [
+        StopReason.CANCELLED
+    ] * 4
     assert time.monotonic() - began < 10
 
 
@@ -772,7 +954,9 @@ def test_run_batch_works_inside_a_running_event_loop() -> None:
 def test_one_engine_serves_run_after_run() -> None:
     rollout = engine(lambda: ScriptedEnv(execution="thread"), concurrency=4)
     for _ in range(3):
-        assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(5)))] == [StopReason.TERMINATED] * 5
+        assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(5)))] == [
+            StopReason.TERMINATED
+        ] * 5
 
 
 def test_making_a_slow_environment_does_not_hold_up_the_others() -> None:
@@ -791,7 +975,9 @@ def test_making_a_slow_environment_does_not_hold_up_the_others() -> None:
     try:
         began = time.monotonic()
         episodes = run_batch(
-            tasks_for("test:SlowToMake-v0", range(8)), ScriptedPlayer(lambda env, observation: "go"), concurrency=8
+            tasks_for("test:SlowToMake-v0", range(8)),
+            ScriptedPlayer(lambda env, observation: "go"),
+            concurrency=8,
         )
         assert time.monotonic() - began < 1.0, "eight at once, not one after the other"
         assert not any(e.failed for e in episodes)
@@ -815,7 +1001,9 @@ def test_an_environment_that_is_made_too_late_is_closed(kind: type[ScriptedEnv])
     try:
         player = ScriptedPlayer(lambda env, observation: "go")
         (episode,) = run_batch(
-            [Task("test:Late-v0", 0)], player, limits=Limits(make_deadline=0.1, retries=4, episode_deadline=20.0)
+            [Task("test:Late-v0", 0)],
+            player,
+            limits=Limits(make_deadline=0.1, retries=4, episode_deadline=20.0),
         )
         assert (episode.stop, episode.attempts) == (StopReason.ENV_DEADLINE, 5)
         end = time.monotonic() + 10
@@ -841,7 +1029,9 @@ def test_an_environment_is_closed_where_the_run_is_stopped_in_the_very_moment_it
         nonlocal playing
         pool = Pool(StepThreads(1))
         player, limits = ScriptedPlayer(lambda env, observation: "go"), Limits(make_deadline=5.0)
-        playing = asyncio.ensure_future(EpisodeRunner(Task(GAME, 0), player, None, Sampling(), limits, pool).run())
+        playing = asyncio.ensure_future(
+            EpisodeRunner(Task(GAME, 0), player, None, Sampling(), limits, pool).run()
+        )
         with pytest.raises(asyncio.CancelledError):
             await playing
         await pool.rest()
@@ -859,7 +1049,9 @@ def test_a_seed_is_drawn_and_recorded_where_none_is_given() -> None:
     first, second = run_batch([Task(GAME), Task(GAME)], player)
     assert first.seed != second.seed
     (again,) = run_batch([Task(GAME, first.seed)], player)
-    assert [(t.action, t.reward, t.messages) for t in again.turns] == [(t.action, t.reward, t.messages) for t in first.turns]
+    assert [(t.action, t.reward, t.messages) for t in again.turns] == [
+        (t.action, t.reward, t.messages) for t in first.turns
+    ]
 
 
 def test_equal_starts_have_equal_groups_and_others_do_not() -> None:
@@ -874,7 +1066,8 @@ def test_equal_starts_have_equal_groups_and_others_do_not() -> None:
     assert groups[0] == groups[1]
     assert len(set(groups)) == 5
     assert (
-        play(lambda: ScriptedEnv(), seed=1).group != engine(ScriptedEnv).run_batch([Task("test:Env", 1, {"start": "S"})])[0].group
+        play(lambda: ScriptedEnv(), seed=1).group
+        != engine(ScriptedEnv).run_batch([Task("test:Env", 1, {"start": "S"})])[0].group
     )
 
 
@@ -889,14 +1082,22 @@ def test_options_of_a_task_reach_the_environment() -> None:
 def test_a_mixture_records_the_environment_really_played() -> None:
     mixture = "game:GuessTheNumber-v0-easy + game:GuessTheNumber-v0-hard"
     episodes = run_batch(tasks_for(mixture, range(20)), RandomPlayer())
-    assert {e.component for e in episodes} == {"game:GuessTheNumber-v0-easy", "game:GuessTheNumber-v0-hard"}
+    assert {e.component for e in episodes} == {
+        "game:GuessTheNumber-v0-easy",
+        "game:GuessTheNumber-v0-hard",
+    }
     assert all(e.played_id == e.component and e.env_id == mixture for e in episodes)
 
 
 def test_the_prefix_of_a_failed_episode_can_be_asked_for() -> None:
     episode = play(lambda: ScriptedEnv(raises(OSError("x"))))
     prefix = episode.truncated_before_failed()
-    assert (prefix.stop, prefix.failed, len(prefix.turns), prefix.total_reward) == (StopReason.TRUNCATED, False, 1, 1.0)
+    assert (prefix.stop, prefix.failed, len(prefix.turns), prefix.total_reward) == (
+        StopReason.TRUNCATED,
+        False,
+        1,
+        1.0,
+    )
     whole = play(ScriptedEnv)
     assert whole.truncated_before_failed() is whole
 
@@ -904,7 +1105,9 @@ def test_the_prefix_of_a_failed_episode_can_be_asked_for() -> None:
 def test_success_is_what_the_environment_says() -> None:
     for said, wanted in ((True, True), (False, False), (None, None)):
         info = {} if said is None else {"success": said}
-        episode = play(lambda info=info: ScriptedEnv(lambda env, action: ("O", 0.0, True, False, info)))  # type: ignore[misc]
+        episode = play(
+            lambda info=info: ScriptedEnv(lambda env, action: ("O", 0.0, True, False, info))
+        )  # type: ignore[misc]
         assert episode.success is wanted
     assert play(lambda: ScriptedEnv(raises(OSError("x")))).success is None
 
@@ -925,7 +1128,9 @@ class Chat:
 
 def test_a_text_only_policy_is_shown_the_conversation_and_cannot_be_trained() -> None:
     policy = Chat()
-    episode = Rollout(policy, make_env=lambda task: ScriptedEnv()).run_batch([Task("test:Env", 1)])[0]
+    episode = Rollout(policy, make_env=lambda task: ScriptedEnv()).run_batch([Task("test:Env", 1)])[
+        0
+    ]
     assert [[m["content"] for m in seen] for seen in policy.seen] == [
         ["T"],
         ["T", "answer 1", "O1"],
@@ -942,7 +1147,9 @@ def test_a_text_only_policy_is_shown_the_conversation_and_cannot_be_trained() ->
 
 def test_a_text_only_policy_is_shown_a_rewritten_context() -> None:
     policy = Chat()
-    episode = Rollout(policy, make_env=lambda task: Concat(ScriptedEnv())).run_batch([Task("test:Env", 1)])[0]
+    episode = Rollout(policy, make_env=lambda task: Concat(ScriptedEnv())).run_batch(
+        [Task("test:Env", 1)]
+    )[0]
     assert policy.seen[-1] == [{"role": "user", "content": "T\nO1\nO2\n"}]
     assert [t.messages for t in episode.turns] == [
         (Message("user", "T\n"),),
@@ -997,7 +1204,11 @@ def test_an_environment_object_stays_the_callers() -> None:
     env = ScriptedEnv(log=log, execution="thread")
     for _ in range(2):
         episode = run_episode(env, ScriptedPlayer(lambda env, observation: "go"), seed=4)
-        assert (episode.stop, episode.env_id, episode.seed) == (StopReason.TERMINATED, "ScriptedEnv", 4)
+        assert (episode.stop, episode.env_id, episode.seed) == (
+            StopReason.TERMINATED,
+            "ScriptedEnv",
+            4,
+        )
     assert "close" not in log
     assert env.reset(seed=4) == ("T", {}), "it is no more async than it was before"
 
@@ -1042,8 +1253,21 @@ def test_plugins_hear_of_episodes_turns_and_batches() -> None:
     finally:
         unregister_plugin("listener")
     assert listener.events == [
-        *(("start", 7), ("turn", 0, 1.0), ("turn", 1, 2.0), ("turn", 2, 3.0), ("end", StopReason.TERMINATED), ("batch", 1)),
-        *(("start", 8), ("turn", 0, 1.0), ("turn", 1, None), ("end", StopReason.ENV_ERROR), ("batch", 1)),
+        *(
+            ("start", 7),
+            ("turn", 0, 1.0),
+            ("turn", 1, 2.0),
+            ("turn", 2, 3.0),
+            ("end", StopReason.TERMINATED),
+            ("batch", 1),
+        ),
+        *(
+            ("start", 8),
+            ("turn", 0, 1.0),
+            ("turn", 1, None),
+            ("end", StopReason.ENV_ERROR),
+            ("batch", 1),
+        ),
     ]
     play(ScriptedEnv)
     assert len(listener.events) == 11, "unregistered, it hears nothing"
@@ -1118,7 +1342,9 @@ STREAM = """
         except Interrupted as stopped:
             print(stopped, [e.stop.value for e in stopped.episodes])
 """
-FINISHED = "interrupted with 3 of 8 episodes finished " + str(["terminated"] * 3 + ["cancelled"] * 5)
+FINISHED = "interrupted with 3 of 8 episodes finished " + str(
+    ["terminated"] * 3 + ["cancelled"] * 5
+)
 
 
 NOTEBOOK = """
@@ -1193,10 +1419,29 @@ def test_transcripts_are_equal_in_any_process(hash_seed: str) -> None:
         print(json.dumps([[e.component, e.group, said] for e, said in zip(episodes, turns)]))
         """
     )
-    env = {**os.environ, "PYTHONHASHSEED": hash_seed, "GEM_PLUGINS": "", "PYTHONPATH": os.pathsep.join(SOURCES)}
-    there = json.loads(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout)
-    episodes = run_batch(tasks_for("2*game:GuessTheNumber-v0-random + game:GuessTheNumber-v0-hard", range(20)), RandomPlayer())
-    here = [[e.component, list(e.group), [[t.messages[-1].content, t.action, t.reward] for t in e.turns]] for e in episodes]
+    env = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "GEM_PLUGINS": "",
+        "PYTHONPATH": os.pathsep.join(SOURCES),
+    }
+    there = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        ).stdout
+    )
+    episodes = run_batch(
+        tasks_for("2*game:GuessTheNumber-v0-random + game:GuessTheNumber-v0-hard", range(20)),
+        RandomPlayer(),
+    )
+    here = [
+        [
+            e.component,
+            list(e.group),
+            [[t.messages[-1].content, t.action, t.reward] for t in e.turns],
+        ]
+        for e in episodes
+    ]
     assert there == here
 
 

@@ -45,8 +45,16 @@ class Engine:
 def rollout(engine: Engine, batched: bool = False, retries: int = 0, **kwargs: Any) -> Rollout:
     policy: Any = engine
     if batched:
-        policy = BatchPolicy(lambda prompts, sampling: [engine.answer() for _ in prompts], retry=False)
-    return Rollout(policy, Renderer(ByteTokenizer()), limits=Limits(retries=retries), policy_errors="raise", **kwargs)
+        policy = BatchPolicy(
+            lambda prompts, sampling: [engine.answer() for _ in prompts], retry=False
+        )
+    return Rollout(
+        policy,
+        Renderer(ByteTokenizer()),
+        limits=Limits(retries=retries),
+        policy_errors="raise",
+        **kwargs,
+    )
 
 
 def by_batch(rollout: Rollout) -> Any:

@@ -31,11 +31,17 @@ def acted(conversation: Conversation, line: str) -> None:
 @pytest.mark.parametrize("style", STYLES)
 def test_a_first_prompt_is_what_the_template_makes_of_it(style: str) -> None:
     tokenizer = ByteTokenizer(style)
-    whole = tokenizer.apply_chat_template([{"role": "user", "content": "hé"}], add_generation_prompt=True)
-    assert Renderer(tokenizer).start([user("hé")]) == tuple(tokenizer.encode(whole, add_special_tokens=False))
+    whole = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hé"}], add_generation_prompt=True
+    )
+    assert Renderer(tokenizer).start([user("hé")]) == tuple(
+        tokenizer.encode(whole, add_special_tokens=False)
+    )
 
 
-@pytest.mark.parametrize("content", ["O", " O\n", "a <b> c", "<|im_end|>", "", "日本", "gem7said", "x" * 1000])
+@pytest.mark.parametrize(
+    "content", ["O", " O\n", "a <b> c", "<|im_end|>", "", "日本", "gem7said", "x" * 1000]
+)
 @pytest.mark.parametrize("style", STYLES)
 def test_appending_gives_what_the_template_gives_for_the_whole(style: str, content: str) -> None:
     """Where the template does not rewrite the past, `append` and `template` agree id by id."""
@@ -55,7 +61,10 @@ def test_the_turn_end_is_added_only_where_it_was_not_sampled() -> None:
     conversation = Conversation(Renderer(ByteTokenizer()))
     conversation.begin([user("T")])
     conversation.act([65], "A")
-    assert text(conversation.say([user("O")]).ids) == f"<|im_end|>\n<|im_start|>user\nO<|im_end|>\n{GENERATE}"
+    assert (
+        text(conversation.say([user("O")]).ids)
+        == f"<|im_end|>\n<|im_start|>user\nO<|im_end|>\n{GENERATE}"
+    )
     conversation.act([65, END], "A")
     assert text(conversation.say([user("O")]).ids) == f"\n<|im_start|>user\nO<|im_end|>\n{GENERATE}"
     conversation.act([], "")
@@ -64,7 +73,9 @@ def test_the_turn_end_is_added_only_where_it_was_not_sampled() -> None:
 
 def test_thinking_stays_in_append_mode_and_goes_in_template_mode() -> None:
     line = "<think>hm</think>\n\n5"
-    kept, dropped = (Conversation(Renderer(ByteTokenizer("thinking"), mode)) for mode in ("append", "template"))
+    kept, dropped = (
+        Conversation(Renderer(ByteTokenizer("thinking"), mode)) for mode in ("append", "template")
+    )
     for conversation in (kept, dropped):
         conversation.begin([user("T")])
         acted(conversation, line)
@@ -89,7 +100,10 @@ def test_roles_a_template_does_not_take_are_folded_into_the_users(style: str, ta
     renderer = Renderer(ByteTokenizer(style))
     assert (renderer.takes_system, renderer.takes_tool) == (takes, takes)
     first = text(renderer.start([Message("system", "be brief"), user("T")]))
-    assert ("<|im_start|>system\nbe brief<|im_end|>" in first, "user\nbe brief\n\nT<|im_end|>" in first) == (takes, not takes)
+    assert (
+        "<|im_start|>system\nbe brief<|im_end|>" in first,
+        "user\nbe brief\n\nT<|im_end|>" in first,
+    ) == (takes, not takes)
     said = text(renderer.bridge([Message("tool", "42")], [END]))
     assert said.startswith("\n<|im_start|>tool\n42" if takes else "\n<|im_start|>user\n42")
 
@@ -103,12 +117,17 @@ def test_neighbours_of_one_role_are_joined() -> None:
 def test_a_continuation_stands_behind_the_models_words_without_a_template() -> None:
     renderer = Renderer(ByteTokenizer())
     assert text(renderer.bridge([Message("continuation", "O1")], [65])) == "\nO1\n"
-    assert "user\nO1<|im_end|>" in text(renderer.start([Message("continuation", "O1")])), "at the start it is what a user says"
+    assert "user\nO1<|im_end|>" in text(renderer.start([Message("continuation", "O1")])), (
+        "at the start it is what a user says"
+    )
 
 
 def test_plain_text_without_a_template() -> None:
     conversation = Conversation(Renderer(ByteTokenizer("none")))
-    assert text(conversation.begin([Message("system", "be brief"), user("T")]).ids) == "<|begin|>be brief\nT\n"
+    assert (
+        text(conversation.begin([Message("system", "be brief"), user("T")]).ids)
+        == "<|begin|>be brief\nT\n"
+    )
     conversation.act([65], "A")
     assert text(conversation.say([user("O")]).ids) == "\nO\n"
     assert text(conversation.ids) == "<|begin|>be brief\nT\nA\nO\n"
@@ -161,8 +180,12 @@ class OneTurn(ByteTokenizer):
         return super().apply_chat_template(conversation, **kwargs)
 
 
-@pytest.mark.parametrize(("tokenizer", "said"), [(Twice(), "2 times, not once"), (OneTurn(), "several turns")])
-def test_a_template_that_cannot_be_used_exactly_is_refused_at_once(tokenizer: ByteTokenizer, said: str) -> None:
+@pytest.mark.parametrize(
+    ("tokenizer", "said"), [(Twice(), "2 times, not once"), (OneTurn(), "several turns")]
+)
+def test_a_template_that_cannot_be_used_exactly_is_refused_at_once(
+    tokenizer: ByteTokenizer, said: str
+) -> None:
     with pytest.raises(RenderError, match=said):
         Renderer(tokenizer)
 

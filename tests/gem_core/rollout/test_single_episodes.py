@@ -36,14 +36,19 @@ async def play(rollout: Rollout, count: int) -> list[Episode]:
     tokenizer = ByteTokenizer()
     policy, renderer = ScriptedPolicy(lambda _: "1", tokenizer), Renderer(tokenizer)
     tasks = [Task("test:Slow-v0", seed) for seed in range(count)]
-    episodes = (rollout.episode(task, policy=policy, renderer=renderer, limits=Limits(max_turns=2)) for task in tasks)
+    episodes = (
+        rollout.episode(task, policy=policy, renderer=renderer, limits=Limits(max_turns=2))
+        for task in tasks
+    )
     return list(await asyncio.gather(*episodes))
 
 
 def test_every_episode_under_way_has_a_thread() -> None:
     began = time.monotonic()
     episodes = asyncio.run(play(Rollout(concurrency=1), 12))
-    assert time.monotonic() - began < 12 * 2 * 0.2 / 2, "twelve episodes of two slow steps were played one after the other"
+    assert time.monotonic() - began < 12 * 2 * 0.2 / 2, (
+        "twelve episodes of two slow steps were played one after the other"
+    )
     assert all(len(e.turns) == 2 and not e.failed for e in episodes)
 
 

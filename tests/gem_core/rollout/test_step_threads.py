@@ -108,7 +108,9 @@ def test_a_late_result_is_given_to_whom_it_concerns(closed: bool) -> None:
     async def main() -> None:
         threads = StepThreads(1)
         assert await threads.call(len, "ab", late=given.put) == 2
-        waiting = asyncio.ensure_future(threads.call(made, late=lambda it: given.put((it, threading.current_thread()))))
+        waiting = asyncio.ensure_future(
+            threads.call(made, late=lambda it: given.put((it, threading.current_thread())))
+        )
         await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.wait({waiting})
@@ -130,7 +132,9 @@ def test_a_result_that_comes_as_its_waiter_leaves_is_late_too() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         soon = loop.call_soon_threadsafe
-        loop.call_soon_threadsafe = lambda settle, *args: soon(lambda: (settle(*args), waiting.cancel()))  # type: ignore
+        loop.call_soon_threadsafe = lambda settle, *args: soon(
+            lambda: (settle(*args), waiting.cancel())
+        )  # type: ignore
         threads = StepThreads(1)
         waiting = asyncio.ensure_future(threads.call(len, "abc", late=given.put))
         await asyncio.wait({waiting})

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from gem_core import FinishReason, Generation, Message, Renderer, TurnStatus, run_episode, token_sequences
+from gem_core import (
+    FinishReason,
+    Generation,
+    Message,
+    Renderer,
+    TurnStatus,
+    run_episode,
+    token_sequences,
+)
 from gem_core.errors import RenderError
 from gem_core.policies import tiny_model_path
 from gem_core.policies.scripted import ScriptedPolicy
@@ -27,7 +35,14 @@ SMOLLM2 = (
 )
 
 # Templates that take only lists of parts, text beside images: not text templates.
-PARTS_ONLY = {"idefics3", "idefics3_training", "llava_next", "llava_next_training", "smolvlm", "smolvlm_training"}
+PARTS_ONLY = {
+    "idefics3",
+    "idefics3_training",
+    "llava_next",
+    "llava_next_training",
+    "smolvlm",
+    "smolvlm_training",
+}
 
 # The token a model of that family ends its turn with, read off the models' generation configs, not off the renderer.
 TURN_ENDS = {
@@ -74,7 +89,9 @@ def tokenizer_of(name: str):
     if name == "tiny":
         return tokenizer
     special = sorted({*_SPECIAL.findall(TEMPLATES[name]), "<bos>", "<eos>"})
-    tokenizer.add_special_tokens({"additional_special_tokens": special, "bos_token": "<bos>", "eos_token": "<eos>"})
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": special, "bos_token": "<bos>", "eos_token": "<eos>"}
+    )
     if name.startswith("deepseek"):
         tokenizer.eos_token = TURN_ENDS["deepseek"]  # the template writes eos_token
     tokenizer.chat_template = TEMPLATES[name]
@@ -106,7 +123,9 @@ def ending(name: str) -> list[int]:
 
 def text_behind(name: str, messages: list[Message], words: str) -> str:
     """What the template writes behind an assistant's words when it renders the whole conversation."""
-    text = tokenizer_of(name).apply_chat_template([m.as_dict() for m in messages], tokenize=False, add_generation_prompt=True)
+    text = tokenizer_of(name).apply_chat_template(
+        [m.as_dict() for m in messages], tokenize=False, add_generation_prompt=True
+    )
     assert text.count(words) == 1
     return text[text.index(words) + len(words) :]
 
@@ -119,7 +138,9 @@ def test_append_mode_over_four_turns(name):
     conversation = Conversation(renderer)
     assert conversation.begin(said).restarted
     assert conversation.ids == tokenizer.encode(
-        tokenizer.apply_chat_template([m.as_dict() for m in said], tokenize=False, add_generation_prompt=True),
+        tokenizer.apply_chat_template(
+            [m.as_dict() for m in said], tokenize=False, add_generation_prompt=True
+        ),
         add_special_tokens=False,
     )
     for turn in range(4):
@@ -127,14 +148,19 @@ def test_append_mode_over_four_turns(name):
         ids = sampled(name, words)
         before = list(conversation.ids)
         conversation.act(ids, words)
-        observation = Message("user", f"Observation {turn}:\n\n  1 < 2 & {{{{ x }}}} is\ttrue, \\boxed{{}} é" + "?" * turn)
+        observation = Message(
+            "user",
+            f"Observation {turn}:\n\n  1 < 2 & {{{{ x }}}} is\ttrue, \\boxed{{}} é" + "?" * turn,
+        )
         added = conversation.say([observation])
         said += [Message("assistant", words), observation]
         assert not added.restarted
         assert conversation.ids == [*before, *ids, *added.ids]
         # gpt-oss ends its last turn with another token than the template writes once something follows
         expected = text_behind(name, said, words)
-        closed = expected.replace("<|end|>", "<|return|>", 1) if name.startswith("gptoss") else expected
+        closed = (
+            expected.replace("<|end|>", "<|return|>", 1) if name.startswith("gptoss") else expected
+        )
         assert tokenizer.decode([*ending(name), *added.ids]) == closed
 
 
@@ -143,14 +169,25 @@ def test_a_cut_turn_gets_its_end_as_a_token_nobody_sampled(name):
     tokenizer, renderer = tokenizer_of(name), renderer_of(name)
     cut = tuple(sampled(name, "\\boxed{11} is it", end=""))
     whole = tuple(sampled(name, "\\boxed{7}"))
-    script = [Generation(cut, (-1.0,) * len(cut), FinishReason.LENGTH), Generation(whole, (-1.0,) * len(whole))] * 2
-    episode = run_episode("game:GuessTheNumber-v0-easy", ScriptedPolicy(script, tokenizer), renderer, seed=3)
+    script = [
+        Generation(cut, (-1.0,) * len(cut), FinishReason.LENGTH),
+        Generation(whole, (-1.0,) * len(whole)),
+    ] * 2
+    episode = run_episode(
+        "game:GuessTheNumber-v0-easy", ScriptedPolicy(script, tokenizer), renderer, seed=3
+    )
     assert [t.status for t in episode.turns] == [TurnStatus.VALID] * len(episode.turns)
     assert len(episode.turns) >= 2
     (view,) = token_sequences(episode)
     (_, first, end), *_ = view.spans
     assert view.ids[first:end] == cut
-    closing = "<|end|>" if name.startswith("gptoss") else "<|END_RESPONSE|>" if name.startswith("cohere2") else end_of(name)
+    closing = (
+        "<|end|>"
+        if name.startswith("gptoss")
+        else "<|END_RESPONSE|>"
+        if name.startswith("cohere2")
+        else end_of(name)
+    )
     assert tokenizer.decode([view.ids[end]]) == closing
     assert view.turn_of[end] == -1
     assert view.logprobs[end] == 0.0
@@ -170,9 +207,13 @@ def test_system_and_tool_messages_are_taken_or_become_the_users(name):
     first = tokenizer.decode(conversation.ids)
     assert first.count("You are terse.") == first.count("What is first?") == 1
     if not renderer.takes_system:
-        assert conversation.ids == list(renderer.start([Message("user", "You are terse.\n\nWhat is first?")]))
+        assert conversation.ids == list(
+            renderer.start([Message("user", "You are terse.\n\nWhat is first?")])
+        )
     for turn, role in enumerate(("tool", "user", "tool", "tool")):
-        conversation.act(sampled(name, f"answer number {turn} it is"), f"answer number {turn} it is")
+        conversation.act(
+            sampled(name, f"answer number {turn} it is"), f"answer number {turn} it is"
+        )
         before = len(conversation.ids)
         conversation.say([Message(role, f"result {turn} of it")])
         bridge = tokenizer.decode(conversation.ids[before:])
@@ -181,7 +222,10 @@ def test_system_and_tool_messages_are_taken_or_become_the_users(name):
             as_user = Conversation(renderer)
             as_user.begin([task])
             as_user.act(sampled(name, "answer number 9 it is"), "answer number 9 it is")
-            assert tokenizer.decode(as_user.say([Message("user", f"result {turn} of it")]).ids) == bridge
+            assert (
+                tokenizer.decode(as_user.say([Message("user", f"result {turn} of it")]).ids)
+                == bridge
+            )
 
 
 @pytest.mark.parametrize("name", [n for n in TEXT if renderer_of(n).takes_tool])
@@ -217,14 +261,19 @@ def test_template_mode_gives_what_the_template_makes_of_the_conversation(name):
         observation = Message("user", f"Observation {turn} \\boxed{{}}")
         added = conversation.say([observation])
         said += [Message("assistant", words), observation]
-        expected = tokenizer.apply_chat_template([m.as_dict() for m in said], tokenize=False, add_generation_prompt=True)
+        expected = tokenizer.apply_chat_template(
+            [m.as_dict() for m in said], tokenize=False, add_generation_prompt=True
+        )
         assert conversation.ids == tokenizer.encode(expected, add_special_tokens=False)
         assert added.restarted == (conversation.ids[: len(before)] != before)
-        assert list(added.ids) == (conversation.ids if added.restarted else conversation.ids[len(before) :])
+        assert list(added.ids) == (
+            conversation.ids if added.restarted else conversation.ids[len(before) :]
+        )
 
 
 @pytest.mark.parametrize(
-    ("name", "rewrites"), [("qwen3", True), ("deepseek_r1_distill", True), ("qwen2_5", False), ("tiny", False)]
+    ("name", "rewrites"),
+    [("qwen3", True), ("deepseek_r1_distill", True), ("qwen2_5", False), ("tiny", False)],
 )
 def test_template_mode_starts_a_row_where_the_template_drops_thinking(name, rewrites):
     tokenizer, renderer = tokenizer_of(name), renderer_of(name, "template")
@@ -233,7 +282,9 @@ def test_template_mode_starts_a_row_where_the_template_drops_thinking(name, rewr
     for guess in (1, 2, 3, 4):
         ids = tuple(tokenizer.encode(text.format(guess) + end_of(name), add_special_tokens=False))
         script.append(Generation(ids, (-1.0,) * len(ids)))
-    episode = run_episode("game:GuessTheNumber-v0-easy", ScriptedPolicy(script, tokenizer), renderer, seed=3)
+    episode = run_episode(
+        "game:GuessTheNumber-v0-easy", ScriptedPolicy(script, tokenizer), renderer, seed=3
+    )
     views = token_sequences(episode)
     assert len(episode.turns) > 1
     assert len(views) == (len(episode.turns) if rewrites else 1)
@@ -259,7 +310,10 @@ def test_neighbours_of_one_role_are_one_message(name):
 
 
 def test_options_reach_the_template():
-    plain, quiet = renderer_of("qwen3"), Renderer(tokenizer_of("qwen3"), template_kwargs={"enable_thinking": False})
+    plain, quiet = (
+        renderer_of("qwen3"),
+        Renderer(tokenizer_of("qwen3"), template_kwargs={"enable_thinking": False}),
+    )
     said = [Message("user", "hello")]
     more = quiet.start(said)[len(plain.start(said)) :]
     assert tokenizer_of("qwen3").decode(more) == "<think>\n\n</think>\n\n"

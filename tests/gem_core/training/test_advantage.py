@@ -33,7 +33,16 @@ def episode(
 ) -> Episode:
     """An episode with these rewards; where it is failed, the last turn's is unknown."""
     turns = [
-        Turn((), "", r, (1,), False, (9,) * (tokens[t] if tokens else 1), None, M if t in masked else V)
+        Turn(
+            (),
+            "",
+            r,
+            (1,),
+            False,
+            (9,) * (tokens[t] if tokens else 1),
+            None,
+            M if t in masked else V,
+        )
         for t, r in enumerate(rewards)
     ]
     if stop.failed:
@@ -50,9 +59,19 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
     "reinforce, masked": ("reinforce", {}, [episode(1.0, 4.0, 2.0, masked=[1])], [[7.0, 0.0, 2.0]]),
     "reinforce, failed": ("reinforce", {}, [FAILED, episode(2.0)], [[0.0, 0.0], [2.0]]),
     # returns 3, 4, 5: mean 4, std sqrt((1 + 0 + 1) / 3) = 0.816497; 1 / 0.816497 = 1.224745
-    "rebn": ("rebn", {"gamma": 0.5}, [episode(1.0, 4.0), episode(5.0)], [[-1.224745, 0.0], [1.224745]]),
+    "rebn": (
+        "rebn",
+        {"gamma": 0.5},
+        [episode(1.0, 4.0), episode(5.0)],
+        [[-1.224745, 0.0], [1.224745]],
+    ),
     # turns, not episodes: returns 2, 1 and 5: mean 8/3, deviations -2/3, -5/3, 7/3, std sqrt((4 + 25 + 49) / 27) = 1.699673
-    "rebn counts turns": ("rebn", {}, [episode(1.0, 1.0), episode(5.0)], [[-0.392232, -0.980581], [1.372813]]),
+    "rebn counts turns": (
+        "rebn",
+        {},
+        [episode(1.0, 1.0), episode(5.0)],
+        [[-0.392232, -0.980581], [1.372813]],
+    ),
     # the masked turn's reward flows to turn 0 (G = 3, 2, 1), itself it is not counted: of 3 and 1 mean 2, std 1
     "rebn, masked": ("rebn", {}, [episode(1.0, 1.0, 1.0, masked=[1])], [[1.0, 0.0, -1.0]]),
     # the failed episode is left out whole: of 1 and 3 mean 2, std 1
@@ -67,7 +86,13 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
     "grpo": (
         "grpo",
         {},
-        [episode(0.5, 0.5), episode(2.0), episode(6.0), episode(9.0, seed=2), episode(11.0, seed=2)],
+        [
+            episode(0.5, 0.5),
+            episode(2.0),
+            episode(6.0),
+            episode(9.0, seed=2),
+            episode(11.0, seed=2),
+        ],
         [[-0.925820] * 2, [-0.462910], [1.388730], [-1.0], [1.0]],
     ),
     "grpo, not scaled": (
@@ -77,25 +102,70 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
         [[-2.0, -2.0], [-1.0], [3.0]],
     ),
     # a member is missing: of 2 and 6 mean 4, std 2
-    "grpo, a member failed": ("grpo", {}, [FAILED, episode(2.0), episode(6.0)], [[0.0, 0.0], [-1.0], [1.0]]),
+    "grpo, a member failed": (
+        "grpo",
+        {},
+        [FAILED, episode(2.0), episode(6.0)],
+        [[0.0, 0.0], [-1.0], [1.0]],
+    ),
     "grpo, one left": ("grpo", {}, [FAILED, episode(2.0)], [[0.0, 0.0], [0.0]]),
-    "grpo, one left, not scaled": ("grpo", {"scale": False}, [FAILED, episode(2.0)], [[0.0, 0.0], [0.0]]),
+    "grpo, one left, not scaled": (
+        "grpo",
+        {"scale": False},
+        [FAILED, episode(2.0)],
+        [[0.0, 0.0], [0.0]],
+    ),
     "grpo, constant": ("grpo", {}, [episode(0.1 + 0.2), episode(0.3)], [[0.0], [0.0]]),
     # gamma: R = 1 + 0.5 * 4 = 3 against 1: mean 2, std 1
-    "grpo, discounted": ("grpo", {"gamma": 0.5}, [episode(1.0, 4.0), episode(1.0)], [[1.0, 1.0], [-1.0]]),
+    "grpo, discounted": (
+        "grpo",
+        {"gamma": 0.5},
+        [episode(1.0, 4.0), episode(1.0)],
+        [[1.0, 1.0], [-1.0]],
+    ),
     # an episode with nothing to train is no member: of 2 and 6 as above
-    "grpo, a member masked": ("grpo", {}, [episode(50.0, masked=[0]), episode(2.0), episode(6.0)], [[0.0], [-1.0], [1.0]]),
+    "grpo, a member masked": (
+        "grpo",
+        {},
+        [episode(50.0, masked=[0]), episode(2.0), episode(6.0)],
+        [[0.0], [-1.0], [1.0]],
+    ),
     # R = 1, 2, 6: 1 - (2 + 6) / 2 = -3, 2 - (1 + 6) / 2 = -1.5, 6 - (1 + 2) / 2 = 4.5
-    "rloo": ("rloo", {}, [episode(0.5, 0.5), episode(2.0), episode(6.0)], [[-3.0, -3.0], [-1.5], [4.5]]),
-    "rloo, a member failed": ("rloo", {}, [FAILED, episode(2.0), episode(6.0)], [[0.0, 0.0], [-4.0], [4.0]]),
+    "rloo": (
+        "rloo",
+        {},
+        [episode(0.5, 0.5), episode(2.0), episode(6.0)],
+        [[-3.0, -3.0], [-1.5], [4.5]],
+    ),
+    "rloo, a member failed": (
+        "rloo",
+        {},
+        [FAILED, episode(2.0), episode(6.0)],
+        [[0.0, 0.0], [-4.0], [4.0]],
+    ),
     "rloo, one left": ("rloo", {}, [FAILED, episode(6.0)], [[0.0, 0.0], [0.0]]),
     "rloo, constant": ("rloo", {}, [episode(0.1 + 0.2), episode(0.3)], [[0.0], [0.0]]),
     # returns 4 (3 tokens) and 0 (1 token): mean 12 / 4 = 3, std sqrt((3 * 1 + 1 * 9) / 4) = 1.732051
-    "reinforce++": ("reinforce++", {}, [episode(4.0, tokens=[3]), episode(0.0)], [[0.577350], [-1.732051]]),
+    "reinforce++": (
+        "reinforce++",
+        {},
+        [episode(4.0, tokens=[3]), episode(0.0)],
+        [[0.577350], [-1.732051]],
+    ),
     # delta_1 = 1 + 0 - 0.5 = 0.5; delta_0 = 0 + 0.9 * 0.5 - 0.2 = 0.25; A_0 = 0.25 + 0.9 * 0.8 * 0.5 = 0.61
-    "gae, terminated": ("gae", {"gamma": 0.9, "lam": 0.8, "values": [[0.2, 0.5]]}, [episode(0.0, 1.0)], [[0.61, 0.5]]),
+    "gae, terminated": (
+        "gae",
+        {"gamma": 0.9, "lam": 0.8, "values": [[0.2, 0.5]]},
+        [episode(0.0, 1.0)],
+        [[0.61, 0.5]],
+    ),
     # terminated: a value given for the end is not used
-    "gae, value at the end": ("gae", {"gamma": 0.9, "lam": 0.8, "values": [[0.2, 0.5, 9.0]]}, [episode(0.0, 1.0)], [[0.61, 0.5]]),
+    "gae, value at the end": (
+        "gae",
+        {"gamma": 0.9, "lam": 0.8, "values": [[0.2, 0.5, 9.0]]},
+        [episode(0.0, 1.0)],
+        [[0.61, 0.5]],
+    ),
     # cut: delta_1 = 1 + 0.9 * 2 - 0.5 = 2.3; delta_0 = 0.25; A_0 = 0.25 + 0.72 * 2.3 = 1.906
     "gae, truncated": (
         "gae",
@@ -103,7 +173,12 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
         [episode(0.0, 1.0, stop=StopReason.TURN_LIMIT)],
         [[1.906, 2.3]],
     ),
-    "gae, failed": ("gae", {"values": [[0.0, 0.0], [0.5]], "gamma": 1.0}, [FAILED, episode(1.0)], [[0.0, 0.0], [0.5]]),
+    "gae, failed": (
+        "gae",
+        {"values": [[0.0, 0.0], [0.5]], "gamma": 1.0},
+        [FAILED, episode(1.0)],
+        [[0.0, 0.0], [0.5]],
+    ),
     # A = 0.61 and 0.5 normalised: mean 0.555, std 0.055
     "gae, whitened": (
         "gae",
@@ -115,22 +190,42 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
     "rebn per environment": (
         "rebn",
         {"per_env": True},
-        [episode(1.0, component="a"), episode(100.0, component="b"), episode(3.0, component="a"), episode(300.0, component="b")],
+        [
+            episode(1.0, component="a"),
+            episode(100.0, component="b"),
+            episode(3.0, component="a"),
+            episode(300.0, component="b"),
+        ],
         [[-1.0], [-1.0], [1.0], [1.0]],
     ),
     # 1e300 and 3e300: their squares are no floats, their advantages are
     "rebn, huge": ("rebn", {}, [episode(1e300), episode(3e300)], [[-1.0], [1.0]]),
     "grpo, huge": ("grpo", {}, [episode(1e300), episode(3e300)], [[-1.0], [1.0]]),
-    "rebn, huge and small": ("rebn", {}, [episode(1e300), episode(-1e300), episode(1.0)], [[1.224745], [-1.224745], [0.0]]),
+    "rebn, huge and small": (
+        "rebn",
+        {},
+        [episode(1e300), episode(-1e300), episode(1.0)],
+        [[1.224745], [-1.224745], [0.0]],
+    ),
     # 1e-300 / (1e-300 + 1e-8) is 0 to any precision
     "rebn, tiny": ("rebn", {}, [episode(1e-300), episode(3e-300)], [[0.0], [0.0]]),
     # deviations of 1e-8: 1e-8 / (1e-8 + 1e-8)
     "rebn, as small as epsilon": ("rebn", {}, [episode(1e-8), episode(3e-8)], [[-0.5], [0.5]]),
     # std 5e-4 of values around 1000 is below 1e-6 of the scale, rounding by that rule; 5e-3 is not: 5e-3 / (5e-3 + 1e-8)
     "rebn, noise": ("rebn", {}, [episode(1000.0 - 5e-4), episode(1000.0 + 5e-4)], [[0.0], [0.0]]),
-    "rebn, no noise": ("rebn", {}, [episode(1000.0 - 5e-3), episode(1000.0 + 5e-3)], [[-0.999998], [0.999998]]),
+    "rebn, no noise": (
+        "rebn",
+        {},
+        [episode(1000.0 - 5e-3), episode(1000.0 + 5e-3)],
+        [[-0.999998], [0.999998]],
+    ),
     # rewards of a million that cancel leave returns whose digits are noise: S counts rewards too
-    "rebn, cancelled rewards": ("rebn", {}, [episode(1e6, -1e6 + 0.1, masked=[1]), episode(0.2)], [[0.0, 0.0], [0.0]]),
+    "rebn, cancelled rewards": (
+        "rebn",
+        {},
+        [episode(1e6, -1e6 + 0.1, masked=[1]), episode(0.2)],
+        [[0.0, 0.0], [0.0]],
+    ),
 }
 
 
@@ -170,8 +265,13 @@ def exact_returns(one: Episode, gamma: Fraction) -> list[Fraction]:
     return found
 
 
-def exact_rebn(episodes: Sequence[Episode], gamma: float, weight: Callable[[Turn], int] = lambda turn: 1) -> list[list[float]]:
-    returns = [exact_returns(e, Fraction(gamma)) if not e.failed else [Fraction(0)] * len(e.turns) for e in episodes]
+def exact_rebn(
+    episodes: Sequence[Episode], gamma: float, weight: Callable[[Turn], int] = lambda turn: 1
+) -> list[list[float]]:
+    returns = [
+        exact_returns(e, Fraction(gamma)) if not e.failed else [Fraction(0)] * len(e.turns)
+        for e in episodes
+    ]
     counted = [
         (g, weight(t))
         for e, row in zip(episodes, returns)
@@ -187,7 +287,9 @@ def exact_rebn(episodes: Sequence[Episode], gamma: float, weight: Callable[[Turn
     flat = n <= 1 or std <= 1e-6 * largest
     return [
         [
-            0.0 if flat or e.failed or t.status is not TurnStatus.VALID else float(g - mean) / (std + EPSILON)
+            0.0
+            if flat or e.failed or t.status is not TurnStatus.VALID
+            else float(g - mean) / (std + EPSILON)
             for g, t in zip(row, e.turns)
         ]
         for e, row in zip(episodes, returns)
@@ -198,15 +300,33 @@ def exact_rebn(episodes: Sequence[Episode], gamma: float, weight: Callable[[Turn
 def batches(draw: st.DrawFn) -> list[Episode]:
     found = []
     for _ in range(draw(st.integers(0, 8))):
-        rewards = draw(st.lists(st.sampled_from([0.0, 1.0, -0.1, 0.3, 0.25, 7.5]) | st.floats(-100, 100, width=32), max_size=4))
+        rewards = draw(
+            st.lists(
+                st.sampled_from([0.0, 1.0, -0.1, 0.3, 0.25, 7.5]) | st.floats(-100, 100, width=32),
+                max_size=4,
+            )
+        )
         masked = draw(st.lists(st.integers(0, 3), max_size=2))
-        stop = draw(st.sampled_from([StopReason.TERMINATED, StopReason.TRUNCATED, StopReason.TERMINATED, StopReason.ENV_ERROR]))
+        stop = draw(
+            st.sampled_from(
+                [
+                    StopReason.TERMINATED,
+                    StopReason.TRUNCATED,
+                    StopReason.TERMINATED,
+                    StopReason.ENV_ERROR,
+                ]
+            )
+        )
         if stop.failed:
             rewards.append(0.0)
         tokens = [draw(st.integers(1, 5)) for _ in rewards]
         component = draw(st.sampled_from(["a", "b"]))
         seed = draw(st.integers(0, 2))
-        found.append(episode(*rewards, masked=masked, stop=stop, seed=seed, component=component, tokens=tokens))
+        found.append(
+            episode(
+                *rewards, masked=masked, stop=stop, seed=seed, component=component, tokens=tokens
+            )
+        )
     return found
 
 
@@ -214,9 +334,14 @@ def batches(draw: st.DrawFn) -> list[Episode]:
 @given(batches(), st.sampled_from([0.0, 0.5, 0.9, 1.0]))
 def test_rebn_agrees_with_exact_arithmetic(batch: list[Episode], gamma: float) -> None:
     """Invariant 3."""
-    for name, weight in (("rebn", lambda turn: 1), ("reinforce++", lambda turn: len(turn.action_ids))):
+    for name, weight in (
+        ("rebn", lambda turn: 1),
+        ("reinforce++", lambda turn: len(turn.action_ids)),
+    ):
         found = advantages(batch, name, gamma=gamma)
-        assert found == [pytest.approx(row, rel=1e-6, abs=1e-6) for row in exact_rebn(batch, gamma, weight)]
+        assert found == [
+            pytest.approx(row, rel=1e-6, abs=1e-6) for row in exact_rebn(batch, gamma, weight)
+        ]
 
 
 @settings(max_examples=40, deadline=None)
@@ -226,7 +351,9 @@ def test_per_env_is_the_batch_of_each_environment_alone(batch: list[Episode], ga
     for component in ("a", "b"):
         alone = [e for e in batch if e.component == component]
         wanted = advantages(alone, "rebn", gamma=gamma)
-        assert [row for row, e in zip(found, batch) if e.component == component] == [pytest.approx(row) for row in wanted]
+        assert [row for row, e in zip(found, batch) if e.component == component] == [
+            pytest.approx(row) for row in wanted
+        ]
 
 
 @settings(max_examples=40, deadline=None)
@@ -237,22 +364,32 @@ def test_groups_are_normalised_alone(batch: list[Episode], gamma: float) -> None
         for seed in range(3):
             alone = [e for e in batch if e.seed == seed]
             wanted = advantages(alone, name, gamma=gamma)
-            assert [row for row, e in zip(found, batch) if e.seed == seed] == [pytest.approx(row) for row in wanted]
+            assert [row for row, e in zip(found, batch) if e.seed == seed] == [
+                pytest.approx(row) for row in wanted
+            ]
 
 
 @settings(max_examples=40, deadline=None)
 @given(batches(), st.sampled_from([0.5, 1.0]))
 def test_rloo_is_the_return_less_the_mean_of_the_others(batch: list[Episode], gamma: float) -> None:
     found = advantages(batch, "rloo", gamma=gamma)
-    members = [e for e in batch if not e.failed and any(t.status is TurnStatus.VALID for t in e.turns)]
+    members = [
+        e for e in batch if not e.failed and any(t.status is TurnStatus.VALID for t in e.turns)
+    ]
     for row, one in zip(found, batch):
-        others = [exact_returns(e, Fraction(gamma))[0] for e in members if e is not one and e.group == one.group]
+        others = [
+            exact_returns(e, Fraction(gamma))[0]
+            for e in members
+            if e is not one and e.group == one.group
+        ]
         if one not in members or not others:
             assert row == [0.0] * len(one.turns)
             continue
         wanted = float(exact_returns(one, Fraction(gamma))[0] - sum(others) / len(others))
         for a, turn in zip(row, one.turns):
-            assert a == pytest.approx(wanted if turn.status is TurnStatus.VALID else 0.0, rel=1e-6, abs=1e-3), "or rounding noise"
+            assert a == pytest.approx(
+                wanted if turn.status is TurnStatus.VALID else 0.0, rel=1e-6, abs=1e-3
+            ), "or rounding noise"
 
 
 # Ranks.
@@ -288,13 +425,21 @@ def on_ranks(parts: Sequence[list[Episode]], name: str, **kwargs: Any) -> list[l
 
 
 @settings(max_examples=25, deadline=None)
-@given(batches(), st.lists(st.integers(0, 8), max_size=3), st.sampled_from(["rebn", "grpo", "rloo", "reinforce++", "reinforce"]))
-def test_any_split_over_ranks_gives_what_one_rank_gives(batch: list[Episode], cuts: list[int], name: str) -> None:
+@given(
+    batches(),
+    st.lists(st.integers(0, 8), max_size=3),
+    st.sampled_from(["rebn", "grpo", "rloo", "reinforce++", "reinforce"]),
+)
+def test_any_split_over_ranks_gives_what_one_rank_gives(
+    batch: list[Episode], cuts: list[int], name: str
+) -> None:
     """Groups spread over ranks and ranks with nothing included."""
     edges = [0, *sorted(min(c, len(batch)) for c in cuts), len(batch)]
     parts = [batch[a:b] for a, b in pairwise(edges)]
     alone = advantages(batch, name, gamma=0.9)
-    assert on_ranks(parts, name, gamma=0.9) == [pytest.approx(row, rel=1e-12, abs=1e-12) for row in alone]
+    assert on_ranks(parts, name, gamma=0.9) == [
+        pytest.approx(row, rel=1e-12, abs=1e-12) for row in alone
+    ]
 
 
 def test_a_large_mean_does_not_eat_the_spread_on_ranks() -> None:
@@ -306,7 +451,12 @@ def test_a_large_mean_does_not_eat_the_spread_on_ranks() -> None:
 
 def test_moments_of_parts_merge_to_those_of_the_whole() -> None:
     whole = Moments.of([1.0, 2.0, 4.0, 1e300])
-    parts = Moments.of([1.0]).merge(Moments.of([])).merge(Moments.of([2.0, 4.0])).merge(Moments.of([1e300]))
+    parts = (
+        Moments.of([1.0])
+        .merge(Moments.of([]))
+        .merge(Moments.of([2.0, 4.0]))
+        .merge(Moments.of([1e300]))
+    )
     assert (parts.count, parts.unit) == (4.0, whole.unit)
     assert (parts.mean, parts.m2) == (pytest.approx(whole.mean), pytest.approx(whole.m2))
     assert (Moments.of([]).std, Moments.of([]).merge(Moments.of([])).count) == (0.0, 0.0)
@@ -332,14 +482,17 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
         ("gae", {"values": [[1.0, 1.0]], "lam": 2.0}, "lam"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(name: str, kwargs: dict[str, Any], said: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(
+    name: str, kwargs: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         advantages([episode(1.0, 1.0)], name, **kwargs)
 
 
 def test_gae_needs_a_value_where_an_episode_was_cut() -> None:
     with pytest.raises(
-        ConfigError, match=r"2 values .* 2 turns; it needs 3, the last for the state it was cut in \(turn_limit\)"
+        ConfigError,
+        match=r"2 values .* 2 turns; it needs 3, the last for the state it was cut in \(turn_limit\)",
     ):
         advantages([episode(0.0, 1.0, stop=StopReason.TURN_LIMIT)], "gae", values=[[0.1, 0.2]])
 
@@ -376,4 +529,11 @@ def test_an_estimator_that_cannot_work_is_not_registered(function: Any, needs: A
 
 def test_what_estimators_ask_of_a_trainer() -> None:
     needs = {name: sorted(entry.needs) for name, entry in estimators.all().items()}
-    assert needs == {"gae": ["values"], "grpo": ["groups"], "rebn": [], "reinforce": [], "reinforce++": [], "rloo": ["groups"]}
+    assert needs == {
+        "gae": ["values"],
+        "grpo": ["groups"],
+        "rebn": [],
+        "reinforce": [],
+        "reinforce++": [],
+        "rloo": ["groups"],
+    }

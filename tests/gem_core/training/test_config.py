@@ -28,7 +28,10 @@ class Spec(TrainingConfig):
 class Able(TrainingConfig):
     """For a trainer that can do everything."""
 
-    adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_sequences=True, critic_values=True))
+    adapter = replace(
+        ADAPTER,
+        capabilities=replace(ADAPTER.capabilities, several_sequences=True, critic_values=True),
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,14 +50,20 @@ class Able(TrainingConfig):
         ({"env_kwargs": {"max_turn": 3}}, ConfigError, "does not take 'max_turn'"),
         ({"eval_env_kwargs": {"split": "test"}}, ConfigError, "does not take 'split'"),
         ({"options": {"index": 3}}, OptionError, "does not take the option 'index'"),
-        ({"env_id": f"2*{GAME} + 1*game:Wordle-v0-easy", "wrappers": "reakt"}, UnknownNameError, "react"),
+        (
+            {"env_id": f"2*{GAME} + 1*game:Wordle-v0-easy", "wrappers": "reakt"},
+            UnknownNameError,
+            "react",
+        ),
         ({"seeds": -1}, ConfigError, "a number of seeds"),
         ({"seeds": [1_000_002], "eval_seeds": 3}, ConfigError, "are trained on"),
         ({"step_deadline": 0}, ConfigError, "step_deadline"),
         ({"horizon": []}, ConfigError, "at least one number of turns"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_before_anything_is_loaded(fields: Any, error: type[Exception], says: str) -> None:
+def test_what_cannot_be_honoured_is_refused_before_anything_is_loaded(
+    fields: Any, error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         Spec(**{"env_id": GAME, **fields})
 
@@ -64,7 +73,14 @@ def test_a_trainer_that_can_do_more_is_asked_for_more() -> None:
 
 
 def test_seeds_tasks_and_limits() -> None:
-    spec = Spec(GAME, seeds=3, eval_seeds=2, wrappers="react,turn_limit(max_turns=2)", horizon="2,4@10", retries=1)
+    spec = Spec(
+        GAME,
+        seeds=3,
+        eval_seeds=2,
+        wrappers="react,turn_limit(max_turns=2)",
+        horizon="2,4@10",
+        retries=1,
+    )
     assert (spec.train_seeds, spec.held_out_seeds) == ([0, 1, 2], [1_000_000, 1_000_001])
     assert spec.task(7, 5).wrappers == (("react", {}), ("turn_limit", {"max_turns": 2}))
     assert (spec.task(7, 5).seed, spec.task(7, 5).index) == (7, 5)
@@ -84,7 +100,11 @@ def test_a_trainer_that_takes_several_sequences_refuses_unknown_names_too() -> N
 
 def test_a_split_of_its_own_is_evaluated_on() -> None:
     spec = Spec(
-        "qa:Sample-v0", seeds=3, eval_seeds=2, env_kwargs={"max_turns": 2}, eval_env_kwargs={"split": "test", "max_turns": 1}
+        "qa:Sample-v0",
+        seeds=3,
+        eval_seeds=2,
+        env_kwargs={"max_turns": 2},
+        eval_env_kwargs={"split": "test", "max_turns": 1},
     )
     assert spec.task(2).env_kwargs == {"max_turns": 2}
     assert spec.task(1_000_001).env_kwargs == {"max_turns": 1, "split": "test"}
@@ -96,7 +116,11 @@ def test_advantages_come_from_the_estimator_of_the_config() -> None:
     seen: list[Any] = []
     plain = Spec(GAME, gamma=0.5, advantage="reinforce").compute_advantages(episodes)
     assert plain[0] == pytest.approx(
-        [0.5 ** (len(e.turns) - 1 - t) * e.rewards[-1] for e in episodes[:1] for t in range(len(e.turns))]
+        [
+            0.5 ** (len(e.turns) - 1 - t) * e.rewards[-1]
+            for e in episodes[:1]
+            for t in range(len(e.turns))
+        ]
     )
     Spec(GAME).compute_advantages(episodes, gather=lambda mine: seen.append(mine) or [mine])
     assert len(seen) == 1
@@ -106,11 +130,19 @@ def test_metrics_are_the_same_for_any_split_over_ranks() -> None:
     episodes = run_batch(tasks_for(GAME, range(20)), RandomPlayer(), limits=Limits(max_turns=2))
     episodes[0] = replace(episodes[0], stop=StopReason.ENV_ERROR)
     whole = BatchMetrics.of(episodes)
-    split = BatchMetrics.total([BatchMetrics.of(episodes[:1]), BatchMetrics.of(episodes[1:7]), BatchMetrics.of(episodes[7:])])
+    split = BatchMetrics.total(
+        [
+            BatchMetrics.of(episodes[:1]),
+            BatchMetrics.of(episodes[1:7]),
+            BatchMetrics.of(episodes[7:]),
+        ]
+    )
     assert split == whole
     means = whole.means()
     solved = sum(bool(e.success) for e in episodes[1:])
-    assert means["success"] == pytest.approx(solved / 19), "an episode that a limit cut short is no success, and counts"
+    assert means["success"] == pytest.approx(solved / 19), (
+        "an episode that a limit cut short is no success, and counts"
+    )
     assert means["failed"] == pytest.approx(1 / 20)
     assert means["turns"] == pytest.approx(sum(len(e.turns) for e in episodes[1:]) / 19)
 
@@ -123,6 +155,9 @@ def test_the_size_of_an_advantage_counts_by_trained_turns() -> None:
 
 
 def test_metrics_of_nothing_but_failed_episodes_name_only_those() -> None:
-    episodes = [replace(e, stop=StopReason.ENV_ERROR) for e in run_batch(tasks_for(GAME, range(3)), RandomPlayer())]
+    episodes = [
+        replace(e, stop=StopReason.ENV_ERROR)
+        for e in run_batch(tasks_for(GAME, range(3)), RandomPlayer())
+    ]
     assert BatchMetrics.of(episodes).means() == {"failed": 1.0, "attempts": 1.0}
     assert BatchMetrics.of([]).means() == {}

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from byte_tokenizer import ByteTokenizer
 
-from gem_core import RandomPlayer, Renderer, Rollout, ScriptedPolicy, run_batch, tasks_for, token_sequences
+from gem_core import (
+    RandomPlayer,
+    Renderer,
+    Rollout,
+    ScriptedPolicy,
+    run_batch,
+    tasks_for,
+    token_sequences,
+)
 from gem_core.errors import ConfigError
 from gem_core.training.demonstrations import tokenised
 

@@ -12,7 +12,18 @@ from gem_core.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("step", "turns"), [(0, 10), (1, 10), (99, 10), (100, 20), (199, 20), (200, 30), (299, 30), (300, 30), (10**9, 30)]
+    ("step", "turns"),
+    [
+        (0, 10),
+        (1, 10),
+        (99, 10),
+        (100, 20),
+        (199, 20),
+        (200, 30),
+        (299, 30),
+        (300, 30),
+        (10**9, 30),
+    ],
 )
 def test_the_horizon_grows_every_so_many_updates_and_then_stays(step: int, turns: int) -> None:
     assert HorizonSchedule((10, 20, 30), every=100)(step) == turns
@@ -40,13 +51,30 @@ def test_a_resumed_run_goes_on_where_it_would_have_been() -> None:
         (None, None),
     ],
 )
-def test_a_schedule_is_read_from_what_a_configuration_holds(given: Any, wanted: HorizonSchedule | None) -> None:
+def test_a_schedule_is_read_from_what_a_configuration_holds(
+    given: Any, wanted: HorizonSchedule | None
+) -> None:
     assert HorizonSchedule.parse(given) == wanted
 
 
 @pytest.mark.parametrize(
     "given",
-    ["", "ten", "4,,7", "4@", "0", [], [0], [4.5], [True], True, {"rounds": []}, {"every": 3}, {"rounds": [4], "evry": 3}, "4@0"],
+    [
+        "",
+        "ten",
+        "4,,7",
+        "4@",
+        "0",
+        [],
+        [0],
+        [4.5],
+        [True],
+        True,
+        {"rounds": []},
+        {"every": 3},
+        {"rounds": [4], "evry": 3},
+        "4@0",
+    ],
 )
 def test_a_schedule_that_means_nothing_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError):

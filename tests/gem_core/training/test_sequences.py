@@ -20,7 +20,16 @@ def turn(
     status: TurnStatus = TurnStatus.VALID,
     logprobs: bool = True,
 ) -> Turn:
-    return Turn((), "", reward, added, restarted, action, tuple(-i / 10 for i in action) if logprobs else None, status)
+    return Turn(
+        (),
+        "",
+        reward,
+        added,
+        restarted,
+        action,
+        tuple(-i / 10 for i in action) if logprobs else None,
+        status,
+    )
 
 
 def episode(*turns: Turn, stop: StopReason = StopReason.TERMINATED) -> Episode:
@@ -38,7 +47,12 @@ def test_turns_that_extend_each_other_share_a_row() -> None:
 
 
 def test_a_rewritten_context_starts_a_new_row() -> None:
-    assert layout(turn((1,), (2,), restarted=True), turn((3,), (4,)), turn((1, 5), (6,), restarted=True), turn((7,), (8,))) == [
+    assert layout(
+        turn((1,), (2,), restarted=True),
+        turn((3,), (4,)),
+        turn((1, 5), (6,), restarted=True),
+        turn((7,), (8,)),
+    ) == [
         ((1, 2, 3, 4), (-1, 0, -1, 1)),
         ((1, 5, 6, 7, 8), (-1, -1, 2, -1, 3)),
     ]
@@ -56,15 +70,17 @@ def test_a_turn_without_tokens_is_context_only() -> None:
     assert layout(turn((1,), (2,)), turn((3,), (), status=TurnStatus.MASKED), turn((4,), (5,))) == [
         ((1, 2, 3, 4, 5), (-1, 0, -1, -1, 2)),
     ]
-    assert layout(turn((1,), (2,)), turn((3,), (), status=TurnStatus.MASKED)) == [((1, 2), (-1, 0))], (
-        "nothing behind the last action"
-    )
+    assert layout(turn((1,), (2,)), turn((3,), (), status=TurnStatus.MASKED)) == [
+        ((1, 2), (-1, 0))
+    ], "nothing behind the last action"
     assert layout(turn((1,), ())) == []
     assert layout() == []
 
 
 def test_a_masked_turn_keeps_its_tokens_and_is_not_trained() -> None:
-    (row,) = token_sequences(episode(turn((1,), (2, 3)), turn((4,), (5,), status=TurnStatus.MASKED), turn((6,), (7,))))
+    (row,) = token_sequences(
+        episode(turn((1,), (2, 3)), turn((4,), (5,), status=TurnStatus.MASKED), turn((6,), (7,)))
+    )
     assert row.turn_of == (-1, 0, 0, -1, 1, -1, 2)
     assert row.mask == (0, 1, 1, 0, 0, 0, 1)
     assert row.trained == {0, 2}
@@ -75,7 +91,10 @@ def test_a_masked_turn_keeps_its_tokens_and_is_not_trained() -> None:
 
 @pytest.mark.parametrize("stop", [s for s in StopReason if s.failed])
 def test_a_failed_episode_has_no_rows(stop: StopReason) -> None:
-    assert token_sequences(episode(turn(), turn(reward=None, status=TurnStatus.FAILED), stop=stop)) == []
+    assert (
+        token_sequences(episode(turn(), turn(reward=None, status=TurnStatus.FAILED), stop=stop))
+        == []
+    )
 
 
 def test_logprobs_stand_beside_their_ids() -> None:
@@ -85,7 +104,12 @@ def test_logprobs_stand_beside_their_ids() -> None:
 
 def test_logprobs_that_are_missing_are_missing_for_their_row_only() -> None:
     rows = token_sequences(
-        episode(turn((1,), (2,)), turn((1,), (3,), logprobs=False), turn((1,), (4,)), turn((5,), (6,), restarted=True))
+        episode(
+            turn((1,), (2,)),
+            turn((1,), (3,), logprobs=False),
+            turn((1,), (4,)),
+            turn((5,), (6,), restarted=True),
+        )
     )
     assert [row.logprobs for row in rows] == [None, (0.0, -0.6)]
     (row,) = token_sequences(episode(turn((1,), (), logprobs=False), turn((1,), (4,))))
@@ -99,13 +123,23 @@ def test_text_without_ids_cannot_be_trained() -> None:
 
 def test_a_placeholder_trains_nothing() -> None:
     row = padding_sequence([1, 2], 7)
-    assert (row.ids, row.turn_of, row.mask, row.logprobs) == ((1, 2, 7), (-1, -1, -1), (0, 0, 0), (0.0, 0.0, 0.0))
+    assert (row.ids, row.turn_of, row.mask, row.logprobs) == (
+        (1, 2, 7),
+        (-1, -1, -1),
+        (0, 0, 0),
+        (0.0, 0.0, 0.0),
+    )
     assert channel_rewards(episode(), row, 0.9) == [0.0, 0.0, 0.0]
     assert row.prompt_length == 3
 
 
 def test_prompts_are_rebuilt_from_what_each_turn_added() -> None:
-    played = episode(turn((1,), (2,), restarted=True), turn((3,), (4,)), turn((5, 6), (7,), restarted=True), turn((8,), (9,)))
+    played = episode(
+        turn((1,), (2,), restarted=True),
+        turn((3,), (4,)),
+        turn((5, 6), (7,), restarted=True),
+        turn((8,), (9,)),
+    )
     assert [played.prompt_ids(t) for t in range(4)] == [(1,), (1, 2, 3), (5, 6), (5, 6, 7, 8)]
     for wrong in (-1, 4):
         with pytest.raises(IndexError):
@@ -124,11 +158,17 @@ def test_returns_are_discounted_from_the_last_turn_back() -> None:
 def test_channel_rewards_are_the_rewards_in_the_plain_case() -> None:
     played = episode(turn((1,), (2, 3), 0.25), turn((1,), (4,), 0.0), turn((1,), (5, 6), 2.0))
     (row,) = token_sequences(played)
-    assert channel_rewards(played, row, 0.9) == pytest.approx([0, 0, 0.25, 0, 0.0, 0, 0, 2.0], abs=1e-15)
+    assert channel_rewards(played, row, 0.9) == pytest.approx(
+        [0, 0, 0.25, 0, 0.0, 0, 0, 2.0], abs=1e-15
+    )
 
 
 def test_the_reward_of_a_masked_turn_reaches_the_turn_before_it() -> None:
-    played = episode(turn((1,), (2,), 1.0), turn((1,), (3,), 4.0, status=TurnStatus.MASKED), turn((1,), (4,), 8.0))
+    played = episode(
+        turn((1,), (2,), 1.0),
+        turn((1,), (3,), 4.0, status=TurnStatus.MASKED),
+        turn((1,), (4,), 8.0),
+    )
     (row,) = token_sequences(played)
     # G = 1 + 0.5 * (4 + 0.5 * 8) = 5, 8, 8; trained are turns 0 and 2: 5 - 0.5 * 8 = 1 and 8
     assert channel_rewards(played, row, 0.5) == [0, 1.0, 0, 0, 0, 8.0]
@@ -168,7 +208,9 @@ def test_a_frameworks_recursion_gives_back_every_return(played: list[Turn], gamm
         assert len(rewards) == len(row.ids)
         assert all(r == 0.0 for r, m in zip(rewards, row.mask) if not m)
         found.update(in_row_recursion(row, rewards, gamma))
-    trained = [t for t, one in enumerate(played) if one.status is TurnStatus.VALID and one.action_ids]
+    trained = [
+        t for t, one in enumerate(played) if one.status is TurnStatus.VALID and one.action_ids
+    ]
     assert sorted(found) == trained
     assert [found[t] for t in trained] == pytest.approx([returns[t] for t in trained], abs=1e-9)
 
@@ -184,7 +226,9 @@ def test_rows_hold_every_sampled_token_once_and_in_order(played: list[Turn]) -> 
         assert len(row.ids) == len(row.turn_of) == len(row.logprobs)
         assert all((p == 0.0) == (t < 0) for p, t in zip(row.logprobs, row.turn_of))
         for number, start, end in row.spans:
-            assert start == 0 or row.turn_of[start - 1] == -1, "a token nobody sampled stands between two turns"
+            assert start == 0 or row.turn_of[start - 1] == -1, (
+                "a token nobody sampled stands between two turns"
+            )
             assert row.ids[:start] == whole.prompt_ids(number)
             sampled += [(number, id) for id in row.ids[start:end]]
     assert sampled == [(number, id) for number, one in enumerate(played) for id in one.action_ids]
@@ -196,5 +240,8 @@ def test_no_reward_is_lost_or_made_up(played: list[Turn]) -> None:
     """Invariant 2: without masked turns, what stands on trained tokens of one row sums to what the environment paid."""
     one_row = [turn(t.added_ids or (1,), t.action_ids, t.reward) for t in played]
     whole = episode(*one_row)
-    paid = sum(sum(r * m for r, m in zip(channel_rewards(whole, row, 1.0), row.mask)) for row in token_sequences(whole))
+    paid = sum(
+        sum(r * m for r, m in zip(channel_rewards(whole, row, 1.0), row.mask))
+        for row in token_sequences(whole)
+    )
     assert paid == pytest.approx(sum(whole.rewards), abs=1e-9)

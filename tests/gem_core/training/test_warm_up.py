@@ -53,12 +53,18 @@ def game() -> Any:
 
 def test_the_model_learns_what_the_player_does() -> None:
     model, tokenizer = load_tiny()
-    before = warm_up(model, tokenizer, GAME, updates=1, player=Seven(), batch_size=4, learning_rate=0.0)
-    after = warm_up(model, tokenizer, GAME, updates=25, player=Seven(), batch_size=4, learning_rate=3e-3)
+    before = warm_up(
+        model, tokenizer, GAME, updates=1, player=Seven(), batch_size=4, learning_rate=0.0
+    )
+    after = warm_up(
+        model, tokenizer, GAME, updates=25, player=Seven(), batch_size=4, learning_rate=3e-3
+    )
     assert before > 0.5 and after < 0.1
     assert not model.training, "as it was"
     policy = TransformersPolicy(model, tokenizer, seed=0)
-    episodes = run_batch(tasks_for(GAME, range(4)), policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12))
+    episodes = run_batch(
+        tasks_for(GAME, range(4)), policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12)
+    )
     actions = [turn.action for episode in episodes for turn in episode.turns]
     assert actions.count("\\boxed{7}") >= 0.9 * len(actions)
 
@@ -66,7 +72,9 @@ def test_the_model_learns_what_the_player_does() -> None:
 def test_the_loss_is_the_mean_cross_entropy_of_the_action_tokens() -> None:
     """For one episode, computed by hand: the tokens of the actions, and the token that ends each turn."""
     model, tokenizer = load_tiny()
-    loss = warm_up(model, tokenizer, GAME, updates=1, player=Seven(), batch_size=1, learning_rate=0.0)
+    loss = warm_up(
+        model, tokenizer, GAME, updates=1, player=Seven(), batch_size=1, learning_rate=0.0
+    )
     messages, wanted = [], []
     ids: list[int] = []
     for observation in ("Name a number.", "And another.", "And another."):
@@ -96,7 +104,9 @@ def test_the_same_seed_gives_the_same_model() -> None:
     losses = []
     for _ in range(2):
         model, tokenizer = load_tiny()
-        losses.append(warm_up(model, tokenizer, GAME, updates=3, batch_size=2, player=Seven(), seed=5))
+        losses.append(
+            warm_up(model, tokenizer, GAME, updates=3, batch_size=2, player=Seven(), seed=5)
+        )
     assert losses[0] == losses[1]
 
 

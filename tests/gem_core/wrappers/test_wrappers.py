@@ -50,7 +50,9 @@ def shown(env: Env, *actions: str) -> list[Any]:
     found = [info.get("context") or (observation, info.get("suffix", ""), info.get("role", "user"))]
     for action in actions:
         observation, _, _, _, info = result_of(env.step(action))
-        found.append(info.get("context") or (observation, info.get("suffix", ""), info.get("role", "user")))
+        found.append(
+            info.get("context") or (observation, info.get("suffix", ""), info.get("role", "user"))
+        )
     return found
 
 
@@ -64,12 +66,20 @@ HISTORY = {
     "concat": (
         Concat,
         says("S"),
-        [context(("user", "T\nS")), context(("user", "T\nO1\nS")), context(("user", "T\nO1\nO2\nS"))],
+        [
+            context(("user", "T\nS")),
+            context(("user", "T\nO1\nS")),
+            context(("user", "T\nO1\nO2\nS")),
+        ],
     ),
     "concat with actions": (
         lambda env: Concat(env, actions=True),
         says("S"),
-        [context(("user", "T\nS")), context(("user", "T\na1\nO1\nS")), context(("user", "T\na1\nO1\na2\nO2\nS"))],
+        [
+            context(("user", "T\nS")),
+            context(("user", "T\na1\nO1\nS")),
+            context(("user", "T\na1\nO1\na2\nO2\nS")),
+        ],
     ),
     "concat with a window": (
         lambda env: Concat(env, window=1, actions=True),
@@ -84,7 +94,10 @@ HISTORY = {
     "concat with a system prompt": (
         Concat,
         says(system="be brief"),
-        [context(("system", "be brief"), ("user", "T\n")), context(("system", "be brief"), ("user", "T\nO1\n"))],
+        [
+            context(("system", "be brief"), ("user", "T\n")),
+            context(("system", "be brief"), ("user", "T\nO1\n")),
+        ],
     ),
     "chat": (ConcatChat, says(), [("T", "", "user"), ("O1", "", "user"), ("O2", "", "user")]),
     "chat with a suffix": (
@@ -93,7 +106,13 @@ HISTORY = {
         [
             ("T", "S", "user"),
             context(("user", "T"), ("assistant", "a1"), ("user", "O1\nS")),
-            context(("user", "T"), ("assistant", "a1"), ("user", "O1"), ("assistant", "a2"), ("user", "O2\nS")),
+            context(
+                ("user", "T"),
+                ("assistant", "a1"),
+                ("user", "O1"),
+                ("assistant", "a2"),
+                ("user", "O2\nS"),
+            ),
         ],
     ),
     "chat with a window": (
@@ -109,7 +128,11 @@ HISTORY = {
     "chat with tools": (
         lambda env: ConcatChat(env, window=1),
         says(role="tool"),
-        [("T", "", "user"), ("O1", "", "tool"), context(("user", "T"), ("assistant", "a2"), ("tool", "O2"))],
+        [
+            ("T", "", "user"),
+            ("O1", "", "tool"),
+            context(("user", "T"), ("assistant", "a2"), ("tool", "O2")),
+        ],
     ),
     "chat on reset": (
         ConcatChatOnReset,
@@ -128,23 +151,36 @@ def test_what_the_model_is_shown(mode: str, kind: type[ScriptedEnv]) -> None:
 
 
 def test_a_line_is_ended_once() -> None:
-    env = Concat(ScriptedEnv(lambda env, action: ("O1\n", 0.0, False, False, {}), lambda env: ("T\n", {})), actions=True)
+    env = Concat(
+        ScriptedEnv(lambda env, action: ("O1\n", 0.0, False, False, {}), lambda env: ("T\n", {})),
+        actions=True,
+    )
     assert shown(env, "a1\n", "a2")[-1] == context(("user", "T\na1\nO1\na2\nO1\n"))
 
 
 def test_a_window_of_any_size_keeps_the_task() -> None:
     for wrap in (Concat, ConcatChat):
         for size in (1, 2, 5):
-            last = shown(wrap(says()(ScriptedEnv), window=size), *(f"a{n}" for n in range(1, 9)))[-1]
+            last = shown(wrap(says()(ScriptedEnv), window=size), *(f"a{n}" for n in range(1, 9)))[
+                -1
+            ]
             text = "\n".join(m.content for m in last.messages)
             assert text.startswith("T\n")
-            assert ("O8" in text, f"O{9 - size}" in text, f"O{8 - size}" in text) == (True, True, False)
+            assert ("O8" in text, f"O{9 - size}" in text, f"O{8 - size}" in text) == (
+                True,
+                True,
+                False,
+            )
 
 
 def test_a_template_makes_the_observation_itself_a_prompt() -> None:
-    env = ConcatChat(says("S")(ScriptedEnv), template=lambda messages: json.dumps(messages) + "<gen>")
+    env = ConcatChat(
+        says("S")(ScriptedEnv), template=lambda messages: json.dumps(messages) + "<gen>"
+    )
     observation, _ = env.reset(seed=1)
-    assert observation == '[{"role": "user", "content": "T\\nS"}]<gen>', "the suffix stands before the generation prompt"
+    assert observation == '[{"role": "user", "content": "T\\nS"}]<gen>', (
+        "the suffix stands before the generation prompt"
+    )
     assert env.step("a")[0].endswith('{"role": "user", "content": "O1\\nS"}]<gen>')
 
 
@@ -207,7 +243,10 @@ FORMATS: dict[str, tuple[type[ActionFormat], list[tuple[str, str | None]]]] = {
         [
             ('<tool_call>\n{"name": "act", "arguments": {"action": "5"}}\n</tool_call>', "5"),
             ('<tool_call>{"name": "act", "arguments": {"action": 5}}</tool_call>', "5"),
-            ('<tool_call>{"name": "act", "arguments": {"action": "a"}}</tool_call><tool_call>{broken}</tool_call>', "a"),
+            (
+                '<tool_call>{"name": "act", "arguments": {"action": "a"}}</tool_call><tool_call>{broken}</tool_call>',
+                "a",
+            ),
             ('<tool_call>{"name": "look", "arguments": {"action": "5"}}</tool_call>', None),
             ('<tool_call>{"name": "act", "arguments": "5"}</tool_call>', None),
             ("<tool_call>[1]</tool_call>", None),
@@ -235,8 +274,13 @@ FORMATS: dict[str, tuple[type[ActionFormat], list[tuple[str, str | None]]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "text", "wanted"), [(name, *case) for name, (_, cases) in FORMATS.items() for case in cases])
-def test_an_action_is_read_from_what_the_model_wrote(name: str, text: str, wanted: str | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [(name, *case) for name, (_, cases) in FORMATS.items() for case in cases],
+)
+def test_an_action_is_read_from_what_the_model_wrote(
+    name: str, text: str, wanted: str | None
+) -> None:
     assert FORMATS[name][0](ScriptedEnv()).parse(text) == wanted
 
 
@@ -244,7 +288,9 @@ def test_an_action_is_read_from_what_the_model_wrote(name: str, text: str, wante
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 def test_what_a_format_writes_it_reads_back(action: str) -> None:
     if "<" not in action:
-        assert ToolCall(ScriptedEnv()).parse("hm " + ToolCall(ScriptedEnv()).write(action)) == action
+        assert (
+            ToolCall(ScriptedEnv()).parse("hm " + ToolCall(ScriptedEnv()).write(action)) == action
+        )
     if "`" not in action:
         assert Code(ScriptedEnv()).parse("hm " + Code(ScriptedEnv()).write(action)) == action
     if not set("{}") & set(action):
@@ -287,14 +333,22 @@ def test_a_format_tells_the_model_how_to_answer_without_giving_an_answer_away(na
     for seed in range(20):
         _, info = env.reset(seed=seed)
         assert env.instruction() == info["system"]
-        assert env.parse(env.instruction()) in ("n", None), "an example that a model may copy is no guess"
-    assert make("game:GuessTheNumber-v0-easy").reset(seed=1)[0].endswith(r"Give your answer as \boxed{n}.")
+        assert env.parse(env.instruction()) in ("n", None), (
+            "an example that a model may copy is no guess"
+        )
+    assert (
+        make("game:GuessTheNumber-v0-easy")
+        .reset(seed=1)[0]
+        .endswith(r"Give your answer as \boxed{n}.")
+    )
 
 
 def test_the_instructions_stand_behind_an_environments_own_system_prompt() -> None:
     env = React(says(system="be brief")(ScriptedEnv))
     assert env.reset(seed=1)[1]["system"] == "be brief\n\n" + env.instruction()
-    observation, info = React(says(system="be brief")(ScriptedEnv), place="observation").reset(seed=1)
+    observation, info = React(says(system="be brief")(ScriptedEnv), place="observation").reset(
+        seed=1
+    )
     assert (observation, info["system"]) == ("T\n" + env.instruction(), "be brief")
 
 
@@ -307,7 +361,9 @@ def test_the_instructions_stand_behind_an_environments_own_system_prompt() -> No
         ("pass", ["step nothing"], (1.0, False, {"parsed_action": "nothing"})),
     ],
 )
-def test_an_answer_without_an_action(kind: type[ScriptedEnv], on_error: Any, log: list[str], wanted: Any) -> None:
+def test_an_answer_without_an_action(
+    kind: type[ScriptedEnv], on_error: Any, log: list[str], wanted: Any
+) -> None:
     inner = kind()
     env = Boxed(inner, on_error=on_error, error_reward=-0.5)
     result_of(env.reset(seed=1))
@@ -321,7 +377,9 @@ def test_an_answer_without_an_action(kind: type[ScriptedEnv], on_error: Any, log
 
 def test_unreadable_answers_come_to_an_end() -> None:
     """The environment's own turn limit does not see them."""
-    env = make("game:GuessTheNumber-v0-easy", wrappers=[("boxed", {"on_error": "again", "max_errors": 2})])
+    env = make(
+        "game:GuessTheNumber-v0-easy", wrappers=[("boxed", {"on_error": "again", "max_errors": 2})]
+    )
     env.reset(seed=0)
     assert env.step("what?")[1:4] == (-0.1, False, False)
     guess = next(n for n in range(1, 11) if n != env.unwrapped.secret)

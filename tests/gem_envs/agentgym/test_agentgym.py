@@ -27,7 +27,14 @@ from gem_core import run_batch, tasks_for
 from gem_core.__main__ import main
 from gem_core.env.base import Env
 from gem_core.env.registry import list_envs, make, spec
-from gem_core.errors import ConfigError, EnvDiedError, EnvError, MissingDependencyError, OptionError, UnknownNameError
+from gem_core.errors import (
+    ConfigError,
+    EnvDiedError,
+    EnvError,
+    MissingDependencyError,
+    OptionError,
+    UnknownNameError,
+)
 from gem_core.policies.players import RandomPlayer
 from gem_envs.agentgym import java
 from gem_envs.agentgym.crafting import Recipe, RecipeBook, recipe_book
@@ -57,13 +64,18 @@ def play(env: Env, actions: Iterator[str]) -> tuple[float, dict[str, Any]]:
 
 
 def test_the_ids_are_those_of_the_packages() -> None:
-    tasks = json.loads(resources.files("scienceworld").joinpath("tasks.json").read_text(encoding="utf-8"))
+    tasks = json.loads(
+        resources.files("scienceworld").joinpath("tasks.json").read_text(encoding="utf-8")
+    )
     assert list(SCIWORLD_TASKS) == [task["task_name"] for task in tasks]
     env = TextWorld("coin")
     assert list(TEXTWORLD_GAMES) == env.borrow().strings("getGameNames")
     env.close()
     assert [len(list_envs(pattern)) for pattern in SCENARIOS] == [40, 30, 5, 8]
-    assert all(f"BabyAI-{level}-v{int(level == 'GoToObjS6')}" in gymnasium.registry for level in BABYAI_LEVELS)
+    assert all(
+        f"BabyAI-{level}-v{int(level == 'GoToObjS6')}" in gymnasium.registry
+        for level in BABYAI_LEVELS
+    )
 
 
 def test_listing_them_imports_no_package() -> None:
@@ -77,21 +89,34 @@ def test_listing_them_imports_no_package() -> None:
 
 def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+    )
 
 
 @pytest.mark.parametrize("id", ["sciworld:boil", "textworld:CoinCollector-v0"])
 def test_without_java_the_error_says_what_to_install(id: str, tmp_path: Path) -> None:
-    code = f"from gem_core.__main__ import main; raise SystemExit(main(['play', {id!r}, '--random']))"
-    for env, cause in (({"PATH": str(tmp_path), "JAVA_HOME": ""}, "no `java`"), ({"JAVA_HOME": str(tmp_path)}, "JAVA_HOME is")):
+    code = (
+        f"from gem_core.__main__ import main; raise SystemExit(main(['play', {id!r}, '--random']))"
+    )
+    for env, cause in (
+        ({"PATH": str(tmp_path), "JAVA_HOME": ""}, "no `java`"),
+        ({"JAVA_HOME": str(tmp_path)}, "JAVA_HOME is"),
+    ):
         done = python(code, **env)
         assert done.returncode == 2
-        assert "needs Java" in done.stderr and cause in done.stderr and "default-jre-headless" in done.stderr
+        assert (
+            "needs Java" in done.stderr
+            and cause in done.stderr
+            and "default-jre-headless" in done.stderr
+        )
         assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("pattern", SCENARIOS)
-def test_without_its_package_the_error_names_the_extra(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_package_the_error_names_the_extra(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     id = list_envs(pattern)[0]
     for name in ("minigrid", "minigrid.envs.babyai.core.roomgrid_level"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -125,13 +150,17 @@ def test_a_wrong_argument_is_refused_when_it_is_made(id: str, wrong: dict[str, A
 
 @pytest.mark.parametrize("pattern", SCENARIOS)
 def test_a_random_player_ends_and_seldom_wins(pattern: str) -> None:
-    id = {"sciworld:*": "sciworld:find-plant", "textworld:*": "textworld:CookingWorld-v0"}.get(pattern, list_envs(pattern)[-1])
+    id = {"sciworld:*": "sciworld:find-plant", "textworld:*": "textworld:CookingWorld-v0"}.get(
+        pattern, list_envs(pattern)[-1]
+    )
     episodes = run_batch(tasks_for(id, seeds=range(3)), RandomPlayer())
     assert all(episode.turns and not episode.failed for episode in episodes)
     assert sum(episode.total_reward for episode in episodes) < 3.0
 
 
-@pytest.mark.parametrize("line", re.findall(r"^    (gem-rl .*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE))
+@pytest.mark.parametrize(
+    "line", re.findall(r"^    (gem-rl .*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+)
 def test_the_commands_of_the_page(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(line)[1:]) == 0
     assert capsys.readouterr().out
@@ -234,11 +263,16 @@ def test_a_recipe_is_followed_exactly() -> None:
     assert said("get 1 unicorn") == "Could not find 1 unicorn."
     assert said("craft 4 oak planks using 1 oak logs") == "You do not have enough oak logs."
     assert said("get 2 oak logs") == "Got 2 oak logs."
-    assert said("craft 4 oak planks using 2 oak logs") == "No recipe makes oak planks of exactly that."
+    assert (
+        said("craft 4 oak planks using 2 oak logs") == "No recipe makes oak planks of exactly that."
+    )
     assert said("CRAFT 4 oak planks  using 1 oak logs") == "Crafted 4 oak planks."
     assert said("craft 4 stick using 2 oak planks") == "Crafted 4 stick."
     assert said("inventory") == "Inventory: 1 oak logs, 2 oak planks, 4 stick."
-    assert said("craft 1 wooden sword using oak planks") == "'oak planks' is no number and item, such as '2 oak planks'."
+    assert (
+        said("craft 1 wooden sword using oak planks")
+        == "'oak planks' is no number and item, such as '2 oak planks'."
+    )
     assert "is no action" in said("take everything")
     assert env.step("craft 1 wooden sword using 1 stick, 2 oak planks")[1:3] == (1.0, True)
     with pytest.raises(OptionError, match="goal must be"):
@@ -266,7 +300,9 @@ def test_an_expert_wins_every_game(game: str) -> None:
         assert (round(total, 9), info["success"]) == (1.0, True)
 
 
-@pytest.mark.parametrize("task", few_of(sorted(SCIWORLD_TASKS, key=lambda task: task != "find-plant"), 2))
+@pytest.mark.parametrize(
+    "task", few_of(sorted(SCIWORLD_TASKS, key=lambda task: task != "find-plant"), 2)
+)
 def test_an_expert_solves_a_task(task: str) -> None:
     env = make(f"sciworld:{task}")
     inner: Any = env.unwrapped
@@ -292,7 +328,9 @@ def test_variations_and_worlds_are_named_and_split() -> None:
     assert all_of_them.reset(options={"variation": 7})[1] == {"variation": 7}
     assert {all_of_them.reset(seed=seed)[1]["variation"] for seed in range(4)} != {7}
     game = TextWorld("sorting", fold="test")
-    assert game.reset(options={"world": 5})[0] != TextWorld("sorting").reset(options={"world": 5})[0]
+    assert (
+        game.reset(options={"world": 5})[0] != TextWorld("sorting").reset(options={"world": 5})[0]
+    )
     with pytest.raises(OptionError, match="from 0 to 999"):
         game.reset(options={"world": 1000})
     with pytest.raises(ConfigError, match="numRooms"):
@@ -312,7 +350,9 @@ def test_episodes_in_turn_share_a_machine_and_episodes_at_once_do_not() -> None:
     assert len(java._started) == running
     second.close()
     play(third, third.expert())
-    assert third.ended and third._machine is None  # given back with the end of the episode, closed or not
+    assert (
+        third.ended and third._machine is None
+    )  # given back with the end of the episode, closed or not
 
 
 def test_a_machine_nobody_closed_is_found_again() -> None:
@@ -328,7 +368,10 @@ def test_episodes_at_once_are_as_they_are_alone() -> None:
     def episode(seed: int) -> list[str]:
         env = SciWorld("grow-fruit")
         said = [env.reset(seed=seed, options={"variation": seed % 2})[0]]
-        said += [env.step(action)[0] for action in ("wait1", "look around", "open door to greenhouse", "wait1", "inventory")]
+        said += [
+            env.step(action)[0]
+            for action in ("wait1", "look around", "open door to greenhouse", "wait1", "inventory")
+        ]
         env.close()
         return said
 
@@ -374,14 +417,18 @@ def test_a_machine_at_work_for_nobody_is_ended() -> None:
     assert not machine.usable and machine not in java._idle
 
 
-def test_java_that_does_not_start_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_that_does_not_start_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = tmp_path / "bin" / "java"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\necho 'no room on this machine' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     known = TextWorld.program
-    program = JavaProgram(known.name, known.extra, known.package, "textworld-express.jar", known.class_name)
+    program = JavaProgram(
+        known.name, known.extra, known.package, "textworld-express.jar", known.class_name
+    )
     with pytest.raises(EnvError, match="no room on this machine"):
         program.borrow()
 
@@ -394,7 +441,9 @@ def test_java_ends_with_the_process_that_started_it(how: signal.Signals | None) 
     )
     command = [sys.executable, "-c", code, "0" if how is None else "1"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
+    ) as process:
         assert process.stdout is not None
         machine = int(process.stdout.readline())
         if how is not None:

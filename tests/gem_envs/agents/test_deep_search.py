@@ -31,7 +31,11 @@ def test_every_question_of_the_sample_is_answered_by_what_searching_shows() -> N
 
 
 def test_the_sample_is_what_its_script_writes(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, ROOT / "scripts" / "make_search_sample.py", tmp_path], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, ROOT / "scripts" / "make_search_sample.py", tmp_path],
+        check=True,
+        capture_output=True,
+    )
     for name in ("sample_search.jsonl", "sample_search_corpus.jsonl"):
         shipped = Path(deep_search.__file__).parents[1] / "data" / name
         assert (tmp_path / name).read_bytes() == shipped.read_bytes()
@@ -44,7 +48,12 @@ def test_the_expert_wins_and_a_wrong_answer_does_not() -> None:
     env = make(ID)
     env.reset(seed=1)
     observation, reward, terminated, _, info = env.step("<answer>Atlantis</answer>")
-    assert (observation, reward, terminated, info["success"]) == ("That is not right.", 0.0, True, False)
+    assert (observation, reward, terminated, info["success"]) == (
+        "That is not right.",
+        0.0,
+        True,
+        False,
+    )
 
 
 def test_what_counts_as_an_action() -> None:
@@ -53,9 +62,18 @@ def test_what_counts_as_an_action() -> None:
     shown, reward, terminated, _, info = env.step(
         "<think><answer>x</answer></think> <SEARCH>town river</SEARCH> <answer>y</answer>"
     )
-    assert shown.startswith("<information>\n[1] ") and not terminated and reward == 0.0 and len(info["passages"]) == 3
+    assert (
+        shown.startswith("<information>\n[1] ")
+        and not terminated
+        and reward == 0.0
+        and len(info["passages"]) == 3
+    )
     shown, _, terminated, _, info = env.step("town river")
-    assert shown.startswith("There is no action in that.") and not terminated and info["searched"] is False
+    assert (
+        shown.startswith("There is no action in that.")
+        and not terminated
+        and info["searched"] is False
+    )
     assert "Nothing was found." in env.step("<search>zzzz</search>")[0]
     for _ in range(6):
         assert not env.step("<search>river</search>")[3]
@@ -66,13 +84,17 @@ def test_what_counts_as_an_action() -> None:
 
 def test_a_corpus_and_questions_of_ones_own(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"q": "How tall is the tower of Orn?", "a": ["81 metres", "81"]}) + "\n")
+    rows.write_text(
+        json.dumps({"q": "How tall is the tower of Orn?", "a": ["81 metres", "81"]}) + "\n"
+    )
     texts = tmp_path / "texts"
     texts.mkdir()
     (texts / "orn.txt").write_text("The tower of Orn is 81 metres tall.\n\nIt was built in a day.")
     (texts / "elm.txt").write_text("Elms are trees.")
     lines = tmp_path / "corpus.jsonl"
-    lines.write_text(json.dumps({"title": "Orn", "text": "The tower of Orn is 81 metres tall."}) + "\n")
+    lines.write_text(
+        json.dumps({"title": "Orn", "text": "The tower of Orn is 81 metres tall."}) + "\n"
+    )
     Index.build(lines, tmp_path / "index")
     for corpus in (texts, lines, tmp_path / "index"):
         env = make(ID, dataset=str(rows), corpus=str(corpus), question_key="q", answer_key="a")
@@ -81,7 +103,9 @@ def test_a_corpus_and_questions_of_ones_own(tmp_path: Path) -> None:
         assert env.step("<answer>81</answer>")[1] == 1.0
 
 
-def test_a_corpus_that_is_not_there_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_that_is_not_there_or_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match="no corpus at"):
         make(ID, corpus=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="corpus must be"):

@@ -39,7 +39,9 @@ def test_the_expert_solves_it_and_doing_nothing_does_not(kind: str) -> None:
         assert start is not None
         for action in start():
             observation, reward, terminated, truncated, info = env.step(action)
-        assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True), observation
+        assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True), (
+            observation
+        )
         assert info["tests_passed"] == info["tests_run"] >= 1
         env.reset(seed=seed)
         _, reward, terminated, _, info = env.step("submit")
@@ -102,7 +104,9 @@ def test_files_and_the_folder_live_on_and_nothing_else(shell: Shell) -> None:
         ("echo \udc80", 0, "?"),
     ],
 )
-def test_a_command_that_goes_wrong_costs_itself_only(shell: Shell, command: str, status: int, said: str) -> None:
+def test_a_command_that_goes_wrong_costs_itself_only(
+    shell: Shell, command: str, status: int, said: str
+) -> None:
     home = shell.create([("kept.txt", "kept\n", 0o644)])
     ran = shell.run(command, home)
     assert ran.status == status and said in ran.output
@@ -112,8 +116,15 @@ def test_a_command_that_goes_wrong_costs_itself_only(shell: Shell, command: str,
 
 def test_nothing_of_the_machine_is_seen(shell: Shell) -> None:
     home = shell.create([])
-    ran = shell.run("cat /etc/passwd; ls /home /root /proc; id -u; touch /usr/x; cat < /dev/tcp/127.0.0.1/22", home)
-    assert "/etc/passwd: No such file" in ran.output and "cannot access '/proc'" in ran.output and ran.status
+    ran = shell.run(
+        "cat /etc/passwd; ls /home /root /proc; id -u; touch /usr/x; cat < /dev/tcp/127.0.0.1/22",
+        home,
+    )
+    assert (
+        "/etc/passwd: No such file" in ran.output
+        and "cannot access '/proc'" in ran.output
+        and ran.status
+    )
     assert "Read-only file system" in ran.output or "Permission denied" in ran.output
     assert shell.run("awk 'BEGIN {print 6 * 7}'; python3 -c 'print(1)'", home).output == "42\n1\n"
 

@@ -73,8 +73,16 @@ RIGHT = {
 
 def task(tmp_path: Path, tests: str, entry: str | None = "f", **kwargs: Any) -> Any:
     path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"problem": "?", "tests": tests, "entry": entry}) + "\n", encoding="utf-8")
-    env = make("code:Sample-v0", dataset=str(path), entry_key="entry" if entry else None, test_seconds=10, **kwargs)
+    path.write_text(
+        json.dumps({"problem": "?", "tests": tests, "entry": entry}) + "\n", encoding="utf-8"
+    )
+    env = make(
+        "code:Sample-v0",
+        dataset=str(path),
+        entry_key="entry" if entry else None,
+        test_seconds=10,
+        **kwargs,
+    )
     env.reset(seed=0)
     return env
 
@@ -85,25 +93,34 @@ def play(env: Any, program: str) -> Any:
 
 @pytest.mark.parametrize("isolation", ["auto", "partial"])
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_program_does_not_pass_by_reaching_for_the_tests(name: str, isolation: str, tmp_path: Path) -> None:
+def test_a_program_does_not_pass_by_reaching_for_the_tests(
+    name: str, isolation: str, tmp_path: Path
+) -> None:
     said, reward, _, _, info = play(task(tmp_path, SQUARE, isolation=isolation), ATTACKS[name])
     assert (reward, info["tests_passed"]) == (0.0, 0), said
 
 
 @pytest.mark.parametrize("isolation", ["auto", "partial"])
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_program_passes_however_it_is_written(name: str, isolation: str, tmp_path: Path) -> None:
+def test_a_right_program_passes_however_it_is_written(
+    name: str, isolation: str, tmp_path: Path
+) -> None:
     said, reward, *_ = play(task(tmp_path, SQUARE, isolation=isolation), RIGHT[name])
     assert reward == 1.0, said
 
 
 def test_a_difference_is_not_measured_by_the_program(tmp_path: Path) -> None:
-    tests = "def check(g):\n    assert abs(g(1.25) - 0.25) < 1e-6\n    assert g(2.5) in (0.5, 0.75)\n"
+    tests = (
+        "def check(g):\n    assert abs(g(1.25) - 0.25) < 1e-6\n    assert g(2.5) in (0.5, 0.75)\n"
+    )
     assert play(task(tmp_path, tests), "def f(x): return x % 1")[1] == 1.0
     near = f"class A:\n    __sub__ = __rsub__ = lambda s, o: 0.0\n    __lt__ = __eq__ = {ALWAYS}\n    __abs__ = lambda s: s\ndef f(x): return A()"
     assert play(task(tmp_path, tests), near)[1] == 0.0
     nearer = "class A:\n    __sub__ = lambda s, o: 0.0\n    __hash__ = lambda s: hash(0.5)\ndef f(x): return A()"
-    assert play(task(tmp_path, "def check(g):\n    assert abs(g(1.25) - 0.25) < 1e-6\n"), nearer)[1] == 0.0
+    assert (
+        play(task(tmp_path, "def check(g):\n    assert abs(g(1.25) - 0.25) < 1e-6\n"), nearer)[1]
+        == 0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +162,9 @@ def test_what_texts_of_tests_do_still_works(program: str, tests: str, tmp_path: 
         ("def check(f):\n    assert f(3) = 9", "SyntaxError"),
     ],
 )
-def test_a_failing_text_says_what_was_raised_and_not_what_was_expected(tests: str, said: str, tmp_path: Path) -> None:
+def test_a_failing_text_says_what_was_raised_and_not_what_was_expected(
+    tests: str, said: str, tmp_path: Path
+) -> None:
     observation, reward, *_ = play(task(tmp_path, tests, max_turns=2), "def f(x): return 0")
     assert reward == 0.0
     assert f"fails: {said}." in observation

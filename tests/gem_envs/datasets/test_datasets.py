@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from gem_core.env.registry import list_envs, make, spec
-from gem_core.errors import ConfigError, DeadlineError, EnvDiedError, EnvError, MissingDependencyError, OptionError
+from gem_core.errors import (
+    ConfigError,
+    DeadlineError,
+    EnvDiedError,
+    EnvError,
+    MissingDependencyError,
+    OptionError,
+)
 from gem_envs.datasets import base as dataset
 from gem_envs.datasets.base import load_rows
 from gem_envs.datasets.code import last_code_block, programs_of
@@ -72,7 +79,11 @@ def test_further_tries_say_what_was_wrong_and_pay_once(id: str) -> None:
     assert "3 tries" in question
     row = load_rows(f"sample:{id.partition(':')[0]}")[0]
     wrong = "```python\nprint(1 / 0)\n```" if "code" in id else "\\boxed{nothing}"
-    right = f"```python\n{row['solution']}\n```" if "code" in id else f"\\boxed{{{_first(row['answer'])}}}"
+    right = (
+        f"```python\n{row['solution']}\n```"
+        if "code" in id
+        else f"\\boxed{{{_first(row['answer'])}}}"
+    )
     observation, reward, terminated, truncated, info = env.step(wrong)
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert "Try again" in observation
@@ -111,7 +122,9 @@ def test_rows_are_read_from_files_of_every_kind(tmp_path: Path) -> None:
         assert env.step("\\boxed{3}")[1] == 1.0
 
 
-def test_rows_are_read_once_for_all_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_read_once_for_all_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "once.jsonl"
     path.write_text('{"question": "?", "answer": "!"}\n', encoding="utf-8")
     reads = []
@@ -165,7 +178,9 @@ eval:QaOpen eval:2Wiki eval:PopQA eval:TriviaQA eval:HotpotQA eval:Bamboogle eva
 
 
 @pytest.mark.parametrize("id", REFERENCE.split())
-def test_the_data_sets_of_the_reference_say_what_they_need(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_sets_of_the_reference_say_what_they_need(
+    id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert id in list_envs(id)
     assert "datasets" in spec(id).extra
     monkeypatch.setitem(sys.modules, "datasets", None)
@@ -186,9 +201,13 @@ class _Hub:
         return self.found
 
 
-def test_a_data_set_that_cannot_be_reached_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_that_cannot_be_reached_says_what_to_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "datasets", _Hub(ConnectionError("no network")))
-    with pytest.raises(ConfigError, match=r"load_dataset\('axon-rl/GSM-8k', split='train'\).to_json"):
+    with pytest.raises(
+        ConfigError, match=r"load_dataset\('axon-rl/GSM-8k', split='train'\).to_json"
+    ):
         make("math:GSM8K")
 
 
@@ -249,7 +268,9 @@ def test_answers_are_compared_as_mathematics(right: str, answer: str, same: bool
         ("Factor $x^2 - 9$.", "(x-3)(x+3)", "x^2-9", 0.0),
     ],
 )
-def test_the_problem_is_not_its_answer(tmp_path: Path, problem: str, right: str, answer: str, worth: float) -> None:
+def test_the_problem_is_not_its_answer(
+    tmp_path: Path, problem: str, right: str, answer: str, worth: float
+) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": problem, "answer": right}) + "\n")
     env = at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl"))
     _, reward, _, _, info = env.step(f"\\boxed{{{answer}}}")
@@ -258,8 +279,12 @@ def test_the_problem_is_not_its_answer(tmp_path: Path, problem: str, right: str,
 
 
 def test_fractions_of_the_problems_numbers_are_answers(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "What is 3 divided by 4?", "answer": "0.75"}) + "\n")
-    assert at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl")).step("\\boxed{3/4}")[1] == 1.0
+    (tmp_path / "rows.jsonl").write_text(
+        json.dumps({"problem": "What is 3 divided by 4?", "answer": "0.75"}) + "\n"
+    )
+    assert (
+        at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl")).step("\\boxed{3/4}")[1] == 1.0
+    )
 
 
 def test_maths_is_graded_in_many_threads() -> None:
@@ -327,7 +352,13 @@ def test_any_accepted_answer_counts_and_f1_can_be_paid() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["\\boxed{True}", "<answer> true </answer>", "True", "I say <answer>False</answer> <ANSWER>True</ANSWER>"]
+    "answer",
+    [
+        "\\boxed{True}",
+        "<answer> true </answer>",
+        "True",
+        "I say <answer>False</answer> <ANSWER>True</ANSWER>",
+    ],
 )
 def test_logic_takes_the_box_and_the_tags_its_data_asks_for(answer: str) -> None:
     assert at("logic:Sample-v0", 0).step(answer)[1] == 1.0
@@ -384,7 +415,9 @@ def test_programs_read_their_input_in_every_usual_way(program: str) -> None:
 def test_a_program_does_not_pass_by_ending_early_or_printing(program: str) -> None:
     rows = load_rows("sample:code")
     index = next(i for i in range(len(rows)) if "class `Stack`" in rows[i]["problem"])
-    _, reward, _, _, info = at("code:Sample-v0", index, test_seconds=2).step(f"```python\n{program}\n```")
+    _, reward, _, _, info = at("code:Sample-v0", index, test_seconds=2).step(
+        f"```python\n{program}\n```"
+    )
     assert reward == 0.0
     assert info["tests_passed"] == 0
 
@@ -392,7 +425,11 @@ def test_a_program_does_not_pass_by_ending_early_or_printing(program: str) -> No
 def test_of_many_tests_the_longest_are_run() -> None:
     tests = {"inputs": ["1", "22", "333", "4444"], "outputs": ["", "", "", ""]}
     programs = programs_of("", tests, None, 2)
-    assert ["4444" in programs[0].source, "333" in programs[1].source, len(programs)] == [True, True, 2]
+    assert ["4444" in programs[0].source, "333" in programs[1].source, len(programs)] == [
+        True,
+        True,
+        2,
+    ]
     listed = [{"input": [1, 2], "output": 3, "fn_name": "add"}]
     assert "'add'" in programs_of("", listed, None, 5)[0].source
     assert len(programs_of("", json.dumps(tests), None, 5)) == 4
@@ -408,7 +445,9 @@ def test_human_eval_is_solved_by_its_own_solutions() -> None:
         whole = f"```python\n{row['prompt']}{row['canonical_solution']}\n```"
         assert env.step(whole)[1] == 1.0, row["task_id"]
         env.reset(seed=0, options={"index": index})
-        assert env.step(f"```python\ndef {row['entry_point']}(*args):\n    return None\n```")[1] == 0.0
+        assert (
+            env.step(f"```python\ndef {row['entry_point']}(*args):\n    return None\n```")[1] == 0.0
+        )
 
 
 def test_human_eval_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

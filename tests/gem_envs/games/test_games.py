@@ -41,7 +41,11 @@ def bare(id: str, seed: int = 0, **kwargs: Any) -> Any:
 
 
 def test_all_twelve_games_have_a_plain_an_easy_a_hard_and_a_random_variant() -> None:
-    wanted = {f"game:{name}-v0{variant}" for name in GAMES for variant in ("", "-easy", "-hard", "-random")}
+    wanted = {
+        f"game:{name}-v0{variant}"
+        for name in GAMES
+        for variant in ("", "-easy", "-hard", "-random")
+    }
     assert set(IDS) == wanted | {"game:Game2048-v0-extreme-hard"}
 
 
@@ -74,7 +78,17 @@ def test_a_random_player_plays_legally_ends_and_does_not_always_win(id: str) -> 
 @pytest.mark.parametrize("id", IDS)
 def test_sampled_actions_are_never_refused(id: str) -> None:
     """A refused action leaves the state as it was but for the turn; a sampled one always does something or shows something."""
-    refusals = ("before", "already", "not on the board", "changes nothing", "cannot be", "No tile", "wall", "empty.", "go from")
+    refusals = (
+        "before",
+        "already",
+        "not on the board",
+        "changes nothing",
+        "cannot be",
+        "No tile",
+        "wall",
+        "empty.",
+        "go from",
+    )
     env: Any = make(id)
     for seed in range(5):
         observation, _ = env.reset(seed=seed)
@@ -91,7 +105,13 @@ def test_an_unreadable_action_costs_a_tenth_and_ends_the_game(id: str) -> None:
         env = make(id)
         env.reset(seed=1)
         observation, reward, terminated, truncated, info = env.step(action)
-        assert (reward, terminated, truncated, info["success"], info["format_error"]) == (-0.1, True, False, False, True)
+        assert (reward, terminated, truncated, info["success"], info["format_error"]) == (
+            -0.1,
+            True,
+            False,
+            False,
+            True,
+        )
         assert observation
         with pytest.raises(ResetNeededError):
             env.step(action)
@@ -127,7 +147,11 @@ def test_a_random_variant_draws_its_parameters_at_each_reset(id: str) -> None:
 
     def parameters(seed: int) -> tuple[Any, ...]:
         game.reset(seed=seed)
-        return tuple(value for name, value in sorted(vars(game).items()) if name in ("max_turns", "hardcore", "min_number"))
+        return tuple(
+            value
+            for name, value in sorted(vars(game).items())
+            if name in ("max_turns", "hardcore", "min_number")
+        )
 
     assert len({parameters(seed) for seed in range(30)}) > 1
     assert parameters(7) == parameters(7)
@@ -183,13 +207,21 @@ def test_transcripts_are_equal_under_any_hash_seed() -> None:
     outputs = []
     for hash_seed in ("0", "1", "4242"):
         environment = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)}
-        done = subprocess.run([sys.executable, "-c", _TRANSCRIPTS], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", _TRANSCRIPTS],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         outputs.append(done.stdout)
     assert outputs[0].count("\n") == len(IDS)
     assert outputs[0] == outputs[1] == outputs[2]
 
 
-@pytest.mark.parametrize("name", ["GuessTheNumber", "Hangman", "Mastermind", "Minesweeper", "Wordle"])
+@pytest.mark.parametrize(
+    "name", ["GuessTheNumber", "Hangman", "Mastermind", "Minesweeper", "Wordle"]
+)
 @pytest.mark.parametrize("variant", ["", "-easy", "-hard"])
 def test_prompts_say_nothing_of_the_secret(name: str, variant: str) -> None:
     """The prompt is the same whatever the secret is; that also keeps examples from being the answer."""
@@ -271,7 +303,9 @@ def test_bad_parameters_are_refused_when_the_game_is_made(id: str, kwargs: dict[
         ("WordSearch", {"num_words": 12}),
     ],
 )
-def test_unusual_parameters_give_puzzles_that_are_solved_too(id: str, kwargs: dict[str, Any]) -> None:
+def test_unusual_parameters_give_puzzles_that_are_solved_too(
+    id: str, kwargs: dict[str, Any]
+) -> None:
     env = make(f"game:{id}-v0", **kwargs)
     if id == "Game2048":  # the expert knows boards of 4 x 4 only
         return
@@ -367,10 +401,15 @@ def test_wordle_takes_real_words_only_and_says_so() -> None:
 def test_wordle_pays_a_green_place_once() -> None:
     game = bare("game:Wordle-v0-hard")
     game.secret = "ABBEY"
-    assert [game.step(guess)[1] for guess in ("alley", "alley", "valid", "abbot")] == pytest.approx([0.3, 0.0, 0.0, 0.2])
+    assert [game.step(guess)[1] for guess in ("alley", "alley", "valid", "abbot")] == pytest.approx(
+        [0.3, 0.0, 0.0, 0.2]
+    )
 
 
-@pytest.mark.parametrize("id", ["game:FifteenPuzzle-v0-easy", "game:FifteenPuzzle-v0-hard", "game:FifteenPuzzle-v0-random"])
+@pytest.mark.parametrize(
+    "id",
+    ["game:FifteenPuzzle-v0-easy", "game:FifteenPuzzle-v0-hard", "game:FifteenPuzzle-v0-random"],
+)
 def test_fifteen_puzzle_boards_are_solvable_differ_and_are_not_solved(id: str) -> None:
     boards = set()
     for seed in range(200):
@@ -381,7 +420,9 @@ def test_fifteen_puzzle_boards_are_solvable_differ_and_are_not_solved(id: str) -
         order = [tile for tile in game.board if tile]
         swaps = sum(a > b for i, a in enumerate(order) for b in order[i + 1 :])
         rows_below = size - 1 - game.board.index(0) // size
-        assert (swaps + (rows_below if size % 2 == 0 else 0)) % 2 == 0, f"seed {seed} cannot be solved"
+        assert (swaps + (rows_below if size % 2 == 0 else 0)) % 2 == 0, (
+            f"seed {seed} cannot be solved"
+        )
     assert len(boards) >= (9 if id.endswith("easy") else 60)
 
 
@@ -480,7 +521,9 @@ def test_sokoban_hard_resets_in_milliseconds() -> None:
     assert statistics.median(seconds) < 0.05
 
 
-@pytest.mark.parametrize("id", ["game:Sokoban-v0-easy", "game:Sokoban-v0-hard", "game:Sokoban-v0-random"])
+@pytest.mark.parametrize(
+    "id", ["game:Sokoban-v0-easy", "game:Sokoban-v0-hard", "game:Sokoban-v0-random"]
+)
 def test_sokoban_rooms_differ_and_have_every_box_off_its_target(id: str) -> None:
     rooms = set()
     for seed in range(60):
@@ -491,7 +534,12 @@ def test_sokoban_rooms_differ_and_have_every_box_off_its_target(id: str) -> None
         assert "√" not in game.cells
         assert len(game.solution) <= game.max_turns
         rows, cols = game.dim_room
-        border = [r * cols + c for r in range(rows) for c in range(cols) if r in (0, rows - 1) or c in (0, cols - 1)]
+        border = [
+            r * cols + c
+            for r in range(rows)
+            for c in range(cols)
+            if r in (0, rows - 1) or c in (0, cols - 1)
+        ]
         assert {game.fixed[cell] for cell in border} == {"#"}
     assert len(rooms) > 50
 
@@ -513,7 +561,11 @@ def test_sokoban_pays_boxes_on_targets_at_the_last_turn() -> None:
         assert not game.ended
         placed = game.on_target
         game.max_turns = game.turn + 1
-        undone = next(m for m in ("up", "down", "left", "right") if game.cells[game.player + game.moves[m]] in "_O")
+        undone = next(
+            m
+            for m in ("up", "down", "left", "right")
+            if game.cells[game.player + game.moves[m]] in "_O"
+        )
         _, reward, terminated, truncated, info = game.step(undone)
         assert (reward, terminated, truncated, info["success"]) == (placed / 4, False, True, False)
         assert placed == 3
@@ -567,10 +619,15 @@ def test_word_search_hides_all_its_words() -> None:
 
 
 def test_word_lists_are_sorted_lower_case_and_share_no_word() -> None:
-    common, more = (words.read_data(name).split() for name in ("words_common.txt", "words_more.txt"))
+    common, more = (
+        words.read_data(name).split() for name in ("words_common.txt", "words_more.txt")
+    )
     for list_of_words in (common, more):
         assert list_of_words == sorted(set(list_of_words))
-        assert all(word.isascii() and word.islower() and words.SHORTEST <= len(word) <= words.LONGEST for word in list_of_words)
+        assert all(
+            word.isascii() and word.islower() and words.SHORTEST <= len(word) <= words.LONGEST
+            for word in list_of_words
+        )
     assert not set(common) & set(more)
     for length in range(words.SHORTEST, words.LONGEST + 1):
         assert len(words.common_words(length)) > 200

@@ -20,13 +20,20 @@ def game(**parameters: Any) -> GuessTheNumber:
     return env
 
 
-@pytest.mark.parametrize(("id", "low", "high", "turns"), [("", 1, 10, 4), ("-easy", 1, 10, 4), ("-hard", 1, 50, 7)])
+@pytest.mark.parametrize(
+    ("id", "low", "high", "turns"), [("", 1, 10, 4), ("-easy", 1, 10, 4), ("-hard", 1, 50, 7)]
+)
 def test_the_ids_and_their_parameters(id: str, low: int, high: int, turns: int) -> None:
     env = make(f"game:GuessTheNumber-v0{id}")
     observation, _ = env.reset(seed=1)
     assert f"between {low} and {high}" in observation
     assert f"{turns} guesses" in observation
-    assert (env.min_number, env.max_number, env.max_turns, env.spec.turns) == (low, high, turns, turns)
+    assert (env.min_number, env.max_number, env.max_turns, env.spec.turns) == (
+        low,
+        high,
+        turns,
+        turns,
+    )
 
 
 def test_every_number_can_be_the_secret() -> None:
@@ -65,7 +72,9 @@ def test_hints_lead_to_the_number() -> None:
             observation, reward, _, _, info = env.step(f"\\boxed{{{guess}}}")
             low, high = (guess + 1, high) if "higher" in observation else (low, guess - 1)
             rewards += reward
-        assert (rewards, info["success"]) == (1.0, True), "seven guesses are enough for fifty numbers"
+        assert (rewards, info["success"]) == (1.0, True), (
+            "seven guesses are enough for fifty numbers"
+        )
 
 
 def test_what_each_answer_says_and_pays() -> None:
@@ -86,7 +95,13 @@ def test_the_number_wins_at_any_turn(turn: int) -> None:
     env = game(max_turns=4)
     for _ in range(turn - 1):
         env.step("99")
-    assert env.step(f" {env.secret}\n") == (f"Yes, my number is {env.secret}.", 1.0, True, False, {"success": True})
+    assert env.step(f" {env.secret}\n") == (
+        f"Yes, my number is {env.secret}.",
+        1.0,
+        True,
+        False,
+        {"success": True},
+    )
 
 
 def test_a_near_miss_pays_nothing() -> None:
@@ -97,12 +112,35 @@ def test_a_near_miss_pays_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "action", ["", "five", "5.0", "5 6", "٥", "⁵", "５", "1e1", "0x5", "5_0", "--5", "-", "+5", "9" * 30, "nan", "\x005"]
+    "action",
+    [
+        "",
+        "five",
+        "5.0",
+        "5 6",
+        "٥",
+        "⁵",
+        "５",
+        "1e1",
+        "0x5",
+        "5_0",
+        "--5",
+        "-",
+        "+5",
+        "9" * 30,
+        "nan",
+        "\x005",
+    ],
 )
 def test_what_is_no_whole_number_ends_the_game(action: str) -> None:
     observation, reward, terminated, truncated, info = game().step(action)
     assert "is not a whole number" in observation
-    assert (reward, terminated, truncated, info) == (-0.1, True, False, {"success": False, "format_error": True})
+    assert (reward, terminated, truncated, info) == (
+        -0.1,
+        True,
+        False,
+        {"success": False, "format_error": True},
+    )
 
 
 @pytest.mark.parametrize("action", ["-5", "0", "11", "9" * 19, "  3  ", "03"])
@@ -112,7 +150,10 @@ def test_a_number_out_of_range_only_costs_the_turn(action: str) -> None:
     assert env.step(action)[1:4] == (0.0, False, False)
 
 
-@pytest.mark.parametrize("action", ["x" * 1_000_000, "9" * 1_000_000, " " * 1_000_000, "\\boxed{" + "9" * 1_000_000 + "}"])
+@pytest.mark.parametrize(
+    "action",
+    ["x" * 1_000_000, "9" * 1_000_000, " " * 1_000_000, "\\boxed{" + "9" * 1_000_000 + "}"],
+)
 def test_a_megabyte_is_answered_shortly_and_at_once(action: str) -> None:
     for env in (game(), make("game:GuessTheNumber-v0-easy")):
         env.reset(seed=1)

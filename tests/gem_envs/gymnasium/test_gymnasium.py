@@ -108,7 +108,10 @@ def test_an_episode_runs_in_the_engine_by_id() -> None:
     gem_core.register("test_gymnasium:Corridor-v0", corridor)
     try:
         episode = run_episode("test_gymnasium:Corridor-v0", RandomPlayer(), seed=3)
-        assert repr(make("test_gymnasium:Corridor-v0")) == "<FromGymnasium<test_gymnasium:Corridor-v0>>"
+        assert (
+            repr(make("test_gymnasium:Corridor-v0"))
+            == "<FromGymnasium<test_gymnasium:Corridor-v0>>"
+        )
     finally:
         gem_core.env.registry.environments.remove("test_gymnasium:Corridor-v0")
     assert episode.failure is None
@@ -134,7 +137,9 @@ def test_a_text_that_is_no_action_ends_the_episode(action: str) -> None:
 
 
 def test_to_action_translates_and_may_raise_key_error() -> None:
-    env = FromGymnasium(Corridor, to_text=str, to_action={"left": 0, "right": 1}.__getitem__, action_example="left")
+    env = FromGymnasium(
+        Corridor, to_text=str, to_action={"left": 0, "right": 1}.__getitem__, action_example="left"
+    )
     start = int(env.reset(seed=1)[0])
     assert env.step("right")[0] == str(start + 1)
     assert env.step("up")[4] == {"success": False, "format_error": True}
@@ -192,7 +197,9 @@ def test_the_older_gym_api_is_named() -> None:
             return "next", 1.0, False, {}
 
     env = FromGymnasium(Old())
-    with pytest.raises(ContractError, match=r"reset\(\) of Old returned 'start'; Gymnasium's reset\(\) returns"):
+    with pytest.raises(
+        ContractError, match=r"reset\(\) of Old returned 'start'; Gymnasium's reset\(\) returns"
+    ):
         env.reset(seed=1)
     Old.reset = lambda self, **_: ("start", {})  # type: ignore[method-assign, assignment, return-value]
     env.reset(seed=1)
@@ -213,7 +220,9 @@ def gymnasium() -> Any:
 def test_gymnasiums_own_checker_passes(gymnasium: Any, registered: str) -> None:
     from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-    check_gymnasium_env(gem_core.ToGymnasium(make(GUESS)), skip_render_check=True)  # warnings are errors here
+    check_gymnasium_env(
+        gem_core.ToGymnasium(make(GUESS)), skip_render_check=True
+    )  # warnings are errors here
     with gem_core.ToGymnasium(AsyncEnv()) as env:
         check_gymnasium_env(env, skip_render_check=True)
     check_gymnasium_env(gymnasium.make(registered).unwrapped)
@@ -238,7 +247,9 @@ def registered(gymnasium: Any) -> Iterator[str]:
 
 
 def test_gymnasium_makes_wraps_and_renders_it(gymnasium: Any, registered: str) -> None:
-    env = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(registered, render_mode="ansi", max_episode_steps=2))
+    env = gymnasium.wrappers.RecordEpisodeStatistics(
+        gymnasium.make(registered, render_mode="ansi", max_episode_steps=2)
+    )
     observation, _ = env.reset(seed=3)
     assert env.render() == observation
     assert observation == make(GUESS).reset(seed=3)[0]
@@ -304,7 +315,9 @@ def test_an_async_environment_is_waited_for(gymnasium: Any) -> None:
 
 
 def test_to_gymnasium_names_the_stack_and_wrong_arguments(gymnasium: Any) -> None:
-    assert repr(gem_core.ToGymnasium(make(GUESS))) == f"<ToGymnasium<Boxed<GuessTheNumber<{GUESS}>>>>"
+    assert (
+        repr(gem_core.ToGymnasium(make(GUESS))) == f"<ToGymnasium<Boxed<GuessTheNumber<{GUESS}>>>>"
+    )
     assert str(gem_core.ToGymnasium(ScriptedEnv())) == "<ToGymnasium<ScriptedEnv>>"
     with pytest.raises(ConfigError, match="takes a gem_core Env; given: str"):
         gem_core.ToGymnasium(GUESS)
@@ -313,7 +326,9 @@ def test_to_gymnasium_names_the_stack_and_wrong_arguments(gymnasium: Any) -> Non
 
 
 def test_real_gymnasium_environments_are_played(gymnasium: Any) -> None:
-    env: Env = FromGymnasium(lambda: gymnasium.make("CartPole-v1"), to_text=lambda observation: f"{observation.round(3)}")
+    env: Env = FromGymnasium(
+        lambda: gymnasium.make("CartPole-v1"), to_text=lambda observation: f"{observation.round(3)}"
+    )
     check_env(env)
     with pytest.raises(ConfigError, match=r"the action space Box.*to_action="):
         FromGymnasium(gymnasium.make("Pendulum-v1"), to_text=str)

@@ -26,7 +26,9 @@ def server() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-W", "ignore", str(SUPPORT / "openenv_server.py"), str(port)])
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(SUPPORT / "openenv_server.py"), str(port)]
+    )
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):
@@ -57,7 +59,9 @@ class Halving:
 
 
 def test_an_expert_wins_and_the_rewards_are_the_servers(server: str) -> None:
-    (episode,) = run_batch(tasks_for(ID, seeds=[3], env_kwargs={"url": f"{server}/number"}), Halving())
+    (episode,) = run_batch(
+        tasks_for(ID, seeds=[3], env_kwargs={"url": f"{server}/number"}), Halving()
+    )
     turns = len(episode.turns)
     assert episode.total_reward == pytest.approx(1.0 - 0.1 * (turns - 1))
     assert episode.turns[-1].info["success"] is True
@@ -72,7 +76,9 @@ def test_the_seed_and_further_parameters_reach_the_reset(server: str) -> None:
 
         assert number(1) == number(1)
         assert len({tuple(number(seed)) for seed in range(8)}) > 1
-        assert env.reset(seed=1, options={"reset": {"highest": 7}})[0] == "Guess a number from 1 to 7."
+        assert (
+            env.reset(seed=1, options={"reset": {"highest": 7}})[0] == "Guess a number from 1 to 7."
+        )
         with pytest.raises(OptionError, match="must be a mapping"):
             env.reset(seed=1, options={"reset": 7})
 
@@ -81,7 +87,10 @@ def test_one_field_takes_the_text_and_the_schema_says_what_it_is(server: str) ->
     with make(ID, url=f"{server}/number") as env:
         observation, info = env.reset(seed=1)
         assert observation == "Guess a number from 1 to 100."
-        assert info["system"] == "Each of your messages is one action, the message. A number from 1 to 100"
+        assert (
+            info["system"]
+            == "Each of your messages is one action, the message. A number from 1 to 100"
+        )
         assert env.step('{"message": "101"}')[0] == "lower"  # an action may be written out
 
 
@@ -92,11 +101,16 @@ def test_several_fields_are_written_as_json(server: str) -> None:
         assert "- steps (integer): how many" in info["system"]
         for action, said in (
             ("right", "JSON object with these fields: direction, steps"),
-            ('{"direction": "right", "steps": 0}', "steps: Input should be greater than or equal to 1"),
+            (
+                '{"direction": "right", "steps": 0}',
+                "steps: Input should be greater than or equal to 1",
+            ),
             ('{"direction": "right"}', "steps: Field required"),
         ):
             observation, reward, terminated, _, info = env.step(action)
-            assert said in observation and reward == 0.0 and not terminated and info["action_failed"]
+            assert (
+                said in observation and reward == 0.0 and not terminated and info["action_failed"]
+            )
         assert env.step('{"direction": "left", "steps": 1}')[0] == "at: -1"
         assert env.step('{"direction": "right", "steps": 4}')[:3] == ("at: 3", 1.0, True)
     with make(ID, url=f"{server}/line", action_field="direction", observation_field="at") as env:
@@ -106,7 +120,10 @@ def test_several_fields_are_written_as_json(server: str) -> None:
 def test_tools_are_listed_and_called(server: str) -> None:
     with make(ID, url=f"{server}/tools") as env:
         assert "- add: Adds two numbers." in env.reset(seed=1)[1]["system"]
-        assert env.step('{"tool_name": "add", "arguments": {"a": 2, "b": 3}}')[0] == "tool_name: add\nresult: 5"
+        assert (
+            env.step('{"tool_name": "add", "arguments": {"a": 2, "b": 3}}')[0]
+            == "tool_name: add\nresult: 5"
+        )
         assert "tool_not_found" in env.step('{"tool_name": "multiply"}')[0]
         assert env.step("add 2 and 3")[0].startswith("An action is a call of a tool")
 
@@ -136,7 +153,9 @@ def test_an_environment_that_fails_there_voids_its_episode_here(server: str) -> 
         def act(self, env: Env, observation: str) -> str:
             return "crash"
 
-    (episode,) = run_batch(tasks_for(ID, seeds=[3], env_kwargs={"url": f"{server}/number"}), Crash())
+    (episode,) = run_batch(
+        tasks_for(ID, seeds=[3], env_kwargs={"url": f"{server}/number"}), Crash()
+    )
     assert episode.failure is not None and "out of order" in episode.failure.message
 
 
@@ -168,7 +187,9 @@ def test_a_redirect_does_not_take_the_headers_elsewhere() -> None:
 
     with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        env = make(ID, url=f"http://127.0.0.1:{httpd.server_port}", headers={"Authorization": "Bearer abc"})
+        env = make(
+            ID, url=f"http://127.0.0.1:{httpd.server_port}", headers={"Authorization": "Bearer abc"}
+        )
         with pytest.raises(EnvError, match="302"):
             env.reset(seed=1)
         httpd.shutdown()

@@ -48,7 +48,13 @@ class Counter(Env):
         if action == "wait":
             time.sleep(4.0)
         self.count += 1
-        return f"{self.count}", 0.5, self.count >= 3, False, {"success": True} if self.count >= 3 else {}
+        return (
+            f"{self.count}",
+            0.5,
+            self.count >= 3,
+            False,
+            {"success": True} if self.count >= 3 else {},
+        )
 
     def on_close(self) -> None:
         self.closed.append(id(self))
@@ -70,7 +76,9 @@ class Later(Counter):
         super().on_close()
 
 
-def ask(server: Server, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+def ask(
+    server: Server, method: str, path: str, body: Any = None, **headers: str
+) -> tuple[int, Any]:
     content = body if body is None or isinstance(body, str) else json.dumps(body)
     reply = httpx.request(method, server.url + path, content=content, headers=headers)
     return reply.status_code, reply.json()
@@ -92,7 +100,10 @@ def play(env: Env, seed: int, actions: list[str]) -> list[Any]:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_expert_wins_through_every_dialect(dialect: str) -> None:
     here = make(HANGMAN).unwrapped
-    with Server(lambda: make(HANGMAN).unwrapped, dialect=dialect) as server, AgentGym(server.url, dialect) as env:
+    with (
+        Server(lambda: make(HANGMAN).unwrapped, dialect=dialect) as server,
+        AgentGym(server.url, dialect) as env,
+    ):
         for seed in (3, 4):
             first, _ = here.reset(seed=seed)
             assert env.reset(seed=seed)[0] == first
@@ -100,7 +111,10 @@ def test_an_expert_wins_through_every_dialect(dialect: str) -> None:
             for action in [*dict.fromkeys(here.secret[:-1]), here.secret]:
                 observation, reward, terminated, truncated, info = env.step(action)
                 expected = here.step(action)
-                assert (observation, terminated or truncated) == (expected[0], expected[2] or expected[3])
+                assert (observation, terminated or truncated) == (
+                    expected[0],
+                    expected[2] or expected[3],
+                )
                 if dialect != "webarena":  # which pays at the end only
                     assert reward == pytest.approx(expected[1])
                 total += reward
@@ -157,7 +171,11 @@ def test_random_games_from_one_start_differ_by_their_number() -> None:
 def test_web_pages_are_not_served() -> None:
     """A page in a browser on this machine can send requests here, and can give its own name this machine's address."""
     with Server(Counter, max_sessions=1) as server:
-        for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Host": "evil.example:80"}):
+        for headers in (
+            {"Origin": "http://evil.example"},
+            {"Host": "evil.example"},
+            {"Host": "evil.example:80"},
+        ):
             status, said = ask(server, "POST", "/create", **headers)
             assert (status, "web pages" in said["error"]) == (403, True), headers
         assert ask(server, "POST", "/create", Host="localhost")[0] == 200
@@ -183,7 +201,9 @@ def test_a_step_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - since < 4.0
 
 
-def test_a_process_that_was_forked_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_was_forked_has_connections_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from gem_envs.remote import agentgym
 
     with Server(Counter) as server, AgentGym(server.url) as env:
@@ -268,9 +288,15 @@ def test_requests_that_cannot_be_answered_have_a_status_that_says_so() -> None:
             "404 not valid": post(server, "/reset", {"id": 5}),
             "404 session x": post(server, "/reset", {"id": "x"}),
             "400 whole number": post(server, "/reset", {"id": number, "seed": "x"}),
-            "400 does not know": post(server, "/reset", {"id": number, "seed": 1, "options": {"stop": 1}}),
-            "400 must be a mapping": post(server, "/reset", {"id": number, "seed": 1, "options": [1]}),
-            "415 application/json": ask(server, "POST", "/reset", {"id": number}, **{"Content-Type": "text/plain"}),
+            "400 does not know": post(
+                server, "/reset", {"id": number, "seed": 1, "options": {"stop": 1}}
+            ),
+            "400 must be a mapping": post(
+                server, "/reset", {"id": number, "seed": 1, "options": [1]}
+            ),
+            "415 application/json": ask(
+                server, "POST", "/reset", {"id": number}, **{"Content-Type": "text/plain"}
+            ),
             "413 bytes at most": post(server, "/step", "x" * (5 << 20)),
         }.items():
             code, _, said = expected.partition(" ")
@@ -278,7 +304,10 @@ def test_requests_that_cannot_be_answered_have_a_status_that_says_so() -> None:
         post(server, "/reset", {"id": number, "seed": 1})
         assert post(server, "/step", {"id": number})[0] == 400
         assert post(server, "/step", {"id": number, "action": 5})[0] == 400
-        assert post(server, "/step", {"id": number, "action": "crash"}) == (500, {"error": "RuntimeError: a wire is loose"})
+        assert post(server, "/step", {"id": number, "action": "crash"}) == (
+            500,
+            {"error": "RuntimeError: a wire is loose"},
+        )
         for _ in range(3):
             assert post(server, "/step", {"id": number, "action": "on"})[0] == 200
         assert post(server, "/step", {"id": number, "action": "on"})[0] == 409  # after the end
@@ -291,7 +320,9 @@ def test_a_session_does_one_thing_at_a_time() -> None:
         number = post(server, "/create", {})[1]["id"]
         post(server, "/reset", {"id": number, "seed": 1})
         slow: list[Any] = []
-        thread = threading.Thread(target=lambda: slow.append(post(server, "/step", {"id": number, "action": "wait"})))
+        thread = threading.Thread(
+            target=lambda: slow.append(post(server, "/step", {"id": number, "action": "wait"}))
+        )
         thread.start()
         time.sleep(1.0)
         assert post(server, "/step", {"id": number, "action": "on"})[0] == 409
@@ -315,7 +346,10 @@ def test_an_environment_that_crashes_there_fails_its_episode_here() -> None:
         good = run_batch(tasks, Scripted("on"))
         assert [episode.total_reward for episode in good] == [1.5, 1.5]
         bad = run_batch(tasks, Scripted("crash"))
-        assert all(episode.failure is not None and "a wire is loose" in episode.failure.message for episode in bad)
+        assert all(
+            episode.failure is not None and "a wire is loose" in episode.failure.message
+            for episode in bad
+        )
 
 
 class Scripted:
@@ -391,7 +425,10 @@ def test_episodes_of_agentgyms_own_servers_are_played_as_they_were(dialect: str)
 @pytest.mark.parametrize("dialect", ["babyai", "sciworld", "textcraft"])
 def test_an_error_with_status_200_is_an_error(dialect: str) -> None:
     replies = {"POST /create": {"id": 0}, "POST /reset": {"error": "list index out of range"}}
-    with replaying(lambda request, _: (200, replies[request])) as url, pytest.raises(EnvError, match="list index out of range"):
+    with (
+        replaying(lambda request, _: (200, replies[request])) as url,
+        pytest.raises(EnvError, match="list index out of range"),
+    ):
         AgentGym(url, dialect).reset(seed=1)
 
 
@@ -404,7 +441,13 @@ def test_a_session_an_agentgym_server_forgot_is_made_anew() -> None:
             return 200, {"id": known[-1]}
         if body["id"] == 1:
             return 200, {"error": "The id 1 is not valid."}
-        return 200, {"observation": "here", "reward": 0, "score": 0, "deleted": False, "done": False}
+        return 200, {
+            "observation": "here",
+            "reward": 0,
+            "score": 0,
+            "deleted": False,
+            "done": False,
+        }
 
     with replaying(answers) as url:
         assert AgentGym(url, "babyai").reset(seed=1)[0] == "here"
@@ -416,14 +459,22 @@ def test_webarena_says_in_its_observation_that_a_reset_failed() -> None:
         "POST /create": {"env_idx": 0},
         "POST /reset": {"observation": "TimeoutError", "sites": "Error", "object": "Error"},
     }
-    with replaying(lambda request, _: (200, replies[request])) as url, pytest.raises(EnvError, match="restarted"):
+    with (
+        replaying(lambda request, _: (200, replies[request])) as url,
+        pytest.raises(EnvError, match="restarted"),
+    ):
         AgentGym(url, "webarena").reset(seed=1)
 
 
 def test_nonsense_is_told_from_an_answer() -> None:
     def reset(reply: Any, dialect: str = "babyai", status: int = 200) -> str:
         created = {"POST /create": 5 if dialect == "searchqa" else {"id": 0}}
-        with replaying(lambda request, _: (status if request not in created else 200, created.get(request, reply))) as url:
+        with replaying(
+            lambda request, _: (
+                status if request not in created else 200,
+                created.get(request, reply),
+            )
+        ) as url:
             with pytest.raises(EnvError) as error:
                 AgentGym(url, dialect).reset(seed=1)
         return str(error.value)
@@ -454,7 +505,10 @@ def test_arguments_are_checked() -> None:
 
 
 def test_the_seed_is_the_task_modulo_their_number() -> None:
-    with Server(Counter, dialect="babyai") as server, AgentGym(server.url, "babyai", tasks=10) as env:
+    with (
+        Server(Counter, dialect="babyai") as server,
+        AgentGym(server.url, "babyai", tasks=10) as env,
+    ):
         assert env.reset(seed=23)[0].endswith("seed 3.")
         assert env.reset(seed=23, options={"index": 40})[0].endswith("seed 40.")
         with pytest.raises(OptionError, match="index"):
@@ -468,11 +522,16 @@ def test_the_seed_is_the_task_modulo_their_number() -> None:
 def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     environment = clean_env(PYTHONPATH=os.pathsep.join(SOURCES))
     command = [sys.executable, "-m", "gem_core", "serve", *arguments, "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert " at http://127.0.0.1:" in line, (line, process.stderr.read() if process.stderr else "")
+        assert " at http://127.0.0.1:" in line, (
+            line,
+            process.stderr.read() if process.stderr else "",
+        )
         yield process, line.split(" at ")[1].split(",")[0]
     finally:
         process.kill()
@@ -484,14 +543,20 @@ def test_the_command_serves_until_it_is_ended(sent: signal.Signals, code: int) -
     with serving(EASY) as (process, url):
         tasks = tasks_for("agentgym:Gem-v0", seeds=[1, 2, 3], env_kwargs={"url": url})
         found = [e.total_reward for e in run_batch(tasks, Scripted("\\boxed{5}"))]
-        assert found == [e.total_reward for e in run_batch(tasks_for(EASY, seeds=[1, 2, 3]), Scripted("\\boxed{5}"))]
+        assert found == [
+            e.total_reward
+            for e in run_batch(tasks_for(EASY, seeds=[1, 2, 3]), Scripted("\\boxed{5}"))
+        ]
         process.send_signal(sent)
         _, said = process.communicate(timeout=20)
         assert process.returncode == code and "Traceback" not in said
 
 
 def test_the_command_leaves_wrappers_out_and_takes_arguments() -> None:
-    with serving(EASY, "--bare", "--dialect", "textcraft", "--args", '{"max_number": 3}') as (_, url):
+    with serving(EASY, "--bare", "--dialect", "textcraft", "--args", '{"max_number": 3}') as (
+        _,
+        url,
+    ):
         with AgentGym(url, "textcraft") as env:
             assert "between 1 and 3" in env.reset(seed=1)[0]
             assert "boxed" not in env.reset(seed=1)[0]
@@ -502,7 +567,9 @@ def test_it_listens_on_this_machine_only() -> None:
     with Server(Counter) as server:
         assert server.url.startswith("http://127.0.0.1:")
         port = int(server.url.rpartition(":")[2])
-        others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {
+        others = {
+            info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+        } - {
             "127.0.0.1",
             "127.0.1.1",
         }

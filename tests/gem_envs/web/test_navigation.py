@@ -40,7 +40,9 @@ def test_every_site_has_an_id() -> None:
     assert sorted(IDS) == sorted(f"web:{name}-v0" for name in ("Any", *SITES.values()))
 
 
-@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name in SITES for kind in site_of(name).kinds])
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name in SITES for kind in site_of(name).kinds]
+)
 def test_the_expert_does_every_kind_of_task(env: WebNavigation, name: str, kind: str) -> None:
     env.reset(seed=random.Random(kind).randrange(1000), options={"site": name, "task": kind})
     for action in env.expert():
@@ -105,7 +107,10 @@ def test_pages_longer_than_the_window_are_scrolled() -> None:
         env.reset(seed=1)
         first = env.step("goto [/users]")[0]
         second = env.step("scroll [down]")[0]
-        assert "(lines 1 to 10 of 28; scroll to see the others)" in first and "(lines 11 to 20 of 28" in second
+        assert (
+            "(lines 1 to 10 of 28; scroll to see the others)" in first
+            and "(lines 11 to 20 of 28" in second
+        )
         assert env.step("scroll [up]")[0] == first
     finally:
         env.close()
@@ -158,6 +163,9 @@ def test_arguments_and_options_are_checked(env: WebNavigation) -> None:
     with pytest.raises(ConfigError, match="site must be one of shop, forum, wiki, admin"):
         WebNavigation("bank")
     options: dict[str, Any]
-    for options, said in (({"site": "bank"}, "site must be"), ({"site": "shop", "task": "rob"}, "task must be one of buy")):
+    for options, said in (
+        ({"site": "bank"}, "site must be"),
+        ({"site": "shop", "task": "rob"}, "task must be one of buy"),
+    ):
         with pytest.raises(OptionError, match=said):
             env.reset(seed=1, options=options)

@@ -21,5 +21,7 @@ torch.cuda.set_device = lambda device: None
 torch.cuda.synchronize = lambda device=None: None
 
 # both would be compiled on first use: the one needs an x86 header, the other nvcc
-sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # the attribute of that name is torch itself
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: (
+    None
+)  # the attribute of that name is torch itself
 deepspeed.ops.adam.FusedAdam = torch.optim.AdamW

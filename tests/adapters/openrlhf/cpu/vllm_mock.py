@@ -23,10 +23,17 @@ class Engine:
         """(length of the prompt, sampling parameters) of each request."""
         self.gem_step = 0
 
-    async def generate(self, prompt_token_ids: list[int], sampling_params: Any, multi_modal_data: Any = None) -> Any:
+    async def generate(
+        self, prompt_token_ids: list[int], sampling_params: Any, multi_modal_data: Any = None
+    ) -> Any:
         self.requests.append((len(prompt_token_ids), sampling_params))
-        generation = await self.policy.generate(prompt_token_ids, Sampling(max_tokens=sampling_params.max_tokens))
-        logprobs = [{i: SimpleNamespace(logprob=p)} for i, p in zip(generation.ids, generation.logprobs or ())]
+        generation = await self.policy.generate(
+            prompt_token_ids, Sampling(max_tokens=sampling_params.max_tokens)
+        )
+        logprobs = [
+            {i: SimpleNamespace(logprob=p)}
+            for i, p in zip(generation.ids, generation.logprobs or ())
+        ]
         output = SimpleNamespace(
             token_ids=list(generation.ids),
             finish_reason=generation.finish.value,

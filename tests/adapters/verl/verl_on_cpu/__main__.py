@@ -18,7 +18,10 @@ _train = gem_verl.train
 
 def train(config: gem_verl.GemConfig, settings: Sequence[str]) -> None:
     """`gem_verl.train` with mocks for what needs a GPU."""
-    _train(config, [*settings, *verl_on_cpu.SETTINGS, *os.environ.get("VERL_ON_CPU_SETTINGS", "").split()])
+    _train(
+        config,
+        [*settings, *verl_on_cpu.SETTINGS, *os.environ.get("VERL_ON_CPU_SETTINGS", "").split()],
+    )
 
 
 gem_verl.train = train

@@ -105,7 +105,9 @@ _init_process_group = torch.distributed.init_process_group
 
 def _named_once(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
     """verl names a backend for the CPU and one for its device; torch rejects the CPU twice."""
-    return _init_process_group("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
+    return _init_process_group(
+        "gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs
+    )
 
 
 torch.distributed.init_process_group = _named_once

@@ -23,7 +23,9 @@ class TransformersServer:
         self.model, tokenizer = load_folder(path, "the model")
         self.policy = TransformersPolicy(self.model, tokenizer, seed=seed)
 
-    async def generate(self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
+    async def generate(
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+    ) -> TokenOutput:
         """As verl's client calls it."""
         asked = Sampling(
             temperature=float(sampling_params["temperature"]),
@@ -39,7 +41,9 @@ class TransformersServer:
             extra_fields={"global_steps": self.policy.weight_version},
         )
 
-    async def update_weights(self, state: dict[str, torch.Tensor], global_steps: int | None) -> None:
+    async def update_weights(
+        self, state: dict[str, torch.Tensor], global_steps: int | None
+    ) -> None:
         """Takes over the trainer's weights."""
         own = self.model.state_dict()
         with torch.no_grad():
@@ -80,16 +84,18 @@ class TransformersReplica(RolloutReplica):
     async def launch_servers(self) -> None:
         self._server_address = _name(self.replica_rank)
         actor = ray.remote(num_cpus=0.1)(TransformersServer)
-        self._server_handle = actor.options(name=self._server_address, max_concurrency=self.max_concurrency).remote(
-            self.model_config.path, int(self.config.seed) + self.replica_rank
-        )
+        self._server_handle = actor.options(
+            name=self._server_address, max_concurrency=self.max_concurrency
+        ).remote(self.model_config.path, int(self.config.seed) + self.replica_rank)
         self.servers = [self._server_handle]
 
 
 class TransformersAdapter(BaseRollout):
     """Where verl's training worker hands over its weights."""
 
-    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
+    def __init__(
+        self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1
+    ) -> None:
         super().__init__(config, model_config, device_mesh)
         self.rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
 
@@ -97,6 +103,12 @@ class TransformersAdapter(BaseRollout):
 
     async def release(self) -> None: ...
 
-    async def update_weights(self, weights: Any, wire_format: str = "named_tensors", **kwargs: Any) -> None:
-        state = {name: tensor.detach().cpu().clone() for name, tensor in weights}  # every rank has to draw all of them
-        await ray.get_actor(_name(self.rank)).update_weights.remote(state, kwargs.get("global_steps"))
+    async def update_weights(
+        self, weights: Any, wire_format: str = "named_tensors", **kwargs: Any
+    ) -> None:
+        state = {
+            name: tensor.detach().cpu().clone() for name, tensor in weights
+        }  # every rank has to draw all of them
+        await ray.get_actor(_name(self.rank)).update_weights.remote(
+            state, kwargs.get("global_steps")
+        )

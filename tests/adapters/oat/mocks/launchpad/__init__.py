@@ -105,12 +105,15 @@ def stop() -> None:
     _state.value = _state.value or _DONE
 
 
-def launch(program: Program, launch_type: Any = None, local_resources: Any = None, terminal: Any = None) -> WorkerManager:
+def launch(
+    program: Program, launch_type: Any = None, local_resources: Any = None, terminal: Any = None
+) -> WorkerManager:
     """Starts a program and returns at once, as launchpad does."""
     spawn = multiprocessing.get_context("spawn")
     state = spawn.Value("i", _RUNNING)
     processes = [
-        spawn.Process(target=_run_node, args=(node, address, state), name=label) for node, label, address in program.nodes
+        spawn.Process(target=_run_node, args=(node, address, state), name=label)
+        for node, label, address in program.nodes
     ]
     for process in processes:
         process.start()
@@ -145,7 +148,9 @@ class WorkerManager:
 def _run_node(node: CourierNode, address: str, state: Any) -> None:
     global _state
     _state = state
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # an end in order: oat's plasma store is a process too
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit()
+    )  # an end in order: oat's plasma store is a process too
     threading.Thread(target=_end_with_the_program, daemon=True).start()
     try:
         made = node.constructor(*node.args, **node.kwargs)
@@ -182,7 +187,11 @@ def _serve(made: Any, address: str) -> None:
                 found = (False, traceback.format_exc())
             try:
                 connection.send(found)
-            except (TypeError, AttributeError, ValueError):  # nobody looks at what cannot be sent, such as a process group
+            except (
+                TypeError,
+                AttributeError,
+                ValueError,
+            ):  # nobody looks at what cannot be sent, such as a process group
                 connection.send((True, None))
 
     while True:

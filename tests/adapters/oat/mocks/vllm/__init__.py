@@ -64,36 +64,54 @@ class LLM:
     def __init__(self, model: str, dtype: str, seed: int, **_: Any) -> None:
         torch.set_num_threads(1)
         self.tokenizer = AutoTokenizer.from_pretrained(model)
-        self.model = AutoModelForCausalLM.from_pretrained(model, torch_dtype=getattr(torch, dtype), attn_implementation="eager")
+        self.model = AutoModelForCausalLM.from_pretrained(
+            model, torch_dtype=getattr(torch, dtype), attn_implementation="eager"
+        )
         self.policy = TransformersPolicy(self.model, self.tokenizer, seed=seed)
 
     def get_tokenizer(self) -> Any:
         """That of the model."""
         return self.tokenizer
 
-    def generate(self, *, prompt_token_ids: list[list[int]], sampling_params: SamplingParams, **_: Any) -> list[RequestOutput]:
+    def generate(
+        self, *, prompt_token_ids: list[list[int]], sampling_params: SamplingParams, **_: Any
+    ) -> list[RequestOutput]:
         """One answer for each prompt; the sampled stop token is among the ids, as in vLLM."""
         p = sampling_params
         self.policy.stop_ids |= frozenset(p.stop_token_ids)
         sampling = Sampling(p.temperature, p.top_p, max(p.top_k, 0), p.max_tokens)
         found = []
-        for ids, answer in zip(prompt_token_ids, self.policy.generate_batch(prompt_token_ids, sampling)):
-            logprobs = [{id: Logprob(logprob)} for id, logprob in zip(answer.ids, answer.logprobs or ())]
+        for ids, answer in zip(
+            prompt_token_ids, self.policy.generate_batch(prompt_token_ids, sampling)
+        ):
+            logprobs = [
+                {id: Logprob(logprob)} for id, logprob in zip(answer.ids, answer.logprobs or ())
+            ]
             text = self.tokenizer.decode(answer.ids, skip_special_tokens=True)
             reason = "length" if answer.finish is FinishReason.LENGTH else "stop"
-            found.append(RequestOutput(list(ids), [CompletionOutput(text, answer.ids, logprobs, reason)]))
+            found.append(
+                RequestOutput(list(ids), [CompletionOutput(text, answer.ids, logprobs, reason)])
+            )
         return found
 
     def collective_rpc(self, name: str, args: Any) -> list[Any]:
         """What oat asks of vLLM's workers, of which there is one."""
         return [getattr(self, f"_{name}")(*args)]
 
-    def _init_process_group(self, address: str, port: int, rank: int, world_size: int, group: str, backend: str) -> None:
+    def _init_process_group(
+        self, address: str, port: int, rank: int, world_size: int, group: str, backend: str
+    ) -> None:
         self.group = init_process_group(
-            backend=backend, init_method=f"tcp://{address}:{port}", world_size=world_size, rank=rank, group_name=group
+            backend=backend,
+            init_method=f"tcp://{address}:{port}",
+            world_size=world_size,
+            rank=rank,
+            group_name=group,
         )
 
-    def _update_weight(self, name: str, dtype: str, shape: Any, cuda_ipc_handles: Any, empty_cache: bool) -> None:
+    def _update_weight(
+        self, name: str, dtype: str, shape: Any, cuda_ipc_handles: Any, empty_cache: bool
+    ) -> None:
         weight = torch.empty(shape, dtype=torch_type_codec(dtype))
         torch.distributed.broadcast(weight, 0, group=self.group)
         self.model.get_parameter(name).data.copy_(weight)

@@ -9,4 +9,6 @@ def _needs_cuda(*args: Any, **kwargs: Any) -> NoReturn:
     raise RuntimeError("flash-attn needs CUDA; the tests' actor attends with torch's own attention")
 
 
-_flash_attn_forward = _flash_attn_backward = _flash_attn_varlen_forward = _flash_attn_varlen_backward = _needs_cuda
+_flash_attn_forward = _flash_attn_backward = _flash_attn_varlen_forward = (
+    _flash_attn_varlen_backward
+) = _needs_cuda

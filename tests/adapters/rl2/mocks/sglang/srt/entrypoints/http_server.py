@@ -13,7 +13,16 @@ SERVER = Path(__file__).parents[4] / "sglang_server.py"
 
 def command(args: ServerArgs) -> list[str]:
     """The server's command line."""
-    return [sys.executable, str(SERVER), "--host", args.host, "--port", str(args.port), "--model", str(args.model_path)]
+    return [
+        sys.executable,
+        str(SERVER),
+        "--host",
+        args.host,
+        "--port",
+        str(args.port),
+        "--model",
+        str(args.model_path),
+    ]
 
 
 def launch_server(args: ServerArgs) -> None:
