@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from gem_core._version import __version__
 from gem_core.env.base import Env
-from gem_core.env.checker import check_env
 from gem_core.env.registry import EnvSpec, list_envs, make, register, spec
 from gem_core.env.wrapper import Wrapper
 from gem_core.env.wrapper_stack import register_wrapper
@@ -62,6 +61,7 @@ from gem_core.types import (
 )
 
 if TYPE_CHECKING:
+    from gem_check.checker import check_env
     from gem_envs.gymnasium.from_gymnasium import FromGymnasium
     from gem_envs.gymnasium.to_gymnasium import (
         ToGymnasium as ToGymnasium,
@@ -141,6 +141,7 @@ __all__ = [
 _OF_PLUGINS = {
     "FromGymnasium": "gem_envs.gymnasium.from_gymnasium:FromGymnasium",
     "ToGymnasium": "gem_envs.gymnasium.to_gymnasium:ToGymnasium",
+    "check_env": "gem_check.checker:check_env",
     "make_vec": "gem_execution.vector.factory:make_vec",
 }
 """What users look for here and plugins of this distribution define, imported when it is first used."""

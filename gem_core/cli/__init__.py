@@ -27,7 +27,7 @@ def register_command(name: str, module: str, *, replace: bool = False) -> None:
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
     """The commands of the core."""
-    for name in ("envs", "wrappers", "play", "check", "plugins", "adapters", "conformance"):
+    for name in ("envs", "wrappers", "play", "plugins", "adapters", "conformance"):
         register(name, f"gem_core.cli.{name}")
 
 

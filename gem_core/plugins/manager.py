@@ -43,6 +43,7 @@ BUILT_IN = (
     "gem_tools",
     "gem_envs",
     "gem_eval",
+    "gem_check",
 )
 """Plugins of this distribution, loaded by import path before all others."""
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from costly import few_of
 
-from gem_core.env.checker import check_env
+from gem_check.checker import check_env
+from gem_check.transcripts import transcripts, transcripts_elsewhere
 from gem_core.env.registry import environments
-from gem_core.env.transcripts import transcripts, transcripts_elsewhere
 
 pytestmark = [
     pytest.mark.filterwarnings(

@@ -30,7 +30,7 @@ HEAVY = (
 )
 
 
-PLUGINS = ("gem_envs", "gem_eval", "gem_execution", "gem_tools")
+PLUGINS = ("gem_check", "gem_envs", "gem_eval", "gem_execution", "gem_tools")
 HOMES = (ROOT, ROOT / "plugins", ROOT / "adapters")
 """The folders that packages are in."""
 

@@ -1,7 +1,5 @@
 """Code attacks: a program does not pass the text of a test by anything but the right results, and honest programs still do."""
 
-# ruff: noqa: E501 - a program stands on one line, however long
-
 from __future__ import annotations
 
 import json

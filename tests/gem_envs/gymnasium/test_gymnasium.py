@@ -11,8 +11,8 @@ import pytest
 from scripted_env import AsyncEnv, ScriptedEnv
 
 import gem_core
+from gem_check.checker import find_problems
 from gem_core import Env, FromGymnasium, check_env, make, run_episode
-from gem_core.env.checker import find_problems
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError, ContractError, OptionError, ResetNeededError
 from gem_core.policies.players import RandomPlayer

@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from project import SUPPORT
 
+from gem_check.checker import check_env
 from gem_core import Env, make, run_batch, tasks_for
-from gem_core.env.checker import check_env
 from gem_core.errors import ConfigError, EnvError, OptionError
 
 ID = "openenv:Server-v0"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gem_check.transcripts import transcripts, transcripts_elsewhere
 from gem_core import list_envs, make, run_batch, tasks_for
-from gem_core.env.transcripts import transcripts, transcripts_elsewhere
 from gem_core.errors import ConfigError, MissingDependencyError, OptionError
 from gem_core.policies.players import ExpertPlayer
 from gem_envs.agents import ids as agents

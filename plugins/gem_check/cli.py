@@ -10,8 +10,8 @@ import json
 import sys
 from dataclasses import asdict
 
+from gem_check.checker import find_problems
 from gem_core.cli.terminal import say
-from gem_core.env.checker import find_problems
 from gem_core.env.ids import is_mixture
 from gem_core.env.registry import environments, list_envs, spec
 from gem_core.errors import MissingDependencyError, UnknownNameError

@@ -18,12 +18,12 @@ import pytest
 from misbehaving import Counter
 from project import ROOT
 
+from gem_check.checker import CHECKS, check_env, find_problems
+from gem_check.transcripts import SEEDS, transcripts, transcripts_elsewhere
 from gem_core import Env, list_envs, register, run_episode
 from gem_core.__main__ import main
 from gem_core.env import registry
 from gem_core.env.action_format import ActionFormat
-from gem_core.env.checker import CHECKS, check_env, find_problems
-from gem_core.env.transcripts import SEEDS, transcripts, transcripts_elsewhere
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import CheckError, ConfigError, MissingDependencyError, UnknownNameError
 from gem_core.policies.players import player_named

@@ -139,7 +139,7 @@ def transcripts_elsewhere(
     command = [
         sys.executable,
         "-c",
-        "from gem_core.env.transcripts import _play_recipes; _play_recipes()",
+        "from gem_check.transcripts import _play_recipes; _play_recipes()",
     ]
     done = subprocess.run(
         command,

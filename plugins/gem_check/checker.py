@@ -20,9 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from gem_core.env.action_format import format_of
-from gem_core.env.base import Env
-from gem_core.env.transcripts import (
+from gem_check.transcripts import (
     SEEDS,
     TURNS,
     Subject,
@@ -32,6 +30,8 @@ from gem_core.env.transcripts import (
     recipe_of,
     transcripts_elsewhere,
 )
+from gem_core.env.action_format import format_of
+from gem_core.env.base import Env
 from gem_core.errors import (
     ActionTypeError,
     CheckError,
@@ -342,7 +342,8 @@ def _describe(error: Exception) -> str:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "gem_core"
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in ("gem_core", "gem_check")
 
 
 def _check_info(name: str, where: str, info: Mapping[Any, Any]) -> Iterator[str]:
