@@ -46,7 +46,7 @@ __all__ = [
     "RecordTakenError",
     "RecordWriter",
     "WorkerRecords",
-    "episodes_behind",
+    "episodes_after",
     "read_episodes",
     "read_header",
     "record_of",
@@ -177,7 +177,7 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
                 yield _episode_at(line, path, number)
 
 
-def episodes_behind(path: str | os.PathLike[str], offset: int = 0) -> Iterator[tuple[Episode, int]]:
+def episodes_after(path: str | os.PathLike[str], offset: int = 0) -> Iterator[tuple[Episode, int]]:
     """The episodes behind an offset of a record, each with the offset behind it: for those who follow a record that grows."""
     path = Path(path)
     with _open(path) as stream:

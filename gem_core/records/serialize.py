@@ -1,7 +1,7 @@
 """Plain: episodes as JSON data, and any plain data without the secrets in it.
 
 Values in `info`, `options` and `env_kwargs` that JSON lacks are kept under a marker: a tuple, a float that is no number, a
-mapping whose keys are no strings come back as they were; anything else comes back as a `Shown`, its type and its `repr`.
+mapping whose keys are no strings come back as they were; anything else comes back as a `OpaqueValue`, its type and its `repr`.
 
 A `Redactor` (`gem_core.records.redact`) removes secrets. If the prompt or the completion contains one, its token ids would spell
 it, so the text is redacted, the ids are dropped, and the episode is no longer trainable.
@@ -34,7 +34,7 @@ from gem_core.types import (
 
 __all__ = [
     "VERSION",
-    "Shown",
+    "OpaqueValue",
     "episode_from_json",
     "episode_to_json",
     "from_plain",
@@ -53,7 +53,7 @@ _INFOS = ("info", "final_info")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class OpaqueValue:
     """What is left in a record of a value that JSON cannot hold."""
 
     type: str
@@ -216,8 +216,8 @@ def to_plain(value: Any, redactor: Redactor | None, depth: int = 0, *, info: boo
             )  # a scalar of numpy or torch, which need not be installed here
     shown = (
         value
-        if isinstance(value, Shown)
-        else Shown(f"{type(value).__module__}.{type(value).__qualname__}", _repr(value))
+        if isinstance(value, OpaqueValue)
+        else OpaqueValue(f"{type(value).__module__}.{type(value).__qualname__}", _repr(value))
     )
     return {
         "$shown": [shown.type, redactor.said(shown.text) if redactor is not None else shown.text]
@@ -304,5 +304,5 @@ _MARKERS: dict[str, Callable[[Any], Any]] = {
     "$tuple": lambda v: tuple(from_plain(v)),
     "$float": float,
     "$items": lambda v: {from_plain(k): from_plain(item) for k, item in v},
-    "$shown": lambda v: Shown(*v),
+    "$shown": lambda v: OpaqueValue(*v),
 }

@@ -39,7 +39,7 @@ class History(Wrapper):
         """What is shown at the start."""
         raise NotImplementedError
 
-    def go_on(
+    def add_turn(
         self, action: str, observation: str, info: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         """What is shown after an action and its answer."""
@@ -51,7 +51,7 @@ class History(Wrapper):
 
     def on_step(self, action: str) -> Any:
         observation, reward, terminated, truncated, info = yield self.env.step(action)
-        observation, info = self.go_on(action, observation, info)
+        observation, info = self.add_turn(action, observation, info)
         return observation, reward, terminated, truncated, info
 
 
@@ -68,7 +68,7 @@ class Concat(History):
         self._recent: deque[str] = deque(maxlen=self.window)
         return self._show(info)
 
-    def go_on(
+    def add_turn(
         self, action: str, observation: str, info: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         said = _line(action) + _line(observation) if self.actions else _line(observation)
@@ -115,7 +115,7 @@ class ConcatChat(History):
         self._had_suffix = bool(info.get("suffix"))
         return self._show(task, info, rewritten=False)
 
-    def go_on(
+    def add_turn(
         self, action: str, observation: str, info: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         rewritten = self._had_suffix or len(self._turns) == self.window
@@ -148,7 +148,7 @@ class ConcatChatOnReset(History):
     def begin(self, task: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return task, info
 
-    def go_on(
+    def add_turn(
         self, action: str, observation: str, info: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
         return observation, {**info, "role": "continuation"}

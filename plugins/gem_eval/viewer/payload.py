@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gem_core.errors import ConfigError
-from gem_core.records.serialize import Shown
+from gem_core.records.serialize import OpaqueValue
 from gem_core.training.advantage import advantages, check_estimator
 from gem_core.training.sequences import discounted_returns
 from gem_core.types import Episode, Turn
@@ -175,4 +175,4 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    return f"<{value.type}> {value.text}" if isinstance(value, Shown) else repr(value)
+    return f"<{value.type}> {value.text}" if isinstance(value, OpaqueValue) else repr(value)

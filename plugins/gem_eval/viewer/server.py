@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gem_core.errors import ConfigError, GemError
-from gem_core.records.file import episodes_behind
+from gem_core.records.file import episodes_after
 from gem_eval.viewer.page import document, policy
 from gem_eval.viewer.payload import Credit, Shelf
 
@@ -108,7 +108,7 @@ class ViewerServer:
             self._begin_anew()
             self._generation += 1
         self._file = (about.st_dev, about.st_ino)
-        for episode, behind in episodes_behind(self._path, self._offset):
+        for episode, behind in episodes_after(self._path, self._offset):
             self._lines += self._shelf.add(episode)
             self._offset = behind
 

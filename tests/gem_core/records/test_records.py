@@ -31,7 +31,12 @@ from gem_core.env.registry import wrappers_of
 from gem_core.errors import RecordError
 from gem_core.records.file import RecordWriter, WorkerRecords, read_episodes, read_header
 from gem_core.records.redact import REDACTED, Redactor
-from gem_core.records.serialize import Shown, episode_from_json, episode_to_json, without_secrets
+from gem_core.records.serialize import (
+    OpaqueValue,
+    episode_from_json,
+    episode_to_json,
+    without_secrets,
+)
 
 SUFFIXES = ["record.jsonl", "record.jsonl.gz"]
 
@@ -135,7 +140,7 @@ def test_ids_are_written_as_deltas_and_not_as_whole_prompts() -> None:
         float("inf"),
         {"": {"a": -0.0}},
         10**30,
-        Shown("t", "x"),
+        OpaqueValue("t", "x"),
     ],
 )
 def test_info_beyond_json_comes_back_as_it_was(value: object) -> None:
@@ -164,7 +169,7 @@ def test_info_that_cannot_be_kept_is_marked_as_shown_and_is_stable(value: object
     once = episode_from_json(
         json.loads(json.dumps(episode_to_json(full_episode(final_info={"it": value}))))
     )
-    assert "Shown(" in repr(once.final_info)
+    assert "OpaqueValue(" in repr(once.final_info)
     assert episode_from_json(json.loads(json.dumps(episode_to_json(once)))) == once
 
 
