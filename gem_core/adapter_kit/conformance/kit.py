@@ -18,7 +18,7 @@ from gem_core.training.advantage import advantages
 from gem_core.training.sequences import TokenSequence, discounted_returns, token_sequences
 from gem_core.types import Episode
 
-__all__ = ["Result", "check_gradient", "check_ranks", "check_rows", "report", "run"]
+__all__ = ["Result", "check_gradient", "check_ranks", "check_sequences", "report", "run"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def report(harness: Harness, results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def check_rows(harness: Harness, case: Case, rows: Sequence[TrainedSequence]) -> None:
+def check_sequences(harness: Harness, case: Case, rows: Sequence[TrainedSequence]) -> None:
     """Token identity, masks, logprobs, reward mass and turn credit of a whole batch."""
     _check_part(harness, case, rows, case.episodes)
     _check_sum(case, rows, _carries(harness))
@@ -248,7 +248,7 @@ def _unknown(total: float | None) -> bool:
 
 
 def _train_check(harness: Harness, case: Case) -> Callable[[], None]:
-    return lambda: check_rows(harness, case, harness.train(case))
+    return lambda: check_sequences(harness, case, harness.train(case))
 
 
 def _outcome(harness: Harness, name: str, case: Case, check: Callable[[], None]) -> Result:

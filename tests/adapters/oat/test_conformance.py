@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, report, run
-from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
+from gem_core.adapter_kit.conformance.kit import check_gradient, check_sequences
 from gem_oat.conformance import OatHarness
 
 
@@ -74,6 +74,6 @@ def test_the_kit_sees_a_flaw(flaw: str, harness: OatHarness) -> None:
     flawed.flaw, flawed._learners = flaw, harness._learners
     case = next(c for c in CASES if c.name == "a masked middle turn")
     with pytest.raises(AssertionError, match="gradient" if flaw == "weights" else "row"):
-        check_gradient(flawed) if flaw == "weights" else check_rows(
+        check_gradient(flawed) if flaw == "weights" else check_sequences(
             flawed, case, flawed.train(case)
         )

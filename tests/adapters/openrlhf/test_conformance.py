@@ -11,7 +11,7 @@ import torch
 from openrlhf.models import aggregate_loss
 
 from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, report, run
-from gem_core.adapter_kit.conformance.kit import check_rows
+from gem_core.adapter_kit.conformance.kit import check_sequences
 from gem_openrlhf.conformance import OpenRLHFHarness
 
 pytestmark = pytest.mark.usefixtures("ray_here")
@@ -107,7 +107,7 @@ class Flawed(OpenRLHFHarness):
 )
 def test_the_kit_detects_a_flaw(flaw: str, harness: OpenRLHFHarness) -> None:
     ragged = case("ragged turns")
-    check_rows(harness, ragged, harness.train(ragged))
+    check_sequences(harness, ragged, harness.train(ragged))
     flawed = Flawed(flaw, harness)
     with pytest.raises(AssertionError):
-        check_rows(flawed, ragged, flawed.train(ragged))
+        check_sequences(flawed, ragged, flawed.train(ragged))

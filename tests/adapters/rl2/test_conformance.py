@@ -18,7 +18,7 @@ from gem_core.adapter_kit.conformance import (
     report,
     run,
 )
-from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
+from gem_core.adapter_kit.conformance.kit import check_gradient, check_sequences
 from gem_core.adapter_kit.conformance.reference import compute_reference, distance, load_reference
 from gem_rl2.conformance import RL2Harness
 
@@ -99,4 +99,4 @@ def test_the_kit_sees_a_flaw(flaw: str) -> None:
         if flaw == "weights":
             check_gradient(harness)
         else:
-            check_rows(harness, case, harness.train(case))
+            check_sequences(harness, case, harness.train(case))

@@ -18,7 +18,7 @@ from gem_core.adapter_kit.conformance import (
     report,
     run,
 )
-from gem_core.adapter_kit.conformance.kit import check_gradient, check_rows
+from gem_core.adapter_kit.conformance.kit import check_gradient, check_sequences
 from gem_core.adapter_kit.conformance.reference import compute_reference, distance, load_reference
 from gem_trl.conformance import TRLHarness
 
@@ -104,7 +104,7 @@ class Forgetful(TRLHarness):
 def test_the_kit_sees_a_flaw(flaw: str) -> None:
     wrong, case = Forgetful(flaw), GRADIENT_CASES[0] if flaw == "weights" else CASES[0]
     with pytest.raises(AssertionError):
-        check_gradient(wrong, case) if flaw == "weights" else check_rows(
+        check_gradient(wrong, case) if flaw == "weights" else check_sequences(
             wrong, case, wrong.train(case)
         )
 
@@ -113,6 +113,6 @@ def test_the_kit_sees_a_flaw(flaw: str) -> None:
 def test_the_kit_sees_a_loss_divided_by_untrained_tokens(flaw: str) -> None:
     wrong, (plain, gaps) = Forgetful(flaw), GRADIENT_CASES
     check_gradient(wrong, plain)
-    check_rows(wrong, gaps, wrong.train(gaps))
+    check_sequences(wrong, gaps, wrong.train(gaps))
     with pytest.raises(AssertionError, match="away from the reference"):
         check_gradient(wrong, gaps)

@@ -17,7 +17,7 @@ from gem_core.adapter_kit.conformance import (
     report,
     run,
 )
-from gem_core.adapter_kit.conformance.kit import check_rows
+from gem_core.adapter_kit.conformance.kit import check_sequences
 from gem_core.types import TurnStatus
 from gem_verl.conformance import VerlHarness
 
@@ -58,11 +58,11 @@ def test_groups_compare_whole_episodes_whatever_their_sequences(
     several = BY_NAME["rewritten history"].episodes[0]
     single = replace(BY_NAME["one turn"].episodes[0], env_id=several.env_id, seed=several.seed)
     case = Case("a group with several sequences", (several, single), estimator, 1.0)
-    check_rows(harness, case, harness.train(case))
+    check_sequences(harness, case, harness.train(case))
 
 
 def test_a_group_counts_what_masked_first_turns_earned(harness: VerlHarness, exact: None) -> None:
-    check_rows(harness, masked_first_turn(), harness.train(masked_first_turn()))
+    check_sequences(harness, masked_first_turn(), harness.train(masked_first_turn()))
 
 
 def test_advantages_within_an_environment(harness: VerlHarness, exact: None) -> None:
@@ -72,7 +72,7 @@ def test_advantages_within_an_environment(harness: VerlHarness, exact: None) -> 
         for i, e in enumerate(BY_NAME["ragged turns"].episodes)
     )
     case = Case("per_env", episodes, "reinforce++", 0.9, arguments={"per_env": True})
-    check_rows(harness, case, harness.train(case))
+    check_sequences(harness, case, harness.train(case))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_advantages_within_an_environment(harness: VerlHarness, exact: None) -> 
 )
 def test_verls_own_trainer_rebuilds_turns_from_token_rewards(name: str, stock: VerlHarness) -> None:
     """The fallback: trainer_mode=sync hands the registered estimators float32 token rewards and a mask."""
-    check_rows(stock, BY_NAME[name], stock.train(BY_NAME[name]))
+    check_sequences(stock, BY_NAME[name], stock.train(BY_NAME[name]))
 
 
 @pytest.fixture(scope="module")
@@ -146,4 +146,4 @@ class Flawed(VerlHarness):
 def test_the_kit_sees_a_flaw(harness: VerlHarness, flaw: str) -> None:
     ragged, flawed = BY_NAME["ragged turns"], Flawed(harness, flaw)
     with pytest.raises(AssertionError):
-        check_rows(flawed, ragged, flawed.train(ragged))
+        check_sequences(flawed, ragged, flawed.train(ragged))

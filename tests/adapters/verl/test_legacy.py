@@ -17,7 +17,7 @@ from verl.trainer.ppo.ray_trainer import compute_advantage
 from worlds import ECHO
 
 from gem_core.adapter_kit.conformance import CASES, Case, TrainedSequence, report, run
-from gem_core.adapter_kit.conformance.kit import check_rows
+from gem_core.adapter_kit.conformance.kit import check_sequences
 from gem_core.errors import ConfigError
 from gem_core.records.file import read_episodes
 from gem_core.types import StopReason, TurnStatus
@@ -100,7 +100,7 @@ def test_a_group_counts_what_masked_first_turns_earned(harness: LegacyHarness) -
     )
     other = replace(by_name["one turn"].episodes[0], seed=plain.seed)
     case = Case("a masked first turn", (masked, other), "grpo", 0.9)
-    check_rows(harness, case, harness.train(case))
+    check_sequences(harness, case, harness.train(case))
 
 
 def test_the_last_token_of_each_turn_carries_its_reward(tmp_path: Path) -> None:

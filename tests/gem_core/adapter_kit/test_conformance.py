@@ -11,7 +11,7 @@ import pytest
 
 from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, run
 from gem_core.adapter_kit.conformance.golden import END
-from gem_core.adapter_kit.conformance.kit import check_ranks, check_rows
+from gem_core.adapter_kit.conformance.kit import check_ranks, check_sequences
 from gem_core.adapter_kit.conformance.reference import reference_path
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.training.advantage import advantages
@@ -181,7 +181,7 @@ def test_the_kit_sees_a_flaw(
 ) -> None:
     wrong = Flawed(spoil)
     with pytest.raises(AssertionError, match=says):
-        check_rows(wrong, case, wrong.train(case))
+        check_sequences(wrong, case, wrong.train(case))
     (result,) = [r for r in run(wrong, ranks=False) if r.case == case.name]
     assert result.outcome == "FAILED"
 
@@ -220,7 +220,7 @@ def test_the_kit_sees_a_flaw_on_ranks(
 def test_what_a_framework_does_not_carry_is_not_asked_for(carries: set[str], spoil: Any) -> None:
     sound = Flawed(spoil, frozenset(carries))
     for case in (RAGGED, CRASH, MASKED):
-        check_rows(sound, case, sound.train(case))
+        check_sequences(sound, case, sound.train(case))
 
 
 @pytest.mark.parametrize(
@@ -235,15 +235,15 @@ def test_a_harness_says_what_it_carries(carries: set[str], says: str) -> None:
     silent = Flawed(list, frozenset(carries))
     assert all(says in r.why for r in run(silent) if "reference" not in r.case)
     with pytest.raises(AssertionError, match=says):
-        check_rows(silent, RAGGED, silent.train(RAGGED))
+        check_sequences(silent, RAGGED, silent.train(RAGGED))
 
 
 def test_a_harness_may_say_that_placeholders_have_the_trainers_logprobs() -> None:
     settled = Flawed(first(logprobs=minus_seven))
     settled.padding_has_logprobs = True
-    check_rows(settled, CRASH, settled.train(CRASH))
+    check_sequences(settled, CRASH, settled.train(CRASH))
     with pytest.raises(AssertionError, match="nobody sampled has the logprob"):
-        check_rows(settled, RAGGED, settled.train(RAGGED))
+        check_sequences(settled, RAGGED, settled.train(RAGGED))
 
 
 def test_each_gradient_is_committed() -> None:
