@@ -62,27 +62,6 @@ def test_a_wrong_ending_and_a_pattern_without_runs_are_refused(
     assert "nothing is there that matches" in errors
 
 
-def test_a_scaling_plot_of_several_turn_limits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    args = [
-        "eval",
-        "game:GuessTheNumber-v0-easy",
-        "--model",
-        "tiny",
-        "--seeds",
-        "6",
-        "--samples",
-        "4",
-        "--max-turns",
-        "1,2,4",
-    ]
-    assert main([*args, "--max-tokens", "24", "--quiet", "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    assert "4 turns at most" in (tmp_path / "scaling.svg").read_text()
-    assert "TOKENS" in capsys.readouterr().out
-
-
 def test_a_tracker_logs_what_the_metrics_file_gets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from transformers.utils import logging
 
 from gem_core import Sampling
+from gem_core.__main__ import main
 from gem_core.errors import PolicyError
 from gem_core.policies import TransformersPolicy, load_tiny
 from gem_core.records.file import read_episodes
@@ -77,3 +78,24 @@ def test_loading_shows_no_bar_and_leaves_the_setting_of_the_user(
     load_tiny()
     assert logging.is_progress_bar_enabled() is wanted
     assert capsys.readouterr().err == ""
+
+
+def test_max_turns_list_draws_a_scaling_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = [
+        "eval",
+        "game:GuessTheNumber-v0-easy",
+        "--model",
+        "tiny",
+        "--seeds",
+        "6",
+        "--samples",
+        "4",
+        "--max-turns",
+        "1,2,4",
+    ]
+    assert main([*args, "--max-tokens", "24", "--quiet", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert "4 turns at most" in (tmp_path / "scaling.svg").read_text()
+    assert "TOKENS" in capsys.readouterr().out
