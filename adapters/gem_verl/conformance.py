@@ -230,7 +230,11 @@ class VerlHarness(Harness):
 
         if not ray.is_initialized():
             ray.init(
-                num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+                address="local",
+                num_cpus=4,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
             )
         tq.init(self.settings.transfer_queue)
         trainer = get_trainer_cls(self.settings.trainer.v1.trainer_mode)(self.settings)

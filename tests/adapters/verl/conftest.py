@@ -48,7 +48,11 @@ def cluster() -> Iterator[None]:
             break
         try:
             ray.init(
-                num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+                address="local",
+                num_cpus=4,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
             )
         except Exception:
             ray.shutdown()
