@@ -120,13 +120,13 @@ class Env:
         self._options = options
         self._turn = 0
         self._rng_seeded, self._action_rng = False, None
-        return self._start_of(self._call(self.on_reset, options))
+        return self._finish_reset(self._call(self.on_reset, options))
 
     def step(self, action: str) -> StepResult:
         """Takes one action. An async environment returns an awaitable of the result."""
         if self._phase != "running" or not isinstance(action, str):
             raise self._refusal(action)
-        return self._result_of(self._call(self.on_step, action))
+        return self._finish_step(self._call(self.on_step, action))
 
     def close(self) -> Awaitable[None] | None:
         """Gives resources back; an async environment returns an awaitable. Calling it twice is harmless."""
@@ -240,14 +240,14 @@ class Env:
         """The options `reset` understands, wrappers included."""
         return self.option_names
 
-    def _start_of(self, result: Any) -> ResetResult:
+    def _finish_reset(self, result: Any) -> ResetResult:
         """The checked result of a reset that may be a generator or an awaitable."""
         return cast(
             ResetResult,
-            after(drive(result) if type(result) is GeneratorType else result, self._began),
+            after(drive(result) if type(result) is GeneratorType else result, self._check_reset),
         )
 
-    def _began(self, result: ResetResult) -> ResetResult:
+    def _check_reset(self, result: ResetResult) -> ResetResult:
         if not (
             isinstance(result, tuple)
             and len(result) == 2
@@ -275,14 +275,14 @@ class Env:
             f"step() of {self._name()} after its episode ended at turn {self._turn}: call reset(seed=...) first"
         )
 
-    def _result_of(self, result: Any) -> StepResult:
+    def _finish_step(self, result: Any) -> StepResult:
         """The checked result of a step that may be a generator or an awaitable."""
         return cast(
             StepResult,
-            after(drive(result) if type(result) is GeneratorType else result, self._took),
+            after(drive(result) if type(result) is GeneratorType else result, self._check_step),
         )
 
-    def _took(self, result: Any) -> StepResult:
+    def _check_step(self, result: Any) -> StepResult:
         """Check a step's result, convert its numbers, and note whether the episode ended."""
         if not isinstance(result, tuple) or len(result) != 5:
             raise ContractError(

@@ -325,7 +325,9 @@ def _describe(error: Exception) -> str:
     ):  # of what a method returned, which therefore is no frame
         owner: Any = last.f_locals.get("self")
         owner = owner if isinstance(owner, Env) else getattr(owner, "env", None)
-        method = getattr(owner, "on_reset" if last.f_code.co_name == "_began" else "on_step", None)
+        method = getattr(
+            owner, "on_reset" if last.f_code.co_name == "_check_reset" else "on_step", None
+        )
         place = getattr(method, "__qualname__", "")
     else:
         shown = (

@@ -36,8 +36,8 @@ class RemoteEnv(Env):
         """Has a verb of `perform` done there, and waits for the answer."""
         raise NotImplementedError
 
-    def _began(self, result: ResetResult) -> ResetResult:
-        return self._with_example_kept(super()._began(result))
+    def _check_reset(self, result: ResetResult) -> ResetResult:
+        return self._with_example_kept(super()._check_reset(result))
 
     def sample_action(self) -> str:
         return cast(str, self.ask("sample_action"))

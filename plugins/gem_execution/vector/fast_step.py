@@ -64,7 +64,7 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
             inner._phase = "running"
             return began(result)
         return cast(
-            ResetResult, after(inner._start_of(result), began)
+            ResetResult, after(inner._finish_reset(result), began)
         )  # a generator, an awaitable, or an error
 
     def began(result: ResetResult) -> ResetResult:
@@ -97,10 +97,10 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
                     inner._phase = outer["_phase"] = "ended"
                 return result
         # a generator, an awaitable, values that can be converted, or an error
-        return cast(StepResult, after(inner._result_of(result), partial(noted, parsed)))
+        return cast(StepResult, after(inner._finish_step(result), partial(noted, parsed)))
 
     def noted(parsed: str, checked: StepResult) -> StepResult:
         checked[4].setdefault("parsed_action", parsed)
-        return env._took(checked)
+        return env._check_step(checked)
 
     return reset, step
