@@ -1,4 +1,4 @@
-"""Training config: the environment to train on and how, in the same words for every trainer.
+"""Training config: the environment to train on and how, with the same fields for every trainer.
 
 An adapter extends it to its own `GemConfig` and names itself in `adapter`; what its trainer does not support raises
 `ConfigError` here, before a model is loaded.
@@ -40,7 +40,7 @@ _REWRITES = {
 
 @dataclass
 class TrainingConfig:
-    """An environment, the seeds to train on, the advantage estimator, and the limits of an episode."""
+    """The environment, the seeds, the advantage estimator and the limits of an episode."""
 
     adapter: ClassVar[Adapter]
     """The adapter of the trainer; set by each adapter's `GemConfig`."""
@@ -48,43 +48,51 @@ class TrainingConfig:
     env_id: str
     """An environment id, or a mixture such as `2*game:A + 1*game:B`."""
     seeds: int | Sequence[int] = 1024
-    """The seeds to train on: a number of them, or a list."""
+    """The seeds to train on: how many, counted from 0, or a list."""
     eval_seeds: int | Sequence[int] = 0
-    """The seeds to evaluate on; a number counts from one million up. A seed that is trained on is rejected."""
+    """The seeds to evaluate on: how many, counted from one million, or a list. They must not be
+    training seeds."""
     wrappers: Sequence[Any] | str = ()
-    """By name, innermost first."""
+    """Wrappers around the environment by name, innermost first."""
     tools: Sequence[Any] | str = ()
-    """By name, put around the wrappers."""
+    """Tools by name; they go around the wrappers."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of every `reset`."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment, as in `make(env_id, **env_kwargs)`."""
     eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the environment, beyond `env_kwargs`, for evaluation. In a data set two seeds may draw the same row: name
-    the split that is not trained on, as in {"split": "test"}."""
+    """Further `env_kwargs` for evaluation. Two seeds may draw the same row of a dataset: name the
+    split that is not trained on, as in {"split": "test"}."""
     advantage: str = "rebn"
-    """Any registered estimator whose needs the trainer can meet."""
+    """The advantage estimator, by its registered name."""
     gamma: float = 1.0
     """The discount per turn."""
     estimator_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the estimator, as in {"scale": False} for `grpo`."""
     max_turn_tokens: int | None = None
-    """The cap on one turn; None is the trainer's own cap on a response."""
+    """The cap on the tokens of one turn; None uses the trainer's own cap on a response."""
     max_context: int | None = None
-    """Tokens of a prompt and its generation, where that is less than the model can take."""
+    """The cap on prompt and generation together, if lower than the model's context length."""
     horizon: HorizonSchedule | int | str | Sequence[int] | Mapping[str, Any] | None = None
-    """Turns of an episode, fixed or growing with the updates, each of which is one batch of episodes."""
+    """The cap on the turns of an episode, fixed or growing with the updates."""
     on_cut: Literal["step", "mask", "end"] = "step"
-    """What becomes of a turn that hits its token cap; see `Limits`."""
+    """How to treat a turn that hits its token cap; see `Limits`."""
     make_deadline: float | None = None
+    """Seconds to make an environment."""
     step_deadline: float | None = None
+    """Seconds per reset or step."""
     episode_deadline: float | None = None
+    """Seconds for the whole episode, retries included."""
     retries: int = 0
-    """How often an episode may go on after an environment, or a server that generates, failed. An engine in the trainer's own
-    process is not tried again: where it fails, so does the run."""
+    """How many errors of the environment or of a generation server an episode survives. An engine
+    in the trainer's own process is not retried: its errors end the run."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """For the chat template, as in {"enable_thinking": False}."""
+    """Keyword arguments of the chat template, as in {"enable_thinking": False}."""
     record: str | None = None
-    """Where to append every episode, as JSON lines; `{rank}` stands for the process."""
+    """The file to append every episode to, as JSON lines; `{rank}` is replaced by the rank."""
     metrics: str | None = None
-    """Where to append the metrics of each update, as JSON lines; `gem_core.adapter_kit.update_log` lists them."""
+    """The file to append the metrics of each update to, as JSON lines. The module
+    `gem_core.adapter_kit.update_log` lists them."""
 
     def __post_init__(self) -> None:
         if (
