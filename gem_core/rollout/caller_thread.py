@@ -1,13 +1,14 @@
-"""Caller's thread: plays a rollout on a thread of its own, and lends it the caller's thread for generation.
+"""Caller's thread: runs a rollout on a second thread and generation on the caller's thread.
 
-Some trainers' engines must be called from the thread the trainer runs on (CUDA graphs, collectives, progress bars). Meanwhile
-the rollout goes on: environments that are awaited advance, and their deadlines stay exact.
+Some trainers' engines must be called from the trainer's own thread (CUDA graphs, collectives,
+progress bars). While they generate, the rollout continues: async environments advance, and their
+deadlines stay exact.
 
     caller = CallersThread()
     policy = BatchPolicy(lambda prompts, sampling: caller.call(generate, prompts, sampling))
     episodes = caller.run(lambda: rollout.run_batch(tasks), rollout.stop)
 
-A rollout without end advances only while the trainer waits for episodes:
+An endless rollout advances only while the trainer waits for episodes:
 
     caller.start(play_forever, rollout.stop)
     caller.serve_until(lambda: len(episodes) >= size)
@@ -36,7 +37,7 @@ class _Call(NamedTuple):
     """None: no thread waits for the result."""
 
     def serve(self) -> None:
-        """Run the call. The thread that waits for it gets what it raises; Ctrl-C is raised here as well."""
+        """Run the call and pass its result or exception on; Ctrl-C is raised here as well."""
         try:
             result = self.function(*self.args)
         except BaseException as error:
@@ -50,19 +51,19 @@ class _Call(NamedTuple):
 
 
 class CallersThread:
-    """The thread that calls `run` or `serve_until`, for another thread to run functions on."""
+    """The thread that calls `run` or `serve_until`; other threads run functions on it."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._open = True
         self._ended = False
-        """Whether the work ended and everything it asked for before was served."""
+        """Whether the work has ended and all its calls are served."""
         self._outcome: Future[Any] = Future()
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], None] = lambda: None
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Run `function(*args)` on the caller's thread and wait for its result."""
+        """Run `function(*args)` on the caller's thread and return its result."""
         if not self._open:
             raise PolicyError("the rollout was stopped")
         answer: Future[T] = Future()
@@ -70,17 +71,17 @@ class CallersThread:
         return answer.result()
 
     def post(self, function: Callable[..., Any], *args: Any) -> None:
-        """Run `function(*args)` on the caller's thread some time later; what it raises is raised there."""
+        """Queue `function(*args)` for the caller's thread, which raises its exceptions."""
         self._calls.put(_Call(function, args, None))
 
     def run(self, work: Callable[[], T], stop: Callable[[], None]) -> T:
-        """Return `work()`, run on a thread of its own while this one serves it. Ctrl-C calls `stop` and is raised."""
+        """Return `work()`, run on a second thread that this one serves; Ctrl-C calls `stop`."""
         self.start(work, stop)
         result: T = self.wait()
         return result
 
     def start(self, work: Callable[[], Any], stop: Callable[[], None]) -> None:
-        """Start `work()` on a thread of its own and return. What it asks of this thread waits for `serve_until` or `wait`."""
+        """Start `work()` on a second thread; its calls wait for `serve_until` or `wait`."""
         self._outcome, self._stop = Future(), stop
         self._open, self._ended = True, False
         self._thread = threading.Thread(
@@ -89,8 +90,10 @@ class CallersThread:
         self._thread.start()
 
     def serve_until(self, condition: Callable[[], bool]) -> None:
-        """Serve the work until `condition()` is true, then let it wait. Raises what the work raised, and `PolicyError` if it
-        ended or was stopped before."""
+        """Serve the work until `condition()` is true.
+
+        Raises the work's exception, or `PolicyError` if the work ended or was stopped earlier.
+        """
         self._serve(condition)
         if self._ended and not condition():
             self._outcome.result()
@@ -121,7 +124,7 @@ class CallersThread:
             raise
 
     def _abandon(self) -> None:
-        """Stop the work and reject its calls, which lets it end in order; what it returns or raises is dropped."""
+        """Stop the work, reject its calls, and drop its result."""
         self._open, self._ended = False, True
         abandoned, self._outcome = self._thread, Future()
         self._outcome.set_exception(PolicyError("the rollout was stopped"))

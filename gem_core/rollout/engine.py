@@ -1,26 +1,17 @@
-"""Rollout: plays tasks with a policy and streams the episodes as they finish.
+"""Engine: plays tasks with a policy and streams the episodes as they finish.
 
-Episodes advance on their own: none waits for another. Whatever breaks in an environment or a policy ends its own episode,
-as data (`Episode.failure`), after the retries it was granted. Every task comes back as exactly one episode.
+Episodes advance independently. An error in an environment or a policy fails only its own episode
+(`Episode.failure`), after its retries. Every task yields exactly one episode.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from gem_core.arguments import whole_number
 from gem_core.env.base import Env
@@ -31,27 +22,20 @@ from gem_core.plugins.manager import load_plugins
 from gem_core.policies.base import ChatPolicy, Player, Policy, warn_if_cut
 from gem_core.rollout.env_pool import EnvPool
 from gem_core.rollout.episode_runner import EpisodeRunner
+from gem_core.rollout.interrupt import Interrupted, run_sync
 from gem_core.rollout.limits import Limits
 from gem_core.rollout.renderer import Renderer
 from gem_core.rollout.step_threads import StepThreads
 from gem_core.types import Episode, Sampling, Task
 
-__all__ = ["Interrupted", "Rollout", "run_batch", "run_episode", "tasks_for"]
-
-T = TypeVar("T")
-
+__all__ = ["Interrupted", "Rollout", "run_batch", "run_episode", "run_sync", "tasks_for"]
 
 AnyPolicy = Policy | ChatPolicy | Player
 
-
-class Interrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C by the sync front doors. `episodes` holds one for each task, those cut short as failed."""
-
-    def __init__(self, episodes: Sequence[Episode]) -> None:
-        super().__init__(
-            f"interrupted with {sum(not e.failed for e in episodes)} of {len(episodes)} episodes finished"
-        )
-        self.episodes = list(episodes)
+_NO_POLICY = (
+    "this rollout has no policy; "
+    "pass one to Rollout(policy, ...) or to each episode(task, policy=...)"
+)
 
 
 class Rollout:
@@ -68,36 +52,33 @@ class Rollout:
         make_env: Callable[[Task], Env] | None = None,
         policy_errors: Literal["fail", "raise"] = "fail",
     ) -> None:
-        """`policy`: may be left out if each `episode` is given one. `renderer`: needed for a policy that samples ids.
-        `make_env`: makes environments that are not registered. `policy_errors`: an error of the policy fails its episode, or
-        is raised and ends the rollout, which is what a trainer wants of its own engine. A `PolicyError` about one generation
-        always fails the episode."""
+        """`policy`: optional if each call of `episode` passes one.
+
+        `renderer`: required for a policy that samples ids. `make_env`: makes environments that
+        are not registered. `policy_errors`: whether an exception of the policy fails its episode
+        or is raised and ends the rollout, as trainers want for their own engine. A `PolicyError`
+        about one generation always fails only the episode.
+        """
         if policy_errors not in ("fail", "raise"):
-            raise ConfigError(f"policy_errors must be 'fail' or 'raise'; given: {policy_errors!r}")
+            raise ConfigError(f"policy_errors must be 'fail' or 'raise', got {policy_errors!r}")
         self.policy_errors = policy_errors
-        self.policy, self.renderer, self.sampling, self.limits, self.concurrency = (
-            None,
-            None,
-            Sampling(),
-            Limits(),
-            64,
-        )
+        self.policy, self.renderer, self.concurrency = None, None, 64
+        self.sampling, self.limits = Sampling(), Limits()
         self.threads = StepThreads(concurrency)
         self.pool = EnvPool(self.threads, make_env)
         self.configure(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)
         self._running: set[asyncio.Task[Episode]] = set()
-        self._lock = (
-            threading.RLock()
-        )  # `stop` may break into its own thread, where a signal calls it
+        # Reentrant: a signal handler may call `stop` on the thread that holds it.
+        self._lock = threading.RLock()
         self._busy = 0
-        """Batches and streams under way: what there is to stop."""
+        """How many batches and streams are running."""
         self._single = 0
-        """Episodes under way that were asked for one by one."""
+        """How many calls of `episode` are running."""
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop of the stream that plays, once it has begun."""
+        """The event loop of the running stream."""
         self._thread = 0
-        """Where the loop runs."""
+        """The thread of `_loop`."""
         load_plugins()
 
     policy: AnyPolicy | None
@@ -115,32 +96,25 @@ class Rollout:
         limits: Limits | None = None,
         concurrency: int | None = None,
     ) -> None:
-        """Change settings between batches and keep the environments, as a trainer does from step to step."""
+        """Change settings between batches, such as between a trainer's steps; keep environments."""
         changed = policy is not None or sampling is not None
         policy = self.policy if policy is None else policy
         renderer = self.renderer if renderer is None else renderer
         if policy is not None:
             _check_policy(policy, renderer)
-        size = (
-            self.concurrency if concurrency is None else whole_number("concurrency", concurrency, 1)
-        )
-        self.policy, self.renderer, self.concurrency, self.threads.size = (
-            policy,
-            renderer,
-            size,
-            size,
-        )
+        if concurrency is None:
+            concurrency = self.concurrency
+        self.concurrency = self.threads.size = whole_number("concurrency", concurrency, 1)
+        self.policy, self.renderer = policy, renderer
         self.sampling = self.sampling if sampling is None else sampling
         self.limits = self.limits if limits is None else limits
         if changed and isinstance(policy, Policy):
             warn_if_cut(self.sampling)
 
     def runner(self, task: Task) -> EpisodeRunner:
-        """The runner of one task; an engine whose policy or settings differ from task to task overrides it."""
+        """Create the runner of a task; override it to vary policy or settings between tasks."""
         if self.policy is None:
-            raise ConfigError(
-                "this rollout has no policy; give one to Rollout(policy, ...), or to each episode(task, policy=...)"
-            )
+            raise ConfigError(_NO_POLICY)
         return EpisodeRunner(
             task, self.policy, self.renderer, self.sampling, self.limits, self.pool
         )
@@ -154,17 +128,17 @@ class Rollout:
         sampling: Sampling | None = None,
         limits: Limits | None = None,
     ) -> Episode:
-        """Play one task, with its own policy and settings where given. For trainers that ask for episodes one by one: any
-        number may be under way on one event loop, each with a thread for its blocking steps, and they share the environments.
-        Cancel the awaiting task to end one; `stop` ends batches and streams only."""
-        if policy is None and self.policy is None:
-            raise ConfigError(
-                "this rollout has no policy; give one to Rollout(policy, ...), or to each episode(task, policy=...)"
-            )
+        """Play one task; arguments override the rollout's own policy and settings.
+
+        For trainers that request episodes one by one. Any number of calls may run on one event
+        loop; they share the environments, and each has a thread for blocking steps. To end one,
+        cancel the task that awaits it: `stop` ends only batches and streams.
+        """
         policy = self.policy if policy is None else policy
+        if policy is None:
+            raise ConfigError(_NO_POLICY)
         renderer = self.renderer if renderer is None else renderer
         _check_policy(policy, renderer)
-        assert policy is not None
         runner = EpisodeRunner(
             task,
             policy,
@@ -183,11 +157,13 @@ class Rollout:
         return episode
 
     async def stream(self, tasks: Iterable[Task]) -> AsyncGenerator[Episode, None]:
-        """Plays tasks, `concurrency` at a time, and yields each episode when it ends; tasks are drawn as they are needed, and no
-        more of them once `stop` was called."""
+        """Play `concurrency` tasks at a time and yield each episode when it ends.
+
+        Tasks are drawn when they are needed, and no longer after `stop`.
+        """
         waiting = iter(tasks)
         running: dict[asyncio.Task[Episode], EpisodeRunner] = {}
-        # not asyncio.wait(running), which looks at every running episode each time one ends
+        # Not asyncio.wait(running), which visits every running episode each time one ends.
         ended: asyncio.Queue[asyncio.Task[Episode]] = asyncio.Queue()
         with self._under_way(asyncio.get_running_loop()):
             try:
@@ -202,7 +178,7 @@ class Rollout:
                         future.add_done_callback(ended.put_nowait)
                         running[future] = runner
                         self._running.add(future)
-                    self._tell_live(len(running))
+                    self._set_live(len(running))
                     if not running:
                         return
                     done = await ended.get()
@@ -212,8 +188,8 @@ class Rollout:
                     yield runner.cut_short() if done.cancelled() else done.result()
             finally:
                 self._running -= running.keys()
-                for left in running:
-                    left.cancel()
+                for unfinished in running:
+                    unfinished.cancel()
                 if running:
                     await asyncio.wait(running)
                 await self.pool.rest()
@@ -221,7 +197,7 @@ class Rollout:
     async def batch(
         self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None
     ) -> list[Episode]:
-        """Plays tasks and returns their episodes in the order of the tasks; `on_episode` is called as each one ends."""
+        """Play tasks and return their episodes in order; call `on_episode` as each one ends."""
         with self._under_way():
             listed = [replace(task, index=i) for i, task in enumerate(tasks)]
             episodes: dict[int, Episode] = {}
@@ -240,7 +216,7 @@ class Rollout:
     def run_batch(
         self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None
     ) -> list[Episode]:
-        """`batch` for programs without an event loop. Ctrl-C raises `Interrupted`, which holds what was finished."""
+        """Run `batch` from synchronous code. Ctrl-C raises `Interrupted` with the episodes."""
         interrupted = False
 
         def interrupt() -> None:
@@ -248,14 +224,14 @@ class Rollout:
             interrupted = True
             self.stop()
 
-        with self._under_way():  # from now on, not only once its event loop runs
+        with self._under_way():  # `stop` must work before the event loop runs
             episodes = run_sync(self.batch(tasks, on_episode), on_interrupt=interrupt)
         if interrupted:
             raise Interrupted(episodes)
         return episodes
 
     def close(self) -> None:
-        """Closes the environments that are kept from batch to batch."""
+        """Close the environments that batches share."""
         self.pool.close()
 
     def __enter__(self) -> Rollout:
@@ -265,8 +241,11 @@ class Rollout:
         self.close()
 
     def stop(self) -> None:
-        """End the batches and streams that are running. Their episodes come back cancelled, also those of a batch that were not
-        begun. Without a running batch it does nothing. May be called from any thread."""
+        """End the running batches and streams; do nothing if there are none.
+
+        Unfinished episodes come back as cancelled, also those of a batch that have not begun. Any
+        thread may call this.
+        """
         with self._lock:
             if not self._busy:
                 return
@@ -274,7 +253,7 @@ class Rollout:
             if self._loop is None:
                 return
             if threading.get_ident() != self._thread:
-                with suppress(RuntimeError):  # the loop has closed, so that nothing is running
+                with suppress(RuntimeError):  # the loop is closed: nothing is running
                     self._loop.call_soon_threadsafe(self._cancel_running)
                 return
         self._cancel_running()
@@ -284,13 +263,13 @@ class Rollout:
             raise runner.engine_error
 
     def _cancel_running(self) -> None:
-        if self._stopping:  # else what was to be stopped has ended meanwhile
+        if self._stopping:  # else the batch to stop has ended meanwhile
             for future in self._running:
                 future.cancel()
 
     @contextmanager
     def _under_way(self, loop: asyncio.AbstractEventLoop | None = None) -> Iterator[None]:
-        """While a batch or a stream is played, by `loop` where it is known."""
+        """Count a running batch or stream, which `stop` ends; `loop` plays it, if known."""
         with self._lock:
             self._busy += 1
             if loop is not None:
@@ -300,13 +279,13 @@ class Rollout:
         finally:
             with self._lock:
                 self._busy -= 1
-                if not self._busy:  # what was to be stopped is over; tasks to come are played
+                if not self._busy:  # `stop` must not affect later batches
                     self._stopping, self._loop = False, None
 
-    def _tell_live(self, episodes: int) -> None:
-        tell = getattr(self.policy, "set_live", None)
-        if tell is not None:
-            tell(episodes)
+    def _set_live(self, episodes: int) -> None:
+        set_live = getattr(self.policy, "set_live", None)
+        if set_live is not None:
+            set_live(episodes)
 
 
 def _check_policy(policy: Any, renderer: Renderer | None) -> None:
@@ -329,7 +308,7 @@ def tasks_for(
     options: Mapping[str, Any] | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> list[Task]:
-    """A task for each seed, `samples` times: those of one seed stand together and form a group."""
+    """Create `samples` tasks per seed; the tasks of one seed are adjacent and form a group."""
     return [
         Task(
             env_id,
@@ -354,16 +333,14 @@ def run_episode(
     sampling: Sampling | None = None,
     limits: Limits | None = None,
 ) -> Episode:
-    """Plays one episode of an environment, given by id or as an object."""
+    """Play one episode; `env` is an environment or its id."""
     if isinstance(env, Env):
         if wrappers:
             raise ConfigError(
-                "wrappers by name go with an environment id; put them around an environment object yourself"
+                "wrapper names need an environment id; wrap an environment object yourself"
             )
-        spec = env.spec
-        task = Task(
-            spec.id if spec is not None else type(env.unwrapped).__name__, seed, dict(options or {})
-        )
+        env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        task = Task(env_id, seed, dict(options or {}))
         engine = Rollout(
             policy,
             renderer,
@@ -390,68 +367,8 @@ def run_batch(
     concurrency: int = 64,
     on_episode: Callable[[Episode], None] | None = None,
 ) -> list[Episode]:
-    """Plays tasks and returns their episodes in the order of the tasks."""
+    """Play tasks and return their episodes in the order of the tasks."""
     with Rollout(
         policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency
     ) as engine:
         return engine.run_batch(tasks, on_episode)
-
-
-def run_sync(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> T:
-    """Runs a coroutine to its end from a program without an event loop, or, from within one, on a thread of its own.
-
-    The first Ctrl-C calls `on_interrupt`, so that the coroutine can end in order; the second one ends it at once.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(_with_interrupt(work, on_interrupt))
-    found: list[T] = []
-    errors: list[BaseException] = []
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def noted() -> T:
-        loops.append(asyncio.get_running_loop())
-        return await work
-
-    def elsewhere() -> None:
-        try:
-            found.append(asyncio.run(noted()))
-        except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
-            errors.append(error)
-        done.set()
-
-    done = (
-        threading.Event()
-    )  # and not Thread.join, which takes a thread for finished once Ctrl-C broke into it
-    threading.Thread(target=elsewhere, name="gem-rollout", daemon=True).start()
-    try:
-        done.wait()
-    except KeyboardInterrupt:
-        if not done.is_set() and loops:
-            loops[0].call_soon_threadsafe(on_interrupt)
-        done.wait()
-    if errors:
-        raise errors[0]
-    return found[0]
-
-
-async def _with_interrupt(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> T:
-    pressed = 0
-
-    def on_signal(*_: Any) -> None:
-        nonlocal pressed
-        pressed += 1
-        if pressed > 1:
-            raise KeyboardInterrupt
-        loop.call_soon_threadsafe(on_interrupt)
-
-    loop = asyncio.get_running_loop()
-    try:  # not loop.add_signal_handler: a loop that an environment holds up would never hear the second one either
-        before = signal.signal(signal.SIGINT, on_signal)
-    except ValueError:  # not the main thread
-        return await work
-    try:
-        return await work
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)

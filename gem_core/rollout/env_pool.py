@@ -1,4 +1,4 @@
-"""Pool: environments kept from episode to episode, since some cost seconds to make, and the threads their steps run on."""
+"""Environment pool: reuses environments across episodes, because some take seconds to make."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ _SECONDS_TO_CLOSE = 5.0
 
 
 class EnvPool:
-    """Hands out an environment for a task and takes it back. One that broke is closed and never seen again."""
+    """Lends environments to tasks and takes them back; closes those that failed."""
 
     def __init__(self, threads: StepThreads, make_env: Callable[[Task], Env] | None = None) -> None:
         self.threads = threads
         self._make = make_env or make_for_task
         self.lent = False
-        """Whether the environments belong to somebody else, who goes on using them: then they are not closed."""
+        """Whether the environments belong to the caller; the pool does not close those."""
         self._idle: dict[Any, list[Env]] = {}
         self._loop_bound: set[int] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     def take(self, task: Task, *, fresh: bool = False) -> Env | Awaitable[Env]:
-        """An environment for a task: one that has served before, unless it must be fresh. One that may take long to make is
-        made on a thread."""
+        """Return an idle environment for a task, or make one, on a thread if that may block."""
         idle = self._idle.get(_kind(task))
         if idle and not fresh:
             return idle.pop()
@@ -52,18 +51,18 @@ class EnvPool:
         return env
 
     def give(self, task: Task, env: Env) -> None:
-        """Takes an environment back whose episode ended well."""
+        """Return an environment to the pool after an episode that did not fail."""
         self._idle.setdefault(_kind(task), []).append(env)
 
     def drop(self, env: Env) -> None:
-        """Closes an environment that broke, without waiting for it."""
+        """Close a failed environment without waiting for it."""
         self._loop_bound.discard(id(env))
         closing = asyncio.ensure_future(self._close(env))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
     async def rest(self) -> None:
-        """Called when an event loop is about to end: closes what is bound to it, and keeps the rest for the next batch."""
+        """Close the environments that are bound to an ending event loop; keep the others."""
         bound: list[Env] = []
         for envs in self._idle.values():
             bound += [env for env in envs if self.lent or id(env) in self._loop_bound]
@@ -75,7 +74,7 @@ class EnvPool:
         self.threads.close()
 
     def close(self) -> None:
-        """Closes what is kept, without an event loop. One that hangs is left behind."""
+        """Close all idle environments, without an event loop; abandon those that hang."""
         idle, self._idle = self._idle, {}
         for env in (env for envs in idle.values() for env in envs):
             env.run_on(None)
@@ -96,14 +95,14 @@ class EnvPool:
             closing: Any = env.close()
             if isawaitable(closing):
                 await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)
-        except Exception as error:  # noqa: BLE001 - its episode is over; a loop's exception handler is told
+        except Exception as error:  # noqa: BLE001 - the episode is over; only log it
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"closing {type(env).__name__} failed", "exception": error}
             )
 
 
 def close_unused(env: Env) -> None:
-    """Closes an environment that nobody waits for any more, on a thread without an event loop."""
+    """Close an environment from a thread without an event loop."""
 
     async def closed(closing: Any) -> None:
         await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)
@@ -114,7 +113,7 @@ def close_unused(env: Env) -> None:
 
 
 def make_for_task(task: Task) -> Env:
-    """The registered environment a task names, with its wrappers, in a process of its own where it has to be."""
+    """Make the registered environment of a task with its wrappers, in a process if required."""
     return make(task.env_id, wrappers=task.wrappers, execution=task.execution, **task.env_kwargs)
 
 
@@ -125,11 +124,10 @@ def _may_block(task: Task) -> bool:
 
 
 def _kind(task: Task) -> tuple[str, str, str, str]:
-    """Tasks of one kind can share an environment. Objects that are no plain data are told apart by identity."""
+    """A key that is equal for tasks that can share an environment."""
     return (task.env_id, _identity(task.wrappers), _identity(task.env_kwargs), task.execution)
 
 
 def _identity(value: Any) -> str:
-    return json.dumps(
-        value, sort_keys=True, default=lambda thing: f"{type(thing).__name__} at {id(thing)}"
-    )
+    """Serialise arguments; objects that are not plain data compare by identity."""
+    return json.dumps(value, sort_keys=True, default=lambda x: f"{type(x).__name__} at {id(x)}")

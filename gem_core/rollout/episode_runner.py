@@ -1,4 +1,4 @@
-"""Episode runner: plays one episode turn by turn, until it ends or fails."""
+"""Episode runner: plays one episode turn by turn until it ends or fails."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import asyncio
 import math
 import random
 import secrets
-import time
-import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from inspect import isawaitable
 from operator import index
@@ -16,10 +14,11 @@ from typing import Any, cast
 
 from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.registry import wrappers_of
-from gem_core.errors import ContractError, EngineError, EnvDiedError, PolicyError
+from gem_core.errors import EngineError, PolicyError
 from gem_core.plugins.events import send_event
 from gem_core.policies.base import ChatPolicy, Player, Policy
 from gem_core.rollout.env_pool import EnvPool
+from gem_core.rollout.guard import EpisodeFailed, Guard
 from gem_core.rollout.limits import Limits
 from gem_core.rollout.renderer import Added, Conversation, Renderer
 from gem_core.types import (
@@ -38,23 +37,16 @@ from gem_core.types import (
 
 __all__ = ["EpisodeRunner"]
 
-_FOR_THE_ENGINE = frozenset({"context", "suffix", "system", "role"})
+_ENGINE_KEYS = frozenset({"context", "suffix", "system", "role"})
+"""Keys of `info` that instruct the engine; records do not keep them."""
 
 
-class _Broken(Exception):
-    """Something failed for good: the stop reason it becomes, and the failure as data."""
-
-    def __init__(self, stop: StopReason, failure: Failure) -> None:
-        super().__init__(str(failure))
-        self.stop, self.failure = stop, failure
-
-
-class _StartOver(Exception):
-    """A replay did not lead to where the episode stood, so it is played anew."""
+class _Restart(Exception):
+    """Restarts the episode because replaying its actions led to a different state."""
 
 
 class EpisodeRunner:
-    """One task being played with a policy. `run` returns its episode; cancelling `run` leaves `cut_short` to ask."""
+    """Plays one task with a policy. After cancelling `run`, call `cut_short` for the episode."""
 
     def __init__(
         self,
@@ -65,37 +57,34 @@ class EpisodeRunner:
         limits: Limits,
         pool: EnvPool,
     ) -> None:
-        self.task, self.policy, self.sampling, self.limits, self.pool = (
-            task,
-            policy,
-            sampling,
-            limits,
-            pool,
-        )
+        self.task, self.policy = task, policy
+        self.sampling, self.limits, self.pool = sampling, limits, pool
         self.renderer = renderer if isinstance(policy, Policy) else None
         self.seed = secrets.randbits(32) if task.seed is None else task.seed
         self.attempts = 1
         self.engine_error: Exception | None = None
-        """What the policy's engine raised, if that ended the episode."""
-        self._began = time.monotonic()
+        """The exception of the policy's engine, if it ended the episode."""
+        self._guard = Guard(limits.episode_deadline)
         self._env: Env | None = None
         self._clear()
 
     def _clear(self) -> None:
         self._turns: list[Turn] = []
-        self._asked: Turn | None = None
+        self._pending: Turn | None = None
         """The turn whose action the environment has not answered yet."""
         self._actions: list[str] = []
-        self._observed: list[str] = []
+        self._observations: list[str] = []
         self._info: dict[str, Any] = {}
         self._sampled = 0
-        self._row_prompt = 0
+        self._first_prompt = 0
+        """The length of the current sequence's first prompt."""
         self._component = ""
         self._conversation = Conversation(self.renderer) if self.renderer is not None else None
         self._messages: list[Message] = []
+        self._new_messages: list[Message] = []
 
     async def run(self) -> Episode:
-        """Plays to the end, whatever the end is."""
+        """Play until the episode ends or fails, and return it."""
         send_event("episode_start", task=self.task, seed=self.seed)
         failure: Failure | None = None
         try:
@@ -103,31 +92,27 @@ class EpisodeRunner:
                 try:
                     stop = await self._play()
                     break
-                except _StartOver:
+                except _Restart:
                     self.pool.drop(self._take_env())
                     self._clear()
             self.pool.give(self.task, self._take_env())
-        except _Broken as broken:
-            stop, failure = broken.stop, broken.failure
+        except EpisodeFailed as failed:
+            stop, failure = failed.stop, failed.failure
             if stop is StopReason.POLICY_ERROR and failure.where == "generate":
-                self.engine_error = _engine_error(broken.__cause__)
+                self.engine_error = _engine_error(failed.__cause__)
         finally:
             if self._env is not None:
                 self.pool.drop(self._take_env())
         return self._finish(stop, failure)
 
     def cut_short(self) -> Episode:
-        """The episode of a play that was cancelled."""
-        return self._finish(
-            StopReason.CANCELLED, Failure("CancelledError", "the run was stopped", "episode")
-        )
+        """Return the episode of a cancelled `run`."""
+        failure = Failure("CancelledError", "the run was stopped", "episode")
+        return self._finish(StopReason.CANCELLED, failure)
 
     def _finish(self, stop: StopReason, failure: Failure | None) -> Episode:
-        if stop.failed and self._asked is not None:
-            self._turns.append(replace(self._asked, status=TurnStatus.FAILED))
-            send_event(
-                "turn_end", task=self.task, number=len(self._turns) - 1, turn=self._turns[-1]
-            )
+        if stop.failed and self._pending is not None:
+            self._add_turn(replace(self._pending, status=TurnStatus.FAILED))
         episode = Episode(
             env_id=self.task.env_id,
             seed=self.seed,
@@ -136,38 +121,37 @@ class EpisodeRunner:
             options=dict(self.task.options),
             wrappers=wrappers_of(self.task),
             component=self._component,
-            final_observation=self._observed[-1] if self._observed else "",
-            final_info=_kept(self._info),
+            final_observation=self._observations[-1] if self._observations else "",
+            final_info=_without_engine_keys(self._info),
             failure=failure,
             trainable=self.renderer is not None,
             index=self.task.index,
             attempts=self.attempts,
-            seconds=time.monotonic() - self._began,
+            seconds=self._guard.elapsed,
             env_kwargs=dict(self.task.env_kwargs),
         )
         send_event("episode_end", episode=episode)
         return episode
 
+    def _add_turn(self, turn: Turn) -> None:
+        self._turns.append(turn)
+        send_event("turn_end", task=self.task, number=len(self._turns) - 1, turn=turn)
+
     async def _play(self) -> StopReason:
         observation, info = await self._reset()
         while True:
-            added = self._show(observation, info)
-            room, full = self._room(added)
+            added = self._extend_prompt(observation, info)
+            room, stop_if_full = self._room(added)
             if room is not None and room < 1:
-                return full
+                return stop_if_full
             sampling = self._next_sampling(room)
-            await asyncio.sleep(
-                0
-            )  # where nobody waits for anything, other episodes and Ctrl-C must still have their turn
+            await asyncio.sleep(0)  # lets other episodes and Ctrl-C run if nothing else awaits
             generation, action = await self._generate(observation, sampling)
-            turn = self._asked = self._asked_turn(added, generation, action, sampling)
+            turn = self._pending = self._new_turn(added, generation, action, sampling)
             observation, reward, terminated, truncated, info = await self._step(action)
-            self._asked = None
-            self._turns.append(replace(turn, reward=reward, info=_kept(info)))
+            self._pending = None
             self._actions.append(action)
-            send_event(
-                "turn_end", task=self.task, number=len(self._turns) - 1, turn=self._turns[-1]
-            )
+            self._add_turn(replace(turn, reward=reward, info=_without_engine_keys(info)))
             if terminated or truncated:
                 return StopReason.TERMINATED if terminated else StopReason.TRUNCATED
             if generation.finish is FinishReason.LENGTH and self.limits.on_cut == "end":
@@ -175,13 +159,15 @@ class EpisodeRunner:
             if self.limits.max_turns is not None and len(self._turns) >= self.limits.max_turns:
                 return StopReason.TURN_LIMIT
 
-    # The environment's side.
+    # The environment.
 
     async def _reset(self) -> ResetResult:
         while True:
             try:
-                self._env = await self._within("make", self.limits.make_deadline, self._take)
-                observation, info = await self._within(
+                self._env = await self._guard.call(
+                    "make", self.limits.make_deadline, self._env_from_pool
+                )
+                observation, info = await self._guard.call(
                     "reset",
                     self.limits.step_deadline,
                     self._env.reset,
@@ -189,9 +175,9 @@ class EpisodeRunner:
                     options=dict(self.task.options),
                 )
                 break
-            except _Broken as broken:
-                self._try_again(broken)
-        self._observed, self._info = [observation], info
+            except EpisodeFailed as failed:
+                self._retry_env(failed)
+        self._observations, self._info = [observation], info
         self._component = str(info.get("env_id", ""))
         return observation, info
 
@@ -199,55 +185,55 @@ class EpisodeRunner:
         while True:
             try:
                 assert self._env is not None
-                result: StepResult = await self._within(
+                result: StepResult = await self._guard.call(
                     "step", self.limits.step_deadline, self._env.step, action
                 )
-                self._observed.append(result[0])
+                self._observations.append(result[0])
                 self._info = result[4]
                 return result
-            except _Broken as broken:
-                self._try_again(broken)
+            except EpisodeFailed as failed:
+                self._retry_env(failed)
                 await self._replay()
 
     async def _replay(self) -> None:
-        """Brings a new environment to where the episode stood, or starts over where that cannot be had."""
-        seen, actions = self._observed, list(self._actions)
+        """Repeat the episode's actions in a new environment; raise `_Restart` if it diverges."""
+        expected, actions = self._observations, list(self._actions)
         observation, _ = await self._reset()
         replayed = [observation]
         env = self._env
         assert env is not None
         for action in actions:
-            if replayed[-1] != seen[len(replayed) - 1] or env.ended:
-                raise _StartOver
+            if replayed[-1] != expected[len(replayed) - 1] or env.ended:
+                raise _Restart
             try:
-                result: StepResult = await self._within(
+                result: StepResult = await self._guard.call(
                     "step", self.limits.step_deadline, env.step, action
                 )
-            except _Broken as broken:
-                self._try_again(broken)
-                self._observed = seen
+            except EpisodeFailed as failed:
+                self._retry_env(failed)
+                self._observations = expected
                 return await self._replay()
             replayed.append(result[0])
-        if replayed != seen or env.ended:
-            raise _StartOver
-        self._observed = replayed
+        if replayed != expected or env.ended:
+            raise _Restart
+        self._observations = replayed
         return None
 
-    def _try_again(self, broken: _Broken) -> None:
-        """Lets go of a broken environment, and raises if the episode has no attempt left."""
+    def _retry_env(self, failed: EpisodeFailed) -> None:
+        """Drop the environment and count an attempt; re-raise if no attempt is left."""
         if self._env is not None:
             self.pool.drop(self._take_env())
-        if self.attempts > self.limits.retries or broken.stop is StopReason.EPISODE_DEADLINE:
-            raise broken
+        if self.attempts > self.limits.retries or failed.stop is StopReason.EPISODE_DEADLINE:
+            raise failed
         self.attempts += 1
 
-    def _take(self) -> Env | Awaitable[Env]:
-        made = self.pool.take(self.task, fresh=self.attempts > 1)
-        return self._keep(made) if isawaitable(made) else made
+    def _env_from_pool(self) -> Env | Awaitable[Env]:
+        env = self.pool.take(self.task, fresh=self.attempts > 1)
+        return self._store_env(env) if isawaitable(env) else env
 
-    async def _keep(self, made: Awaitable[Env]) -> Env:
-        """At once, so that an episode whose time is up in the very moment its environment is there does not lose it."""
-        self._env = await made
+    async def _store_env(self, making: Awaitable[Env]) -> Env:
+        """Store the environment at once, so it is closed even if the deadline fires now."""
+        self._env = await making
         return self._env
 
     def _take_env(self) -> Env:
@@ -255,16 +241,19 @@ class EpisodeRunner:
         assert env is not None
         return env
 
-    # The model's side.
+    # The policy.
 
-    def _show(self, observation: str, info: Mapping[str, Any]) -> Added:
-        """The next prompt: the observation behind what was said so far, or what a wrapper puts in its place."""
+    def _extend_prompt(self, observation: str, info: Mapping[str, Any]) -> Added:
+        """Extend the prompt by the observation, or replace it by a wrapper's `info["context"]`."""
         context = info.get("context")
         first = not self._turns
         if context is not None:
             if not isinstance(context, Context):
-                said = f"info['context'] is {type(context).__name__}; it must be a gem_core.Context"
-                raise _Broken(StopReason.ENV_INVALID, Failure("ContractError", said, "step"))
+                message = (
+                    f"info['context'] must be a gem_core.Context, got {type(context).__name__}"
+                )
+                failure = Failure("ContractError", message, "step")
+                raise EpisodeFailed(StopReason.ENV_INVALID, failure)
             messages = list(context.messages)
         else:
             suffix = info.get("suffix")
@@ -274,56 +263,53 @@ class EpisodeRunner:
             if first and info.get("system"):
                 messages.insert(0, Message("system", info["system"]))
         rewritten = context is not None and not first
-        self._new = messages
+        self._new_messages = messages
         if self._conversation is None:
             self._messages = list(messages) if rewritten else [*self._messages, *messages]
             return Added((), rewritten or first)
         try:
             if first:
                 return self._conversation.begin(messages)
-            return (
-                self._conversation.rewrite(messages)
-                if rewritten
-                else self._conversation.say(messages)
-            )
+            if rewritten:
+                return self._conversation.rewrite(messages)
+            return self._conversation.say(messages)
         except Exception as error:
-            raise _broken(StopReason.POLICY_ERROR, error, "render") from error
+            raise EpisodeFailed.from_error(StopReason.POLICY_ERROR, error, "render") from error
 
     def _room(self, added: Added) -> tuple[int | None, StopReason]:
-        """How many tokens may still be sampled, and what it means when there are none."""
-        left: list[tuple[int, StopReason]] = []
+        """Return how many tokens may still be sampled, and the stop reason if that is none."""
+        limits = self.limits
+        rooms: list[tuple[int, StopReason]] = []
         if self._conversation is not None:
             length = len(self._conversation.ids)
             if added.restarted:
-                self._row_prompt = length  # a rewritten context begins a new row
-            if self.limits.max_context is not None:
-                left.append((self.limits.max_context - length, StopReason.CONTEXT_FULL))
-            if self.limits.max_response is not None:
-                left.append(
-                    (
-                        self.limits.max_response - (length - self._row_prompt),
-                        StopReason.CONTEXT_FULL,
-                    )
-                )
-        if self.limits.max_tokens is not None:
-            left.append((self.limits.max_tokens - self._sampled, StopReason.TOKEN_LIMIT))
-        return min(left, key=lambda pair: pair[0]) if left else (None, StopReason.CONTEXT_FULL)
+                self._first_prompt = length  # a rewritten context starts a new sequence
+            if limits.max_context is not None:
+                rooms.append((limits.max_context - length, StopReason.CONTEXT_FULL))
+            if limits.max_response is not None:
+                response = length - self._first_prompt
+                rooms.append((limits.max_response - response, StopReason.CONTEXT_FULL))
+        if limits.max_tokens is not None:
+            rooms.append((limits.max_tokens - self._sampled, StopReason.TOKEN_LIMIT))
+        return min(rooms, key=lambda pair: pair[0]) if rooms else (None, StopReason.CONTEXT_FULL)
 
     async def _generate(self, observation: str, sampling: Sampling) -> tuple[Generation, str]:
         while True:
             try:
-                generation, action = await self._within(
-                    "generate", self.limits.generate_deadline, self._ask, observation, sampling
+                generation, action = await self._guard.call(
+                    "generate",
+                    self.limits.generate_deadline,
+                    self._ask_policy,
+                    observation,
+                    sampling,
                 )
                 break
-            except _Broken as broken:
-                if (
-                    broken.stop is StopReason.ENV_ERROR
-                ):  # a player looked into an environment that had died
-                    self._try_again(broken)
+            except EpisodeFailed as failed:
+                if failed.stop is StopReason.ENV_ERROR:  # a player called a dead environment
+                    self._retry_env(failed)
                     await self._replay()
                     continue
-                if self.attempts > self.limits.retries or not self._may_ask_again(broken):
+                if self.attempts > self.limits.retries or not self._may_ask_again(failed):
                     raise
                 self.attempts += 1
         self._sampled += len(generation.ids) or generation.tokens or 0
@@ -333,64 +319,59 @@ class EpisodeRunner:
             self._messages.append(Message("assistant", action))
         return generation, action
 
-    def _may_ask_again(self, broken: _Broken) -> bool:
-        """Whether another attempt could help: not after the episode's deadline, nor with an engine that is broken for good."""
-        if broken.stop is StopReason.EPISODE_DEADLINE or isinstance(broken.__cause__, EngineError):
+    def _may_ask_again(self, failed: EpisodeFailed) -> bool:
+        """Whether a retry can help: not after the episode's deadline or a fatal engine error."""
+        cause = failed.__cause__
+        if failed.stop is StopReason.EPISODE_DEADLINE or isinstance(cause, EngineError):
             return False
-        return _engine_error(broken.__cause__) is None or bool(getattr(self.policy, "retry", True))
+        return _engine_error(cause) is None or bool(getattr(self.policy, "retry", True))
 
-    async def _ask(self, observation: str, sampling: Sampling) -> tuple[Generation, str]:
+    async def _ask_policy(self, observation: str, sampling: Sampling) -> tuple[Generation, str]:
         policy = self.policy
         if self._conversation is not None:
-            prompt = list(
-                self._conversation.ids
-            )  # a copy: what the policy does with it must not reach the episode
-            generation = _checked(await cast(Policy, policy).generate(prompt, sampling), sampling)
+            prompt = list(self._conversation.ids)  # a copy: the policy may modify it
+            generation = await cast(Policy, policy).generate(prompt, sampling)
+            generation = _check_generation(generation, sampling)
             assert self.renderer is not None
             return generation, self.renderer.decode(generation.ids)
         if isinstance(policy, Player):
             assert self._env is not None
-            chosen = policy.act(self._env, observation)
-            if isawaitable(chosen):
-                chosen = await chosen
-            if not isinstance(chosen, str):
+            action = policy.act(self._env, observation)
+            if isawaitable(action):
+                action = await action
+            if not isinstance(action, str):
                 raise PolicyError(
-                    f"act() returned {type(chosen).__name__} {chosen!r:.80}; an action is a string"
+                    f"act() must return a string, got {type(action).__name__} {action!r:.80}"
                 )
-            return Generation((), None, FinishReason.STOP, chosen), chosen
+            return Generation((), None, FinishReason.STOP, action), action
         generation = await cast(ChatPolicy, policy).chat(list(self._messages), sampling)
         if not isinstance(generation, Generation) or not isinstance(generation.text, str):
-            raise PolicyError(
-                f"chat() returned {generation!r}; it must return a Generation with a text"
-            )
+            raise PolicyError(f"chat() must return a Generation with a text, got {generation!r}")
         return generation, generation.text
 
     def _next_sampling(self, room: int | None) -> Sampling:
-        """The settings of the next turn: within the room there is and, where they have a seed, with one that episode and turn
-        decide. One seed for all would make every sample from a start the same."""
+        """Return the turn's settings: at most `room` tokens, and a seed of its own if one is set.
+
+        With one seed for all, every episode from the same environment seed would be the same.
+        """
         sampling = self.sampling
         if room is not None and room < sampling.max_tokens:
             sampling = replace(sampling, max_tokens=room)
         if sampling.seed is not None:
-            chances = random.Random(
-                f"{sampling.seed}/{self.seed}/{self.task.index}/{len(self._turns)}"
-            )
-            sampling = replace(sampling, seed=chances.getrandbits(31))
+            key = f"{sampling.seed}/{self.seed}/{self.task.index}/{len(self._turns)}"
+            sampling = replace(sampling, seed=random.Random(key).getrandbits(31))
         return sampling
 
-    def _asked_turn(
+    def _new_turn(
         self, added: Added, generation: Generation, action: str, sampling: Sampling
     ) -> Turn:
         status, finish = TurnStatus.VALID, generation.finish
-        if self._conversation is not None and not generation.ids:
-            status, finish = (
-                TurnStatus.MASKED,
-                FinishReason.EMPTY,
-            )  # nothing was sampled, so there is nothing to train
+        if self._conversation is not None and not generation.ids:  # no token to train
+            status, finish = TurnStatus.MASKED, FinishReason.EMPTY
         elif finish is FinishReason.LENGTH and self.limits.on_cut == "mask":
             status = TurnStatus.MASKED
         return Turn(
-            messages=tuple(self._new),
+            messages=tuple(self._new_messages),
             action=action,
             reward=None,
             added_ids=added.ids,
@@ -404,111 +385,39 @@ class EpisodeRunner:
             tokens=generation.tokens,
         )
 
-    # Both.
 
-    async def _within(
-        self, where: str, seconds: float | None, call: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        """`call(...)`, awaited if it has to be, within its deadline and the episode's; what it raises becomes data."""
-        asking = where == "generate"
-        overdue = StopReason.POLICY_DEADLINE if asking else StopReason.ENV_DEADLINE
-        if self.limits.episode_deadline is not None:
-            left = self._began + self.limits.episode_deadline - time.monotonic()
-            if seconds is None or left < seconds:
-                seconds, overdue = left, StopReason.EPISODE_DEADLINE
-            if left <= 0:
-                raise _Broken(
-                    overdue,
-                    Failure(
-                        "DeadlineError",
-                        f"the episode took over {self.limits.episode_deadline} s",
-                        where,
-                    ),
-                )
-        try:
-            value = call(*args, **kwargs)
-            if type(value) is tuple or not isawaitable(
-                value
-            ):  # the first test is the common case, and 20 times faster
-                return value
-            if seconds is None:
-                return await _contained(value)
-            waiting = asyncio.ensure_future(_contained(value))
-            try:
-                done, _ = await asyncio.wait({waiting}, timeout=seconds)
-            finally:
-                waiting.cancel()  # without effect on one that is done
-            if done:
-                return waiting.result()
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and _cancelled_from_outside():
-                raise
-            stop = (
-                StopReason.ENV_INVALID if isinstance(error, ContractError) else StopReason.ENV_ERROR
-            )
-            if asking and not isinstance(error, EnvDiedError):
-                stop = StopReason.POLICY_ERROR
-            raise _broken(stop, error, where) from error
-        raise _Broken(
-            overdue, Failure("DeadlineError", f"{where} took over {seconds:.3g} s", where)
-        )
-
-
-def _kept(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in info.items() if k not in _FOR_THE_ENGINE}
-
-
-def _broken(stop: StopReason, error: BaseException, where: str) -> _Broken:
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return _Broken(stop, Failure(type(error).__name__, str(error), where, text))
+def _without_engine_keys(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in info.items() if key not in _ENGINE_KEYS}
 
 
 def _engine_error(error: BaseException | None) -> Exception | None:
-    """The engine's own error: what a policy raised, unless it is a `PolicyError` about one generation."""
+    """Return the engine's own exception; None for a `PolicyError` about one generation."""
     if isinstance(error, PolicyError) and not isinstance(error, EngineError):
-        return _engine_error(error.__cause__)  # a batching policy wraps what its engine raised
+        return _engine_error(error.__cause__)  # BatchPolicy wraps its engine's exceptions
     return error if isinstance(error, Exception) else None
 
 
-async def _contained(value: Awaitable[Any]) -> Any:
-    """What `value` gives. An exit in it ends a step, not the program, which asyncio would let it do."""
-    try:
-        return await value
-    except SystemExit as error:
-        raise RuntimeError(f"SystemExit was raised: {error}") from error
-
-
-def _cancelled_from_outside() -> bool:
-    """Whether this very task is being cancelled, and not something it waits for. Python 3.10 cannot tell: there, yes."""
-    task: Any = asyncio.current_task()
-    return not hasattr(task, "cancelling") or task.cancelling() > 0
-
-
-def _checked(generation: Generation, sampling: Sampling) -> Generation:
-    """A generation that keeps the contract, or an error that says which part of it was broken."""
+def _check_generation(generation: Generation, sampling: Sampling) -> Generation:
+    """Return the generation with plain ids and logprobs; raise `PolicyError` if it is invalid."""
     if not isinstance(generation, Generation):
-        raise PolicyError(
-            f"generate() returned {type(generation).__name__}; it must return a Generation"
-        )
+        raise PolicyError(f"generate() must return a Generation, got {type(generation).__name__}")
     ids, logprobs = generation.ids, generation.logprobs
     if len(ids) > sampling.max_tokens:
         raise PolicyError(
-            f"generate() returned {len(ids)} ids; it was asked for {sampling.max_tokens} at most"
+            f"generate() must return at most {sampling.max_tokens} ids (max_tokens), got {len(ids)}"
         )
     try:
         ids = tuple(map(index, ids))
     except TypeError:
-        raise PolicyError(
-            f"generate() returned ids that are not whole numbers: {ids!r:.80}"
-        ) from None
+        raise PolicyError(f"generate() must return whole numbers as ids, got {ids!r:.80}") from None
     if min(ids, default=0) < 0:
-        raise PolicyError(f"generate() returned the id {min(ids)}; an id is 0 or more")
-    if logprobs is not None and len(logprobs) != len(ids):
+        raise PolicyError(f"generate() must return ids from 0 up, got {min(ids)}")
+    if logprobs is None:
+        return replace(generation, ids=ids)
+    if len(logprobs) != len(ids):
         raise PolicyError(
-            f"generate() returned {len(ids)} ids and {len(logprobs)} logprobs; each id needs its own"
+            f"generate() must return one logprob per id, got {len(logprobs)} for {len(ids)} ids"
         )
-    if logprobs is not None and not all(math.isfinite(p) for p in logprobs):
+    if not all(math.isfinite(p) for p in logprobs):
         raise PolicyError("generate() returned a logprob that is not finite")
-    return replace(
-        generation, ids=ids, logprobs=None if logprobs is None else tuple(map(float, logprobs))
-    )
+    return replace(generation, ids=ids, logprobs=tuple(map(float, logprobs)))

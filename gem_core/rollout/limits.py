@@ -1,4 +1,4 @@
-"""Limits: what an episode may cost in turns, tokens and seconds."""
+"""Limits: caps on the turns, tokens and seconds of an episode, and its retries."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an episode may cost. None is no limit."""
+    """Limits of one episode. None means no limit."""
 
     max_turns: int | None = None
-    """Turns of an episode (a horizon); the environment may end earlier."""
+    """Turns (the horizon); the environment may end the episode earlier."""
     max_tokens: int | None = None
-    """Sampled tokens of an episode. `Sampling.max_tokens` caps one turn."""
+    """Sampled tokens of the episode. `Sampling.max_tokens` caps one turn."""
     max_context: int | None = None
-    """Tokens of a prompt and its generation together: the model's context."""
+    """Tokens of a prompt and its generation together: the model's context length."""
     max_response: int | None = None
-    """Tokens of a row behind its first prompt, observations included: what trainers allow for."""
+    """Tokens of a sequence after its first prompt, observations included."""
     make_deadline: float | None = None
-    """Seconds for making an environment."""
+    """Seconds to make an environment."""
     step_deadline: float | None = None
-    """Seconds for one reset or step."""
+    """Seconds per reset or step."""
     generate_deadline: float | None = None
-    """Seconds for one generation."""
+    """Seconds per generation."""
     episode_deadline: float | None = None
-    """Seconds for a whole episode, retries included."""
+    """Seconds for the whole episode, retries included."""
     retries: int = 0
-    """How often an episode may go on after an environment or policy error, before it is failed."""
+    """How many environment or policy errors an episode survives before it fails."""
     on_cut: Literal["step", "mask", "end"] = "step"
-    """A generation that hit its token cap goes to the environment, whose reward is real; `mask` also leaves the turn out of
-    training, `end` also ends the episode there."""
+    """How to treat a turn that hit its token cap. The environment always gets the action and pays a
+    reward; `mask` also excludes the turn from training, `end` also ends the episode."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -53,8 +53,8 @@ class Limits:
                 isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0
             ):
                 raise ConfigError(
-                    f"{name} must be a number above 0, or None for no limit; given: {value!r}"
+                    f"{name} must be a number above 0 or None for no limit, got {value!r}"
                 )
         whole_number("retries", self.retries, 0)
         if self.on_cut not in ("step", "mask", "end"):
-            raise ConfigError(f"on_cut must be 'step', 'mask' or 'end'; given: {self.on_cut!r}")
+            raise ConfigError(f"on_cut must be 'step', 'mask' or 'end', got {self.on_cut!r}")

@@ -1,12 +1,14 @@
-"""Render: messages to prompt ids, so that what was sampled is never decoded and re-encoded.
+"""Renderer: turns messages into prompt ids without re-encoding sampled tokens.
 
-`append` mode (the default): the next prompt is the last prompt, the sampled ids untouched (thinking included), and *bridge*
-ids for what was said since: always one row. `template` mode: the next prompt is what the chat template makes of the whole
-conversation; where that rewrites the past, the context restarts and a new row begins.
+In `append` mode (the default) the next prompt is the last prompt, the sampled ids unchanged
+(thinking included), and *bridge* ids for the new messages: always one sequence. In `template`
+mode the next prompt is the chat template of the whole conversation; if that rewrites the past, a
+new sequence starts.
 
-A bridge is cut out of a small rendered conversation: everything the template writes behind an assistant's words, which is
-its turn-end token, the new messages and the generation prompt. If the model sampled the turn-end token itself, it is not
-repeated; if the turn was cut, it stands in the bridge, as a token nobody sampled.
+The renderer cuts a bridge from a small rendered conversation: all the text that the template
+writes after an assistant message, i.e. its turn-end token, the new messages and the generation
+prompt. If the model sampled the turn-end token, the bridge omits it; if the turn was cut, the
+turn-end token is in the bridge, as an unsampled token.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from gem_core.types import Message
 
 __all__ = ["Added", "Conversation", "Renderer", "Tokenizer"]
 
-_SPOKEN = "gem7spoken"
-_SAID = "gem7said"
+# Marks that locate a message in a rendered template.
+_ASSISTANT_MARK = "gem7spoken"
+_MARK = "gem7said"
+_PROBES = (" two  words\n\n", "a\n\nb", "x" * 300, "\t{{ x }} % 1. é \n")
 
 
 class Tokenizer(Protocol):
-    """What is used of a tokenizer; those of transformers have it."""
+    """The part of a transformers tokenizer that the renderer uses."""
 
     eos_token_id: int | None
     chat_template: Any
@@ -47,7 +51,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What a prompt has beyond the last prompt and action."""
+    """The ids that a prompt adds to the last prompt and action; all its ids if `restarted`."""
 
     ids: tuple[int, ...]
     restarted: bool
@@ -55,7 +59,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class _Bridge:
-    """How a template writes one message of one role behind an assistant's words."""
+    """The text that a template writes around one message of one role after an assistant message."""
 
     before: str
     after: str
@@ -63,7 +67,7 @@ class _Bridge:
 
 
 class Renderer:
-    """Prompt ids for one tokenizer and template. Holds no state of an episode; see `Conversation`."""
+    """Renders prompt ids with one tokenizer and template. `Conversation` has the state."""
 
     def __init__(
         self,
@@ -73,48 +77,49 @@ class Renderer:
         chat: bool | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """`chat`: with the tokenizer's chat template, or as plain text; None asks the tokenizer. `template_kwargs`: for the
-        template, as in {"enable_thinking": False}. A template that cannot be used token-exactly is refused here."""
+        """`chat`: use the chat template, or plain text; None: use the template if there is one.
+
+        `template_kwargs`: arguments of the template, such as {"enable_thinking": False}. Raises
+        `RenderError` for a template that cannot be used token-exactly.
+        """
         if mode not in ("append", "template"):
-            raise ConfigError(f"mode must be 'append' or 'template'; given: {mode!r}")
+            raise ConfigError(f"mode must be 'append' or 'template', got {mode!r}")
         self.tokenizer = tokenizer
         self.mode = mode
-        self.chat = bool(getattr(tokenizer, "chat_template", None)) if chat is None else chat
-        if self.chat and not getattr(tokenizer, "chat_template", None):
+        has_template = bool(getattr(tokenizer, "chat_template", None))
+        self.chat = has_template if chat is None else chat
+        if self.chat and not has_template:
             raise ConfigError(
-                "chat=True, but the tokenizer has no chat template; set tokenizer.chat_template or pass chat=False"
+                "chat=True, but the tokenizer has no chat template; "
+                "set tokenizer.chat_template or pass chat=False"
             )
         self.template_kwargs = dict(template_kwargs or {})
         self.takes_system = self.takes_tool = not self.chat
         self._bridges: dict[str, _Bridge | None] = {}
-        added = (
-            tokenizer.get_added_vocab().values() if hasattr(tokenizer, "get_added_vocab") else ()
-        )
-        self._special = frozenset(
-            [*tokenizer.all_special_ids, *added]
-        )  # some turn-end tokens are not declared special
+        # Some turn-end tokens are added tokens that are not declared special.
+        has_added = hasattr(tokenizer, "get_added_vocab")
+        added = tokenizer.get_added_vocab().values() if has_added else ()
+        self._special = frozenset([*tokenizer.all_special_ids, *added])
         self.turn_end: int | None = tokenizer.eos_token_id
-        """The token with which the model ends its turn."""
+        """The token that ends the model's turn."""
         self._closing: tuple[int, ...] = ()
-        """What a bridge begins with, and a cut turn is closed with: the turn-end token, as a rule."""
+        """The ids that end a cut turn, usually the turn-end token; bridges begin with them."""
         if self.chat:
             self._study_template()
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The ids of a first prompt."""
+        """Return the ids of a first prompt."""
         if not self.chat:
             text = "\n".join(m.content for m in messages) + "\n"
             return tuple(self.tokenizer.encode(text, add_special_tokens=True))
         return self._encode(self._template(self._acceptable(messages)))
 
     def bridge(self, messages: Sequence[Message], action: Sequence[int]) -> tuple[int, ...]:
-        """The ids between an action and the next one; what the action itself has sampled of the turn's end is not repeated."""
+        """Return the ids between an action and the next one, without closing ids it has sampled."""
         if not self.chat or all(m.role == "continuation" for m in messages):
             return self._encode("\n" + "\n".join(m.content for m in messages) + "\n")
-        ids, closing = self._encode(self._behind_action(messages)), self._closing
-        if (
-            ids[: len(closing)] != closing
-        ):  # behind a tool's turn, some templates write something else
+        ids, closing = self._encode(self._after_action(messages)), self._closing
+        if ids[: len(closing)] != closing:  # some templates close a turn before a tool differently
             return ids
         for sampled in range(len(closing), 0, -1):
             if tuple(action[-sampled:]) == closing[:sampled]:
@@ -122,7 +127,7 @@ class Renderer:
         return ids[len(closing) :] if action and action[-1] == self.turn_end else ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids, without special tokens."""
+        """Return the text of sampled ids, without special tokens."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def _template(self, messages: Iterable[Message], prompt: bool = True) -> str:
@@ -136,8 +141,11 @@ class Renderer:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _acceptable(self, messages: Iterable[Message]) -> list[Message]:
-        """Messages in roles this template takes: neighbours of one role are joined, since many templates refuse them."""
-        found: list[Message] = []
+        """Replace unsupported roles by `user` and join neighbours of one role.
+
+        Many templates reject two messages of one role in a row.
+        """
+        accepted: list[Message] = []
         for message in messages:
             role, content = message.role, message.content
             if (
@@ -146,86 +154,86 @@ class Renderer:
                 or role == "continuation"
             ):
                 role = "user"
-            if found and found[-1].role == role and role != "assistant":
-                found[-1] = Message(role, f"{found[-1].content}\n\n{content}")
+            if accepted and accepted[-1].role == role and role != "assistant":
+                accepted[-1] = Message(role, f"{accepted[-1].content}\n\n{content}")
             else:
-                found.append(Message(role, content))
-        return found
+                accepted.append(Message(role, content))
+        return accepted
 
-    def _behind_action(self, messages: Sequence[Message]) -> str:
+    def _after_action(self, messages: Sequence[Message]) -> str:
         messages = self._acceptable(messages)
         if len(messages) == 1 and "<" not in messages[0].content:
             bridge = self._bridges.get(messages[0].role)
             if bridge is not None:
                 content = messages[0].content
                 return bridge.before + (content.strip() if bridge.trims else content) + bridge.after
-        return self._cut(messages)
+        return self._rendered_after_action(messages)
 
-    def _cut(self, messages: Sequence[Message], prompt: bool = True) -> str:
-        """What the template writes behind an assistant's words, rendered in a small conversation."""
+    def _rendered_after_action(self, messages: Sequence[Message], prompt: bool = True) -> str:
+        """Return the text that the template writes after an assistant message."""
         text = self._template(
-            [Message("user", "hello"), Message("assistant", _SPOKEN), *messages], prompt
+            [Message("user", "hello"), Message("assistant", _ASSISTANT_MARK), *messages], prompt
         )
-        if text.count(_SPOKEN) != 1:
+        if text.count(_ASSISTANT_MARK) != 1:
             raise RenderError(
-                f"the chat template writes an assistant's words {text.count(_SPOKEN)} times, not once, so that a turn cannot be "
-                "appended to; use Renderer(tokenizer, mode='template'), or another template"
+                f"the chat template writes an assistant message {text.count(_ASSISTANT_MARK)} "
+                "times, not once, so no turn can be appended to it; "
+                "use Renderer(tokenizer, mode='template') or another template"
             )
-        return text[text.index(_SPOKEN) + len(_SPOKEN) :]
+        return text[text.index(_ASSISTANT_MARK) + len(_ASSISTANT_MARK) :]
 
     def _study_template(self) -> None:
-        """Finds out at construction what the template can do, and refuses one that appending would not be faithful to."""
-        self.takes_system = self._shows([Message("system", _SAID), Message("user", "hello")])
+        """Find the template's abilities; raise `RenderError` if appending would not be exact."""
+        self.takes_system = self._shows([Message("system", _MARK), Message("user", "hello")])
         base = [Message("user", "hello"), Message("assistant", "hello")]
-        self.takes_tool = self._shows([*base, Message("tool", _SAID)])
-        if not self._shows([*base, Message("user", _SAID)]):
+        self.takes_tool = self._shows([*base, Message("tool", _MARK)])
+        if not self._shows([*base, Message("user", _MARK)]):
             raise RenderError(
-                "the chat template cannot render a second user message after an assistant's; gem needs conversations of several "
-                "turns. Use another template, or chat=False for plain text"
+                "the chat template cannot render a second user message after an assistant message, "
+                "which conversations of several turns need; "
+                "use another template, or chat=False for plain text"
             )
         try:
             self._study_end()
         except RenderError:
-            if self.mode == "append":  # the other mode never cuts the template's text
+            if self.mode == "append":  # `template` mode does not use bridges
                 raise
             return
         for role in ("user", "tool") if self.takes_tool else ("user",):
-            self._bridges[role] = self._study_role(Message(role, _SAID))
+            self._bridges[role] = self._study_role(Message(role, _MARK))
 
     def _study_end(self) -> None:
-        """How a turn ends: by the special tokens behind an assistant's words, whether or not something follows.
+        """Find the special tokens that end a turn, both in the middle and at the end of the text.
 
-        Cohere's writes two of them. GLM's writes none, and the model samples the next speaker's. gpt-oss ends the last turn of
-        a conversation with another token than those before it.
+        Cohere's template writes two. GLM's writes none; the model samples the next speaker's token.
+        gpt-oss ends the last turn of a conversation with a different token than earlier turns.
         """
-        followed = self._special_run(self._cut([Message("user", _SAID)]))
-        last = self._special_run(self._cut([], prompt=False))
-        shared = [id for i, id in enumerate(followed) if followed[: i + 1] == last[: i + 1]]
-        self._closing = tuple(shared or followed[:1])
+        middle = self._leading_special(self._rendered_after_action([Message("user", _MARK)]))
+        last = self._leading_special(self._rendered_after_action([], prompt=False))
+        shared = [id for i, id in enumerate(middle) if middle[: i + 1] == last[: i + 1]]
+        self._closing = tuple(shared or middle[:1])
         self.turn_end = next(iter([*shared[-1:], *last[-1:], *self._closing]), self.turn_end)
 
-    def _special_run(self, text: str) -> list[int]:
-        """The special tokens a text begins with."""
+    def _leading_special(self, text: str) -> list[int]:
+        """Return the special tokens at the beginning of a text."""
         ids = self._encode(text)
-        return list(
-            ids[: next((i for i, id in enumerate(ids) if id not in self._special), len(ids))]
-        )
+        end = next((i for i, id in enumerate(ids) if id not in self._special), len(ids))
+        return list(ids[:end])
 
     def _shows(self, messages: Sequence[Message]) -> bool:
         try:
-            return self._template(messages).count(_SAID) == 1
-        except Exception:  # noqa: BLE001 - a template raises whatever its author liked; any refusal means "no"
+            return self._template(messages).count(_MARK) == 1
+        except Exception:  # noqa: BLE001 - templates reject messages with any exception
             return False
 
     def _study_role(self, message: Message) -> _Bridge | None:
-        """The text around a message, if it does not depend on the message; None where it does."""
-        before, found, after = self._cut([message]).partition(_SAID)
-        if not found:
+        """Return the text around a message, or None if it depends on the content."""
+        before, mark, after = self._rendered_after_action([message]).partition(_MARK)
+        if not mark:
             return None
+        rendered = [self._rendered_after_action([Message(message.role, p)]) for p in _PROBES]
         for trims in (False, True):
-            probes = (" two  words\n\n", "a\n\nb", "x" * 300, "\t{{ x }} % 1. é \n")
-            written = [before + (p.strip() if trims else p) + after for p in probes]
-            if written == [self._cut([Message(message.role, p)]) for p in probes]:
+            if rendered == [before + (p.strip() if trims else p) + after for p in _PROBES]:
                 return _Bridge(before, after, trims)
         return None
 
@@ -236,26 +244,26 @@ class Conversation:
     def __init__(self, renderer: Renderer) -> None:
         self.renderer = renderer
         self.ids: list[int] = []
-        """The whole prompt, or the whole prompt and the action once it was given. Not to be changed by others."""
+        """The prompt, and the action after `act`. Read-only for callers."""
         self._messages: list[Message] = []
         self._action: tuple[int, ...] = ()
 
     def begin(self, messages: Sequence[Message]) -> Added:
-        """The first prompt."""
+        """Render the first prompt."""
         if self.renderer.mode == "template":
             self._messages = list(messages)
         self.ids = list(self.renderer.start(messages))
         return Added(tuple(self.ids), True)
 
     def act(self, ids: Sequence[int], text: str) -> None:
-        """Takes the sampled ids in, as they are."""
+        """Append the sampled ids unchanged."""
         self._action = tuple(ids)
         self.ids += self._action
         if self.renderer.mode == "template":
             self._messages.append(Message("assistant", text))
 
     def say(self, messages: Sequence[Message]) -> Added:
-        """The next prompt: what was said since the action."""
+        """Render the next prompt: append the messages since the last action."""
         if self.renderer.mode == "template" and self.renderer.chat:
             self._messages += messages
             return self._rendered(self._messages)
@@ -264,7 +272,7 @@ class Conversation:
         return Added(bridge, False)
 
     def rewrite(self, messages: Sequence[Message]) -> Added:
-        """The next prompt, from a conversation that takes the place of the one so far."""
+        """Render the next prompt from messages that replace the conversation."""
         if self.renderer.mode == "template":
             self._messages = list(messages)
         return self._rendered(messages)

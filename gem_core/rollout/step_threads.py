@@ -1,6 +1,6 @@
-"""Threads: where blocking steps run, so that a slow environment holds up nothing but its own episode.
+"""Step threads: run blocking steps, so a slow environment delays only its own episode.
 
-Not `concurrent.futures`: its threads are joined at exit, so one hanging step would keep the program from ending.
+Not `concurrent.futures`: Python joins its threads at exit, so a hanging step would block the exit.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ Work = tuple[
 
 
 class StepThreads:
-    """Daemon threads, as many as are needed and `size` at most. A call whose waiter gave up leaves its thread behind: the
-    thread is replaced and counted, its late result is dropped, or given to `late` where there is one."""
+    """Up to `size` daemon threads, started on demand.
+
+    A cancelled call abandons its thread, which is replaced; its late result is dropped or passed
+    to `late`.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.abandoned = 0
-        """Calls nobody waits for any more."""
+        """How many calls were cancelled while they ran."""
         self._idle: list[_Worker] = []
         self._running = 0
         self._queue: list[asyncio.Future[None]] = []
 
     async def call(self, function: Callable[..., Any], *args: Any, late: Late | None = None) -> Any:
-        """`function(*args)` on a thread of its own. `late` is given, on a thread too, a result that nobody waits for any more."""
+        """Run `function(*args)` on a thread; `late` gets a late result, also on a thread."""
         loop = asyncio.get_running_loop()
         while self._running >= self.size:
             turn: asyncio.Future[None] = loop.create_future()
@@ -44,7 +47,7 @@ class StepThreads:
             try:
                 await turn
             except asyncio.CancelledError:
-                if not turn.cancelled():  # its turn had come: the next one in the queue takes it
+                if not turn.cancelled():  # its turn had come: pass it on
                     self._wake()
                 raise
         worker = self._idle.pop() if self._idle else _Worker()
@@ -56,11 +59,11 @@ class StepThreads:
         except asyncio.CancelledError:
             if not future.done() or future.cancelled():
                 self.abandoned += 1
-                worker.work.put(None)  # it ends once the call it is busy with does
+                worker.work.put(None)  # it ends after its current call
                 self._free()
                 raise
-            if future.exception() is None:  # it came, and nobody takes it
-                _give_late(late, future.result())
+            if future.exception() is None:  # the result arrived in the same moment
+                _pass_late(late, future.result())
             self._idle.append(worker)
             self._free()
             raise
@@ -73,7 +76,7 @@ class StepThreads:
         return result
 
     def close(self) -> None:
-        """Lets idle threads end."""
+        """End the idle threads."""
         while self._idle:
             self._idle.pop().work.put(None)
 
@@ -99,13 +102,13 @@ class _Worker:
             loop, future, function, args, late = item
             try:
                 result, error = function(*args), None
-            except BaseException as caught:  # noqa: BLE001 - handed to the waiter
+            except BaseException as caught:  # noqa: BLE001 - raised by `call`
                 result, error = None, caught
             try:
                 loop.call_soon_threadsafe(_settle, future, result, error, late)
-            except RuntimeError:  # the loop is closed: nobody waits
+            except RuntimeError:  # the loop is closed
                 if error is None:
-                    _give_late(late, result)
+                    _pass_late(late, result)
                 return
             del item, future, function, args, late, result, error
 
@@ -115,18 +118,17 @@ def _settle(
 ) -> None:
     if future.done():
         if error is None:
-            _give_late(late, result)
+            _pass_late(late, result)
         return
     if error is None:
         future.set_result(result)
     elif isinstance(error, Exception) and not isinstance(error, StopIteration):
         future.set_exception(error)
-    else:  # SystemExit, KeyboardInterrupt or StopIteration out of a step must end the step, not the event loop
-        future.set_exception(
-            RuntimeError(f"{type(error).__name__} was raised on a step's thread: {error}")
-        )
+    else:  # SystemExit, KeyboardInterrupt and StopIteration must not end the event loop
+        kind = type(error).__name__
+        future.set_exception(RuntimeError(f"{kind} was raised on a step's thread: {error}"))
 
 
-def _give_late(late: Late | None, result: Any) -> None:
+def _pass_late(late: Late | None, result: Any) -> None:
     if late is not None:
         threading.Thread(target=late, args=(result,), name="gem-late", daemon=True).start()

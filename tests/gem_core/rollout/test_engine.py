@@ -1216,7 +1216,7 @@ def test_an_environment_object_stays_the_callers() -> None:
 def test_an_episode_by_id_takes_wrappers_and_an_object_does_not() -> None:
     episode = run_episode(GAME, RandomPlayer(), seed=1, wrappers=["concat"])
     assert "concat" in episode.wrappers
-    with pytest.raises(ConfigError, match="put them around"):
+    with pytest.raises(ConfigError, match="wrap an environment object yourself"):
         run_episode(make(GAME), RandomPlayer(), wrappers=["concat"])
 
 

@@ -63,5 +63,5 @@ def test_environments_are_used_again() -> None:
 
 
 def test_an_episode_without_a_policy_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"has no policy; give one to Rollout\(policy, ...\)"):
+    with pytest.raises(ConfigError, match=r"has no policy; pass one to Rollout\(policy, ...\)"):
         asyncio.run(Rollout().episode(Task("test:Slow-v0", 1)))
