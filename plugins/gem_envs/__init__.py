@@ -1,4 +1,7 @@
-"""Environments that come with gem, registered as an ordinary plugin. Nothing here is imported before it is made."""
+"""Built-in environments, registered as an ordinary plugin.
+
+Registration stores entry points as strings; `make` imports the environment.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ __all__ = ["register_commands", "register_environments"]
 
 @hookimpl
 def register_environments(register: Callable[..., Any]) -> None:
-    """Games, data sets and generators under the reference's ids, AgentGym's worlds, and agent tasks."""
+    """Register games and datasets under the reference's ids, AgentGym scenarios and agent tasks."""
     register_games(register)
     register_datasets(register)
     register_scenarios(register)
@@ -25,5 +28,5 @@ def register_environments(register: Callable[..., Any]) -> None:
 
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
-    """The command that serves environments over HTTP."""
+    """Register the `serve` command."""
     register("serve", "gem_envs.cli.serve")

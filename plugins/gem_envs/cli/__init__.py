@@ -1,1 +1,1 @@
-"""Commands of this plugin."""
+"""Subcommands that gem_envs adds to `gem-rl`."""

@@ -1,4 +1,4 @@
-"""`gem-rl serve`: an environment over HTTP, so that it can live on another host than the trainer."""
+"""`gem-rl serve`: serve an environment over HTTP to a trainer on another host."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ SUMMARY = "serve an environment over HTTP"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to serve, to whom, and in which words."""
+    """Add the arguments of `gem-rl serve`."""
     parser.add_argument(
         "id", help="an environment id, or a mixture such as '2*game:A-v0 + 1*game:B-v0'"
     )
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="the address to listen on (default 127.0.0.1: this machine only)",
+        help="address to listen on (default 127.0.0.1: this machine only)",
     )
     parser.add_argument(
         "--port",
         type=int,
         default=8000,
-        help="the port to listen on; 0 takes a free one (default 8000)",
+        help="port to listen on; 0 picks a free port (default 8000)",
     )
     parser.add_argument(
         "--dialect",
         default="gem",
         choices=list(DIALECTS),
-        help="gem's, or that of a server of AgentGym's",
+        help="wire protocol: gem's own or an AgentGym server's (default gem)",
     )
     parser.add_argument(
-        "--args", default="", metavar="JSON", help="arguments of the environment, as a JSON object"
+        "--args", default="", metavar="JSON", help="environment arguments as a JSON object"
     )
     parser.add_argument(
         "--wrappers", default="", metavar="A,B(K=V)", help="wrappers by name, innermost first"
@@ -54,62 +54,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bare",
         action="store_true",
-        help="without the environment's own wrappers, such as its action format",
+        help="drop the environment's own wrappers, such as its action format",
     )
     parser.add_argument(
         "--idle",
         type=float,
         default=3600.0,
         metavar="S",
-        help="close a session unused for S seconds (3600)",
+        help="close a session after S idle seconds (default 3600)",
     )
     parser.add_argument(
         "--max-sessions",
         type=int,
         default=1024,
         metavar="N",
-        help="sessions at one time (default 1024)",
+        help="maximum number of concurrent sessions (default 1024)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until Ctrl-C or SIGTERM, then closes every session."""
+    """Serve until Ctrl-C or SIGTERM, then close every session."""
     from gem_envs.remote.server import Server
 
     if args.bare and args.wrappers:
-        raise ConfigError(
-            "--bare leaves wrappers out and --wrappers puts some on; give one of the two"
-        )
-    known = spec(args.id)
+        raise ConfigError("--bare removes all wrappers and --wrappers adds some; pass only one")
+    env_spec = spec(args.id)
     with Server(
-        partial(_made, args.id, args.wrappers, args.bare, env_arguments(args.args)),
-        name=known.id,
-        turns=known.turns,
+        partial(_make, args.id, args.wrappers, args.bare, env_arguments(args.args)),
+        name=env_spec.id,
+        turns=env_spec.turns,
         dialect=args.dialect,
         host=args.host,
         port=args.port,
         idle_seconds=args.idle,
         max_sessions=args.max_sessions,
     ) as server:
-        say(f"{known.id} at {server.url}, dialect {args.dialect}. Ctrl-C ends it.")
-        if not _loopback(args.host):
-            say("Everybody who reaches this address can use it: there is no password.")
-        signal.signal(signal.SIGTERM, _terminated)
+        say(f"{env_spec.id} at {server.url}, dialect {args.dialect}. Press Ctrl-C to stop.")
+        if not _is_loopback(args.host):
+            say("Warning: no authentication; anyone who can reach this address can use it.")
+        signal.signal(signal.SIGTERM, _exit_on_signal)
         server.wait()
     return 0
 
 
-def _made(id: str, wrappers: str, bare: bool, arguments: Mapping[str, Any]) -> Env:
+def _make(id: str, wrappers: str, bare: bool, arguments: Mapping[str, Any]) -> Env:
     env = make(id, wrappers=parse_wrappers(wrappers), execution="declared", **arguments)
     return env.unwrapped if bare else env
 
 
-def _loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _terminated(signum: int, frame: FrameType | None) -> None:
+def _exit_on_signal(signum: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)

@@ -1,1 +1,1 @@
-"""Gymnasium: its environments as ours (`FromGymnasium`), and ours as its environments (`ToGymnasium`)."""
+"""Gymnasium bridges: `FromGymnasium` imports an environment, `ToGymnasium` exports one."""

@@ -1,4 +1,7 @@
-"""FromGymnasium: an environment with Gymnasium's `reset` and `step` as a gem environment. Needs no gymnasium itself."""
+"""FromGymnasium: wrap an environment with Gymnasium's API as a gem environment.
+
+Does not import gymnasium.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ class FromGymnasium(Env):
     """Play a Gymnasium environment as text.
 
         env = FromGymnasium(lambda: gymnasium.make("MyText-v0"))
-        env = FromGymnasium(lambda: gymnasium.make("FrozenLake-v1"), to_text=str)           # actions "0" to "3"
+        env = FromGymnasium(lambda: gymnasium.make("FrozenLake-v1"), to_text=str)  # "0" to "3"
         gem_core.register("mine:Text-v0", lambda: FromGymnasium(gymnasium.make("MyText-v0")))
 
-    Observations that are no strings need `to_text`. Actions are passed on as they are to a text space and as whole numbers to
-    a `Discrete` space; other action spaces need `to_action`. A text that is no action ends the episode with reward 0 and
-    `info["format_error"]`.
+    Observations that are not strings need `to_text`. A text space receives actions unchanged, a
+    `Discrete` space receives them as integers; other action spaces need `to_action`. An invalid
+    action ends the episode with reward 0 and `info["format_error"]`.
     """
 
     def __init__(
@@ -33,32 +36,37 @@ class FromGymnasium(Env):
         option_names: Iterable[str] = (),
         action_example: str | None = None,
     ) -> None:
-        """`env`: an environment, or a function or class that makes one, which `spawn` and `check_env` need to make several.
-        `to_action` may raise ValueError or KeyError for a text that is no action. `option_names`: options `reset` accepts."""
+        """Wrap `env`: an environment, or a function or class that creates one.
+
+        `spawn` and `check_env` create several instances and need a function or class.
+        `to_action` raises ValueError or KeyError for an invalid action.
+        `option_names` are the options that `reset` accepts.
+        """
         makes_envs = isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
         self.inner = env() if makes_envs else env
         if not (hasattr(self.inner, "reset") and hasattr(self.inner, "step")):
+            created = f", which returned {short(self.inner)}" if makes_envs else ""
             raise ConfigError(
-                "FromGymnasium takes an environment with reset() and step(), or a function that makes one; "
-                f"given: {short(env)}" + (f", which made {short(self.inner)}" if makes_envs else "")
+                "FromGymnasium takes an environment with reset() and step(), "
+                f"or a function that creates one; got {short(env)}{created}"
             )
         self._makes_envs = makes_envs
         self._space: Any = getattr(self.inner, "action_space", None)
-        self._samples = to_action is None and hasattr(
-            self._space, "sample"
-        )  # only then is a sample's text an action
+        # A custom to_action may not accept the text of a sample.
+        self._samples = to_action is None and hasattr(self._space, "sample")
         self.to_text, self.to_action = to_text, to_action or self._default_to_action()
         self._options_of_inner = frozenset(option_names)
         self.action_example = action_example or ("0" if self.to_action is int else "action")
         if getattr(getattr(self.inner, "spec", None), "nondeterministic", False):
-            self.deterministic = False  # type: ignore[misc]  # the declaration of the inner environment
+            self.deterministic = False  # type: ignore[misc]  # as the inner environment declares
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         result = self.inner.reset(seed=self.seed, options=dict(options) or None)
         if not isinstance(result, tuple) or len(result) != 2:
             raise ContractError(
-                f"reset() of {self._inner_name()} returned {short(result)}; Gymnasium's reset() returns (observation, info). "
-                "Convert an environment of the older gym first, for example with shimmy"
+                f"{self._inner_name()}.reset() returned {short(result)}, expected "
+                "(observation, info); convert an environment of the older gym API first, "
+                "for example with shimmy"
             )
         return self._text(result[0]), dict(result[1])
 
@@ -66,17 +74,17 @@ class FromGymnasium(Env):
         try:
             inner_action = self.to_action(action)
         except (ValueError, KeyError) as error:
-            return self._no_action(action, str(error))
+            return self._invalid_action(action, str(error))
         if (
             not isinstance(inner_action, str)
             and hasattr(self._space, "contains")
             and not self._space.contains(inner_action)
         ):
-            return self._no_action(action, f"it is not in {self._space}")
+            return self._invalid_action(action, f"it is not in {self._space}")
         result = self.inner.step(inner_action)
         if not isinstance(result, tuple) or len(result) != 5:
             raise ContractError(
-                f"step() of {self._inner_name()} returned {short(result)}; Gymnasium's step() returns "
+                f"{self._inner_name()}.step() returned {short(result)}, expected "
                 "(observation, reward, terminated, truncated, info)"
             )
         observation, reward, terminated, truncated, info = result
@@ -87,39 +95,37 @@ class FromGymnasium(Env):
             self.inner.close()
 
     def sample_action(self) -> str:
-        """A sample of the action space, drawn from `action_rng`."""
+        """Sample the action space with `action_rng`."""
         if not self.plays_at_random:
             raise NotImplementedError(
-                f"{self._inner_name()} has no action space whose samples are actions as text"
+                f"{self._inner_name()} has no action space whose samples are valid actions as text"
             )
         self._space.seed(self.action_rng.getrandbits(31))
         return str(self._space.sample())
 
     @property
     def plays_at_random(self) -> bool:
-        """Whether there is an action space, and no `to_action` that expects something else than the text of a sample."""
+        """Whether the environment has an action space and no custom `to_action`."""
         return self._samples
 
     @property
     def accepted_options(self) -> frozenset[str]:
-        """The `option_names` it was made with."""
+        """The `option_names` passed to the constructor."""
         return self._options_of_inner
 
     def spawn(self) -> Env:
-        """Another instance; raises `ConfigError` if this one was made from an environment instead of a function."""
+        """Create another instance; raise `ConfigError` if `env` was not a function or class."""
         if not self._makes_envs:
             raise ConfigError(
-                f"{self!r} cannot make another one of {self._inner_name()}; pass a function that makes it, "
-                "as in FromGymnasium(lambda: gymnasium.make('MyText-v0'))"
+                f"{self!r} cannot create another {self._inner_name()}; pass a function that "
+                "creates it, as in FromGymnasium(lambda: gymnasium.make('MyText-v0'))"
             )
         return super().spawn()
 
     def __repr__(self) -> str:
-        return (
-            super().__repr__()
-            if self.spec is not None
-            else f"<FromGymnasium<{self._inner_name()}>>"
-        )
+        if self.spec is not None:
+            return super().__repr__()
+        return f"<FromGymnasium<{self._inner_name()}>>"
 
     def _inner_name(self) -> str:
         return type(getattr(self.inner, "unwrapped", self.inner)).__name__
@@ -130,12 +136,12 @@ class FromGymnasium(Env):
         dtype = getattr(self._space, "dtype", None)
         if dtype is not None and getattr(dtype, "kind", "U") != "U":
             raise ConfigError(
-                f"{self._inner_name()} has the action space {self._space}; give FromGymnasium(env, to_action=...), "
-                "a function from strings to actions"
+                f"{self._inner_name()} has the action space {self._space}, which takes no text; "
+                "pass to_action=, a function from strings to actions"
             )
         return str
 
-    def _no_action(self, action: str, reason: str) -> StepResult:
+    def _invalid_action(self, action: str, reason: str) -> StepResult:
         return (
             f"{short(action)} is not an action: {reason}.",
             0.0,
@@ -147,13 +153,10 @@ class FromGymnasium(Env):
     def _text(self, observation: Any) -> str:
         text = observation if self.to_text is None else self.to_text(observation)
         if not isinstance(text, str):
-            where = (
-                f"{self._inner_name()} returned the observation"
-                if self.to_text is None
-                else "to_text() returned"
-            )
+            if self.to_text is not None:
+                raise ContractError(f"to_text() returned {short(text)}, expected a string")
             raise ContractError(
-                f"{where} {short(text)}; a gem environment speaks text. "
-                "Give FromGymnasium(env, to_text=...), a function from observations to strings"
+                f"{self._inner_name()} returned the observation {short(text)}, expected a string; "
+                "pass to_text=, a function from observations to strings"
             )
         return text

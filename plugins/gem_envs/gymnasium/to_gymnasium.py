@@ -1,4 +1,7 @@
-"""ToGymnasium: a gem environment as a `gymnasium.Env`, for Gymnasium's wrappers, checkers and trainers."""
+"""ToGymnasium: wrap a gem environment as a `gymnasium.Env`.
+
+Gymnasium's wrappers, checkers and trainers then accept it.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,25 @@ except ImportError as error:
 __all__ = ["AnyText", "ToGymnasium"]
 
 
-class AnyText(gymnasium.spaces.Space[str]):  # type: ignore[misc]  # gymnasium is absent where types are checked
-    """The space of all strings. `gymnasium.spaces.Text` would need a largest length and a list of all characters."""
+# mypy runs without gymnasium, hence the ignored misc errors.
+class AnyText(gymnasium.spaces.Space[str]):  # type: ignore[misc]
+    """The space of all strings.
+
+    `gymnasium.spaces.Text` would require a maximum length and a list of all characters.
+    """
 
     def __init__(self, env: Env | None = None, seed: int | None = None) -> None:
-        """`env`: where samples come from, as its legal actions. A sample without one is a short text."""
+        """Sample legal actions of `env`, or short arbitrary texts without one."""
         super().__init__((), str, seed)
         self._env = env
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: a text has no fixed size."""
+        """False, because a text has no fixed size."""
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return a legal action of the environment's running episode, drawn with this space's seed."""
+        """Return a legal action in the current episode, drawn with this space's seed."""
         number = int(self.np_random.integers(2**31))
         if self._env is None or not self._env.unwrapped.plays_at_random:
             return f"text {number}"
@@ -43,7 +50,7 @@ class AnyText(gymnasium.spaces.Space[str]):  # type: ignore[misc]  # gymnasium i
         return isinstance(x, str)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AnyText:
-        return AnyText(self._env)  # a copied environment would not follow the episode
+        return AnyText(self._env)  # shared: a copied environment would not follow the episode
 
     def __repr__(self) -> str:
         return "AnyText()"
@@ -54,22 +61,29 @@ class AnyText(gymnasium.spaces.Space[str]):  # type: ignore[misc]  # gymnasium i
     __hash__ = None  # type: ignore[assignment]
 
 
-class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]  # as above
+class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]
     """A gem environment as a `gymnasium.Env` with text observations and actions.
 
         env = ToGymnasium(gem_core.make("game:Wordle-v0-easy"))
-        gymnasium.register("Wordle-v0", lambda **kwargs: ToGymnasium(gem_core.make("game:Wordle-v0-easy"), **kwargs))
 
-    Async environments are waited for. `render_mode="ansi"` renders the latest observation.
+    To register it with Gymnasium:
+
+        def wordle(**kwargs):
+            return ToGymnasium(gem_core.make("game:Wordle-v0-easy"), **kwargs)
+
+        gymnasium.register("Wordle-v0", wordle)
+
+    Calls to an async environment block. `render_mode="ansi"` renders the latest observation.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - as Gymnasium declares it
+    # RUF012: Gymnasium declares a mutable class attribute too.
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
 
     def __init__(self, env: Env, *, render_mode: str | None = None) -> None:
         if not isinstance(env, Env):
-            raise ConfigError(f"ToGymnasium takes a gem_core Env; given: {type(env).__name__}")
+            raise ConfigError(f"ToGymnasium takes a gem_core Env; got {type(env).__name__}")
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ConfigError(f"render_mode must be 'ansi' or None; given: {render_mode!r}")
+            raise ConfigError(f"render_mode must be 'ansi' or None; got {render_mode!r}")
         self.env = env
         self.render_mode = render_mode
         self.observation_space: Any = AnyText()
@@ -80,7 +94,7 @@ class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]  # as above
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> ResetResult:
-        """Start an episode. Without a seed, it follows from the last seed given, as Gymnasium specifies."""
+        """Start an episode; without a seed, derive one from the last seed, as Gymnasium does."""
         super().reset(seed=seed)
         next_seed = int(self.np_random.integers(2**31)) if seed is None else seed
         result = cast(

@@ -1,4 +1,4 @@
-"""FromGymnasium and ToGymnasium: environments in Gymnasium's API, in both directions."""
+"""FromGymnasium and ToGymnasium convert environments between gem's and Gymnasium's API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GUESS = "game:GuessTheNumber-v0-easy"
 
 
 class Words:
-    """A text environment in Gymnasium's API: repeat the word. It imports no gymnasium."""
+    """A text environment with Gymnasium's API, written without gymnasium: repeat the word."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         self.random, self.turn, self.seed = random.Random(seed), 0, seed
@@ -55,7 +55,7 @@ class Discrete:
 
 
 class Corridor:
-    """A number environment: 0 goes left, 1 goes right; 5 is the goal."""
+    """A numeric environment: 0 moves left, 1 moves right, 5 is the goal."""
 
     def __init__(self) -> None:
         self.action_space = Discrete(2)
@@ -81,7 +81,7 @@ def corridor() -> FromGymnasium:
 # FromGymnasium, without gymnasium.
 
 
-def test_a_text_environment_is_played_as_it_is() -> None:
+def test_text_environment_needs_no_conversion() -> None:
     env = FromGymnasium(Words())
     observation, info = env.reset(seed=7)
     assert info == {"seed": 7}
@@ -93,32 +93,30 @@ def test_a_text_environment_is_played_as_it_is() -> None:
     env.close()  # the inner environment has no close()
 
 
-def test_a_seed_reaches_the_environment_as_it_is() -> None:
+def test_seed_is_passed_to_the_inner_environment_unchanged() -> None:
     env = FromGymnasium(Words())
     env.reset(seed=2**40)
     assert env.inner.seed == 2**40
 
 
-def test_check_env_passes() -> None:
+def test_from_gymnasium_passes_check_env() -> None:
     check_env(FromGymnasium(Words))
     check_env(corridor())
 
 
-def test_an_episode_runs_in_the_engine_by_id() -> None:
+def test_registered_gymnasium_environment_plays_an_episode() -> None:
     gem_core.register("test_gymnasium:Corridor-v0", corridor)
     try:
         episode = run_episode("test_gymnasium:Corridor-v0", RandomPlayer(), seed=3)
-        assert (
-            repr(make("test_gymnasium:Corridor-v0"))
-            == "<FromGymnasium<test_gymnasium:Corridor-v0>>"
-        )
+        env = make("test_gymnasium:Corridor-v0")
+        assert repr(env) == "<FromGymnasium<test_gymnasium:Corridor-v0>>"
     finally:
         gem_core.env.registry.environments.remove("test_gymnasium:Corridor-v0")
     assert episode.failure is None
     assert 1 <= len(episode.turns) <= 9
 
 
-def test_numbers_are_actions_of_a_discrete_space() -> None:
+def test_discrete_space_takes_numbers_as_actions() -> None:
     env = corridor()
     assert env.action_example == "0"
     start = int(env.reset(seed=1)[0])
@@ -127,7 +125,7 @@ def test_numbers_are_actions_of_a_discrete_space() -> None:
 
 
 @pytest.mark.parametrize("action", ["left", "2", "-1", "", "9" * 5000])
-def test_a_text_that_is_no_action_ends_the_episode(action: str) -> None:
+def test_invalid_action_ends_the_episode(action: str) -> None:
     env = corridor()
     env.reset(seed=1)
     observation, reward, terminated, truncated, info = env.step(action)
@@ -136,27 +134,27 @@ def test_a_text_that_is_no_action_ends_the_episode(action: str) -> None:
     assert info == {"success": False, "format_error": True}
 
 
-def test_to_action_translates_and_may_raise_key_error() -> None:
+def test_to_action_converts_actions_and_may_raise_key_error() -> None:
     env = FromGymnasium(
         Corridor, to_text=str, to_action={"left": 0, "right": 1}.__getitem__, action_example="left"
     )
     start = int(env.reset(seed=1)[0])
     assert env.step("right")[0] == str(start + 1)
     assert env.step("up")[4] == {"success": False, "format_error": True}
-    assert not env.plays_at_random  # the samples of the action space are 0 and 1
+    assert not env.plays_at_random  # the action space samples 0 and 1, not "left" and "right"
     with pytest.raises(NotImplementedError, match="Corridor has no action space"):
         env.sample_action()
     check_env(env)
 
 
-def test_an_observation_that_is_no_text_names_to_text() -> None:
-    with pytest.raises(ContractError, match=r"Corridor returned the observation \d; .*to_text="):
+def test_non_text_observation_raises_an_error_naming_to_text() -> None:
+    with pytest.raises(ContractError, match=r"Corridor returned the observation \d, .*to_text="):
         FromGymnasium(Corridor).reset(seed=1)
     with pytest.raises(ContractError, match=r"to_text\(\) returned None"):
         FromGymnasium(Corridor, to_text=lambda observation: None).reset(seed=1)  # type: ignore[arg-type, return-value]
 
 
-def test_options_that_it_was_told_of_are_passed_on() -> None:
+def test_declared_options_reach_the_inner_environment() -> None:
     env = FromGymnasium(Words, option_names=["word"])
     assert env.reset(seed=1, options={"word": "gold"})[0] == "say gold"
     assert Wrapper(env).reset(seed=1, options={"word": "gold"})[0] == "say gold"
@@ -164,31 +162,31 @@ def test_options_that_it_was_told_of_are_passed_on() -> None:
         env.reset(seed=1, options={"colour": 1})
 
 
-def test_spawn_needs_a_function() -> None:
+def test_spawn_requires_a_function_or_class() -> None:
     env = FromGymnasium(Words)
     other = env.spawn()
     assert isinstance(other, FromGymnasium)
     assert other.inner is not env.inner
-    with pytest.raises(ConfigError, match="pass a function that makes it"):
+    with pytest.raises(ConfigError, match="pass a function that creates it"):
         FromGymnasium(Words()).spawn()
     (problem,) = find_problems(FromGymnasium(Words()))
     assert problem.check == "making"
 
 
-def test_closing_closes_the_environment_once() -> None:
+def test_close_closes_the_inner_environment_once() -> None:
     env = corridor()
     env.close()
     env.close()
     assert env.inner.closed == 1
 
 
-@pytest.mark.parametrize("given", [3, "CartPole-v1", lambda: None])
-def test_something_else_than_an_environment_is_a_config_error(given: Any) -> None:
+@pytest.mark.parametrize("env", [3, "CartPole-v1", lambda: None])
+def test_from_gymnasium_rejects_a_non_environment(env: Any) -> None:
     with pytest.raises(ConfigError, match=r"takes an environment with reset\(\) and step\(\)"):
-        FromGymnasium(given)
+        FromGymnasium(env)
 
 
-def test_the_older_gym_api_is_named() -> None:
+def test_environment_with_the_older_gym_api_raises_a_contract_error() -> None:
     class Old:
         def reset(self, **_: Any) -> str:
             return "start"
@@ -197,13 +195,11 @@ def test_the_older_gym_api_is_named() -> None:
             return "next", 1.0, False, {}
 
     env = FromGymnasium(Old())
-    with pytest.raises(
-        ContractError, match=r"reset\(\) of Old returned 'start'; Gymnasium's reset\(\) returns"
-    ):
+    with pytest.raises(ContractError, match=r"Old.reset\(\) returned 'start', expected .*shimmy"):
         env.reset(seed=1)
     Old.reset = lambda self, **_: ("start", {})  # type: ignore[method-assign, assignment, return-value]
     env.reset(seed=1)
-    with pytest.raises(ContractError, match=r"step\(\) of Old returned .*terminated, truncated"):
+    with pytest.raises(ContractError, match=r"Old.step\(\) returned .*terminated, truncated"):
         env.step("x")
 
 
@@ -217,25 +213,24 @@ def gymnasium() -> Any:
     return gymnasium
 
 
-def test_gymnasiums_own_checker_passes(gymnasium: Any, registered: str) -> None:
+def test_to_gymnasium_passes_gymnasiums_own_checker(gymnasium: Any, registered: str) -> None:
+    """pytest turns the checker's warnings into errors."""
     from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-    check_gymnasium_env(
-        gem_core.ToGymnasium(make(GUESS)), skip_render_check=True
-    )  # warnings are errors here
+    check_gymnasium_env(gem_core.ToGymnasium(make(GUESS)), skip_render_check=True)
     with gem_core.ToGymnasium(AsyncEnv()) as env:
         check_gymnasium_env(env, skip_render_check=True)
     check_gymnasium_env(gymnasium.make(registered).unwrapped)
 
 
-def test_the_round_trip_plays_the_same_episode(gymnasium: Any) -> None:
-    direct, around = make(GUESS), FromGymnasium(gem_core.ToGymnasium(make(GUESS)))
+def test_round_trip_plays_the_same_episode(gymnasium: Any) -> None:
+    direct, round_trip = make(GUESS), FromGymnasium(gem_core.ToGymnasium(make(GUESS)))
     for seed in (0, 5, 2**40):
-        assert around.reset(seed=seed) == direct.reset(seed=seed)
+        assert round_trip.reset(seed=seed) == direct.reset(seed=seed)
         while not direct.ended:
             action = direct.sample_action()
-            assert around.step(action) == direct.step(action)
-        assert around.ended
+            assert round_trip.step(action) == direct.step(action)
+        assert round_trip.ended
     check_env(FromGymnasium(lambda: gem_core.ToGymnasium(make(GUESS))))
 
 
@@ -246,7 +241,9 @@ def registered(gymnasium: Any) -> Iterator[str]:
     gymnasium.registry.pop("GemGuess-v0")
 
 
-def test_gymnasium_makes_wraps_and_renders_it(gymnasium: Any, registered: str) -> None:
+def test_gymnasium_makes_wraps_and_renders_a_gem_environment(
+    gymnasium: Any, registered: str
+) -> None:
     env = gymnasium.wrappers.RecordEpisodeStatistics(
         gymnasium.make(registered, render_mode="ansi", max_episode_steps=2)
     )
@@ -262,7 +259,7 @@ def test_gymnasium_makes_wraps_and_renders_it(gymnasium: Any, registered: str) -
     env.close()
 
 
-def test_a_gymnasium_vector_of_gem_environments(gymnasium: Any, registered: str) -> None:
+def test_gymnasium_vectorizes_gem_environments(gymnasium: Any, registered: str) -> None:
     vector = gymnasium.make_vec(registered, num_envs=3, vectorization_mode="sync")
     observations, _ = vector.reset(seed=[4, 5, 6])
     assert list(observations) == [make(GUESS).reset(seed=seed)[0] for seed in (4, 5, 6)]
@@ -273,8 +270,8 @@ def test_a_gymnasium_vector_of_gem_environments(gymnasium: Any, registered: str)
     vector.close()
 
 
-def test_without_a_seed_the_last_one_decides(gymnasium: Any) -> None:
-    def three(seed: int) -> list[int]:
+def test_reset_without_a_seed_derives_one_from_the_last_seed(gymnasium: Any) -> None:
+    def next_seeds(seed: int) -> list[int]:
         env = gem_core.ToGymnasium(make(GUESS))
         env.reset(seed=seed)
         seeds = []
@@ -283,11 +280,11 @@ def test_without_a_seed_the_last_one_decides(gymnasium: Any) -> None:
             seeds.append(env.env.unwrapped.seed)
         return seeds
 
-    assert three(1) == three(1) != three(2)
-    assert len(set(three(1))) == 3
+    assert next_seeds(1) == next_seeds(1) != next_seeds(2)
+    assert len(set(next_seeds(1))) == 3
 
 
-def test_samples_are_legal_actions_and_follow_the_seed_of_the_space(gymnasium: Any) -> None:
+def test_action_space_samples_legal_actions_with_its_own_seed(gymnasium: Any) -> None:
     env = gem_core.ToGymnasium(make("game:TowerofHanoi-v0-easy"))
     env.reset(seed=1)
 
@@ -305,7 +302,7 @@ def test_samples_are_legal_actions_and_follow_the_seed_of_the_space(gymnasium: A
     assert not env.action_space.contains(3)
 
 
-def test_an_async_environment_is_waited_for(gymnasium: Any) -> None:
+def test_to_gymnasium_runs_an_async_environment(gymnasium: Any) -> None:
     env = gem_core.ToGymnasium(AsyncEnv())
     assert env.reset(seed=1) == ("T", {})
     assert env.step("x") == ("O1", 1.0, False, False, {})
@@ -314,18 +311,20 @@ def test_an_async_environment_is_waited_for(gymnasium: Any) -> None:
     assert asyncio.run(asyncio.sleep(0, "another loop works afterwards"))
 
 
-def test_to_gymnasium_names_the_stack_and_wrong_arguments(gymnasium: Any) -> None:
-    assert (
-        repr(gem_core.ToGymnasium(make(GUESS))) == f"<ToGymnasium<Boxed<GuessTheNumber<{GUESS}>>>>"
-    )
+def test_to_gymnasium_repr_shows_the_wrapper_stack(gymnasium: Any) -> None:
+    env = gem_core.ToGymnasium(make(GUESS))
+    assert repr(env) == f"<ToGymnasium<Boxed<GuessTheNumber<{GUESS}>>>>"
     assert str(gem_core.ToGymnasium(ScriptedEnv())) == "<ToGymnasium<ScriptedEnv>>"
-    with pytest.raises(ConfigError, match="takes a gem_core Env; given: str"):
+
+
+def test_to_gymnasium_rejects_wrong_arguments(gymnasium: Any) -> None:
+    with pytest.raises(ConfigError, match="takes a gem_core Env; got str"):
         gem_core.ToGymnasium(GUESS)
-    with pytest.raises(ConfigError, match="render_mode must be 'ansi' or None; given: 'human'"):
+    with pytest.raises(ConfigError, match="render_mode must be 'ansi' or None; got 'human'"):
         gem_core.ToGymnasium(make(GUESS), render_mode="human")
 
 
-def test_real_gymnasium_environments_are_played(gymnasium: Any) -> None:
+def test_from_gymnasium_plays_real_gymnasium_environments(gymnasium: Any) -> None:
     env: Env = FromGymnasium(
         lambda: gymnasium.make("CartPole-v1"), to_text=lambda observation: f"{observation.round(3)}"
     )
