@@ -1,4 +1,7 @@
-"""gem for TRL: episodes and per-turn advantages for GRPOTrainer. Importing this package needs no TRL."""
+"""gem for TRL: plays episodes for GRPOTrainer and computes per-turn advantages.
+
+Importing this package does not import TRL.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +34,20 @@ ADAPTER = Adapter(
     distribution="trl",
     import_name="trl",
     extra="trl",
-    versions=">=1.10,<2",  # 1.10.0 and 1.16.0 are tested
-    python=">=3.11",  # TRL's own minimum
-    platforms=("linux-*", "darwin-*", "win32-*"),  # a pure wheel: wherever torch is
+    versions=">=1.10,<2",  # tested: 1.10.0, 1.16.0
+    python=">=3.11",  # TRL's own range
+    platforms=("linux-*", "darwin-*", "win32-*"),  # a pure wheel: every platform of torch
     needs=(),
     install=("pip install '.[trl]' -c constraints/trl.txt",),
     capabilities=Capabilities(
         several_sequences=False,  # a rollout function returns exactly one sequence per prompt
         masked_turns=True,  # by `env_mask`
-        failed_episodes=True,  # a padding sequence: the loss divides by at least one token
-        groups=True,  # prompts arrive `num_generations` times
-        critic_values=False,  # GRPOTrainer has no critic
+        failed_episodes=True,  # as padding sequences: the loss divides by at least one token
+        groups=True,  # TRL plays each prompt `num_generations` times
+        critic_values=False,  # TRL has no critic per turn
     ),
     status="ready",
-    summary="a rollout function for GRPOTrainer, and per-token advantages instead of its own",
+    summary="a rollout function for GRPOTrainer, and gem's advantages instead of its own",
 )
 
 

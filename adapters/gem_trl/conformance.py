@@ -1,4 +1,4 @@
-"""Conformance: golden episodes through the real GRPOTrainer: its batch, gem's advantages, its loss."""
+"""Conformance: runs the golden episodes through the real GRPOTrainer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["TRLHarness", "harness"]
 
 
 class _Replay(GemRollout):
-    """A rollout function that hands over existing episodes."""
+    """Rollout function that returns recorded episodes."""
 
     recorded: Sequence[Episode] = ()
 
@@ -29,7 +29,7 @@ class _Replay(GemRollout):
 
 
 class TRLHarness(Harness):
-    """One real trainer on the tiny model, on the CPU, in float32."""
+    """Harness for TRL: one real trainer on the tiny model, on the CPU, in float32."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "total"})
@@ -55,11 +55,11 @@ class TRLHarness(Harness):
         }
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        """Two processes under accelerate and gloo, each with a trainer of its own and its part of the batch."""
+        """Run two processes under gloo, each with its own trainer and its part of the batch."""
         return start_ranks("gem_trl.conformance", [(case, list(part)) for part in parts])
 
     def _batch(self, case: Case, episodes: Sequence[Episode]) -> tuple[dict[str, Any], int]:
-        """What TRL's own code makes of the episodes, up to the input of its loss."""
+        """Run TRL's own code on the episodes, up to the input of its loss."""
         trainer = self._ready()
         trainer.gem_config = replace(
             trainer.gem_config,
@@ -67,35 +67,34 @@ class TRLHarness(Harness):
             gamma=case.gamma,
             estimator_kwargs=case.arguments,
         )
-        played = (
-            [*episodes, failed_episode(99)] if len(episodes) % 2 else list(episodes)
-        )  # TRL wants whole groups of two
+        # TRL takes whole groups only, here of two episodes
+        played = [*episodes, failed_episode(99)] if len(episodes) % 2 else list(episodes)
         trainer.rollout_func.recorded = played
         inputs = [dict(trainer.train_dataset[i]) for i in range(len(played))]
         trainer.model.train()
         return trainer._generate_and_score_completions(inputs), len(episodes)
 
     def _sequences(self, out: Mapping[str, Any], count: int) -> list[TrainedSequence]:
-        """TRL's tensors without padding: prompts are padded left, completions right."""
+        """Return TRL's tensors without padding, as sequences.
+
+        TRL pads prompts on the left and completions on the right.
+        """
         sequences = []
         logprobs = out.get("sampling_per_token_logps")
         size, accelerator = len(out["prompt_ids"]), self._trainer.accelerator
-        logged = list(self._trainer._logs["rewards"]["episode_return"])[
-            -size * accelerator.num_processes :
-        ]  # of all ranks
-        rewards = logged[accelerator.process_index * size :][:size]
+        all_rewards = list(self._trainer._logs["rewards"]["episode_return"])  # of all ranks
+        last_rewards = all_rewards[-size * accelerator.num_processes :]
+        rewards = last_rewards[accelerator.process_index * size :][:size]
         for i in range(count):
             prompt = out["prompt_ids"][i][out["prompt_mask"][i].bool()].tolist()
-            here = out["completion_mask"][i].bool()
-            nothing = [0] * len(prompt)
+            tokens = out["completion_mask"][i].bool()
+            zeros = [0.0] * len(prompt)
             sequences.append(
                 TrainedSequence(
-                    ids=prompt + out["completion_ids"][i][here].tolist(),
-                    mask=nothing + out["tool_mask"][i][here].tolist(),
-                    advantages=[0.0] * len(prompt) + out["advantages"][i][here].tolist(),
-                    logprobs=[0.0] * len(prompt) + logprobs[i][here].tolist()
-                    if logprobs is not None
-                    else None,
+                    ids=prompt + out["completion_ids"][i][tokens].tolist(),
+                    mask=[0] * len(prompt) + out["tool_mask"][i][tokens].tolist(),
+                    advantages=zeros + out["advantages"][i][tokens].tolist(),
+                    logprobs=None if logprobs is None else zeros + logprobs[i][tokens].tolist(),
                     total=rewards[i],
                 )
             )
@@ -127,13 +126,13 @@ class TRLHarness(Harness):
 
 
 def harness() -> TRLHarness:
-    """What `gem-rl conformance trl` runs."""
+    """Return the harness that `gem-rl conformance trl` runs."""
     return TRLHarness()
 
 
-def _rank(given: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
-    own = TRLHarness()
-    return own._sequences(*own._batch(*given))
+def _rank(part: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
+    harness = TRLHarness()
+    return harness._sequences(*harness._batch(*part))
 
 
 if __name__ == "__main__":

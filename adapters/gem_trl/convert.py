@@ -1,4 +1,4 @@
-"""Convert: episodes as the batch a TRL rollout function returns, and its reward function."""
+"""Convert: episodes in TRL's own format, and numbers per turn as numbers per token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ __all__ = ["completion_of", "episode_return", "per_token", "to_batch"]
 
 
 def to_batch(episodes: Sequence[Episode], end_id: int) -> dict[str, Any]:
-    """The result of a rollout function. The mask is 1 on trained tokens only; episodes and sequences travel as extra fields."""
+    """Convert episodes to the result of a rollout function.
+
+    `env_mask`, the loss mask, is 1 on trained tokens only. Episodes and sequences travel to the
+    trainer as extra fields.
+    """
     sequences = [one_sequence(episode, end_id, "GRPOTrainer") for episode in episodes]
     starts = [_start(sequence) for sequence in sequences]
     has_logprobs = all(sequence.logprobs is not None for sequence in sequences)
@@ -33,12 +37,15 @@ def to_batch(episodes: Sequence[Episode], end_id: int) -> dict[str, Any]:
 
 
 def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:
-    """One number per completion token: its turn's, 0 where nothing is trained."""
+    """Broadcast one number per turn to one per completion token.
+
+    Tokens that are not trained get 0.
+    """
     return sequence.broadcast(per_turn)[_start(sequence) :]
 
 
 def completion_of(sequence: TokenSequence) -> tuple[list[int], list[int]]:
-    """(ids, mask) of what TRL calls the completion: everything after the first prompt."""
+    """Return (ids, loss mask) of TRL's completion: all tokens after the first prompt."""
     start = _start(sequence)
     return list(sequence.ids[start:]), list(sequence.mask[start:])
 
@@ -46,12 +53,14 @@ def completion_of(sequence: TokenSequence) -> tuple[list[int], list[int]]:
 def episode_return(
     prompts: Any, completions: Any, gem_episode: Sequence[Episode], log_metric: Any = None, **_: Any
 ) -> list[float | None]:
-    """TRL's reward function: the undiscounted return of each episode, None where it failed. Logs how the episodes of all ranks
-    went."""
+    """TRL's reward function: the undiscounted return of each episode, None if it failed.
+
+    Logs the metrics of all ranks' episodes.
+    """
     if log_metric is not None:
         from accelerate.utils import gather_object
 
-        # summed here: TRL 1.10 gathers the names a rank logs, and hangs where ranks log different ones
+        # gather them here: TRL 1.10 hangs if its ranks log different names
         for name, value in (
             BatchMetrics.total(gather_object([BatchMetrics.of(gem_episode)])).means().items()
         ):
@@ -60,5 +69,8 @@ def episode_return(
 
 
 def _start(sequence: TokenSequence) -> int:
-    """Where the completion starts. TRL needs one token at least; that of a padding sequence is its end token."""
+    """Return where the completion starts. TRL needs at least one token after it.
+
+    The completion of a padding sequence is its end token.
+    """
     return min(sequence.prompt_length, len(sequence.ids) - 1)

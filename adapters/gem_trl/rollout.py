@@ -1,8 +1,9 @@
-"""Rollout: the rollout function of GRPOTrainer. Plays one episode per prompt on the trainer's own generation engine.
+"""Rollout: plays episodes on TRL's own engine, inside a rollout function.
 
-All episodes that wait for the model share one call of the engine, whichever it is: transformers, its continuous batching, or
-vLLM. If that call is collective (vLLM server, tensor parallelism, sharded weights), ranks generate in lockstep: every rank
-makes the same number of calls with the same number of prompts, padded with prompts whose completions are discarded.
+All episodes that wait for the model share one call of the engine: transformers, its continuous
+batching, or vLLM. If that call is collective (vLLM server, tensor parallelism, sharded weights),
+ranks generate in lockstep: every rank makes the same number of calls with the same number of
+prompts, and discards the completions of padding prompts.
 """
 
 from __future__ import annotations
@@ -39,34 +40,35 @@ class GemRollout:
     def __init__(self, config: GemConfig) -> None:
         self.config = config
         self.calls: list[int] = []
-        """The number of prompts in each call of the engine, in the last rollout."""
+        """The number of prompts in each engine call of the last rollout."""
         self._rollout: Rollout | None = None
         self._renderer: Renderer | None = None
         self._records: WorkerRecords | None = None
         self._updates: _Updates | None = None
         self.batches: list[_Batch] = []
-        """Batches of episodes whose update is not written to `GemConfig.metrics` yet."""
+        """Batches of episodes whose update is not yet written to `GemConfig.metrics`."""
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """TRL's contract: raw prompts in, already repeated `num_generations` times; one sequence for each out."""
+        """Play one episode per prompt and return one sequence each.
+
+        TRL has already repeated each prompt `num_generations` times.
+        """
         renderer = self.prepare(trainer)
-        episodes = self.episodes(
-            [self.config.task_of(prompt, index) for index, prompt in enumerate(prompts)],
-            trainer,
-            renderer,
-        )
+        tasks = [self.config.task_of(prompt, index) for index, prompt in enumerate(prompts)]
+        episodes = self.episodes(tasks, trainer, renderer)
         if self._records is None:
             self._records = WorkerRecords(str(trainer.accelerator.process_index))
         self._records.write(self.config.record, episodes)
-        if self.config.metrics is not None and trainer.model.training:  # an evaluation is no update
+        if self.config.metrics is not None and trainer.model.training:  # not during evaluation
             metrics = BatchMetrics.total(gather_object([BatchMetrics.of(episodes)]))
             self.batches.append(_Batch(updates_of(trainer), metrics))
         return to_batch(episodes, renderer.turn_end or 0)
 
     def episodes(self, tasks: Sequence[Task], trainer: Any, renderer: Renderer) -> list[Episode]:
-        """The episodes of one generation batch."""
+        """Play the episodes of one generation batch."""
         config, args = self.config, trainer.args
         if self._rollout is None:
+            # engine failures are fatal: continuing would train on empty batches
             self._rollout = Rollout(renderer=renderer, policy_errors="raise")
         self._rollout.configure(
             renderer=renderer,
@@ -93,7 +95,10 @@ class GemRollout:
         return play(self._rollout, tasks, engine, config.batch_wait)
 
     def prepare(self, trainer: Any) -> Renderer:
-        """Check the trainer's settings and its chat template; trainers with gem's advantages call it at construction, too."""
+        """Check the settings and the chat template, and return the renderer.
+
+        Trainers with gem's advantages also call it when they are constructed.
+        """
         check_settings(trainer, self.config)
         if self._updates is None or self._updates.trainer is not trainer:
             self._updates = _Updates(self, trainer)
@@ -104,14 +109,15 @@ class GemRollout:
             stops = _stop_ids(trainer)
             if renderer.turn_end is None or renderer.turn_end not in stops:
                 raise ConfigError(
-                    f"the chat template ends a turn with token {renderer.turn_end}, but generation stops at {sorted(stops)}, so "
-                    "no turn would end; set tokenizer.eos_token and model.generation_config.eos_token_id to the template's"
+                    f"the chat template ends a turn with token {renderer.turn_end}, but generation "
+                    f"stops at {sorted(stops)}, so no turn would end; set tokenizer.eos_token and "
+                    "model.generation_config.eos_token_id to the template's token"
                 )
             self._renderer = renderer
         return self._renderer
 
     def close(self) -> None:
-        """Close environments and records. Further training reopens them."""
+        """Close environments and record files. Further training reopens them."""
         if self._rollout is not None:
             self._rollout.close()
         if self._records is not None:
@@ -121,17 +127,17 @@ class GemRollout:
 
 @dataclass
 class _Batch:
-    """A batch of episodes that is trained on, until its update is written."""
+    """A batch of episodes whose update is not yet written."""
 
     update: int
     metrics: BatchMetrics
     """Of all ranks."""
     advantage_abs: float = math.nan
-    """NaN where TRL computes the advantages."""
+    """NaN if TRL computes the advantages."""
 
 
 class _Updates(TrainerCallback):  # type: ignore[misc]
-    """Writes the metrics of each update to `GemConfig.metrics`, and closes the rollout function when the training ends."""
+    """Writes the metrics of each update, and closes the rollout function after training."""
 
     def __init__(self, rollout: GemRollout, trainer: Any) -> None:
         self.rollout, self.trainer = rollout, trainer
@@ -140,10 +146,10 @@ class _Updates(TrainerCallback):  # type: ignore[misc]
         )
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.rollout.batches.clear()  # those of a run that was interrupted
+        self.rollout.batches.clear()  # left by an interrupted run
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not control.should_log:  # otherwise the loss follows
+        if not control.should_log:  # otherwise `on_log` follows, with the loss
             self._write()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
@@ -154,7 +160,7 @@ class _Updates(TrainerCallback):  # type: ignore[misc]
         self.rollout.close()
 
     def _write(self, **trainer_metrics: float | None) -> None:
-        """Write an update once all optimizer steps on its episodes are done."""
+        """Write an update after the last optimizer step on its episodes."""
         batches, done = self.rollout.batches, updates_of(self.trainer)
         trained = [batch for batch in batches if batch.update < done]
         if not trained:
@@ -171,42 +177,37 @@ class _Updates(TrainerCallback):  # type: ignore[misc]
 
 
 def updates_of(trainer: Any) -> int:
-    """The number of batches of episodes that were trained on. TRL counts optimizer steps, of which `steps_per_generation` and
-    `num_iterations` make several per batch."""
+    """Return the number of finished updates: batches of episodes that were trained on.
+
+    TRL counts optimizer steps. With `steps_per_generation` or `num_iterations` above 1, it makes
+    several steps per batch.
+    """
     args = trainer.args
-    steps, accumulated = (
-        args.steps_per_generation * args.num_iterations,
-        args.gradient_accumulation_steps,
-    )
+    steps = args.steps_per_generation * args.num_iterations
+    accumulated = args.gradient_accumulation_steps
     return int(trainer.state.global_step * accumulated // max(steps, accumulated))
 
 
 class EnginePolicy:
-    """The trainer's own generation, called on the trainer's own thread."""
+    """TRL's generation as a policy, called on the trainer's thread."""
 
     def __init__(self, trainer: Any, calls: list[int]) -> None:
         self.trainer, self.calls = trainer, calls
         self.stops = _stop_ids(trainer)
 
     def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
-        """One turn for each prompt."""
+        """Generate one turn for each prompt."""
         self.calls.append(len(prompts))
-        takes = inspect.signature(self.trainer._generate_single_turn).parameters
-        several = {"num_generations": 1} if "num_generations" in takes else {}
-        with _one_turn(self.trainer, sampling.max_tokens, set_number=not several):
-            completions, logprobs = self.trainer._generate_single_turn(prompts, None, {}, **several)
+        parameters = inspect.signature(self.trainer._generate_single_turn).parameters
+        number = {"num_generations": 1} if "num_generations" in parameters else {}
+        with _one_turn(self.trainer, sampling.max_tokens, set_number=not number):
+            completions, logprobs = self.trainer._generate_single_turn(prompts, None, {}, **number)
         step = self.trainer.state.global_step
         return [
             Generation(
                 tuple(ids),
-                None
-                if logprobs is None or any(p is None for p in logprobs[i])
-                else tuple(logprobs[i]),
-                FinishReason.STOP
-                if ids and ids[-1] in self.stops
-                else FinishReason.LENGTH
-                if ids
-                else FinishReason.EMPTY,
+                _complete(None if logprobs is None else logprobs[i]),
+                self._finish_reason(ids),
                 versions=(step, step),
             )
             for i, ids in enumerate(completions)
@@ -215,13 +216,18 @@ class EnginePolicy:
     def wait_for_others(self, sampling: Sampling) -> None:
         """Return at once: this rank generates alone."""
 
+    def _finish_reason(self, ids: Sequence[int]) -> FinishReason:
+        if not ids:
+            return FinishReason.EMPTY
+        return FinishReason.STOP if ids[-1] in self.stops else FinishReason.LENGTH
+
 
 class LockstepPolicy(EnginePolicy):
-    """Generation in which every rank takes part in every call, with equal numbers of prompts and the same token cap.
+    """TRL's generation as a policy, with every rank in every call.
 
-    In each round the ranks agree on the largest cap any of them needs. If it is above 0, all call the engine with `size`
-    prompts, and each rank cuts its completions to its own cap. A rank with fewer live episodes pads with a prompt whose
-    completion it discards.
+    In each round the ranks agree on the largest token cap that any of them needs. If it is above
+    0, all ranks call the engine with `size` prompts, and each cuts its completions to its own cap.
+    A rank with fewer live episodes adds padding prompts and discards their completions.
     """
 
     def __init__(self, trainer: Any, calls: list[int], size: int) -> None:
@@ -237,12 +243,12 @@ class LockstepPolicy(EnginePolicy):
         return [cut_generation(generation, sampling.max_tokens) for generation in generations]
 
     def wait_for_others(self, sampling: Sampling) -> None:
-        """Take part in the rounds of the ranks that still play."""
+        """Take part in the rounds of the ranks that are still playing."""
         while cap := self._largest_cap(0):
             super().generate([self._padding] * self.size, replace(sampling, max_tokens=cap))
 
     def _largest_cap(self, own: int) -> int:
-        """The largest cap of any rank; 0 once all have finished."""
+        """Return the largest cap of any rank; 0 if all ranks have finished."""
         import torch
 
         accelerator = self.trainer.accelerator
@@ -252,7 +258,10 @@ class LockstepPolicy(EnginePolicy):
 def play(
     rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wait: float
 ) -> list[Episode]:
-    """Play tasks on another thread while TRL's engine, which belongs to this one, generates here."""
+    """Play one episode per task. An engine error ends the run.
+
+    Episodes run on another thread. TRL's engine belongs to this one and generates here.
+    """
     caller = CallersThread()
     rollout.configure(
         BatchPolicy(
@@ -267,7 +276,7 @@ def play(
 
 
 def needs_lockstep(trainer: Any) -> bool:
-    """Whether the engine is collective, so that ranks must call it together."""
+    """Return whether the engine is collective: all ranks must call it together."""
     if trainer.accelerator.num_processes == 1:
         return False
     sharded = getattr(trainer, "is_fsdp_enabled", False) or getattr(
@@ -275,7 +284,7 @@ def needs_lockstep(trainer: Any) -> bool:
     )
     if getattr(trainer, "use_vllm", False):
         args = trainer.args
-        # vLLM in sleep mode loads the weights at every call, which gathers sharded weights from all ranks
+        # in sleep mode, vLLM loads the weights at every call: sharded ones come from all ranks
         wakes = sharded and getattr(args, "vllm_enable_sleep_mode", False)
         return bool(trainer.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1 or wakes)
     return bool(sharded)
@@ -283,13 +292,16 @@ def needs_lockstep(trainer: Any) -> bool:
 
 @contextmanager
 def _one_turn(trainer: Any, max_tokens: int, set_number: bool) -> Iterator[None]:
-    """Cap generation at `max_tokens` instead of `max_completion_length`, which is for the whole sequence, and restore it after.
+    """Cap generation at `max_tokens` for one turn, then restore TRL's cap for the whole sequence.
 
-    `set_number`: if `_generate_single_turn` does not take `num_generations`, vLLM's server mode keeps only every n-th prompt,
-    because it expects repeated prompts; ours all differ, so the number is set to 1.
+    `set_number`: also set the number of generations to 1. vLLM's server mode expects repeated
+    prompts and keeps every n-th, but all our prompts differ. Newer versions of TRL take the number
+    as an argument of `_generate_single_turn`.
     """
-    changes = [(getattr(trainer, "generation_config", None), "max_new_tokens", max_tokens)]
-    changes.append((getattr(trainer, "vllm_generation", None), "max_completion_length", max_tokens))
+    changes = [
+        (getattr(trainer, "generation_config", None), "max_new_tokens", max_tokens),
+        (getattr(trainer, "vllm_generation", None), "max_completion_length", max_tokens),
+    ]
     if set_number:
         changes += [(trainer, "num_generations", 1), (trainer, "num_generations_eval", 1)]
     changes = [
@@ -308,21 +320,25 @@ def _one_turn(trainer: Any, max_tokens: int, set_number: bool) -> Iterator[None]
 
 
 def _stop_ids(trainer: Any) -> frozenset[int]:
-    """The tokens generation stops at: TRL's own list, or, in versions without one, the tokenizer's end token."""
+    """Return the ids at which generation stops: TRL's list, or the tokenizer's end token."""
     ids = getattr(trainer, "eos_token_ids", None)
     if ids is None:
         ids = getattr(trainer, "_tokenizer", trainer.processing_class).eos_token_id
     return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 
+def _complete(logprobs: Sequence[float | None] | None) -> tuple[float, ...] | None:
+    """Return the logprobs of a completion; None if one of them is missing."""
+    if logprobs is None:
+        return None
+    known = tuple(logprob for logprob in logprobs if logprob is not None)
+    return known if len(known) == len(logprobs) else None
+
+
 def _context_of(trainer: Any) -> int | None:
-    length = (
-        getattr(trainer.args, "vllm_max_model_length", None)
-        if getattr(trainer, "use_vllm", False)
-        else None
-    )
-    return (
-        int(length)
-        if length
-        else model_context(trainer.accelerator.unwrap_model(trainer.model).config)
-    )
+    """Return the longest sequence that the engine accepts; None if it has no limit."""
+    if getattr(trainer, "use_vllm", False):
+        length = getattr(trainer.args, "vllm_max_model_length", None)
+        if length:
+            return int(length)
+    return model_context(trainer.accelerator.unwrap_model(trainer.model).config)

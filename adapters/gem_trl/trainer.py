@@ -1,7 +1,8 @@
-"""Trainer: gem's advantages in GRPOTrainer, one number per completion token, and `train`.
+"""Trainer: runs TRL with gem's per-turn advantages.
 
-TRL computes advantages inside `_generate_and_score_completions` and offers no hook for them; its loss takes a (B, T) tensor by
-design. So that one method is overridden: it calls TRL's, then replaces `advantages`. Everything else is TRL's own.
+TRL computes advantages in `_generate_and_score_completions` and has no hook for them. gem overrides
+that method: it calls TRL's own, then replaces `advantages` with a tensor of one number per token,
+which TRL's loss also accepts. Everything else is TRL's own code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ __all__ = [
 
 
 def train(config: GemConfig, settings: Mapping[str, Any]) -> GemGRPOTrainer:
-    """Train with TRL. `settings`: keyword arguments of GRPOTrainer, such as `model` and `args`. Returns the trainer."""
+    """Train with TRL to the end and return the trainer.
+
+    `settings`: keyword arguments of GRPOTrainer, such as `model` and `args`.
+    """
     trainer = GemGRPOTrainer(**settings, **trainer_kwargs(config))
     try:
         trainer.train()
@@ -41,8 +45,12 @@ def train(config: GemConfig, settings: Mapping[str, Any]) -> GemGRPOTrainer:
 
 
 def trainer_kwargs(config: GemConfig) -> dict[str, Any]:
-    """`train_dataset`, `rollout_func`, `reward_funcs`, and `eval_dataset` where there are seeds for it: keyword arguments of
-    GemGRPOTrainer, or of TRL's own GRPOTrainer, which then uses its group-relative advantages."""
+    """Return the keyword arguments of GemGRPOTrainer that follow from the config.
+
+    They are `train_dataset`, `rollout_func`, `reward_funcs` and, if the config has seeds to
+    evaluate on, `eval_dataset`. TRL's own GRPOTrainer accepts them too; it then trains the same
+    episodes with its group-relative advantages.
+    """
     kwargs = {
         "train_dataset": _dataset(config, config.train_seeds),
         "rollout_func": GemRollout(config),
@@ -64,8 +72,8 @@ class GemAdvantages:
         rollout = getattr(self, "rollout_func", None)
         if not isinstance(rollout, GemRollout):
             raise ConfigError(
-                "gem's advantages need gem's rollout function; pass **trainer_kwargs(config) to the trainer (rollout_func: "
-                f"{type(rollout).__name__})"
+                "gem's advantages need gem's rollout function; pass **trainer_kwargs(config) to "
+                f"the trainer. Got: rollout_func of type {type(rollout).__name__}"
             )
         self.gem_config, self.gem_rollout = rollout.config, rollout
         rollout.prepare(self)
@@ -76,17 +84,18 @@ class GemAdvantages:
 
 
 class GemGRPOTrainer(GemAdvantages, GRPOTrainer):
-    """GRPOTrainer with per-turn advantages by the estimator its `GemConfig` names."""
+    """GRPOTrainer with per-turn advantages by the estimator of its `GemConfig`."""
 
 
 def put_advantages(
     trainer: Any, inputs: Sequence[Mapping[str, Any]], batch: dict[str, Any]
 ) -> dict[str, Any]:
-    """Replace TRL's advantages by gem's: statistics over all ranks, one number per token, 0 where nothing is trained."""
-    episodes, sequences = (
-        [row["gem_episode"] for row in inputs],
-        [row["gem_sequence"] for row in inputs],
-    )
+    """Replace TRL's advantages with gem's: one number per token, 0 on untrained tokens.
+
+    Statistics cover all ranks. Returns the batch.
+    """
+    episodes = [row["gem_episode"] for row in inputs]
+    sequences = [row["gem_sequence"] for row in inputs]
     check_batch(batch, sequences)
     per_turn = trainer.gem_config.compute_advantages(episodes, gather=_gather)
     ids = batch["completion_ids"]
@@ -96,9 +105,8 @@ def put_advantages(
         advantages[i, : len(tokens)] = tokens
     batch["advantages"] = advantages
     advantage_abs = mean_abs_advantage(episodes, per_turn, _gather)
-    trainer._metrics["train" if trainer.model.training else "eval"]["gem/advantage_abs"].append(
-        advantage_abs
-    )
+    mode = "train" if trainer.model.training else "eval"
+    trainer._metrics[mode]["gem/advantage_abs"].append(advantage_abs)
     if trainer.model.training and trainer.gem_rollout.batches:
         trainer.gem_rollout.batches[-1].advantage_abs = advantage_abs
     _show_advantages(trainer, per_turn)
@@ -106,12 +114,12 @@ def put_advantages(
 
 
 def check_batch(batch: Mapping[str, Any], sequences: Sequence[TokenSequence]) -> None:
-    """Raise `BatchMismatchError` unless the batch for the loss holds the ids and the loss mask that were played."""
+    """Raise `BatchMismatchError` unless the batch holds the played ids and loss masks."""
     for key in ("completion_ids", "completion_mask", "tool_mask", "advantages"):
         if key not in batch:
             raise BatchMismatchError(
-                f"TRL's batch has no {key!r} (it has {sorted(batch)}), without which the loss would train on observation tokens; "
-                "use a version of TRL the adapter supports, without patches to its batches"
+                f"TRL's batch has no {key!r} (its keys: {sorted(batch)}); use a version of TRL "
+                "that the adapter supports, and remove patches that change its batches"
             )
     masks = (batch["completion_mask"] * batch["tool_mask"]).tolist()
     for i, (sequence, ids, mask) in enumerate(
@@ -121,12 +129,13 @@ def check_batch(batch: Mapping[str, Any], sequences: Sequence[TokenSequence]) ->
 
 
 def _gather(value: Any) -> list[Any]:
+    """Collect a value from every rank."""
     gathered: list[Any] = gather_object([value])
     return gathered
 
 
 def _show_advantages(trainer: Any, per_turn: Sequence[Sequence[float]]) -> None:
-    """TRL's table of completions shows one advantage each; show the first turn's instead of TRL's own."""
+    """Show the first turn's advantage in TRL's table of completions, which has room for one."""
     first = [numbers[0] if numbers else 0.0 for numbers in per_turn]
     shown = [advantage for part in _gather(first) for advantage in part]
     log = trainer._logs["advantages"]
@@ -136,11 +145,11 @@ def _show_advantages(trainer: Any, per_turn: Sequence[Sequence[float]]) -> None:
 
 
 def _dataset(config: GemConfig, seeds: Sequence[int]) -> Any:
-    """One prompt per seed, which carries it."""
+    """Return a dataset with one prompt per seed. Each prompt carries its seed."""
     try:
         from datasets import Dataset
     except ImportError as error:
-        raise MissingDependencyError("a TRL data set", "trl", str(error)) from error
+        raise MissingDependencyError("a TRL dataset", "trl", str(error)) from error
     content = config.env_id
     return Dataset.from_list(
         [

@@ -1,4 +1,4 @@
-"""What the TRL tests share: a small trainer on the tiny model, on the CPU."""
+"""Fixtures of the TRL tests: a small trainer on the tiny model, on the CPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = (
-    "1"  # rollout_func is announced as experimental at every start
-)
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # TRL warns that rollout_func is experimental
 
 import torch
 from worlds import registered
@@ -20,7 +18,7 @@ from worlds import registered
 
 @pytest.fixture(scope="session", autouse=True)
 def environments_for_tests() -> Iterator[None]:
-    """Registered for this session only."""
+    """Register the test environments for this session only."""
     torch.set_num_threads(1)
     with registered():
         yield
@@ -28,7 +26,10 @@ def environments_for_tests() -> Iterator[None]:
 
 @pytest.fixture
 def make_trainer(tmp_path: Path) -> Callable[..., Any]:
-    """A trainer that makes one step: `make_trainer(config, trainer_class, trainer_kwargs to replace, **GRPOConfig fields)`."""
+    """Return a function that makes a trainer, by default for one step.
+
+    `make_trainer(config, trainer_class, trainer_kwargs to replace, **GRPOConfig fields)`
+    """
 
     def make(config: Any, trainer_class: Any = None, kwargs: Any = None, **grpo_config: Any) -> Any:
         from trl import GRPOConfig

@@ -1,4 +1,4 @@
-"""The conformance table of TRL: every golden case holds, or is rejected as the adapter states."""
+"""Conformance of TRL: every golden case passes, or is rejected as the adapter declares."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def harness() -> TRLHarness:
     return TRLHarness()
 
 
-def test_the_table_holds(harness: TRLHarness, say: Callable[[str], None]) -> None:
+def test_conformance_table_passes(harness: TRLHarness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
-    beyond = {c.name for c in CASES if c.needs & {"several_sequences", "critic_values"}}
-    assert {r.case for r in results if r.outcome == "refused"} == beyond
+    unsupported = {c.name for c in CASES if c.needs & {"several_sequences", "critic_values"}}
+    assert {r.case for r in results if r.outcome == "refused"} == unsupported
     ranks = {
         "two ranks against one",
         "a group over two ranks",
@@ -45,14 +45,14 @@ def test_the_table_holds(harness: TRLHarness, say: Callable[[str], None]) -> Non
 
 
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
-def test_the_committed_gradient_is_the_reference_gradient(case: Case) -> None:
-    apart, norm = distance(compute_reference(case), load_reference(case))
+def test_committed_gradient_equals_the_reference_gradient(case: Case) -> None:
+    difference, norm = distance(compute_reference(case), load_reference(case))
     assert norm > 1e-3
-    assert apart <= 1e-5 * norm
+    assert difference <= 1e-5 * norm
 
 
-class Forgetful(TRLHarness):
-    """An adapter with one flaw, which the kit must detect."""
+class FlawedHarness(TRLHarness):
+    """A harness with one flaw, which the conformance kit must detect."""
 
     def __init__(self, flaw: str) -> None:
         super().__init__()
@@ -87,9 +87,8 @@ class Forgetful(TRLHarness):
 
     def _sequences(self, out: Mapping[str, Any], count: int) -> list[TrainedSequence]:
         sequences = super()._sequences(out, count)
-        if (
-            self.flaw == "totals"
-        ):  # a reward function that returns None for the first episode and a wrong reward for the others
+        # a reward function that returns None for the first episode and a wrong reward for others
+        if self.flaw == "totals":
             return [
                 replace(sequence, total=math.nan if i == 0 else -9.0)
                 for i, sequence in enumerate(sequences)
@@ -101,18 +100,21 @@ class Forgetful(TRLHarness):
     "flaw",
     ["discount", "mask", "ids", "advantage", "nan", "weights", "no logprobs", "logprobs", "totals"],
 )
-def test_the_kit_sees_a_flaw(flaw: str) -> None:
-    wrong, case = Forgetful(flaw), GRADIENT_CASES[0] if flaw == "weights" else CASES[0]
+def test_conformance_detects_a_flaw(flaw: str) -> None:
+    flawed = FlawedHarness(flaw)
+    if flaw == "weights":
+        with pytest.raises(AssertionError):
+            check_gradient(flawed, GRADIENT_CASES[0])
+        return
+    sequences = flawed.train(CASES[0])
     with pytest.raises(AssertionError):
-        check_gradient(wrong, case) if flaw == "weights" else check_sequences(
-            wrong, case, wrong.train(case)
-        )
+        check_sequences(flawed, CASES[0], sequences)
 
 
 @pytest.mark.parametrize("flaw", ["masked turns counted", "padding sequences counted"])
-def test_the_kit_sees_a_loss_divided_by_untrained_tokens(flaw: str) -> None:
-    wrong, (plain, gaps) = Forgetful(flaw), GRADIENT_CASES
-    check_gradient(wrong, plain)
-    check_sequences(wrong, gaps, wrong.train(gaps))
+def test_conformance_detects_a_loss_divided_by_untrained_tokens(flaw: str) -> None:
+    flawed, (plain, gaps) = FlawedHarness(flaw), GRADIENT_CASES
+    check_gradient(flawed, plain)
+    check_sequences(flawed, gaps, flawed.train(gaps))
     with pytest.raises(AssertionError, match="away from the reference"):
-        check_gradient(wrong, gaps)
+        check_gradient(flawed, gaps)

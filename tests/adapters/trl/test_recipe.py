@@ -1,4 +1,4 @@
-"""The recipes with TRL, as a user runs them: the real TRL, a short real training each."""
+"""Recipes with TRL, as a user runs them: a short training each with the real TRL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gem_core.training.metrics_file import read_metrics
 GUESS, MATHS = "trl_guess_the_number.py", "trl_maths_with_python.py"
 
 
-def test_guessing_is_learnt(tmp_path: Path) -> None:
+def test_recipe_trains(tmp_path: Path) -> None:
     done = run_recipe(GUESS, tmp_path, "--updates", "16", "--episodes", "96")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(f"metrics: {tmp_path}/metrics.jsonl")
@@ -25,29 +25,26 @@ def test_guessing_is_learnt(tmp_path: Path) -> None:
     )
 
 
-def test_warm_up_comes_first_and_a_second_run_appends(tmp_path: Path) -> None:
+def test_recipe_warms_up_first_and_a_second_run_appends(tmp_path: Path) -> None:
     short = ("--updates", "1", "--episodes", "32")
     done = run_recipe(GUESS, tmp_path, "--warm-up", "3", *short)
     assert done.returncode == 0, done.stderr
-    (line,) = [
-        line
-        for line in done.stdout.splitlines()
-        if line.startswith("SFT warm-up: 3 updates, loss ")
-    ]
-    assert float(line.rpartition(" ")[2]) < 1.5, "the tiny model knows the format already"
+    prefix = "SFT warm-up: 3 updates, loss "
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith(prefix)]
+    assert float(line.removeprefix(prefix)) < 1.5, "the tiny model already knows the format"
     assert run_recipe(GUESS, tmp_path, *short).returncode == 0
     assert [line["step"] for line in read_metrics(tmp_path)] == [0, 0]
     assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) == 64
 
 
-def test_bad_input_is_rejected(tmp_path: Path) -> None:
+def test_recipe_rejects_an_unknown_environment(tmp_path: Path) -> None:
     done = run_recipe(GUESS, tmp_path, "--env", "game:GuesTheNumber-v0-easy")
     assert done.returncode == 1
     assert "did you mean 'game:GuessTheNumber-v0-easy'" in done.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_leaves_metrics_and_episodes_readable(tmp_path: Path) -> None:
+def test_recipe_leaves_readable_files_after_ctrl_c(tmp_path: Path) -> None:
     done = interrupt_recipe(GUESS, tmp_path, "--updates", "1000", "--episodes", "8")
     assert done.returncode not in (0, None)
     assert "KeyboardInterrupt" in done.stderr or "Interrupted" in done.stderr
@@ -56,11 +53,9 @@ def test_ctrl_c_leaves_metrics_and_episodes_readable(tmp_path: Path) -> None:
     assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) >= 8 * len(lines)
 
 
-def test_the_recipe_with_a_tool_writes_calls(tmp_path: Path) -> None:
+def test_recipe_with_a_tool_records_tool_calls(tmp_path: Path) -> None:
     done = run_recipe(MATHS, tmp_path, "--warm-up", "120", "--updates", "2", "--episodes", "32")
     assert done.returncode == 0, done.stderr
     assert [set(line) for line in read_metrics(tmp_path)] == [METRICS] * 2
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
-    assert any(turn.info.get("use_tool") for episode in episodes for turn in episode.turns), (
-        "as the students do"
-    )
+    assert any(turn.info.get("use_tool") for episode in episodes for turn in episode.turns)

@@ -1,4 +1,4 @@
-"""Training with the real GRPOTrainer: every loss takes per-token advantages, and settings that break a promise are rejected."""
+"""Training with the real GRPOTrainer: advantages per token, and rejected settings."""
 
 from __future__ import annotations
 
@@ -41,75 +41,69 @@ MATRIX: dict[str, dict[str, Any]] = {
 
 
 def spy(trainer: Any) -> list[tuple[Any, Any, Any]]:
-    """(advantages, loss mask, ids) of every call of the loss."""
-    seen: list[tuple[Any, Any, Any]] = []
+    """Return a list that collects (advantages, loss mask, ids) of every call of the loss."""
+    calls: list[tuple[Any, Any, Any]] = []
     inner = trainer._compute_loss
 
     def compute_loss(model: Any, inputs: Any) -> Any:
-        seen.append(
-            (
-                inputs["advantages"],
-                inputs["completion_mask"] * inputs["tool_mask"],
-                inputs["completion_ids"],
-            )
-        )
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        calls.append((inputs["advantages"], mask, inputs["completion_ids"]))
         return inner(model, inputs)
 
     trainer._compute_loss = compute_loss
-    return seen
+    return calls
 
 
 @pytest.mark.parametrize("settings", MATRIX.values(), ids=MATRIX.keys())
-def test_every_loss_takes_an_advantage_per_token(
+def test_every_loss_accepts_advantages_per_token(
     make_trainer: Callable[..., Any], settings: dict[str, Any]
 ) -> None:
     trainer = make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6), **settings)
     before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
-    seen = spy(trainer)
+    calls = spy(trainer)
     trainer.train()
-    for given, mask, ids in seen:
-        assert given.shape == ids.shape
-        assert given[mask == 0].abs().sum() == 0
-    assert any((given != 0).any() for given, _, _ in seen)
+    for token_advantages, mask, ids in calls:
+        assert token_advantages.shape == ids.shape
+        assert token_advantages[mask == 0].abs().sum() == 0
+    assert any((token_advantages != 0).any() for token_advantages, _, _ in calls)
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
     assert any(not torch.equal(before[n], p) for n, p in trainer.model.named_parameters())
 
 
-def test_the_mixin_works_in_a_trainer_of_ones_own(make_trainer: Callable[..., Any]) -> None:
-    class Mine(GemAdvantages, GRPOTrainer):
+def test_mixin_works_in_a_custom_trainer(make_trainer: Callable[..., Any]) -> None:
+    class CustomTrainer(GemAdvantages, GRPOTrainer):
         pass
 
     norms = []
-    for kind in (GemGRPOTrainer, Mine):
-        trainer = make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6), kind, seed=3)
+    for trainer_class in (GemGRPOTrainer, CustomTrainer):
+        config = GemConfig(ECHO, seeds=16, max_turn_tokens=6)
+        trainer = make_trainer(config, trainer_class, seed=3)
         trainer.train()
         norms.append(trainer.state.log_history[0]["grad_norm"])
     assert norms[0] == norms[1] > 0
 
 
-def test_what_is_trained_is_what_was_played(
+def test_loss_gets_the_played_ids_and_their_advantages(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The loss gets the ids of the recorded episodes, with the advantages the core computes for them."""
     config = GemConfig(
         ECHO, seeds=16, max_turn_tokens=6, gamma=0.9, record=str(tmp_path / "episodes.jsonl")
     )
     trainer = make_trainer(config, per_device_train_batch_size=8, shuffle_dataset=False)
-    seen = spy(trainer)
+    calls = spy(trainer)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
     assert len(episodes) == 8 and {len(e.turns) for e in episodes} > {1}
     expected = sorted(
         (
-            view.ids[view.prompt_length :],
-            view.mask[view.prompt_length :],
-            tuple(view.broadcast(a))[view.prompt_length :],
+            sequence.ids[sequence.prompt_length :],
+            sequence.mask[sequence.prompt_length :],
+            tuple(sequence.broadcast(per_turn))[sequence.prompt_length :],
         )
-        for episode, a in zip(episodes, advantages(episodes, "rebn", gamma=0.9))
-        for view in token_sequences(episode)
+        for episode, per_turn in zip(episodes, advantages(episodes, "rebn", gamma=0.9))
+        for sequence in token_sequences(episode)
     )
-    (given, mask, ids), *rest = seen
-    assert not rest
+    ((token_advantages, mask, ids),) = calls
     assert len(expected) == len(ids)
     trained = []
     for i in range(len(ids)):
@@ -118,15 +112,15 @@ def test_what_is_trained_is_what_was_played(
             (
                 tuple(ids[i, :length].tolist()),
                 tuple(mask[i, :length].tolist()),
-                tuple(given[i, :length].tolist()),
+                tuple(token_advantages[i, :length].tolist()),
             )
         )
-    for sequence, want in zip(sorted(trained), expected):
-        assert sequence[:2] == want[:2]
-        assert sequence[2] == pytest.approx(want[2], abs=1e-6)
+    for actual, wanted in zip(sorted(trained), expected):
+        assert actual[:2] == wanted[:2]
+        assert actual[2] == pytest.approx(wanted[2], abs=1e-6)
 
 
-def test_a_group_shares_a_seed_and_live_episodes_share_a_call(
+def test_groups_share_a_seed_and_live_episodes_share_an_engine_call(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
@@ -145,19 +139,19 @@ def test_a_group_shares_a_seed_and_live_episodes_share_a_call(
     assert trainer.rollout_func.calls == live
 
 
-def test_stock_trainer_learns_from_the_same_episodes(make_trainer: Callable[..., Any]) -> None:
-    """Without gem's advantages, TRL's own: one number per sequence, with observation tokens masked all the same."""
+def test_stock_trainer_trains_the_same_episodes(make_trainer: Callable[..., Any]) -> None:
+    """TRL's own advantages are one number per sequence; observation tokens stay masked."""
     trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), GRPOTrainer)
-    seen = spy(trainer)
+    calls = spy(trainer)
     trainer.train()
-    assert all(given.dim() == 1 for given, _, _ in seen)
+    assert all(per_sequence.dim() == 1 for per_sequence, _, _ in calls)
     assert all(
         0 < mask.sum() < (ids != trainer.processing_class.pad_token_id).sum()
-        for _, mask, ids in seen
+        for _, mask, ids in calls
     )
 
 
-def test_metrics_are_in_trl_own_log(make_trainer: Callable[..., Any]) -> None:
+def test_trainer_logs_gem_metrics(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(GemConfig("game:GuessTheNumber-v0-easy", seeds=16, max_turn_tokens=12))
     trainer.train()
     log = trainer.state.log_history[0]
@@ -173,22 +167,20 @@ def test_metrics_are_in_trl_own_log(make_trainer: Callable[..., Any]) -> None:
     assert 1 <= log["gem/turns"] <= 4
 
 
-def test_a_failed_episode_is_not_trained_and_the_others_are(
-    make_trainer: Callable[..., Any],
-) -> None:
+def test_failed_episodes_are_not_trained_and_others_are(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(
         GemConfig(MOODY, seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4
     )
-    seen = spy(trainer)
+    calls = spy(trainer)
     trainer.train()
     log = trainer.state.log_history[0]
     assert log["gem/failed"] == 0.5
     assert math.isfinite(log["reward"])
-    trained = [bool(m) for _, mask, _ in seen for m in mask.sum(dim=1)]
+    trained = [bool(count) for _, mask, _ in calls for count in mask.sum(dim=1)]
     assert sorted(trained) == [False, False, True, True]
 
 
-def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
+def test_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
     config = GemConfig(
         ECHO,
         seeds=[2, 5, 8, 11],
@@ -202,7 +194,7 @@ def test_the_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_p
     assert [max(len(e.turns) for e in episodes[i : i + 4]) for i in (0, 4, 8)] == [1, 2, 3]
 
 
-def test_the_horizon_grows_with_batches_of_episodes_not_with_optimizer_steps(
+def test_horizon_grows_with_batches_of_episodes_not_with_optimizer_steps(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     config = GemConfig(
@@ -215,40 +207,37 @@ def test_the_horizon_grows_with_batches_of_episodes_not_with_optimizer_steps(
     trainer = make_trainer(config, max_steps=8, steps_per_generation=2, num_iterations=2)
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
-    assert [max(len(e.turns) for e in episodes[i : i + 8]) for i in (0, 8)] == [1, 2] and len(
-        episodes
-    ) == 16
+    assert len(episodes) == 16
+    assert [max(len(e.turns) for e in episodes[i : i + 8]) for i in (0, 8)] == [1, 2]
     assert updates_of(trainer) == 2
     trainer.args.gradient_accumulation_steps = 8
     assert updates_of(trainer) == 8, "several batches for one step are one update"
 
 
-def test_a_record_is_free_again_when_the_training_ends(
+def test_record_file_is_released_after_training(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """As in a notebook, whose cell is run twice while the first trainer is still there."""
+    """A notebook cell that runs twice makes a second trainer while the first one still exists."""
+    record = str(tmp_path / "e.jsonl")
     trainers = []
     for _ in range(2):
-        trainers.append(
-            make_trainer(
-                GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
-            )
-        )
+        trainers.append(make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=record)))
         trainers[-1].train()
     trainers[0].train()
     assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 12
 
 
-def test_a_sequence_never_exceeds_max_completion_length(make_trainer: Callable[..., Any]) -> None:
+def test_completions_never_exceed_max_completion_length(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(
         GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=16), max_completion_length=40
     )
-    seen = spy(trainer)
+    calls = spy(trainer)
     trainer.train()
-    assert all(ids.shape[1] <= 40 for _, _, ids in seen)
+    assert calls
+    assert all(ids.shape[1] <= 40 for _, _, ids in calls)
 
 
-def test_evaluation_plays_seeds_of_its_own(make_trainer: Callable[..., Any]) -> None:
+def test_evaluation_plays_the_held_out_seeds(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(
         GemConfig(ECHO, seeds=8, eval_seeds=4, max_turn_tokens=6), per_device_eval_batch_size=4
     )
@@ -268,30 +257,30 @@ def test_continuous_batching_uses_the_same_rollout_function(
 
 
 @pytest.mark.parametrize(
-    ("fields", "settings", "says"),
+    ("fields", "settings", "message"),
     [
         ({}, {"mask_truncated_completions": True}, "on_cut='mask'"),
         ({"max_turn_tokens": 500}, {}, "max_completion_length"),
         ({}, {"scale_rewards": "none"}, "estimator_kwargs={'scale': False}"),
     ],
 )
-def test_settings_that_break_a_promise_are_rejected_at_construction(
-    make_trainer: Callable[..., Any], fields: dict[str, Any], settings: dict[str, Any], says: str
+def test_unsupported_setting_is_rejected_at_construction(
+    make_trainer: Callable[..., Any], fields: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         make_trainer(GemConfig(ECHO, seeds=8, **fields), **settings)
 
 
 def test_all_rejected_settings_are_reported_at_once(make_trainer: Callable[..., Any]) -> None:
     config = GemConfig(ECHO, seeds=8, max_turn_tokens=500)
-    with pytest.raises(ConfigError, match="3 settings are rejected") as rejected:
+    with pytest.raises(ConfigError, match="3 settings are rejected") as raised:
         make_trainer(config, mask_truncated_completions=True, scale_rewards="none")
     for setting in ("mask_truncated_completions", "scale_rewards", "max_turn_tokens"):
-        assert setting in str(rejected.value)
+        assert setting in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "says"),
+    ("fields", "error", "message"),
     [
         ({"advantage": "gae"}, ConfigError, "a critic, which trl does not offer"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
@@ -305,24 +294,24 @@ def test_all_rejected_settings_are_reported_at_once(make_trainer: Callable[..., 
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_config_that_trl_cannot_train_is_rejected(
-    fields: dict[str, Any], error: type[Exception], says: str
+def test_unsupported_config_is_rejected(
+    fields: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_a_trainer_with_one_advantage_per_sequence_is_rejected(
+def test_trainer_with_one_advantage_per_sequence_is_rejected(
     make_trainer: Callable[..., Any],
 ) -> None:
-    class Both(GemAdvantages, GMPOTrainer):
+    class PerSequenceTrainer(GemAdvantages, GMPOTrainer):
         pass
 
     with pytest.raises(ConfigError, match="one advantage per sequence"):
-        make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), Both)
+        make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), PerSequenceTrainer)
 
 
-def test_every_trainer_of_a_config_is_checked(make_trainer: Callable[..., Any]) -> None:
+def test_settings_of_a_second_trainer_are_checked_too(make_trainer: Callable[..., Any]) -> None:
     config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
     make_trainer(config, GRPOTrainer).train()
     trainer = make_trainer(config, GRPOTrainer, mask_truncated_completions=True)
@@ -330,29 +319,27 @@ def test_every_trainer_of_a_config_is_checked(make_trainer: Callable[..., Any]) 
         trainer.train()
 
 
-def test_rewards_that_would_not_be_trained_on_are_rejected(
-    make_trainer: Callable[..., Any],
-) -> None:
+def test_weighted_reward_function_is_rejected(make_trainer: Callable[..., Any]) -> None:
     def brevity(completions: Any, **_: Any) -> list[float]:
         return [-float(len(c)) for c in completions]
 
     config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
     both = {"reward_funcs": [*trainer_kwargs(config)["reward_funcs"], brevity]}
-    with pytest.raises(ConfigError, match="the rewards of brevity would not be trained on"):
+    with pytest.raises(ConfigError, match="per-turn advantages ignore the rewards of brevity"):
         make_trainer(config, kwargs=both, reward_weights=[1.0, 0.5])
     make_trainer(config, kwargs=both, reward_weights=[1.0, 0.0])
 
 
-def test_a_loss_that_ignores_the_mask_is_rejected(make_trainer: Callable[..., Any]) -> None:
-    class Patched(GemAdvantages, GRPOTrainer):
+def test_loss_that_ignores_the_loss_mask_is_rejected(make_trainer: Callable[..., Any]) -> None:
+    class PatchedTrainer(GemAdvantages, GRPOTrainer):
         def _compute_loss(self, model: Any, inputs: Any) -> Any:
             return None
 
     with pytest.raises(ConfigError, match="tool_mask"):
-        make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), Patched)
+        make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), PatchedTrainer)
 
 
-def test_check_batch_raises_if_ids_or_mask_differ_from_the_episode() -> None:
+def test_check_batch_rejects_changed_ids_or_mask() -> None:
     sequence = TokenSequence((5, 6, 7, 8), (-1, 0, -1, 1), None, frozenset({0, 1}))
     padded = {
         "completion_ids": [[6, 7, 8, 0]],
@@ -368,47 +355,39 @@ def test_check_batch_raises_if_ids_or_mask_differ_from_the_episode() -> None:
         ("tool_mask", [[1, 0, 0, 1]]),
         ("completion_mask", [[1, 1, 1, 1]]),
     ):
-        with pytest.raises(
-            BatchMismatchError, match="sequence 0 of TRL's batch is not what was played"
-        ):
+        with pytest.raises(BatchMismatchError, match="sequence 0 of TRL's batch"):
             check_batch({**batch, key: torch.tensor(wrong)}, [sequence])
 
 
-def test_a_mask_lost_on_the_way_stops_training(make_trainer: Callable[..., Any]) -> None:
-    class Losing(GRPOTrainer):
+def test_missing_loss_mask_stops_training(make_trainer: Callable[..., Any]) -> None:
+    class MaskDroppingTrainer(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             out = super()._generate_and_score_completions(inputs)
             del out["tool_mask"]
             return out
 
-    trainer = make_trainer(
-        GemConfig(ECHO, seeds=8, max_turn_tokens=6), type("T", (GemAdvantages, Losing), {})
-    )
+    trainer_class = type("Trainer", (GemAdvantages, MaskDroppingTrainer), {})
+    trainer = make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), trainer_class)
     with pytest.raises(BatchMismatchError, match="tool_mask"):
         trainer.train()
 
 
-@pytest.mark.parametrize("how", ["ids", "mask"])
-def test_a_batch_changed_on_the_way_stops_training(
-    make_trainer: Callable[..., Any], how: str
-) -> None:
-    class Changing(GRPOTrainer):
+@pytest.mark.parametrize("key", ["completion_ids", "tool_mask"])
+def test_changed_batch_stops_training(make_trainer: Callable[..., Any], key: str) -> None:
+    class BatchChangingTrainer(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             out = super()._generate_and_score_completions(inputs)
-            key = "completion_ids" if how == "ids" else "tool_mask"
             out[key] = out[key].roll(1, dims=1)
             return out
 
-    trainer = make_trainer(
-        GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6),
-        type("T", (GemAdvantages, Changing), {}),
-    )
-    with pytest.raises(BatchMismatchError, match="not what was played"):
+    trainer_class = type("Trainer", (GemAdvantages, BatchChangingTrainer), {})
+    trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), trainer_class)
+    with pytest.raises(BatchMismatchError, match="of TRL's batch"):
         trainer.train()
 
 
-def test_a_broken_engine_ends_the_run(make_trainer: Callable[..., Any]) -> None:
-    """A whole batch of failed episodes, step after step, would look like training."""
+def test_engine_failure_ends_the_run(make_trainer: Callable[..., Any]) -> None:
+    """Otherwise every batch would consist of failed episodes, and look like training."""
     trainer = make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6))
 
     def out_of_memory(*args: Any, **kwargs: Any) -> Any:
@@ -419,7 +398,7 @@ def test_a_broken_engine_ends_the_run(make_trainer: Callable[..., Any]) -> None:
         trainer.train()
 
 
-def test_success_counts_episodes_a_horizon_cut(
+def test_success_counts_episodes_cut_by_the_horizon(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     config = GemConfig(
@@ -437,21 +416,21 @@ def test_success_counts_episodes_a_horizon_cut(
     )
 
 
-def test_another_rollout_function_is_rejected(make_trainer: Callable[..., Any]) -> None:
+def test_other_rollout_function_is_rejected(make_trainer: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match=r"trainer_kwargs\(config\) to the trainer"):
         make_trainer(GemConfig(ECHO, seeds=8), kwargs={"rollout_func": lambda prompts, trainer: {}})
 
 
-def test_a_data_set_without_tasks_is_rejected(make_trainer: Callable[..., Any]) -> None:
+def test_dataset_without_tasks_is_rejected(make_trainer: Callable[..., Any]) -> None:
     config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
     other = trainer_kwargs(config)["train_dataset"].map(
         lambda row: {"prompt": [{"role": "user", "content": "hi"}]}, remove_columns=["prompt"]
     )
-    with pytest.raises(ConfigError, match="carries no gem task"):
+    with pytest.raises(ConfigError, match="has no gem task"):
         make_trainer(config, kwargs={"train_dataset": other}).train()
 
 
-def test_another_version_is_rejected(
+def test_unsupported_version_is_rejected(
     monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.20.0")
@@ -459,7 +438,7 @@ def test_another_version_is_rejected(
         make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6))
 
 
-def test_every_update_is_a_line_of_metrics(
+def test_metrics_file_has_one_line_per_update(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -478,9 +457,8 @@ def test_every_update_is_a_line_of_metrics(
     lines = read_metrics(path)
     logs = [log for log in trainer.state.log_history if "loss" in log]
     assert [line["step"] for line in lines] == [0, 1, 2]
-    assert all(line["episodes"] == 4 and line["seconds"] > 0 for line in lines), (
-        "evaluation episodes are not counted"
-    )
+    assert all(line["seconds"] > 0 for line in lines)
+    assert all(line["episodes"] == 4 for line in lines), "evaluation episodes are not counted"
     assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 3 * (4 + 4)
     for line, log in zip(lines, logs):
         assert (line["loss"], line["grad_norm"]) == (log["loss"], log["grad_norm"])
@@ -498,7 +476,7 @@ def test_every_update_is_a_line_of_metrics(
     ],
     ids=["several steps for a batch", "several batches for a step", "gradient accumulation"],
 )
-def test_an_update_is_a_batch_of_episodes_or_an_optimizer_step(
+def test_update_is_a_batch_of_episodes_or_an_optimizer_step(
     make_trainer: Callable[..., Any], tmp_path: Path, settings: dict[str, Any], episodes: list[int]
 ) -> None:
     config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
@@ -509,7 +487,7 @@ def test_an_update_is_a_batch_of_episodes_or_an_optimizer_step(
     assert all(line["loss"] is not None and line["advantage_abs"] > 0 for line in lines)
 
 
-def test_lines_without_a_loss_where_trl_logs_none(
+def test_metrics_line_has_no_loss_when_trl_logs_none(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
@@ -517,12 +495,10 @@ def test_lines_without_a_loss_where_trl_logs_none(
     lines = read_metrics(tmp_path)
     assert [line["step"] for line in lines] == [0, 1, 2]
     assert ["loss" in line for line in lines] == [False, True, False]
-    assert all(line["advantage_abs"] is None for line in lines), (
-        "TRL's own advantages are not gem's"
-    )
+    assert all(line["advantage_abs"] is None for line in lines), "TRL computed the advantages"
 
 
-def test_train_is_the_entry_point(tmp_path: Path) -> None:
+def test_train_builds_the_trainer_and_trains_to_the_end(tmp_path: Path) -> None:
     from trl import GRPOConfig
 
     from gem_core.policies.tiny import load_tiny
