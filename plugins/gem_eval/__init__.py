@@ -1,4 +1,4 @@
-"""Evaluation: scores of models on environments, the episode viewer, and learning curves, as an ordinary plugin."""
+"""Evaluation plugin: model scores on environments, the episode viewer and learning curves."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ __all__ = ["register_commands"]
 
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
-    """The commands that evaluate and show."""
+    """Register the commands `eval`, `compare`, `view` and `plot`."""
     for name in ("eval", "compare", "view", "plot"):
         register(name, f"gem_eval.cli.{name}")

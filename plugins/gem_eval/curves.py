@@ -1,6 +1,6 @@
-"""Curves: learning curves drawn from the metrics files of training runs.
+"""Learning curves, drawn from the metrics files of training runs.
 
-draw_curves({"rebn": ["runs/rebn-0", "runs/rebn-1"]}, "curve.png")     # the mean of the runs, and a band around it
+draw_curves({"rebn": ["runs/rebn-0", "runs/rebn-1"]}, "curve.png")  # mean over runs, with a band
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COLOURS = ("#08519c", "#d94801", "#238b45", "#6a51a3", "#636363", "#c51b8a", "#
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric over the updates that all runs of one kind have: their mean, and a band around it."""
+    """Mean and band of one metric over the updates that all runs share."""
 
     steps: tuple[int, ...]
     mean: tuple[float, ...]
@@ -30,8 +30,9 @@ class Curve:
     high: tuple[float, ...]
     runs: int
     shortest: int
-    """Updates of the run with the fewest."""
+    """Updates of the shortest run."""
     longest: int
+    """Updates of the longest run."""
 
 
 def curve_of(
@@ -41,19 +42,22 @@ def curve_of(
     smooth: int = 1,
     band: Literal["std", "range"] = "std",
 ) -> Curve:
-    """The curve of several runs, usually one per seed. `smooth`: each point is the mean of that many last updates of its run.
-    `band`: one standard deviation of the runs to either side, or from the lowest to the highest of them."""
+    """Compute the curve of several runs, usually one per seed.
+
+    `smooth`: average each point over the last `smooth` updates of its run.
+    `band`: one standard deviation on either side of the mean, or minimum to maximum.
+    """
     if smooth < 1:
-        raise ConfigError(f"smooth must be 1 or more; given: {smooth}")
+        raise ConfigError(f"smooth must be 1 or more; got {smooth}")
     if band not in ("std", "range"):
-        raise ConfigError(f"band must be 'std' or 'range'; given: {band!r}")
-    found = [_smoothed(_metric_of(path, metric), smooth) for path in runs]
-    if not found:
-        raise ConfigError("a curve needs one run at least")
-    steps = sorted(set.intersection(*(set(run) for run in found)))
+        raise ConfigError(f"band must be 'std' or 'range'; got {band!r}")
+    series = [_smoothed(_metric_of(path, metric), smooth) for path in runs]
+    if not series:
+        raise ConfigError("a curve needs at least one run")
+    steps = sorted(set.intersection(*(set(run) for run in series)))
     if not steps:
-        raise ConfigError(f"the runs have no update in common that has {metric!r}")
-    columns = [[run[step] for run in found] for step in steps]
+        raise ConfigError(f"the runs have no update with {metric!r} in common")
+    columns = [[run[step] for run in series] for step in steps]
     mean = tuple(map(fmean, columns))
     if band == "range":
         low, high = tuple(map(min, columns)), tuple(map(max, columns))
@@ -62,7 +66,7 @@ def curve_of(
         low = tuple(m - s for m, s in zip(mean, spread))
         high = tuple(m + s for m, s in zip(mean, spread))
     return Curve(
-        tuple(steps), mean, low, high, len(found), min(map(len, found)), max(map(len, found))
+        tuple(steps), mean, low, high, len(series), min(map(len, series)), max(map(len, series))
     )
 
 
@@ -76,8 +80,11 @@ def draw_curves(
     band: Literal["std", "range"] = "std",
     levels: Mapping[str, float] | None = None,
 ) -> dict[str, Curve]:
-    """Draws a curve per name, from the runs under it, as PNG, SVG or PDF by the ending of `out`; returns what was drawn.
-    `levels` are dashed lines across, such as the score before training."""
+    """Draw one curve per name from its runs, and return the curves.
+
+    The suffix of `out` selects PNG, SVG or PDF. `levels` are horizontal lines, such as the score
+    before training.
+    """
     drawn = {
         name: curve_of(runs, metric, smooth=smooth, band=band) for name, runs in curves.items()
     }
@@ -93,10 +100,10 @@ def draw_curves(
             )
         elif smooth > 1:
             (path,) = curves[name]
-            every = _metric_of(path, metric)
+            values = _metric_of(path, metric)
             axes.plot(
-                list(every),
-                list(every.values()),
+                list(values),
+                list(values.values()),
                 color=colour,
                 linewidth=1,
                 alpha=0.35,
@@ -122,42 +129,38 @@ def draw_curves(
 
 
 def save_figure(figure: Any, out: str | os.PathLike[str]) -> None:
-    """Writes a figure and lets it go. The same numbers give the same bytes: no date, no random ids in an SVG."""
+    """Write a figure and close it.
+
+    The same numbers give the same bytes: the file has no date, and an SVG has no random ids.
+    """
     pyplot = pyplot_module()
     path = Path(out)
+    date = {".svg": "Date", ".pdf": "CreationDate"}.get(path.suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with pyplot.rc_context({"svg.hashsalt": "gem"}):
-            dated = path.suffix in (".svg", ".pdf")
-            figure.savefig(
-                path,
-                dpi=120,
-                metadata={"Date" if path.suffix == ".svg" else "CreationDate": None}
-                if dated
-                else None,
-            )
+            figure.savefig(path, dpi=120, metadata={date: None} if date else None)
     except ValueError as error:
-        raise ConfigError(
-            f"{path} cannot be drawn ({error}); let it end in .png, .svg or .pdf"
-        ) from error
+        raise ConfigError(f"cannot draw {path} ({error}); use .png, .svg or .pdf") from error
     finally:
         pyplot.close(figure)
 
 
 def _metric_of(path: str | os.PathLike[str], metric: str) -> dict[int, float]:
-    """A metric by step; of a step that was written twice, by a run that was broken off and gone on with, the last counts."""
+    """Return a metric by step; the last value counts if a resumed run wrote a step twice."""
     lines = read_metrics(path)
-    found = {
+    values = {
         line["step"]: float(line[metric])
         for line in lines
         if isinstance(line.get(metric), (int, float))
     }
-    if not found:
+    if not values:
         known = sorted({name for line in lines for name in line} - {"step"})
         raise ConfigError(
-            f"{metrics_path(path)} has no numbers under {metric!r}; it has: {', '.join(known) or 'no line at all'}"
+            f"{metrics_path(path)} has no numbers for {metric!r}; "
+            f"its metrics: {', '.join(known) or 'none'}"
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(values.items()))
 
 
 def _smoothed(run: dict[int, float], width: int) -> dict[int, float]:
@@ -166,7 +169,10 @@ def _smoothed(run: dict[int, float], width: int) -> dict[int, float]:
 
 
 def pyplot_module() -> Any:
-    """matplotlib's pyplot, drawing to files only; an error that names the extra where it is not installed."""
+    """Import matplotlib's pyplot with a backend that only draws to files.
+
+    Raises `MissingDependencyError` with the name of the extra if matplotlib is not installed.
+    """
     try:
         import matplotlib
 

@@ -1,10 +1,10 @@
-"""Tracker: a plugin that passes the metrics of a training run on to Weights & Biases or trackio, as each update ends.
+"""Tracker plugin: log the metrics of a training run to Weights & Biases or trackio.
 
     with Tracker("trackio", project="gem", name="seed 0", config={"gamma": 0.9}):
-        train()                                       # every MetricsFile.write() in it is logged there, too
+        train()  # also logs every MetricsFile.write()
 
-It listens to the event `update_end`, so that a recipe without a framework has it without a line about it. Trainers have
-trackers of their own: with verl, OpenRLHF, TRL, oat and RL2 use theirs.
+The tracker listens to the event `update_end`, so a recipe without a framework needs no code for
+it. With verl, OpenRLHF, TRL, oat and RL2, use the trainer's own tracker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRACKERS = ("wandb", "trackio")
 
 
 class Tracker:
-    """One run, from entering to leaving. Whatever else `init` of the library takes may be given by name."""
+    """Context manager for one tracked run; keyword arguments go to the library's `init`."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class Tracker:
         **init: Any,
     ) -> None:
         if library not in TRACKERS:
-            raise ConfigError(f"a tracker is one of {', '.join(TRACKERS)}; given: {library!r}")
+            raise ConfigError(f"a tracker is one of {', '.join(TRACKERS)}; got {library!r}")
         self._library = library
         self._init = {"project": project, "config": dict(config or {}), **init}
         self._module = _imported(library)
 
     @hookimpl
     def update_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Logs an update; what is no number is left out."""
+        """Log the metrics of an update, without those that are None."""
         self._module.log(
             {name: value for name, value in metrics.items() if value is not None}, step=step
         )

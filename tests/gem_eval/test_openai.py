@@ -1,4 +1,4 @@
-"""Policies behind an OpenAI-compatible server, against a real server in a process of its own that fails as real ones do."""
+"""Policies on an OpenAI-compatible server, tested against a server process with real failures."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SERVER = SUPPORT / "openai_server.py"
 
 
 class Server:
-    """The address of a running server, and what it was asked."""
+    """The address of a running server and the requests it received."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self.url = f"http://127.0.0.1:{int(process.stdout.readline())}"
         self.requests: list[dict[str, Any]] = []
-        # read all along: a full pipe would stop the server
+        # read continuously: a full pipe would block the server
         self._reader = threading.Thread(
             target=lambda: self.requests.extend(map(json.loads, process.stdout)), daemon=True
         )
@@ -85,32 +85,33 @@ def policies() -> Iterator[Any]:
         policy.close()
 
 
-def ask(policy: OpenAIPolicy, prompt: list[int] | None = None, **sampling: Any) -> Any:
+def generate(policy: OpenAIPolicy, prompt: list[int] | None = None, **sampling: Any) -> Any:
     return asyncio.run(
         policy.generate([1, 2, 3] if prompt is None else prompt, Sampling(**sampling))
     )
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "older"])
-def test_ids_and_logprobs_come_back_as_they_were_sampled(url, policies, dialect):
+def test_policy_returns_the_sampled_ids_and_logprobs(url, policies, dialect):
     policy = policies(OpenAIPolicy, url, dialect)
-    found = ask(policy)
-    assert found.ids[-1] == 257
-    assert bytes(found.ids[:-1]).startswith(b"\\boxed{")
-    assert len(found.logprobs) == len(found.ids)
-    assert all(p < 0 for p in found.logprobs)
-    assert found.finish is FinishReason.STOP
-    assert found.versions is None
+    generation = generate(policy)
+    assert generation.ids[-1] == 257
+    assert bytes(generation.ids[:-1]).startswith(b"\\boxed{")
+    assert len(generation.logprobs) == len(generation.ids)
+    assert all(p < 0 for p in generation.logprobs)
+    assert generation.finish is FinishReason.STOP
+    assert generation.versions is None
     policy.weight_version = 3
-    assert ask(policy).versions == (3, 3)
+    assert generate(policy).versions == (3, 3)
 
 
-def test_the_cap_cuts(url, policies):
-    found = ask(policies(OpenAIPolicy, url, "vllm"), max_tokens=4)
-    assert (len(found.ids), len(found.logprobs), found.finish) == (4, 4, FinishReason.LENGTH)
+def test_max_tokens_cuts_the_generation(url, policies):
+    generation = generate(policies(OpenAIPolicy, url, "vllm"), max_tokens=4)
+    assert (len(generation.ids), len(generation.logprobs)) == (4, 4)
+    assert generation.finish is FinishReason.LENGTH
 
 
-def test_what_is_asked_for(policies):
+def test_request_contains_the_sampling_settings(policies):
     with serving() as server:
         policy = policies(
             OpenAIPolicy,
@@ -120,7 +121,7 @@ def test_what_is_asked_for(policies):
             processed_logprobs=True,
             extra={"priority": 1},
         )
-        ask(
+        generate(
             policy,
             [7, 8],
             temperature=0.5,
@@ -130,7 +131,7 @@ def test_what_is_asked_for(policies):
             seed=4,
             stop=("Observation:",),
         )
-        ask(policy, [7, 8])
+        generate(policy, [7, 8])
     full, plain = (r["body"] for r in server.requests)
     expected = {
         "model": "vllm",
@@ -153,89 +154,84 @@ def test_what_is_asked_for(policies):
 
 
 @pytest.mark.parametrize("setting", [{"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 3}])
-def test_logprobs_of_another_distribution_are_left_out(url, policies, setting):
+def test_policy_drops_logprobs_of_another_distribution(url, policies, setting):
     with pytest.warns(UserWarning, match="processed_logprobs"):
-        assert ask(policies(OpenAIPolicy, url, "vllm"), **setting).logprobs is None
-    assert (
-        ask(policies(OpenAIPolicy, url, "vllm", processed_logprobs=True), **setting).logprobs
-        is not None
-    )
+        assert generate(policies(OpenAIPolicy, url, "vllm"), **setting).logprobs is None
+    policy = policies(OpenAIPolicy, url, "vllm", processed_logprobs=True)
+    assert generate(policy, **setting).logprobs is not None
 
 
-def test_a_server_without_ids_is_refused_with_the_remedy(url, policies):
-    with pytest.raises(PolicyError, match=r"gives no token ids.*OpenAIChatPolicy"):
-        ask(policies(OpenAIPolicy, url, "plain"))
+def test_server_without_ids_raises_with_the_remedy(url, policies):
+    with pytest.raises(PolicyError, match=r"did not return the .* token ids.*OpenAIChatPolicy"):
+        generate(policies(OpenAIPolicy, url, "plain"))
 
 
-def test_a_server_that_changes_the_prompt_is_refused(url, policies):
-    with pytest.raises(PolicyError, match="a prompt of 2 ids that is not the one of 3 ids"):
-        ask(policies(OpenAIPolicy, url, "truncating"))
+def test_server_that_changes_the_prompt_raises(url, policies):
+    with pytest.raises(PolicyError, match="sent 3 ids, it sampled after 2 other ids"):
+        generate(policies(OpenAIPolicy, url, "truncating"))
 
 
-def test_a_request_the_server_gave_up_is_an_error(url, policies):
+def test_aborted_request_raises(url, policies):
     with pytest.raises(PolicyError, match="abort"):
-        ask(policies(OpenAIPolicy, url, "aborting"))
+        generate(policies(OpenAIPolicy, url, "aborting"))
 
 
-def test_an_answer_that_is_no_json_is_an_error(url, policies):
-    with pytest.raises(PolicyError, match="JSON was expected"):
-        ask(policies(OpenAIPolicy, url, "garbage"))
+def test_answer_without_json_raises(url, policies):
+    with pytest.raises(PolicyError, match="expected JSON"):
+        generate(policies(OpenAIPolicy, url, "garbage"))
 
 
-def test_an_unknown_model_says_where_to_look(url, policies):
+def test_unknown_model_error_names_base_url(url, policies):
     with pytest.raises(
         PolicyError,
         match=r"/v1/completions answered 404: The model `unknown` does not exist.*base_url",
     ):
-        ask(policies(OpenAIPolicy, url, "unknown"))
+        generate(policies(OpenAIPolicy, url, "unknown"))
 
 
 @pytest.mark.parametrize("trouble", ["drop", "halved", "busy", "broken", "drop,busy,broken"])
-def test_momentary_trouble_is_tried_again(policies, trouble):
+def test_policy_retries_transient_failures(policies, trouble):
     with serving("--trouble", trouble) as server:
-        found = ask(policies(OpenAIPolicy, server.url, "vllm"))
-    assert found.ids[-1] == 257
+        generation = generate(policies(OpenAIPolicy, server.url, "vllm"))
+    assert generation.ids[-1] == 257
     assert len(server.requests) == 1 + len(trouble.split(","))
 
 
-def test_lasting_trouble_names_address_status_and_attempts(policies):
+def test_permanent_failure_error_names_address_status_and_attempts(policies):
     with serving("--trouble", "broken,broken,broken") as server:
         with pytest.raises(
             PolicyError, match=r"127.0.0.1:\d+/v1/completions answered 500: .* \(after 2 attempts\)"
         ):
-            ask(policies(OpenAIPolicy, server.url, "vllm", retries=1))
+            generate(policies(OpenAIPolicy, server.url, "vllm", retries=1))
 
 
-def test_a_server_that_is_not_there(policies):
+def test_stopped_server_raises(policies):
     with serving() as server:
-        gone = server.url
+        stopped = server.url
     with pytest.raises(PolicyError, match="could not be reached"):
-        ask(policies(OpenAIPolicy, gone, "vllm", retries=0))
+        generate(policies(OpenAIPolicy, stopped, "vllm", retries=0))
 
 
-def test_a_wrong_key_is_not_tried_again_and_no_message_holds_a_key(policies, monkeypatch):
+def test_wrong_key_is_not_retried_and_not_shown(policies, monkeypatch):
     with serving("--key", "sk-right") as server:
-        with pytest.raises(PolicyError, match="answered 401.*api_key_env") as refused:
-            ask(policies(OpenAIPolicy, server.url, "vllm", api_key="sk-wrong-12345"))
-        assert "sk-wrong" not in str(refused.value)  # the server repeats it
+        with pytest.raises(PolicyError, match="answered 401.*api_key_env") as raised:
+            generate(policies(OpenAIPolicy, server.url, "vllm", api_key="sk-wrong-12345"))
+        assert "sk-wrong" not in str(raised.value)  # the server's answer repeats the key
         monkeypatch.setenv("GEM_TEST_KEY", "sk-right")
-        assert ask(policies(OpenAIPolicy, server.url, "vllm", api_key_env="GEM_TEST_KEY")).ids
+        assert generate(policies(OpenAIPolicy, server.url, "vllm", api_key_env="GEM_TEST_KEY")).ids
     assert len(server.requests) == 2
 
 
-def test_credentials_in_the_address_are_kept_out_of_messages(policies):
+def test_errors_do_not_show_credentials_of_the_address(policies):
     with serving("--trouble", "broken") as server:
-        with pytest.raises(PolicyError) as refused:
-            ask(
-                policies(
-                    OpenAIPolicy, server.url.replace("//", "//me:pass-word@"), "vllm", retries=0
-                )
-            )
-    assert "pass-word" not in str(refused.value)
+        url = server.url.replace("//", "//me:pass-word@")
+        with pytest.raises(PolicyError) as raised:
+            generate(policies(OpenAIPolicy, url, "vllm", retries=0))
+    assert "pass-word" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "message"),
     [
         ({"base_url": "localhost:8000"}, "http or https"),
         ({"base_url": ""}, "http or https"),
@@ -247,52 +243,52 @@ def test_credentials_in_the_address_are_kept_out_of_messages(policies):
         ({"api_key_env": "A", "api_key": "b"}, "both"),
     ],
 )
-def test_bad_settings_are_refused(arguments, named):
-    with pytest.raises(ConfigError, match=named):
+def test_policy_rejects_bad_settings(arguments, message):
+    with pytest.raises(ConfigError, match=message):
         OpenAIPolicy(**{"base_url": "http://localhost:1", "model": "m", **arguments})
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
-def test_the_address_may_end_in_v1_or_not(url, policies, path):
-    assert ask(policies(OpenAIPolicy, url + path, "vllm")).ids
+def test_policy_accepts_addresses_with_and_without_v1(url, policies, path):
+    assert generate(policies(OpenAIPolicy, url + path, "vllm")).ids
 
 
-def test_whole_episodes_over_a_bad_line_are_token_exact(policies):
-    """Each request is dropped, refused and broken once; the episodes are those of a good line all the same."""
+def test_episodes_are_token_exact_despite_failed_requests(policies):
+    """The server drops each request once and answers it as busy once; the episodes are the same."""
     renderer = Renderer(ByteTokenizer())
-    played = []
+    batches = []
     for trouble in ("", "drop,busy"):
         with serving("--trouble", trouble) as server:
             policy = policies(OpenAIPolicy, server.url, "vllm", max_connections=8)
-            played.append(run_batch(tasks_for(EASY, range(24)), policy, renderer, concurrency=24))
-    good, bad = played
-    assert [[t.action_ids for t in e.turns] for e in good] == [
-        [t.action_ids for t in e.turns] for e in bad
+            batches.append(run_batch(tasks_for(EASY, range(24)), policy, renderer, concurrency=24))
+    reliable, unreliable = batches
+    assert [[t.action_ids for t in e.turns] for e in reliable] == [
+        [t.action_ids for t in e.turns] for e in unreliable
     ]
-    for episode in bad:
+    for episode in unreliable:
         assert not episode.failed
-        (view,) = token_sequences(episode)
-        assert view.logprobs is not None
-        assert sum(view.mask) == sum(len(t.action_ids) for t in episode.turns)
+        (sequence,) = token_sequences(episode)
+        assert sequence.logprobs is not None
+        assert sum(sequence.mask) == sum(len(t.action_ids) for t in episode.turns)
 
 
-def test_one_policy_serves_one_event_loop_after_the_other(url, policies):
+def test_policy_serves_several_event_loops_in_turn(url, policies):
     policy = policies(OpenAIPolicy, url, "vllm")
     engine = Rollout(policy, Renderer(ByteTokenizer()), concurrency=4)
     first, second = (engine.run_batch(tasks_for(EASY, range(4))) for _ in range(2))
     assert [e.turns[0].action for e in first] == [e.turns[0].action for e in second]
 
 
-def test_a_server_that_dies_voids_its_episodes_and_nothing_else(policies):
+def test_episodes_fail_when_the_server_is_stopped(policies):
     with serving() as server:
-        gone = server.url
-    policy = policies(OpenAIPolicy, gone, "vllm", retries=0)
+        stopped = server.url
+    policy = policies(OpenAIPolicy, stopped, "vllm", retries=0)
     episodes = run_batch(tasks_for(EASY, range(3)), policy, Renderer(ByteTokenizer()))
     assert {e.stop for e in episodes} == {StopReason.POLICY_ERROR}
     assert all("could not be reached" in str(e.failure) for e in episodes)
 
 
-def test_a_generation_may_be_cancelled(policies):
+def test_generation_is_cancelled_at_its_deadline(policies):
     with serving("--trouble", ",".join(["busy"] * 50)) as server:
         policy = policies(OpenAIPolicy, server.url, "vllm", retries=50)
         limits = Limits(generate_deadline=0.3)
@@ -300,24 +296,24 @@ def test_a_generation_may_be_cancelled(policies):
     assert episode.stop is StopReason.POLICY_DEADLINE
 
 
-def test_connections_are_closed_with_the_policy(url):
+def test_garbage_collection_closes_the_connections(url):
     policy = OpenAIPolicy(url, "vllm")
-    ask(policy)
-    home = policy._server._home
-    assert home is not None
+    generate(policy)
+    client_thread = policy._server._client_thread
+    assert client_thread is not None
     del policy
     gc.collect()
     for _ in range(100):
-        if home.loop.is_closed():
+        if client_thread.loop.is_closed():
             break
         threading.Event().wait(0.05)
-    assert home.loop.is_closed()
+    assert client_thread.loop.is_closed()
 
 
 # Text only.
 
 
-def test_chat_plays_and_its_episodes_cannot_be_trained(url, policies):
+def test_chat_episodes_are_not_trainable(url, policies):
     policy = policies(OpenAIChatPolicy, url, "plain")
     episodes = run_batch(tasks_for(EASY, range(4)), policy)
     for episode in episodes:
@@ -328,13 +324,8 @@ def test_chat_plays_and_its_episodes_cannot_be_trained(url, policies):
             token_sequences(episode)
 
 
-def test_chat_sends_the_conversation_in_roles_every_server_takes(policies):
-    said = [
-        Message("system", "s"),
-        Message("user", "u"),
-        Message("assistant", "a"),
-        Message("tool", "t"),
-    ]
+def test_chat_sends_tool_messages_as_user_messages(policies):
+    messages = [Message(role, role) for role in ("system", "user", "assistant", "tool")]
     with serving() as server:
         policy = policies(
             OpenAIChatPolicy,
@@ -343,28 +334,24 @@ def test_chat_sends_the_conversation_in_roles_every_server_takes(policies):
             extra={"max_tokens": 3},
             max_tokens_field="max_completion_tokens",
         )
-        found = asyncio.run(policy.chat(said, Sampling(max_tokens=3)))
+        generation = asyncio.run(policy.chat(messages, Sampling(max_tokens=3)))
     (request,) = server.requests
     assert request["path"] == "/v1/chat/completions"
-    assert [m["role"] for m in request["body"]["messages"]] == [
-        "system",
-        "user",
-        "assistant",
-        "user",
-    ]
+    roles = [m["role"] for m in request["body"]["messages"]]
+    assert roles == ["system", "user", "assistant", "user"]
     assert request["body"]["max_completion_tokens"] == 3
     assert not {"top_k", "top_p", "logprobs", "return_token_ids"} & set(request["body"])
-    assert (found.text, found.ids, found.finish) == ("\\bo", (), FinishReason.LENGTH)
+    assert (generation.text, generation.ids) == ("\\bo", ())
+    assert generation.finish is FinishReason.LENGTH
 
 
-def test_a_silent_chat_answer_is_empty(url, policies):
-    found = asyncio.run(
-        policies(OpenAIChatPolicy, url, "silent").chat([Message("user", "hello")], Sampling())
-    )
-    assert (found.text, found.finish) == ("", FinishReason.EMPTY)
+def test_chat_answer_without_text_is_empty(url, policies):
+    policy = policies(OpenAIChatPolicy, url, "silent")
+    generation = asyncio.run(policy.chat([Message("user", "hello")], Sampling()))
+    assert (generation.text, generation.finish) == ("", FinishReason.EMPTY)
 
 
-def test_without_httpx_the_extra_is_named(monkeypatch):
+def test_missing_httpx_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingDependencyError, match=r"\.\[http\]"):
         OpenAIPolicy("http://localhost:1", "m")

@@ -1,4 +1,4 @@
-"""SmolLM2 behind a real OpenAI-compatible server, `transformers serve`: evaluated, killed half-way, and gone on with."""
+"""Evaluation of SmolLM2 on `transformers serve`, with a run that is killed and resumed."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
     env = clean_env(HF_HUB_OFFLINE="1", OMP_NUM_THREADS=str(os.cpu_count()))
     model = smollm2_path()
-    with log.open(
-        "wb"
-    ) as stream:  # it answers to the name it was started with, so that is a plain one
+    with log.open("wb") as stream:
+        # start it in the model's folder: the served name is the path on the command line
         process = subprocess.Popen(
             [program, "serve", *options, model.name],
             cwd=model.parent,
@@ -61,24 +60,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def command(server: str, out: Path) -> list[str]:
-    """Greedy, so that the server's answer depends on the request alone."""
-    how = ["--temperature", "0", "--max-tokens", "8", "--concurrency", "2", "--seeds", str(SEEDS)]
-    return [
-        *GEM,
-        "eval",
-        *ENVS,
-        "--model",
-        "SmolLM2-135M-Instruct",
-        "--server",
-        server,
-        *how,
-        "--out",
-        str(out),
-    ]
+    """Sample greedily: the answer depends on the request only."""
+    model = ["--model", "SmolLM2-135M-Instruct", "--server", server, "--temperature", "0"]
+    size = ["--max-tokens", "8", "--concurrency", "2", "--seeds", str(SEEDS)]
+    return [*GEM, "eval", *ENVS, *model, *size, "--out", str(out)]
 
 
 def run(server: str, out: Path) -> subprocess.CompletedProcess[str]:
-    """Not in the checkout, whose packages would be found first."""
+    """Run outside the checkout, whose packages would shadow the installed ones."""
     return subprocess.run(
         command(server, out), cwd=out, env=clean_env(), capture_output=True, text=True
     )
@@ -87,13 +76,13 @@ def run(server: str, out: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def evaluated(server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of an uninterrupted run."""
-    out = tmp_path_factory.mktemp("whole")
+    out = tmp_path_factory.mktemp("uninterrupted")
     done = run(server, out)
     assert done.returncode == 0, done.stderr
     return out
 
 
-def test_an_evaluation_completes(evaluated: Path) -> None:
+def test_evaluation_completes(evaluated: Path) -> None:
     scores = json.loads((evaluated / "summary.json").read_text())["scores"]
     assert [(s["env_id"], s["player"]) for s in scores] == [
         (env, player) for env in ENVS for player in ("random", "SmolLM2-135M-Instruct", "expert")
@@ -101,14 +90,14 @@ def test_an_evaluation_completes(evaluated: Path) -> None:
     for s in scores:
         assert (s["episodes"], s["failed"]) == (SEEDS, 0)
         if s["player"] == "SmolLM2-135M-Instruct":
-            assert 1 <= s["tokens"] <= 8 * 4, "the server counts what it samples"
+            assert 1 <= s["tokens"] <= 8 * 4, "expected the server's token count"
         if s["player"] == "expert":
             assert s["success"]["value"] == 1.0
-    said = {t.action for e in read_episodes(evaluated / "episodes.jsonl") for t in e.turns}
-    assert len(said) > 1, "a model that answers to what it is asked does not say one thing only"
+    actions = {t.action for e in read_episodes(evaluated / "episodes.jsonl") for t in e.turns}
+    assert len(actions) > 1, "the model gave the same answer to every prompt"
 
 
-def test_killed_half_way_it_goes_on_and_the_table_is_the_same(
+def test_killed_evaluation_resumes_and_writes_the_same_table(
     server: str, evaluated: Path, tmp_path: Path
 ) -> None:
     record = tmp_path / "episodes.jsonl"
@@ -125,13 +114,13 @@ def test_killed_half_way_it_goes_on_and_the_table_is_the_same(
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    kept = [e.index for e in read_episodes(record)]
-    assert SEEDS <= len(kept) < 2 * SEEDS, "the run was to be killed half-way"
+    before = [e.index for e in read_episodes(record)]
+    assert SEEDS <= len(before) < 2 * SEEDS, "the run ended before it was killed"
     done = run(server, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"going on, {len(kept)} of {2 * SEEDS} episodes are recorded" in done.stderr
-    played = [e.index for e in read_episodes(record)]
-    assert played[: len(kept)] == kept
-    assert sorted(played) == list(range(2 * SEEDS))
+    assert f"resuming, {len(before)} of {2 * SEEDS} episodes are recorded" in done.stderr
+    after = [e.index for e in read_episodes(record)]
+    assert after[: len(before)] == before
+    assert sorted(after) == list(range(2 * SEEDS))
     for name in ("table.txt", "summary.json"):
         assert (tmp_path / name).read_bytes() == (evaluated / name).read_bytes()

@@ -1,4 +1,4 @@
-"""The tiny model on the command line: Ctrl-C in the midst of a generation, and nothing on the screen that is not ours."""
+"""The tiny model on the command line: Ctrl-C during a generation, and clean output."""
 
 from __future__ import annotations
 
@@ -23,79 +23,67 @@ EASY = "game:GuessTheNumber-v0-easy"
 
 
 def evaluation(out: Path) -> list[str]:
-    given = ["--model", "tiny", "--seeds", "15", "--samples", "4", "--no-bounds", "--out", str(out)]
-    return [sys.executable, "-m", "gem_core", "eval", EASY, *given]
+    args = ["--model", "tiny", "--seeds", "15", "--samples", "4", "--no-bounds", "--out", str(out)]
+    return [sys.executable, "-m", "gem_core", "eval", EASY, *args]
 
 
-def test_ctrl_c_in_the_midst_of_a_generation_leaves_with_130_and_the_same_command_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_ctrl_c_during_a_generation_exits_with_130_and_the_run_resumes(tmp_path: Path) -> None:
     process = subprocess.Popen(evaluation(tmp_path), stderr=subprocess.PIPE, text=True)
     record = tmp_path / "episodes.jsonl"
-    waited = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while (
         process.poll() is None
         and not (record.exists() and record.stat().st_size > 3000)
-        and time.monotonic() < waited
+        and time.monotonic() < deadline
     ):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130, said
-    assert "the same command goes on" in said
-    assert "terminate called" not in said
-    assert "Loading weights" not in said
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130, error
+    assert "Run the same command to resume" in error
+    assert "terminate called" not in error
+    assert "Loading weights" not in error
     assert 0 < len(list(read_episodes(record))) < 60, "it ended before it could be interrupted"
     assert subprocess.run(evaluation(tmp_path), capture_output=True).returncode == 0
     assert sorted(e.index for e in read_episodes(record)) == list(range(60))
 
 
-def test_a_closed_policy_ends_its_generation_and_begins_no_other() -> None:
+def test_closed_policy_stops_its_generation_and_rejects_new_ones() -> None:
     policy = TransformersPolicy(*load_tiny(), stop_ids=[])
-    ended: list[Exception] = []
+    errors: list[Exception] = []
 
     def generate() -> None:
         try:
             policy.generate_batch([[5]], Sampling(max_tokens=100_000))
         except PolicyError as error:
-            ended.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=generate)
     thread.start()
     time.sleep(0.2)
     policy.close()
     assert not thread.is_alive()
-    assert "was closed" in str(ended[0])
+    assert "was closed" in str(errors[0])
     with pytest.raises(PolicyError, match="was closed"):
         policy.generate_batch([[5]], Sampling(max_tokens=1))
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_loading_shows_no_bar_and_leaves_the_setting_of_the_user(
-    wanted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
+@pytest.mark.parametrize("enabled", [True, False])
+def test_loading_hides_the_progress_bar_and_restores_the_setting(
+    enabled: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
 ) -> None:
-    monkeypatch.setattr(logging, "_tqdm_active", wanted)
+    monkeypatch.setattr(logging, "_tqdm_active", enabled)
     load_tiny()
-    assert logging.is_progress_bar_enabled() is wanted
+    assert logging.is_progress_bar_enabled() is enabled
     assert capsys.readouterr().err == ""
 
 
 def test_max_turns_list_draws_a_scaling_plot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = [
-        "eval",
-        "game:GuessTheNumber-v0-easy",
-        "--model",
-        "tiny",
-        "--seeds",
-        "6",
-        "--samples",
-        "4",
-        "--max-turns",
-        "1,2,4",
-    ]
-    assert main([*args, "--max-tokens", "24", "--quiet", "--out", str(tmp_path)]) == 0
+    args = ["eval", EASY, "--model", "tiny", "--seeds", "6", "--samples", "4", "--quiet"]
+    args += ["--max-turns", "1,2,4", "--max-tokens", "24", "--out", str(tmp_path)]
+    assert main(args) == 0
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert "4 turns at most" in (tmp_path / "scaling.svg").read_text()
     assert "TOKENS" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Viewer, without a browser: nothing a model wrote stands in the page as it is, and the server follows a growing record."""
+"""Viewer without a browser: pages contain no raw model output, the server follows a record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lines_of(page: str) -> list[list[Any]]:
     ]
 
 
-def test_no_hostile_text_stands_in_a_page() -> None:
+def test_page_does_not_contain_hostile_text() -> None:
     page = page_of(hostile_episodes(), HOSTILE[0])
     clean = page_of([], "clean")
     for text in HOSTILE[1:]:
@@ -43,7 +43,7 @@ def test_no_hostile_text_stands_in_a_page() -> None:
     assert "<title>" + HOSTILE[0] not in page
 
 
-def test_a_page_holds_every_text_return_and_advantage() -> None:
+def test_page_contains_every_action_return_and_advantage() -> None:
     episodes = run_batch(tasks_for(EASY, range(8)), RandomPlayer())
     lines = lines_of(page_of(episodes, "t", Credit("rebn", 0.9)))
     assert [kind for kind, _ in lines] == ["e", "d"] * 8 + ["a"]
@@ -51,8 +51,8 @@ def test_a_page_holds_every_text_return_and_advantage() -> None:
         [t.action for t in e.turns] for e in episodes
     ]
     assert [s["r"] for kind, s in lines if kind == "e"] == [e.total_reward for e in episodes]
-    for shown, true in zip(lines[-1][1], advantages(episodes, "rebn", gamma=0.9), strict=True):
-        assert shown == pytest.approx(true, abs=1e-6)
+    for shown, expected in zip(lines[-1][1], advantages(episodes, "rebn", gamma=0.9), strict=True):
+        assert shown == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_a_page_holds_every_text_return_and_advantage() -> None:
         ("[[1], 2]", "[1], 2"),
     ],
 )
-def test_wrappers_are_shown_as_one_would_write_them(stack: str, shown: str) -> None:
+def test_page_shows_wrappers_in_command_line_syntax(stack: str, shown: str) -> None:
     (episode,) = run_batch(tasks_for(EASY, [0]), RandomPlayer())
     lines = lines_of(page_of([replace(episode, wrappers=stack)], "t"))
     assert [content["w"] for kind, content in lines if kind == "d"] == [shown]
 
 
-def test_a_page_allows_its_own_script_and_nothing_else() -> None:
+def test_page_policy_allows_only_its_own_script() -> None:
     page = page_of([], "t")
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
     assert "default-src &#x27;none&#x27;" in policy
@@ -85,38 +85,21 @@ def test_a_page_allows_its_own_script_and_nothing_else() -> None:
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:|//)""", page)
 
 
-def test_view_writes_the_page_beside_the_record(
+def test_view_writes_the_page_next_to_the_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        main(
-            [
-                "eval",
-                EASY,
-                "--model",
-                "random",
-                "--seeds",
-                "3",
-                "--no-bounds",
-                "--quiet",
-                "--out",
-                str(tmp_path),
-            ]
-        )
-        == 0
-    )
+    args = ["eval", EASY, "--model", "random", "--seeds", "3", "--no-bounds", "--quiet"]
+    assert main([*args, "--out", str(tmp_path)]) == 0
     assert main(["view", str(tmp_path)]) == 0
     assert "episodes.html" in capsys.readouterr().out
-    assert (
-        len([1 for kind, _ in lines_of((tmp_path / "episodes.html").read_text()) if kind == "e"])
-        == 3
-    )
+    kinds = [kind for kind, _ in lines_of((tmp_path / "episodes.html").read_text())]
+    assert kinds.count("e") == 3
     assert main(["view", str(tmp_path / "none.jsonl")]) == 2
     assert main(["view", str(tmp_path), "--advantage", "rebm"]) == 2
     assert main(["view", str(tmp_path), "--follow", "--out", "x.html"]) == 2
 
 
-def test_an_estimator_that_needs_a_critic_is_refused_at_once() -> None:
+def test_credit_rejects_an_estimator_that_needs_a_critic() -> None:
     with pytest.raises(ConfigError, match="values"):
         Credit("gae")
 
@@ -155,7 +138,7 @@ def ask(server: ViewerServer, path: str) -> Any:
     return json.loads(get(server, path).body)
 
 
-def test_the_server_follows_a_record_from_before_it_is_there(
+def test_server_follows_a_record_that_does_not_exist_yet(
     followed: tuple[ViewerServer, Path],
 ) -> None:
     server, path = followed
@@ -175,12 +158,12 @@ def test_the_server_follows_a_record_from_before_it_is_there(
     assert ask(server, "/advantages?episode=99") is None
     with RecordWriter(path, overwrite=True) as record:
         record.write(episodes[1])
-    again = ask(server, f"/lines?generation={first['generation']}&from=8")
-    assert again["generation"] != first["generation"]
-    assert len(again["lines"]) == 2
+    replaced = ask(server, f"/lines?generation={first['generation']}&from=8")
+    assert replaced["generation"] != first["generation"]
+    assert len(replaced["lines"]) == 2
 
 
-def test_the_server_answers_to_this_machine_only_and_sends_its_policy(
+def test_server_rejects_other_hosts_and_sends_its_policy(
     followed: tuple[ViewerServer, Path],
 ) -> None:
     server, _ = followed
@@ -194,13 +177,13 @@ def test_the_server_answers_to_this_machine_only_and_sends_its_policy(
     assert get(server, "/lines?from=x").status == 400
 
 
-def test_a_server_that_never_served_can_be_closed(tmp_path: Path) -> None:
+def test_server_closes_without_having_served(tmp_path: Path) -> None:
     closing = threading.Thread(target=ViewerServer(tmp_path / "run.jsonl").close, daemon=True)
     closing.start()
     closing.join(10.0)
     assert not closing.is_alive()
 
 
-def test_a_port_that_is_taken_says_so(followed: tuple[ViewerServer, Path]) -> None:
-    with pytest.raises(ConfigError, match="give another --port"):
+def test_server_rejects_a_port_in_use(followed: tuple[ViewerServer, Path]) -> None:
+    with pytest.raises(ConfigError, match="choose another --port"):
         ViewerServer("x.jsonl", port=followed[0].port)

@@ -1,4 +1,4 @@
-"""The viewer in a real browser, headless Chromium: what a reader sees, and what a hostile model cannot do.
+"""The viewer in headless Chromium: its features, and its defence against hostile model output.
 
 GEM_SCREENSHOTS=FOLDER keeps the screenshots.
 """
@@ -31,54 +31,49 @@ Serving = Callable[[Path], str]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    found = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
-    if found is None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    executable = next(filter(None, map(shutil.which, names)), None)
+    if executable is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     with sync_playwright() as playwright:
-        # Chromium refuses to sandbox itself for root, which is who runs CI
-        started = playwright.chromium.launch(
-            executable_path=found, args=["--no-sandbox"] if os.geteuid() == 0 else []
-        )
-        yield started
-        started.close()
+        # Chromium's sandbox does not work for root, and CI runs as root
+        args = ["--no-sandbox"] if os.geteuid() == 0 else []
+        chromium = playwright.chromium.launch(executable_path=executable, args=args)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """Opens a page; whatever it asks the network for beyond itself, and whatever goes wrong in it, fails the test."""
-    wrong: list[str] = []
+    """Open a page; any other network request and any error on the page fails the test."""
+    problems: list[str] = []
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.set_default_timeout(60_000)
     expect.set_options(timeout=30_000)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text))
-    page.on("dialog", lambda dialog: wrong.append(f"dialog {dialog.message}"))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
 
     def open_page(url: str) -> Page:
-        page.on(
-            "request",
-            lambda r: (
-                None
-                if r.url.startswith(url.partition("#")[0])
-                else wrong.append(f"request {r.url}")
-            ),
-        )
+        def check_request(request: Any) -> None:
+            if not request.url.startswith(url.partition("#")[0]):
+                problems.append(f"request {request.url}")
+
+        page.on("request", check_request)
         page.goto(url)
         expect(page.locator(".turn").first).to_be_visible(timeout=60_000)
         return page
 
     yield open_page
-    kept = os.environ.get("GEM_SCREENSHOTS")
-    page.screenshot(path=Path(kept or tmp_path) / f"{request.node.name}.png")
+    folder = Path(os.environ.get("GEM_SCREENSHOTS") or tmp_path)
+    page.screenshot(path=folder / f"{request.node.name}.png")
     page.close()
-    assert wrong == []
+    assert problems == []
 
 
 @pytest.fixture
 def serving() -> Iterator[Serving]:
-    """Follows a record, and gives the address."""
+    """Serve a record and return the address."""
     started: list[tuple[ViewerServer, threading.Thread]] = []
 
     def serve(path: Path) -> str:
@@ -120,7 +115,7 @@ def assert_harmless(page: Page) -> None:
     for key in ("f", "t", "t"):
         page.keyboard.press(key)
     for text in HOSTILE[:6]:
-        assert page.get_by_text(text).count() > 0, f"{text} is shown as what it is"
+        assert page.get_by_text(text).count() > 0, f"{text} is not shown as text"
     assert page.evaluate("window.hacked") is None
     assert page.title() != "hacked"
     assert (
@@ -129,7 +124,7 @@ def assert_harmless(page: Page) -> None:
     )
 
 
-def test_hostile_text_is_shown_and_does_nothing(opened: Opened, tmp_path: Path) -> None:
+def test_page_shows_hostile_text_as_plain_text(opened: Opened, tmp_path: Path) -> None:
     page = opened(view(write(tmp_path / "hostile.jsonl", hostile_episodes())))
     assert_harmless(page)
     page.keyboard.press("j")
@@ -137,42 +132,40 @@ def test_hostile_text_is_shown_and_does_nothing(opened: Opened, tmp_path: Path) 
     assert_harmless(page)
 
 
-def test_hostile_text_from_the_server_does_nothing_either(
+def test_server_shows_hostile_text_as_plain_text(
     opened: Opened, serving: Serving, tmp_path: Path
 ) -> None:
     assert_harmless(opened(serving(write(tmp_path / "hostile.jsonl", hostile_episodes()))))
 
 
-def test_should_the_script_ever_parse_markup_the_policy_stops_it(
-    browser: Any, sampled: Path
-) -> None:
+def test_content_security_policy_blocks_markup_and_requests(browser: Any, sampled: Path) -> None:
     page = browser.new_page()
     try:
         page.goto(view(sampled))
         markup = "<img src=x onerror='window.hacked=1'>"
-        refused = page.evaluate(
+        error = page.evaluate(
             "m => { try { document.body.innerHTML = m; return '' } catch (e) { return e.name } }",
             markup,
         )
-        assert refused == "TypeError"
+        assert error == "TypeError"
         page.evaluate(
-            "() => document.body.append(Object.assign(document.createElement('img'), { src: 'http://127.0.0.1:9/x' }))"
+            """() => {
+              const image = document.createElement("img");
+              image.src = "http://127.0.0.1:9/x";
+              document.body.append(image);
+            }"""
         )
         page.wait_for_timeout(500)
         assert page.evaluate("window.hacked") is None
-        assert (
-            page.evaluate(
-                "performance.getEntriesByType('resource').filter(r => r.responseStatus).length"
-            )
-            == 0
+        responses = page.evaluate(
+            "performance.getEntriesByType('resource').filter(r => r.responseStatus).length"
         )
+        assert responses == 0
     finally:
         page.close()
 
 
-def test_an_episode_with_its_tokens_rewards_returns_and_advantages(
-    opened: Opened, sampled: Path
-) -> None:
+def test_page_shows_the_tokens_and_advantages_of_an_episode(opened: Opened, sampled: Path) -> None:
     episodes = list(read_episodes(sampled))
     page = opened(view(sampled, "--tokenizer", "tiny", "--gamma", "0.9"))
     first = page.locator(".turn").first
@@ -191,7 +184,7 @@ def test_an_episode_with_its_tokens_rewards_returns_and_advantages(
     assert "I am thinking of a whole number" in "".join(prompt.all_text_contents())
 
 
-def test_filters_sorting_search_and_keys(opened: Opened, sampled: Path) -> None:
+def test_list_supports_filters_sorting_search_and_keys(opened: Opened, sampled: Path) -> None:
     episodes = list(read_episodes(sampled))
     page = opened(view(sampled))
     solved = sum(bool(e.success) for e in episodes)
@@ -225,7 +218,7 @@ def test_filters_sorting_search_and_keys(opened: Opened, sampled: Path) -> None:
     expect(page.locator(".turn.at")).to_have_count(1)
 
 
-def test_tool_calls_are_folded_and_open_with_a_key(opened: Opened, tmp_path: Path) -> None:
+def test_tool_calls_are_folded_and_unfold_with_a_key(opened: Opened, tmp_path: Path) -> None:
     page = opened(view(write(tmp_path / "hostile.jsonl", hostile_episodes())))
     call = page.locator(".message.assistant details").first
     expect(call.locator("summary")).to_contain_text("tool call")
@@ -234,17 +227,12 @@ def test_tool_calls_are_folded_and_open_with_a_key(opened: Opened, tmp_path: Pat
     assert page.locator(".message.assistant details").first.get_attribute("open") is not None
 
 
-def test_ten_thousand_episodes_stay_smooth(opened: Opened, tmp_path: Path) -> None:
-    """The list holds a screenful of rows however long it is, and a jump to anywhere costs a few milliseconds of script."""
+def test_list_of_ten_thousand_episodes_scrolls_smoothly(opened: Opened, tmp_path: Path) -> None:
+    """The list only has elements for the visible rows, so a jump takes a few milliseconds."""
     games = ("game:GuessTheNumber-v0-easy", "game:Sudoku-v0-easy", "game:Hangman-v0-easy")
     some = run_batch([t for game in games for t in tasks_for(game, range(40))], RandomPlayer())
-    page = opened(
-        view(
-            write(
-                tmp_path / "many.jsonl", (replace(some[i % len(some)], seed=i) for i in range(MANY))
-            )
-        )
-    )
+    many = (replace(some[i % len(some)], seed=i) for i in range(MANY))
+    page = opened(view(write(tmp_path / "many.jsonl", many)))
     expect(page.locator("#totals")).to_contain_text(f"{MANY} of {MANY}")
     times = page.evaluate(
         """() => {
@@ -258,7 +246,7 @@ def test_ten_thousand_episodes_stay_smooth(opened: Opened, tmp_path: Path) -> No
           return times.sort((a, b) => a - b);
         }"""
     )
-    assert times[100] < 16, f"the median of 200 jumps took {times[100]} ms of script"
+    assert times[100] < 16, f"the median jump took {times[100]} ms"
     assert page.locator(".row").count() < 60
     page.locator("#search").fill("I am thinking of a whole number")
     guessing = sum(some[i % len(some)].env_id == games[0] for i in range(MANY))
@@ -270,7 +258,7 @@ def test_ten_thousand_episodes_stay_smooth(opened: Opened, tmp_path: Path) -> No
     expect(page.locator(".row.open")).to_be_visible()
 
 
-def test_a_growing_record_is_followed(opened: Opened, serving: Serving, tmp_path: Path) -> None:
+def test_page_follows_a_growing_record(opened: Opened, serving: Serving, tmp_path: Path) -> None:
     episodes = run_batch(tasks_for(EASY, range(5)), RandomPlayer())
     path = tmp_path / "growing.jsonl"
     with RecordWriter(path) as record:

@@ -1,1 +1,1 @@
-"""Commands of this plugin."""
+"""The commands `gem-rl eval`, `compare`, `view` and `plot`."""

@@ -1,4 +1,4 @@
-"""`gem-rl compare`: two evaluations, paired by start, with intervals of the differences."""
+"""`gem-rl compare`: the difference of two evaluations, paired by seed, with intervals."""
 
 from __future__ import annotations
 
@@ -16,56 +16,57 @@ if TYPE_CHECKING:
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
-SUMMARY = "compare two evaluations, start by start"
+SUMMARY = "compare two evaluations, seed by seed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which two, by what."""
+    """Add the options of `gem-rl compare`."""
     parser.add_argument(
-        "first", type=Path, help="a folder `gem-rl eval` wrote, or any record of episodes"
+        "first", type=Path, help="output folder of `gem-rl eval`, or an episode record"
     )
-    parser.add_argument("second", type=Path, help="the one it is compared with")
+    parser.add_argument("second", type=Path, help="the evaluation to compare with the first")
     parser.add_argument("--metric", help="return, success or turns (default: return and success)")
     parser.add_argument(
         "--fail-if-worse",
         action="store_true",
-        help="exit code 1 where the second is worse beyond the interval",
+        help="exit with code 1 if the second is significantly worse",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints a row for each environment and metric."""
+    """Print one table row per environment and metric."""
     from gem_eval.evaluation import compare, results
 
     first, second = (results(_record(path)) for path in (args.first, args.second))
     metrics = [args.metric] if args.metric else ["return", "success"]
-    found = [difference for metric in metrics for difference in compare(first, second, metric)]
-    if not found:
+    differences = [d for metric in metrics for d in compare(first, second, metric)]
+    if not differences:
         shared = (
             [d.env_id for d in compare(first, second, "turns")] if metrics == ["success"] else []
         )
         if shared:
             raise ConfigError(
-                f"neither {args.first} nor {args.second} reports success on {', '.join(shared)}, which both have; compare by "
-                "another metric: --metric return, or --metric turns"
+                f"neither {args.first} nor {args.second} reports success on {', '.join(shared)}; "
+                "use --metric return or --metric turns"
             )
         raise ConfigError(
-            f"{args.first} and {args.second} have no start in common: the same environment with the same seed and options, "
-            "finished on both sides"
+            f"{args.first} and {args.second} have no seed in common: expected finished episodes "
+            "of the same environment with the same seed and options on both sides"
         )
-    for d in found:
+    for d in differences:
         for path, side in ((args.first, first), (args.second, second)):
             if d.metric == "success" and all(
                 e.success is None for e in side if e.env_id == d.env_id
             ):
                 print(
-                    f"note: {path} reports no success on {d.env_id}, so that each of its episodes counts as none",
+                    f"note: {path} does not report success on {d.env_id}; "
+                    "all its episodes count as unsuccessful",
                     file=sys.stderr,
                 )
-    found.sort(key=lambda d: [e.env_id for e in first].index(d.env_id))
+    differences.sort(key=lambda d: [e.env_id for e in first].index(d.env_id))
     if args.json:
-        say(json.dumps([d.as_json() for d in found], indent=2))
+        say(json.dumps([d.as_json() for d in differences], indent=2))
     else:
         headers = (
             "ENVIRONMENT",
@@ -77,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
             "SECOND IS",
             "UNPAIRED",
         )
-        say(table(headers, [_row(d) for d in found], width()))
-    worse = any(d.verdict == "worse" and d.metric != "turns" for d in found)
+        say(table(headers, [_row(d) for d in differences], width()))
+    worse = any(d.verdict == "worse" and d.metric != "turns" for d in differences)
     return int(args.fail_if_worse and worse)
 
 
@@ -93,7 +94,6 @@ def _row(d: Difference) -> tuple[str, ...]:
         if change.low is None or change.high is None
         else f" [{change.low:+.3f}, {change.high:+.3f}]"
     )
-    shown = f"{change.value:+.3f}{interval}"
     verdict = {"better": "higher", "worse": "lower"}.get(d.verdict, d.verdict)
     return (
         d.env_id,
@@ -101,7 +101,7 @@ def _row(d: Difference) -> tuple[str, ...]:
         str(change.seeds),
         f"{d.first:.3f}",
         f"{d.second:.3f}",
-        shown,
+        f"{change.value:+.3f}{interval}",
         verdict,
         str(d.unpaired),
     )

@@ -1,7 +1,8 @@
-"""`gem-rl eval`: plays environments with a model and says how well it does, beside a random player and an expert.
+"""`gem-rl eval`: evaluate a model on environments, next to the random and expert baselines.
 
-Exit code: 0 where every episode has an outcome and the score is as asked for; 1 where it is not, or more episodes than
-`--allow-failed` have none; 2 for a mistake; 130 after Ctrl-C, and the same command goes on.
+Exit code 0: the score meets `--min-success` and `--min-return`, and at most `--allow-failed`
+episodes failed. 1: one of these does not hold. 2: a usage error. 130: interrupted by Ctrl-C; the
+same command resumes.
 """
 
 from __future__ import annotations
@@ -30,149 +31,152 @@ __all__ = ["SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "evaluate a model on environments"
 _LONGEST = 80
-"""Characters of ids in the name of a folder; of a longer list, the rest is a hash."""
+"""Maximum length of the environment ids in a folder name; a hash replaces the rest."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is played, by whom, how, and what for."""
-    add = parser.add_argument
-    add(
+    """Add the options of `gem-rl eval`."""
+    parser.add_argument(
         "envs",
         nargs="+",
         metavar="ENV",
         help="ids, parts of ids, patterns with * and ?, or mixtures",
     )
-    who = parser.add_argument_group("who plays")
-    who.add_argument(
+    model = parser.add_argument_group("model")
+    model.add_argument(
         "--model",
         required=True,
-        help="random, expert, tiny, smollm2, a model folder, or a server's name for it",
+        help="random, expert, tiny, smollm2, a model folder, or a model name on --server",
     )
-    who.add_argument(
+    model.add_argument(
         "--server",
         default="",
         metavar="URL",
-        help="an OpenAI-compatible server, as in http://localhost:8000/v1",
+        help="OpenAI-compatible server, for example http://localhost:8000/v1",
     )
-    who.add_argument(
-        "--api-key-env", metavar="NAME", help="the environment variable that holds the server's key"
+    model.add_argument(
+        "--api-key-env", metavar="NAME", help="environment variable that holds the server's key"
     )
-    who.add_argument(
+    model.add_argument(
         "--tokenizer",
         default="",
         metavar="NAME",
-        help="send token ids to the server (vLLM), keep ids and logprobs",
+        help="exchange token ids with the server (vLLM); records ids and logprobs",
     )
-    who.add_argument("--request", default="", metavar="JSON", help="further fields of each request")
-    who.add_argument(
+    model.add_argument("--request", default="", metavar="JSON", help="extra fields of each request")
+    model.add_argument(
         "--max-tokens-field",
         default="max_tokens",
         metavar="NAME",
-        help="some want max_completion_tokens",
+        help="request field for --max-tokens; some servers want max_completion_tokens",
     )
-    who.add_argument(
+    model.add_argument(
         "--no-bounds",
         action="store_true",
-        help="leave the random player and the expert out of the table",
+        help="do not evaluate the random and expert baselines",
     )
-    what = parser.add_argument_group("what is played")
-    what.add_argument(
-        "--seeds", type=int, default=20, metavar="N", help="starts of each environment (default 20)"
+    episodes = parser.add_argument_group("episodes")
+    episodes.add_argument(
+        "--seeds", type=int, default=20, metavar="N", help="seeds per environment (default 20)"
     )
-    what.add_argument(
-        "--first-seed", type=int, default=0, metavar="S", help="the first of them (default 0)"
+    episodes.add_argument(
+        "--first-seed", type=int, default=0, metavar="S", help="the first seed (default 0)"
     )
-    what.add_argument(
-        "--samples", type=int, default=1, metavar="K", help="episodes from each start (default 1)"
+    episodes.add_argument(
+        "--samples", type=int, default=1, metavar="K", help="episodes per seed (default 1)"
     )
-    what.add_argument(
+    episodes.add_argument(
         "--max-turns",
         default="",
         metavar="N,N",
-        help="turns an episode may have; several give a scaling plot",
+        help="turn limit of an episode; several limits draw a scaling plot",
     )
-    what.add_argument(
+    episodes.add_argument(
         "--wrappers", default="", metavar="A,B(K=V)", help="wrappers by name, innermost first"
     )
-    what.add_argument("--tools", default="", metavar="A,B(K=V)", help="tools by name")
-    what.add_argument(
+    episodes.add_argument("--tools", default="", metavar="A,B(K=V)", help="tools by name")
+    episodes.add_argument(
         "--options", default="", metavar="JSON", help="options of every reset, as a JSON object"
     )
-    what.add_argument(
+    episodes.add_argument(
         "--args", default="", metavar="JSON", help="arguments of the environments, as a JSON object"
     )
-    how = parser.add_argument_group("how")
-    how.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default 1)")
-    how.add_argument("--top-p", type=float, default=1.0, help="(default 1)")
-    how.add_argument(
+    sampling = parser.add_argument_group("sampling and execution")
+    sampling.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default 1)")
+    sampling.add_argument("--top-p", type=float, default=1.0, help="(default 1)")
+    sampling.add_argument(
         "--max-tokens",
         type=int,
         default=512,
         metavar="N",
-        help="tokens of one answer (default 512)",
+        help="maximum tokens per generation (default 512)",
     )
-    how.add_argument(
+    sampling.add_argument(
         "--sampling-seed",
         type=int,
         metavar="S",
-        help="seed every request, so that a server can repeat itself",
+        help="send a seed with every request, for servers that sample reproducibly",
     )
-    how.add_argument(
-        "--concurrency", type=int, default=16, metavar="N", help="episodes at a time (default 16)"
+    sampling.add_argument(
+        "--concurrency", type=int, default=16, metavar="N", help="concurrent episodes (default 16)"
     )
-    how.add_argument(
-        "--timeout", type=float, default=600.0, metavar="SEC", help="for one request (default 600)"
+    sampling.add_argument(
+        "--timeout", type=float, default=600.0, metavar="SEC", help="per request (default 600)"
     )
-    how.add_argument(
+    sampling.add_argument(
         "--request-retries",
         type=int,
         default=5,
         metavar="N",
-        help="tries again, waiting longer (default 5)",
+        help="retries of a failed request, with growing delays (default 5)",
     )
-    how.add_argument(
+    sampling.add_argument(
         "--retries",
         type=int,
         default=0,
         metavar="N",
-        help="times an episode goes on after an error (default 0)",
+        help="times an episode may resume after an error (default 0)",
     )
-    how.add_argument("--episode-deadline", type=float, metavar="SEC", help="for a whole episode")
-    after = parser.add_argument_group("what for")
-    after.add_argument(
+    sampling.add_argument("--episode-deadline", type=float, metavar="SEC", help="per episode")
+    output = parser.add_argument_group("output and exit code")
+    output.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="where it is written (default runs/eval/MODEL/ENVS)",
+        help="output folder (default runs/eval/MODEL/ENVS)",
     )
-    after.add_argument(
-        "--overwrite", action="store_true", help="begin anew instead of going on with what is there"
+    output.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="start over instead of resuming the record in --out",
     )
-    after.add_argument(
+    output.add_argument(
         "--min-success",
         type=float,
         metavar="X",
-        help="exit code 1 where an environment's success is below",
+        help="exit with code 1 if the success of any environment is lower",
     )
-    after.add_argument(
+    output.add_argument(
         "--min-return",
         type=float,
         metavar="X",
-        help="exit code 1 where an environment's mean return is below",
+        help="exit with code 1 if the mean return of any environment is lower",
     )
-    after.add_argument(
+    output.add_argument(
         "--allow-failed",
         type=int,
         default=0,
         metavar="N",
-        help="episodes without outcome to put up with",
+        help="exit with code 1 if more than N episodes failed (default 0)",
     )
-    after.add_argument("--json", action="store_true", help="print the summary instead of the table")
-    after.add_argument("--quiet", action="store_true", help="no progress")
+    output.add_argument(
+        "--json", action="store_true", help="print the summary instead of the table"
+    )
+    output.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plays, writes, prints, judges."""
+    """Evaluate, write the results, print the table and return the exit code."""
     from gem_core.records.serialize import without_secrets
     from gem_core.rollout.engine import Interrupted
     from gem_eval.evaluation import score, table_rows
@@ -188,23 +192,24 @@ def run(args: argparse.Namespace) -> int:
         for plan in plans:
             plan = replace(plan, kind=named.kind)
             folder = out if len(plans) == 1 else out / f"turns-{plan.max_turns}"
-            for one, player in [
-                *_bound(args, plan, "random"),
+            for part, player in [
+                *_baseline(args, plan, "random"),
                 (plan, named),
-                *_bound(args, plan, "expert"),
+                *_baseline(args, plan, "expert"),
             ]:
-                name = "episodes" if one is plan else one.player
-                episodes = _play(args, one, player, folder / f"{name}.jsonl")
-                failures += [
-                    f"{e.env_id}, seed {e.seed}: {e.failure}"
-                    for e in episodes
-                    if e.failed and one is plan
+                name = "episodes" if part is plan else part.player
+                episodes = _play(args, part, player, folder / f"{name}.jsonl")
+                if part is plan:
+                    failures += [
+                        f"{e.env_id}, seed {e.seed}: {e.failure}" for e in episodes if e.failed
+                    ]
+                by_env = {env: [e for e in episodes if e.env_id == env] for env in part.envs}
+                scores += [
+                    score(env, part.player, by_env[env], part.max_turns) for env in part.envs
                 ]
-                by_env = {env: [e for e in episodes if e.env_id == env] for env in one.envs}
-                scores += [score(env, one.player, by_env[env], one.max_turns) for env in one.envs]
     except Interrupted:
         print(
-            f"\ninterrupted; what was finished is in {out}, and the same command goes on from there",
+            f"\ninterrupted; finished episodes are in {out}. Run the same command to resume",
             file=sys.stderr,
         )
         return 130
@@ -225,10 +230,9 @@ def run(args: argparse.Namespace) -> int:
     text = json.dumps(without_secrets(summary), indent=2, default=repr) + "\n"
     _write(out / "summary.json", text)
     say(text.rstrip() if args.json else table(headers, rows, width()))
-    print(
-        f"\nwritten to {out}: {', '.join(sorted(p.name for p in out.iterdir()))}", file=sys.stderr
-    )
-    return _judged(args, own, failures)
+    names = ", ".join(sorted(path.name for path in out.iterdir()))
+    print(f"\nwritten to {out}: {names}", file=sys.stderr)
+    return _exit_code(args, own, failures)
 
 
 def _plans(args: argparse.Namespace) -> list[Plan]:
@@ -241,29 +245,29 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         limits = sorted({int(n) for n in args.max_turns.split(",")}) if args.max_turns else [None]
     except ValueError:
         raise ConfigError(
-            f"--max-turns takes whole numbers with commas between them, as in 5,10,20; given: {args.max_turns!r}"
+            f"--max-turns must be integers separated by commas, such as 5,10,20; "
+            f"got {args.max_turns!r}"
         ) from None
     if args.concurrency < 1:
-        raise ConfigError(f"--concurrency must be 1 or more; given: {args.concurrency}")
+        raise ConfigError(f"--concurrency must be 1 or more; got {args.concurrency}")
     json_object("--request", args.request)
     envs = chosen_envs(args.envs)
     wrappers = ",".join(filter(None, (args.wrappers, args.tools)))
     options, kwargs = json_object("--options", args.options), env_arguments(args.args)
     if args.samples > 1 and args.temperature == 0 and args.model not in ("random", "expert"):
         print(
-            "note: at temperature 0 the samples of a start are the same answer over again",
+            "note: at temperature 0 all samples of a seed are the same episode",
             file=sys.stderr,
         )
-    for env in envs:
-        made: Any = make(
-            env, wrappers=wrappers, **kwargs
-        )  # what cannot be made is refused before anything is played
-        why = unplayable(args.model, made)
-        close_unused(made)
-        if why:
-            how = "at random" if args.model == "random" else "as an expert"
+    for env_id in envs:
+        # fail before the first episode if an environment cannot be made
+        env: Any = make(env_id, wrappers=wrappers, **kwargs)
+        reason = unplayable(args.model, env)
+        close_unused(env)
+        if reason:
             raise ConfigError(
-                f"{env}: {why}, so nobody can play it {how}; leave it out, or choose another --model"
+                f"{env_id} does not support --model {args.model}: {reason}; "
+                "remove it from the list, or choose another --model"
             )
     sampling = Sampling(temperature=args.temperature, top_p=args.top_p, max_tokens=args.max_tokens)
     return [
@@ -301,8 +305,11 @@ def _named(args: argparse.Namespace) -> NamedPolicy:
     )
 
 
-def _bound(args: argparse.Namespace, plan: Plan, player: str) -> list[tuple[Plan, NamedPolicy]]:
-    """The floor or the ceiling of a plan, on the environments that have one. An expert plays a start the same way every time."""
+def _baseline(args: argparse.Namespace, plan: Plan, player: str) -> list[tuple[Plan, NamedPolicy]]:
+    """Plan a baseline player on the environments that support it.
+
+    The expert plays one sample per seed, because it always plays a seed the same way.
+    """
     from gem_core.env.registry import make
     from gem_core.policies.players import unplayable
     from gem_core.rollout.env_pool import close_unused
@@ -311,24 +318,23 @@ def _bound(args: argparse.Namespace, plan: Plan, player: str) -> list[tuple[Plan
     if args.no_bounds or player == args.model:
         return []
     envs = []
-    for env in plan.envs:
-        made: Any = make(env, wrappers=plan.wrappers, **plan.env_kwargs)
-        if not unplayable(player, made):
-            envs.append(env)
-        close_unused(made)
+    for env_id in plan.envs:
+        env: Any = make(env_id, wrappers=plan.wrappers, **plan.env_kwargs)
+        if not unplayable(player, env):
+            envs.append(env_id)
+        close_unused(env)
     if not envs:
         return []
-    samples = plan.samples if player == "random" else 1
-    bound = replace(
+    baseline = replace(
         plan,
         player=player,
         envs=tuple(envs),
-        samples=samples,
+        samples=plan.samples if player == "random" else 1,
         kind="player",
         request="",
         sampling_seed=None,
     )
-    return [(bound, policy_named(player))]
+    return [(baseline, policy_named(player))]
 
 
 def _play(args: argparse.Namespace, plan: Plan, named: NamedPolicy, path: Path) -> list[Any]:
@@ -336,8 +342,8 @@ def _play(args: argparse.Namespace, plan: Plan, named: NamedPolicy, path: Path) 
     from gem_eval.evaluation import evaluate
 
     def troubles() -> Mapping[str, int]:
-        found: Mapping[str, int] = getattr(named.policy, "troubles", {})  # a player has none
-        return found
+        counts: Mapping[str, int] = getattr(named.policy, "troubles", {})  # a player has none
+        return counts
 
     label = plan.player if plan.max_turns is None else f"{plan.player}, {plan.max_turns} turns"
     progress = Progress(label, plan.size, quiet=args.quiet, troubles=troubles)
@@ -359,8 +365,8 @@ def _play(args: argparse.Namespace, plan: Plan, named: NamedPolicy, path: Path) 
     finally:
         progress.end()
         if troubles():
-            told = ", ".join(f"{count} x {kind}" for kind, count in sorted(troubles().items()))
-            print(f"the server failed for a moment and was asked again: {told}", file=sys.stderr)
+            counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(troubles().items()))
+            print(f"requests retried after server failures: {counts}", file=sys.stderr)
 
 
 def _scaling(scores: list[Score], out: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -371,28 +377,29 @@ def _scaling(scores: list[Score], out: Path, args: argparse.Namespace) -> list[d
         try:
             draw_scaling(points, out / name, args.model)
         except MissingDependencyError as error:
-            print(f"no {out / name}: {error}", file=sys.stderr)
+            print(f"{out / name} was not drawn: {error}", file=sys.stderr)
             break
     return [point.as_json() for point in points]
 
 
-def _judged(args: argparse.Namespace, scores: list[Score], failures: list[str]) -> int:
-    wrong = []
+def _exit_code(args: argparse.Namespace, scores: list[Score], failures: list[str]) -> int:
+    problems = []
     if len(failures) > args.allow_failed:
-        wrong.append(
-            f"{len(failures)} episodes have no outcome, --allow-failed {args.allow_failed}; {failures[0]}"
+        problems.append(
+            f"{len(failures)} episodes failed, --allow-failed is {args.allow_failed}; "
+            f"the first failure: {failures[0]}"
         )
     for s in scores:
-        for least, name, reached in (
+        for minimum, name, estimate in (
             (args.min_success, "success", s.success),
             (args.min_return, "mean return", s.mean_return),
         ):
-            if least is not None and (reached is None or reached.value < least):
-                shown = "not known" if reached is None else f"{reached.value:.3f}"
-                wrong.append(f"{s.env_id}: {name} is {shown}, below {least}")
-    for line in wrong:
-        print(f"gem-rl: {line}", file=sys.stderr)
-    return int(bool(wrong))
+            if minimum is not None and (estimate is None or estimate.value < minimum):
+                value = "unknown" if estimate is None else f"{estimate.value:.3f}"
+                problems.append(f"{s.env_id}: {name} is {value}, expected at least {minimum}")
+    for problem in problems:
+        print(f"gem-rl: {problem}", file=sys.stderr)
+    return int(bool(problems))
 
 
 def _close(named: NamedPolicy) -> None:
@@ -402,14 +409,14 @@ def _close(named: NamedPolicy) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """At once, so that a reader never sees half of it."""
+    """Write a file atomically, so a reader never sees half of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_name(f".{path.name}.new")
         scratch.write_text(text, encoding="utf-8")
         scratch.replace(path)
     except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error}") from error
+        raise RecordError(f"cannot write {path}: {error}") from error
 
 
 def _slug(text: str, otherwise: str) -> str:
@@ -417,10 +424,9 @@ def _slug(text: str, otherwise: str) -> str:
 
 
 def _envs_slug(envs: Sequence[str]) -> str:
-    """A folder's name for these environments: another list has another one, so that two evaluations of a model do not meet."""
+    """Return a folder name that is unique to this list of environments."""
     name = "+".join(_slug(env, "env") for env in envs)
     if len(name) <= _LONGEST:
         return name
-    return (
-        f"{name[:_LONGEST].rstrip('-.+')}-{hashlib.sha256(' '.join(envs).encode()).hexdigest()[:8]}"
-    )
+    digest = hashlib.sha256(" ".join(envs).encode()).hexdigest()[:8]
+    return f"{name[:_LONGEST].rstrip('-.+')}-{digest}"

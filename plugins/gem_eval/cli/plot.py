@@ -1,4 +1,4 @@
-"""`gem-rl plot`: learning curves from the metrics files of training runs, with bands over seeds."""
+"""`gem-rl plot`: draw learning curves from metrics files, with a band over seeds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ SUMMARY = "draw learning curves of training runs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which runs, which number of them, and where to."""
+    """Add the options of `gem-rl plot`."""
     parser.add_argument(
         "runs",
         nargs="+",
         metavar="[NAME=]RUN",
-        help="a folder with metrics.jsonl, or such a file; those under one NAME are seeds of one curve, and RUN may hold * and ?",
+        help="folder with a metrics.jsonl, or such a file, also as a pattern with * and ?; "
+        "runs with the same NAME are seeds of one curve",
     )
-    parser.add_argument("--metric", default="success", help="what is drawn (default success)")
+    parser.add_argument("--metric", default="success", help="metric to draw (default success)")
     parser.add_argument(
-        "--out", action="append", type=Path, metavar="FILE", help=".png or .svg; may be given twice"
+        "--out",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help=".png or .svg; repeat for both",
     )
     parser.add_argument(
         "--smooth", type=int, default=1, metavar="N", help="mean of the last N updates (default 1)"
@@ -34,13 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--band",
         choices=("std", "range"),
         default="std",
-        help="one standard deviation, or all seeds (default std)",
+        help="std: one standard deviation, range: minimum to maximum (default std)",
     )
     parser.add_argument("--title", default="")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draws, and says what."""
+    """Draw the curves and print the first and last value of each."""
     from gem_eval.curves import draw_curves
 
     curves = _curves(args.runs)
@@ -52,36 +57,32 @@ def run(args: argparse.Namespace) -> int:
     for name, curve in drawn.items():
         runs = f"{curve.runs} runs" if curve.runs > 1 else "1 run"
         spread = f" (from {curve.low[-1]:.3f} to {curve.high[-1]:.3f})" if curve.runs > 1 else ""
-        say(
-            f"{name}: {runs}, {args.metric} {curve.mean[0]:.3f} at update {curve.steps[0]}, ",
-            end="",
-        )
-        say(f"{curve.mean[-1]:.3f} at update {curve.steps[-1]}{spread}")
+        first = f"{curve.mean[0]:.3f} at update {curve.steps[0]}"
+        last = f"{curve.mean[-1]:.3f} at update {curve.steps[-1]}{spread}"
+        say(f"{name}: {runs}, {args.metric} {first}, {last}")
         if curve.shortest < curve.longest:
             print(
-                f"{name}: the shortest run has {curve.shortest} updates and the longest {curve.longest}",
+                f"{name}: the runs have between {curve.shortest} and {curve.longest} updates",
                 file=sys.stderr,
             )
     say(f"written: {', '.join(map(str, outs))}")
     return 0
 
 
-def _curves(given: list[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for text in given:
-        name, named, pattern = text.partition("=")
-        if not named or Path(text).exists():
-            name, pattern = (
-                Path(text).name if Path(text).name != "metrics.jsonl" else Path(text).parent.name,
-                text,
-            )
-            name = text if name in found else name
+def _curves(arguments: list[str]) -> dict[str, list[str]]:
+    curves: dict[str, list[str]] = {}
+    for argument in arguments:
+        name, separator, pattern = argument.partition("=")
+        if not separator or Path(argument).exists():
+            path, pattern = Path(argument), argument
+            name = path.parent.name if path.name == "metrics.jsonl" else path.name
+            name = argument if name in curves else name
         runs = (
             sorted(glob.glob(pattern))
             if any(c in pattern for c in "*?[") and not Path(pattern).exists()
             else [pattern]
         )
         if not runs:
-            raise ConfigError(f"nothing is there that matches {pattern!r}")
-        found.setdefault(name, []).extend(runs)
-    return found
+            raise ConfigError(f"no file or folder matches {pattern!r}")
+        curves.setdefault(name, []).extend(runs)
+    return curves

@@ -1,4 +1,7 @@
-"""Progress: one line on stderr that says how far an evaluation is, how fast and how it goes; in a log, now and then a new one."""
+"""Progress line of an evaluation on stderr: episodes, rate and scores.
+
+A terminal shows one line that is updated in place; a log gets a new line every 15 seconds.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ __all__ = ["Progress"]
 
 _BAR = 20
 _EVERY = {True: 0.1, False: 15.0}
-"""Seconds between two lines, in a terminal and in a log."""
+"""Seconds between updates, by whether stderr is a terminal."""
 
 
 class Progress:
-    """Counts episodes as they end. Silent where it is told to be."""
+    """Count episodes as they end, and print the progress line unless `quiet`."""
 
     def __init__(
         self,
@@ -26,29 +29,29 @@ class Progress:
         quiet: bool = False,
         troubles: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`troubles`: asked for the failures of a server that were got over."""
+        """`troubles` returns the counts of server failures that a retry recovered from."""
         self._name, self._total, self._quiet, self._troubles = name, total, quiet, troubles
         self._terminal = sys.stderr.isatty()
         self._began = self._shown = time.monotonic()
-        self._earlier = self._done = self._failed = self._successes = self._told = 0
+        self._earlier = self._done = self._failed = self._successes = self._with_success = 0
         self._returns = 0.0
         self._wide = 0
 
     def begin(self, recorded: Sequence[Episode]) -> None:
-        """What an earlier run left is counted, but not in the rate."""
+        """Count the episodes of an earlier run, but not in the rate."""
         for episode in recorded:
             self._count(episode)
         self._earlier = self._done
         self._began = time.monotonic()
         if recorded and not self._quiet:
             print(
-                f"{self._name}: going on, {self._done} of {self._total} episodes are recorded",
+                f"{self._name}: resuming, {self._done} of {self._total} episodes are recorded",
                 file=sys.stderr,
                 flush=True,
             )
 
     def episode(self, episode: Episode) -> None:
-        """One more is over."""
+        """Count an episode that ended."""
         self._count(episode)
         now = time.monotonic()
         if not self._quiet and now - self._shown >= _EVERY[self._terminal]:
@@ -56,7 +59,7 @@ class Progress:
             self._show()
 
     def end(self) -> None:
-        """The last line stays."""
+        """Print the final state and keep it on the terminal."""
         if self._quiet or self._done == self._earlier:
             return
         self._show()
@@ -69,7 +72,7 @@ class Progress:
             self._failed += 1
             return
         self._returns += episode.total_reward or 0.0
-        self._told += episode.success is not None
+        self._with_success += episode.success is not None
         self._successes += bool(episode.success)
 
     def _show(self) -> None:
@@ -82,7 +85,7 @@ class Progress:
             parts.append(f"{_duration((self._total - self._done) / rate)} left" if rate else "")
         if known:
             parts.append(f"return {self._returns / known:.3f}")
-        if self._told:
+        if self._with_success:
             parts.append(f"success {self._successes / known:.1%}")
         if self._failed:
             parts.append(f"{self._failed} failed")
@@ -98,11 +101,7 @@ class Progress:
 
 
 def _duration(seconds: float) -> str:
-    minutes, hours = seconds / 60, seconds / 3600
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{minutes:.0f} min"
-        if minutes < 90
-        else f"{hours:.1f} h"
-    )
+    minutes = seconds / 60
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

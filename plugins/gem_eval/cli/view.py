@@ -1,4 +1,4 @@
-"""`gem-rl view`: episodes in a browser, as one page or from a server that follows a growing record."""
+"""`gem-rl view`: show recorded episodes in a browser, as one page or from a local server."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from gem_core.errors import ConfigError, RecordError
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
-SUMMARY = "look at episodes in a browser"
+SUMMARY = "show episodes in a browser"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which episodes, and how."""
+    """Add the options of `gem-rl view`."""
     parser.add_argument(
-        "file", type=Path, help="a record of episodes, or a folder with an episodes.jsonl"
+        "file", type=Path, help="an episode record, or a folder with an episodes.jsonl"
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="where the page is written (default: beside it, as .html)",
+        help="path of the page (default: next to the record, as .html)",
     )
     parser.add_argument(
         "--follow",
         action="store_true",
-        help="serve on this machine instead, and show episodes as they come",
+        help="serve the page on 127.0.0.1 and show episodes as they are recorded",
     )
     parser.add_argument(
-        "--port", type=int, default=0, metavar="N", help="with --follow (default: a free one)"
+        "--port", type=int, default=0, metavar="N", help="port of --follow (default: a free port)"
     )
     parser.add_argument(
         "--advantage",
         default="rebn",
         metavar="NAME",
-        help="estimator of the advantages (default rebn)",
+        help="advantage estimator (default rebn)",
     )
     parser.add_argument("--gamma", type=float, default=1.0, help="discount per turn (default 1)")
     parser.add_argument(
         "--tokenizer",
         default="",
         metavar="NAME",
-        help="tiny, smollm2 or a folder: shows tokens as text, not ids",
+        help="tiny, smollm2 or a model folder; shows tokens as text instead of ids",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page, or serves until Ctrl-C."""
+    """Write the page, or serve it until Ctrl-C."""
     from gem_core.records.file import read_episodes
     from gem_eval.viewer import Credit, ViewerServer, page_of
 
@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
         tokenizer = tokenizer_named(args.tokenizer)
     if args.follow:
         if args.out:
-            raise ConfigError("--follow serves and writes no page; leave --out or --follow out")
+            raise ConfigError("--follow does not write a page; remove --out or --follow")
         server = ViewerServer(path, port=args.port, credit=credit, tokenizer=tokenizer)
-        say(f"{server.url} follows {path}; Ctrl-C ends it")
+        say(f"{server.url} follows {path}; press Ctrl-C to stop")
         try:
             server.serve()
         except KeyboardInterrupt:
@@ -76,6 +76,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise RecordError(f"{out} cannot be written: {error}") from error
-    say(f"{out}: {len(page) / 1e3:,.0f} kB, complete in itself; open it in a browser")
+        raise RecordError(f"cannot write {out}: {error}") from error
+    say(f"{out}: {len(page) / 1e3:,.0f} kB, self-contained; open it in a browser")
     return 0

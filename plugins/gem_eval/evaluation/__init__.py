@@ -1,8 +1,8 @@
-"""Evaluation: how well a player does on environments, with how much certainty, and beside whom.
+"""Evaluation of models and baseline players on environments, with confidence intervals.
 
-`plan` says what is played, `run` plays it into a record that a killed run is gone on from, `statistics` has pass@k, pass^k and
-the bootstrap by seed, `score` is one row of a table, `compare` sets two evaluations against each other, `scaling` draws score
-against compute.
+`plan` defines the episodes, `run` plays them into a record and resumes it, `statistics` has
+pass@k, pass^k and the bootstrap over seeds, `score` is one row of the results table, `compare`
+compares two evaluations, `scaling` draws scores against compute.
 """
 
 from __future__ import annotations

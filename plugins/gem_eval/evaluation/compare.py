@@ -1,5 +1,8 @@
-"""Compare: two evaluations, start by start. The same seed is as hard for both, so the difference per seed has less noise than
-the difference of two means; its interval is the bootstrap over the seeds that both have."""
+"""Paired comparison of two evaluations.
+
+A seed is equally hard for both sides, so the difference per seed has less noise than the
+difference of two means. Its interval is the bootstrap over the seeds that both sides have.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ METRICS: dict[str, Callable[[Episode], float | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One metric on one environment: the mean of each side over the seeds both have, and second minus first."""
+    """Difference (second minus first) of one metric on one environment, over the shared seeds."""
 
     env_id: str
     metric: str
@@ -31,18 +34,18 @@ class Difference:
     second: float
     difference: Estimate
     unpaired: int
-    """Seeds that only one side has, or that are failed on the other."""
+    """Seeds that only one side has, or whose episodes failed on the other side."""
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse`, or `same` where the interval holds 0; `-` where one seed is all there is."""
+        """`better`, `worse`, `same` if the interval contains 0, or `-` with a single seed."""
         low, high = self.difference.low, self.difference.high
         if low is None or high is None:
             return "-"
         return "better" if low > 0 else "worse" if high < 0 else "same"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return JSON data."""
         names = ("env_id", "metric", "first", "second", "unpaired", "verdict")
         return {
             **{name: getattr(self, name) for name in names},
@@ -53,38 +56,41 @@ class Difference:
 def compare(
     first: Sequence[Episode], second: Sequence[Episode], metric: str = "success"
 ) -> list[Difference]:
-    """A difference for each environment that both have with seeds in common, in the order of the first."""
+    """Compare the environments that share seeds, in the order of the first evaluation."""
     if metric not in METRICS:
-        raise ConfigError(f"metric must be one of {', '.join(METRICS)}; given: {metric!r}")
-    sides = [_by_start([e for e in side if not e.failed]) for side in (first, second)]
-    found: list[Difference] = []
+        raise ConfigError(f"metric must be one of {', '.join(METRICS)}; got {metric!r}")
+    sides = [_by_seed([e for e in side if not e.failed]) for side in (first, second)]
+    differences: list[Difference] = []
     for env_id in dict.fromkeys(e.env_id for e in first):
-        starts = [
-            {start: episodes for start, episodes in side.items() if start[0] == env_id}
+        by_seed = [
+            {seed: episodes for seed, episodes in side.items() if seed[0] == env_id}
             for side in sides
         ]
         if metric == "success" and not any(
-            e.success is not None for side in starts for es in side.values() for e in es
+            e.success is not None for side in by_seed for es in side.values() for e in es
         ):
             continue
-        paired = [start for start in starts[0] if start in starts[1]]
+        paired = [seed for seed in by_seed[0] if seed in by_seed[1]]
         means = [
-            [fmean(METRICS[metric](e) or 0.0 for e in side[start]) for start in paired]
-            for side in starts
+            [fmean(METRICS[metric](e) or 0.0 for e in side[seed]) for seed in paired]
+            for side in by_seed
         ]
         change = mean_by_seed([b - a for a, b in zip(*means)])
         if change is not None:
-            unpaired = len(starts[0]) + len(starts[1]) - 2 * len(paired)
-            found.append(
+            unpaired = len(by_seed[0]) + len(by_seed[1]) - 2 * len(paired)
+            differences.append(
                 Difference(env_id, metric, fmean(means[0]), fmean(means[1]), change, unpaired)
             )
-    return found
+    return differences
 
 
-def _by_start(episodes: Sequence[Episode]) -> dict[tuple[Hashable, ...], list[Episode]]:
-    """Episodes by where they began; which wrappers stood around the environment may be the very thing that is compared."""
-    found: dict[tuple[Hashable, ...], list[Episode]] = {}
+def _by_seed(episodes: Sequence[Episode]) -> dict[tuple[Hashable, ...], list[Episode]]:
+    """Group episodes by environment, seed and options.
+
+    Wrappers are not part of the key: a comparison may be about the wrappers.
+    """
+    groups: dict[tuple[Hashable, ...], list[Episode]] = {}
     for episode in episodes:
         env_id, _, seed, options = episode.group
-        found.setdefault((env_id, seed, options), []).append(episode)
-    return found
+        groups.setdefault((env_id, seed, options), []).append(episode)
+    return groups

@@ -1,4 +1,4 @@
-"""Plan: what an evaluation plays. Every episode has a number of its own, by which a run that was broken off is gone on with."""
+"""Evaluation plan: the numbered episodes to play. An interrupted run resumes by number."""
 
 from __future__ import annotations
 
@@ -21,96 +21,93 @@ __all__ = ["Plan", "chosen_envs"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Environments times seeds times samples, and all that decides how they are played."""
+    """Environments x seeds x samples, and every setting that affects the episodes."""
 
     player: str
-    """Who plays: the model's name, `random` or `expert`."""
+    """The model's name, `random` or `expert`."""
     envs: tuple[str, ...]
     seeds: int
     samples: int = 1
     first_seed: int = 0
     wrappers: str = ""
-    """As on a command line, tools included, innermost first."""
+    """Wrappers and tools in command-line syntax, innermost first."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of every reset."""
+    """Options of every reset."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """What the environments are made with beyond their ids."""
+    """Keyword arguments for making the environments."""
     max_turns: int | None = None
-    """The turns an episode may have; None leaves it to the environment."""
+    """Turn limit of an episode; None leaves it to the environment."""
     sampling: Sampling = field(default_factory=Sampling)
     sampling_seed: int | None = None
-    """Where it is given, each request carries a seed made of it, the episode's number and the turn's."""
+    """If set, each request carries a seed derived from it, the episode number and the turn."""
     kind: str = ""
-    """How the player is asked, for example `chat` or `tokens`: another way may give other answers."""
+    """How the player is queried, for example `chat` or `tokens`; results depend on it."""
     request: str = ""
-    """Further fields of each request to a server, as JSON."""
+    """Extra fields of each request to a server, as JSON."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "samples"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 1 or more; given: {getattr(self, name)}")
+                raise ConfigError(f"{name} must be 1 or more; got {getattr(self, name)}")
         if self.first_seed < 0:
-            raise ConfigError(f"the first seed must be 0 or more; given: {self.first_seed}")
+            raise ConfigError(f"the first seed must be 0 or more; got {self.first_seed}")
         if self.max_turns is not None and self.max_turns < 1:
             raise ConfigError(
-                f"max_turns must be 1 or more, or None for no limit; given: {self.max_turns}"
+                f"max_turns must be 1 or more, or None for no limit; got {self.max_turns}"
             )
         if not self.envs:
-            raise ConfigError("a plan needs one environment at least")
+            raise ConfigError("a plan needs at least one environment")
 
     @property
     def size(self) -> int:
-        """How many episodes it has."""
+        """Number of episodes."""
         return len(self.envs) * self.seeds * self.samples
 
     def tasks(self) -> list[Task]:
-        """A task per episode; its index is the episode's number. Samples of one seed stand together."""
+        """Return one task per episode, samples of a seed together; the index is its number."""
         wrappers = tuple(parse_wrappers(self.wrappers))
         seeds = range(self.first_seed, self.first_seed + self.seeds)
-        starts = [(env, seed) for env in self.envs for seed in seeds for _ in range(self.samples)]
+        pairs = [(env, seed) for env in self.envs for seed in seeds for _ in range(self.samples)]
         return [
             Task(env, seed, dict(self.options), wrappers, dict(self.env_kwargs), index=i)
-            for i, (env, seed) in enumerate(starts)
+            for i, (env, seed) in enumerate(pairs)
         ]
 
     def sample_of(self, index: int) -> int:
-        """Which of the samples of its seed an episode is."""
+        """Return the position of an episode among the samples of its seed."""
         return index % self.samples
 
     def as_json(self) -> dict[str, Any]:
-        """Data without secrets, as it stands in the header of the record, and as it is read there."""
+        """Return JSON data without secrets, as stored in the header of the record."""
         plain = asdict(self)
         plain |= {
             "envs": list(self.envs),
             "sampling": {**plain["sampling"], "stop": list(self.sampling.stop)},
+            "wrappers": _redacted_wrappers(self.wrappers),
+            "request": _redacted_request(self.request),
         }
-        plain |= {
-            "wrappers": _wrappers_shown(self.wrappers),
-            "request": _request_shown(self.request),
-        }
-        shown: dict[str, Any] = without_secrets(plain)
-        return shown
+        redacted: dict[str, Any] = without_secrets(plain)
+        return redacted
 
     def check_same(self, recorded: Mapping[str, Any], where: str) -> None:
-        """Refuses to go on with the record of another plan: the table would mix two evaluations."""
-        own, recorded = (
-            self.as_json(),
-            without_secrets(recorded),
-        )  # a key that is another one today is no other evaluation
-        other = [name for name in own if own[name] != recorded.get(name)]
-        if other:
-            told = "; ".join(
-                f"{name} was {short(recorded.get(name), 60)}, and is now {short(own[name], 60)}"
-                for name in other
+        """Raise `ConfigError` if the record holds another plan: it would mix two evaluations."""
+        # compare without secrets: a new API key is not a new evaluation
+        own, recorded = self.as_json(), without_secrets(recorded)
+        changed = [name for name in own if own[name] != recorded.get(name)]
+        if changed:
+            changes = "; ".join(
+                f"{name} was {short(recorded.get(name), 60)} and is now {short(own[name], 60)}"
+                for name in changed
             )
             raise ConfigError(
-                f"{where} holds another evaluation: {told}. Give another --out, or --overwrite to begin anew"
+                f"{where} holds another evaluation: {changes}. "
+                "Choose another --out, or start over with --overwrite"
             )
 
 
 def chosen_envs(patterns: Iterable[str]) -> tuple[str, ...]:
-    """The ids that ids, parts of ids, patterns and mixtures stand for, each once, in the order given."""
-    found: dict[str, None] = {}
+    """Resolve ids, parts of ids, patterns and mixtures to unique ids, in order."""
+    chosen: dict[str, None] = {}
     for pattern in patterns:
         known = environments.all()
         ids = [pattern] if pattern in known else list_envs(pattern)
@@ -120,29 +117,29 @@ def chosen_envs(patterns: Iterable[str]) -> tuple[str, ...]:
             raise UnknownNameError(
                 "environment", pattern, tuple(known), "`gem-rl envs` lists them all."
             )
-        found |= dict.fromkeys(ids)
-    return tuple(found)
+        chosen |= dict.fromkeys(ids)
+    return tuple(chosen)
 
 
-def _wrappers_shown(text: str) -> str:
-    """As on a command line, without what stands under the name of a secret; the text itself where there is none."""
+def _redacted_wrappers(text: str) -> str:
+    """Redact secrets in wrapper arguments; return the text unchanged if it has none."""
     try:
         calls = parse_wrappers(text)
-    except ConfigError:  # `tasks` says so
+    except ConfigError:  # `tasks` raises it
         return text
-    kept = without_secrets(calls)
-    if REDACTED not in repr(kept):
+    redacted = without_secrets(calls)
+    if REDACTED not in repr(redacted):
         return text
     return ", ".join(
-        f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
-        for name, given in kept
+        f"{name}({', '.join(f'{key}={value!r}' for key, value in kwargs.items())})"
+        for name, kwargs in redacted
     )
 
 
-def _request_shown(text: str) -> str:
+def _redacted_request(text: str) -> str:
     try:
         fields = json.loads(text)
     except ValueError:
         return text
-    kept = without_secrets(fields)
-    return json.dumps(kept, default=repr) if REDACTED in repr(kept) else text
+    redacted = without_secrets(fields)
+    return json.dumps(redacted, default=repr) if REDACTED in repr(redacted) else text

@@ -1,8 +1,9 @@
-"""Run: plays a plan into a record. What the record holds already is not played again, and nothing in it is lost.
+"""Evaluation run: play a plan into an episode record, skipping episodes that it already holds.
 
-The record is append-only and each finished episode is one write (`gem_core.records.file`): Ctrl-C, `kill -9` and a power cut
-lose the episodes under way and nothing else. An episode that ended failed (a server that stayed away, an environment
-that broke) is recorded, counted, and played again by the next run.
+The record is append-only and each finished episode is one write (`gem_core.records.file`), so
+Ctrl-C, `kill -9` and a power cut only lose running episodes. A failed episode (a server was
+unreachable, an environment raised an error) is recorded and counted, and the next run plays it
+again.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ def evaluate(
     on_begin: Callable[[Sequence[Episode]], None] | None = None,
     on_episode: OnEpisode | None = None,
 ) -> list[Episode]:
-    """Plays what the record at `path` lacks of a plan, and returns the plan's episodes in its order.
+    """Play the episodes of a plan that the record at `path` lacks; return all in plan order.
 
-    Ctrl-C raises `Interrupted`; the same call goes on from there. `give_up`: so many policy errors in a row, with nothing
-    finished between them, end the run, since the next thousand would fail alike. `on_begin` is told what was there already.
+    Ctrl-C raises `Interrupted`; the same call resumes the run. `give_up`: end the run after this
+    many consecutive policy errors. `on_begin` receives the episodes that the record already holds.
     """
     path = Path(path)
     if path.exists() and not overwrite:
@@ -56,47 +57,50 @@ def evaluate(
         done = {e.index: e for e in results(path) if not e.failed}
         if on_begin is not None:
             on_begin(list(done.values()))
-        left = [task for task in plan.tasks() if task.index not in done]
-        failed = 0
+        missing = [task for task in plan.tasks() if task.index not in done]
+        policy_errors = 0
 
-        def keep(episode: Episode) -> None:
-            nonlocal failed
+        def write(episode: Episode) -> None:
+            nonlocal policy_errors
             record.write(episode)
-            failed = failed + 1 if episode.stop is StopReason.POLICY_ERROR else 0
+            is_policy_error = episode.stop is StopReason.POLICY_ERROR
+            policy_errors = policy_errors + 1 if is_policy_error else 0
             if on_episode is not None:
                 on_episode(episode)
-            if give_up is not None and failed >= give_up:
+            if give_up is not None and policy_errors >= give_up:
                 raise PolicyError(
-                    f"{failed} episodes in a row failed, the last with: {episode.failure}. What was finished is in {path}; "
-                    "mend it, and the same command goes on from there"
+                    f"{policy_errors} episodes in a row failed, the last with: {episode.failure}. "
+                    f"Finished episodes are in {path}; fix the cause and run again to resume"
                 )
 
         limits = replace(limits or Limits(), max_turns=plan.max_turns)
         engine = _Engine(plan, policy, renderer, limits, concurrency)
         with engine:
-            finished = engine.finish(left, keep)
-    found = {e.index: e for e in results(path)}
+            finished = engine.finish(missing, write)
+    by_index = {e.index: e for e in results(path)}
     if not finished:
-        raise Interrupted([found[i] for i in sorted(found)])
-    episodes = [found[i] for i in range(plan.size)]
+        raise Interrupted([by_index[i] for i in sorted(by_index)])
+    episodes = [by_index[i] for i in range(plan.size)]
     send_event("batch_end", episodes=episodes)
     return episodes
 
 
 def results(path: str | Path) -> list[Episode]:
-    """The episodes of a record. In one that a plan was played into, an episode that was played again, since it had ended failed,
-    counts once, and they stand in the plan's order."""
+    """Read the episodes of a record.
+
+    The episodes of a plan come in plan order; a retried episode replaces its failed attempt.
+    """
     if "plan" not in read_header(path)["meta"]:
         return list(read_episodes(path))
-    found: dict[int, Episode] = {}
+    by_index: dict[int, Episode] = {}
     for episode in read_episodes(path):
-        if episode.index not in found or found[episode.index].failed:
-            found[episode.index] = episode
-    return [found[i] for i in sorted(found)]
+        if episode.index not in by_index or by_index[episode.index].failed:
+            by_index[episode.index] = episode
+    return [by_index[i] for i in sorted(by_index)]
 
 
 class _Engine(Rollout):
-    """A rollout in which each episode has chances of its own, that its number decides."""
+    """Rollout in which the random player draws different actions for each sample of a seed."""
 
     def __init__(
         self,
@@ -108,7 +112,8 @@ class _Engine(Rollout):
     ) -> None:
         if isinstance(policy, Policy) and renderer is None:
             raise ConfigError(
-                "a policy that samples token ids needs a renderer: evaluate(..., renderer=Renderer(tokenizer))"
+                "a policy that samples token ids needs a renderer; "
+                "pass evaluate(..., renderer=Renderer(tokenizer))"
             )
         sampling = replace(plan.sampling, seed=plan.sampling_seed)
         super().__init__(
@@ -122,8 +127,8 @@ class _Engine(Rollout):
             runner.policy = _RandomSample(self.plan.sample_of(task.index))
         return runner
 
-    def finish(self, tasks: Sequence[Task], keep: OnEpisode) -> bool:
-        """Plays tasks and hands over each episode that ended by itself. False where Ctrl-C cut it short."""
+    def finish(self, tasks: Sequence[Task], write: OnEpisode) -> bool:
+        """Play tasks and pass each finished episode to `write`; return False after Ctrl-C."""
         interrupted = False
 
         def interrupt() -> None:
@@ -135,22 +140,25 @@ class _Engine(Rollout):
             async with aclosing(self.stream(tasks)) as ended:
                 async for episode in ended:
                     if episode.stop is not StopReason.CANCELLED:
-                        keep(episode)
+                        write(episode)
                         await asyncio.sleep(0)
 
-        with self._under_way():  # from now on, not only once its event loop runs
+        with self._under_way():  # also covers the time before the event loop runs
             run_sync(play_all(), on_interrupt=interrupt)
         return not interrupted
 
 
 class _RandomSample:
-    """A random player with chances of its own for each sample: `sample_action` draws the same ones for the same seed."""
+    """Random player that varies with the sample.
+
+    `sample_action` alone draws the same actions for every sample of a seed.
+    """
 
     def __init__(self, sample: int) -> None:
         self._sample = sample
 
     def act(self, env: Env, observation: str) -> str:
-        """A legal action chosen at random."""
+        """Return a random legal action."""
         if self._sample and env.unwrapped.turn == 0:
             env.unwrapped.vary_actions(self._sample)
         return env.sample_action()

@@ -1,4 +1,4 @@
-"""Scaling: score against compute at test time. More turns and more samples cost more tokens; what do they buy?"""
+"""Test-time scaling: the score against the compute of more turns and more samples."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ _COLOURS = ("#08519c", "#d94801", "#238b45", "#6a51a3", "#c51b8a", "#8c6d31")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What k samples of so many turns at most cost, and score."""
+    """Compute and score of k samples under a turn limit."""
 
     env_id: str
     max_turns: int | None
     k: int
     compute: float
-    """Sampled tokens of k episodes; turns where tokens are not known."""
+    """Sampled tokens of k episodes, or turns if the tokens are unknown."""
     unit: str
     score: Estimate
-    """pass@k; the mean return, for k = 1, where the environment does not say what success is."""
+    """pass@k, or the mean return with k = 1 if the environment does not report success."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return JSON data."""
         names = ("env_id", "max_turns", "k", "compute", "unit")
         return {**{name: getattr(self, name) for name in names}, "score": self.score.as_json()}
 
 
 def scaling_points(scores: Sequence[Score]) -> list[Point]:
-    """A point for each turn limit and each k. All points of an environment are in one unit."""
+    """Return a point per turn limit and k; all points of an environment have the same unit."""
     points: list[Point] = []
     for env_id in dict.fromkeys(s.env_id for s in scores):
         own = [s for s in scores if s.env_id == env_id]
         unit = "tokens" if all(s.tokens is not None for s in own) else "turns"
-        for one in own:
-            cost = one.tokens if unit == "tokens" else one.turns
-            reached = one.pass_at or ({} if one.mean_return is None else {1: one.mean_return})
+        for score in own:
+            cost = score.tokens if unit == "tokens" else score.turns
+            by_k = score.pass_at or ({} if score.mean_return is None else {1: score.mean_return})
             points += [
-                Point(env_id, one.max_turns, k, k * cost, unit, e)
-                for k, e in reached.items()
+                Point(env_id, score.max_turns, k, k * cost, unit, estimate)
+                for k, estimate in by_k.items()
                 if cost is not None
             ]
     return points
 
 
 def draw_scaling(points: Sequence[Point], out: str | os.PathLike[str], title: str = "") -> None:
-    """One panel per environment and one line per turn limit, along k = 1, 2, 4, ...; bars are 95% intervals."""
+    """Draw a panel per environment and a line per turn limit, with 95% intervals."""
     if not points:
-        raise ConfigError("there is nothing to draw: every episode ended failed")
+        raise ConfigError("nothing to draw: all episodes failed")
     pyplot = pyplot_module()
     envs = list(dict.fromkeys(p.env_id for p in points))
     across = min(_ACROSS, len(envs))
@@ -77,16 +77,12 @@ def draw_scaling(points: Sequence[Point], out: str | os.PathLike[str], title: st
             line = sorted((p for p in own if p.max_turns == limit), key=lambda p: p.k)
             colour = _COLOURS[i % len(_COLOURS)]
             x, y = [p.compute for p in line], [p.score.value for p in line]
-            ends = [
-                (p.score.value if end is None else end)
-                for p in line
-                for end in (p.score.low, p.score.high)
+            low = [p.score.value if p.score.low is None else p.score.low for p in line]
+            high = [p.score.value if p.score.high is None else p.score.high for p in line]
+            bars = [
+                [max(0.0, value - end) for value, end in zip(y, low)],
+                [max(0.0, end - value) for value, end in zip(y, high)],
             ]
-            below, above = (
-                [a - b for a, b in zip(y, ends[::2])],
-                [b - a for a, b in zip(y, ends[1::2])],
-            )
-            bars = [[max(0.0, b) for b in below], [max(0.0, a) for a in above]]
             label = (
                 "no turn limit" if limit is None else f"{limit} turn{'s' * (limit != 1)} at most"
             )
@@ -101,7 +97,7 @@ def draw_scaling(points: Sequence[Point], out: str | os.PathLike[str], title: st
                     xytext=(5, -11),
                     fontsize=7,
                 )
-        panel.set(title=env_id, xlabel=f"{own[0].unit} per start, k samples together")
+        panel.set(title=env_id, xlabel=f"{own[0].unit} per seed, sum over k samples")
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         panel.grid(alpha=0.3)

@@ -1,4 +1,7 @@
-"""Score: one row of a table, how one player did on one environment. Nothing in it depends on how fast or in which order."""
+"""Score of one player on one environment: one row of the results table.
+
+A score does not depend on timing or on the order of the episodes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ __all__ = ["Score", "sampled_tokens", "score", "table_rows"]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Means are over seeds, each seed's samples averaged first. Failed episodes, whose outcome is unknown, are only counted."""
+    """Scores of one player on one environment.
+
+    Means are over seeds, with the samples of a seed averaged first. Failed episodes are counted,
+    but their outcome is unknown, so the means exclude them.
+    """
 
     env_id: str
     player: str
@@ -24,29 +31,29 @@ class Score:
     episodes: int
     seeds: int
     failed: int
-    """Episodes whose outcome is unknown."""
+    """Failed episodes."""
     errors: int
-    """Errors of the environment or the policy that were met: those that ended an episode and those that a retry got over."""
+    """Environment and policy errors, including those that a retry recovered from."""
     stops: dict[str, int]
-    """Why episodes ended."""
+    """Number of episodes by stop reason."""
     mean_return: Estimate | None
     success: Estimate | None
-    """None where the environment never says what success is; where it does, an episode that a limit cut short is none."""
+    """None if the environment does not report success. An episode cut by a limit counts as 0."""
     pass_at: dict[int, Estimate]
-    """By k: at least one of k samples is a success."""
+    """By k: the probability that at least one of k samples succeeds."""
     pass_hat: dict[int, Estimate]
-    """By k: all of k samples are."""
+    """By k: the probability that all k samples succeed."""
     turns: float | None
     tokens: float | None
-    """Sampled tokens of an episode; None where neither ids nor the server say."""
+    """Sampled tokens per episode; None if the record has neither ids nor the server's counts."""
     tool_uses: float | None
-    """Turns of an episode that called a tool."""
+    """Turns per episode that called a tool."""
     tool_errors: float | None
     format_errors: float | None
-    """The share of episodes with an answer the environment could not read."""
+    """Share of episodes with an action that the environment could not parse."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return JSON data."""
         plain = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         return {"return": plain.pop("mean_return"), **plain}
 
@@ -54,21 +61,16 @@ class Score:
 def score(
     env_id: str, player: str, episodes: Sequence[Episode], max_turns: int | None = None
 ) -> Score:
-    """The score of the episodes of one environment."""
+    """Score the episodes of one environment."""
     known = [e for e in episodes if not e.failed]
     by_seed: dict[Any, list[Episode]] = {}
     for episode in known:
         by_seed.setdefault(episode.group, []).append(episode)
-    told = any(e.success is not None for e in known)
-    counts = (
-        [(len(group), sum(bool(e.success) for e in group)) for group in by_seed.values()]
-        if told
-        else []
-    )
+    counts: list[tuple[int, int]] = []
+    if any(e.success is not None for e in known):
+        counts = [(len(group), sum(bool(e.success) for e in group)) for group in by_seed.values()]
     most = max((n for n, _ in counts), default=0)
-    ks = [
-        k for k in range(1, most + 1) if k == most or k & (k - 1) == 0
-    ]  # 1, 2, 4, 8, ... and all of them
+    ks = [k for k in range(1, most + 1) if k == most or k & (k - 1) == 0]  # 1, 2, 4, ... and most
     tokens = [
         sum(filter(None, counted))
         for e in known
@@ -98,12 +100,15 @@ def score(
 
 
 def sampled_tokens(turn: Turn) -> int | None:
-    """The tokens a turn sampled; None where nobody counted them."""
+    """Return the number of sampled tokens of a turn, or None if it is unknown."""
     return len(turn.action_ids) if turn.action_ids else turn.tokens
 
 
 def table_rows(scores: Sequence[Score]) -> tuple[list[str], list[list[str]]]:
-    """Headers and cells. pass@k and pass^k are shown for the largest k that any row has, beside success, which is k = 1."""
+    """Return the headers and cells of the results table.
+
+    pass@k and pass^k are for the largest k of any row; success is k = 1.
+    """
     k = max((k for s in scores for k in s.pass_at), default=1)
     columns: list[tuple[str, Callable[[Score], str]]] = [
         ("ENVIRONMENT", lambda s: s.env_id),
@@ -111,10 +116,10 @@ def table_rows(scores: Sequence[Score]) -> tuple[list[str], list[list[str]]]:
         ("TURNS<=", lambda s: "-" if s.max_turns is None else str(s.max_turns)),
         ("EPISODES", lambda s: str(s.episodes)),
         ("SEEDS", lambda s: str(s.seeds)),
-        ("RETURN [95%]", lambda s: _shown(s.mean_return, _number)),
-        ("SUCCESS [95%]", lambda s: _shown(s.success, _percent)),
-        (f"pass@{k} [95%]", lambda s: _shown(s.pass_at.get(k), _percent)),
-        (f"pass^{k} [95%]", lambda s: _shown(s.pass_hat.get(k), _percent)),
+        ("RETURN [95%]", lambda s: _with_interval(s.mean_return, _number)),
+        ("SUCCESS [95%]", lambda s: _with_interval(s.success, _percent)),
+        (f"pass@{k} [95%]", lambda s: _with_interval(s.pass_at.get(k), _percent)),
+        (f"pass^{k} [95%]", lambda s: _with_interval(s.pass_hat.get(k), _percent)),
         ("TURNS", lambda s: _optional(s.turns, "{:.1f}")),
         ("TOKENS", lambda s: _optional(s.tokens, "{:.0f}")),
         ("TOOLS", lambda s: _optional(s.tool_uses, "{:.1f}")),
@@ -132,9 +137,9 @@ def table_rows(scores: Sequence[Score]) -> tuple[list[str], list[list[str]]]:
 def _over_seeds(
     rate: Callable[[int, int, int], float], counts: Sequence[tuple[int, int]], ks: Sequence[int]
 ) -> dict[int, Estimate]:
-    """By k, over the seeds that have k known samples."""
-    found = {k: mean_by_seed([rate(n, c, k) for n, c in counts if n >= k]) for k in ks}
-    return {k: estimate for k, estimate in found.items() if estimate is not None}
+    """Estimate a rate by k, over the seeds with at least k samples that did not fail."""
+    estimates = {k: mean_by_seed([rate(n, c, k) for n, c in counts if n >= k]) for k in ks}
+    return {k: estimate for k, estimate in estimates.items() if estimate is not None}
 
 
 def _mean(numbers: Sequence[float]) -> float | None:
@@ -147,7 +152,7 @@ def _plain(value: Any) -> Any:
     return {str(k): _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def _shown(estimate: Estimate | None, form: Callable[[float], str]) -> str:
+def _with_interval(estimate: Estimate | None, form: Callable[[float], str]) -> str:
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:

@@ -1,1 +1,1 @@
-"""Models to evaluate: local ones, players, and models of OpenAI-compatible servers."""
+"""Models to evaluate: local models, baseline players and OpenAI-compatible servers."""

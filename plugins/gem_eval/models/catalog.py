@@ -1,4 +1,4 @@
-"""Named: the policy that a command line names, a player, a local model or a model behind a server, ready to play."""
+"""Policies by name: baseline players, local models, and models on a server."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["NamedPolicy", "policy_named", "tokenizer_named"]
 
 @dataclass(frozen=True, slots=True)
 class NamedPolicy:
-    """A policy and what playing with it needs."""
+    """A policy with its renderer and context length."""
 
     policy: Policy | ChatPolicy | Player
     kind: str
-    """`player`, `local` (a transformers model in this process), `chat` (text from a server) or `tokens` (ids from one)."""
+    """`player`, `local` (transformers), `chat` (a server's text) or `tokens` (a server's ids)."""
     renderer: Renderer | None = None
     max_context: int | None = None
 
@@ -38,16 +38,23 @@ def policy_named(
     max_tokens_field: str = "max_tokens",
     request: Mapping[str, Any] | None = None,
 ) -> NamedPolicy:
-    """`random` and `expert` are players. With `server`, `model` is the name the server knows it by; with `tokenizer`, that server
-    is sent token ids and gives them back, as vLLM does. Else `model` is `tiny`, `smollm2`, a model folder or a hub's name."""
+    """Create the policy for a model name.
+
+    `random` and `expert` are baseline players. With `server`, `model` is its name on the server;
+    with `tokenizer`, gem and the server exchange token ids, as vLLM does. Otherwise `model` is
+    `tiny`, `smollm2`, a model folder or a hub name.
+    """
     if model in PLAYERS:
         if server or tokenizer:
-            raise ConfigError(f"{model!r} is a player and needs neither a server nor a tokenizer")
+            raise ConfigError(
+                f"{model!r} is a baseline player; remove the server and the tokenizer"
+            )
         return NamedPolicy(player_named(model), "player")
     if not server:
         if tokenizer or api_key_env or request:
             raise ConfigError(
-                "a tokenizer, a key and request fields go with a server; give its address, as in http://localhost:8000/v1"
+                "a tokenizer, an API key and request fields need a server; "
+                "pass its address, such as http://localhost:8000/v1"
             )
         return _local(model)
     shared: dict[str, Any] = {"api_key_env": api_key_env, "timeout": timeout, "retries": retries}
@@ -60,15 +67,14 @@ def policy_named(
         )
     from gem_eval.models.openai import OpenAIPolicy
 
-    known = tokenizer_named(tokenizer)
-    ends = [known.eos_token_id] if known.eos_token_id is not None else []
-    return NamedPolicy(
-        OpenAIPolicy(server, model, stop_ids=ends, **shared), "tokens", Renderer(known)
-    )
+    loaded = tokenizer_named(tokenizer)
+    stop_ids = [] if loaded.eos_token_id is None else [loaded.eos_token_id]
+    policy = OpenAIPolicy(server, model, stop_ids=stop_ids, **shared)
+    return NamedPolicy(policy, "tokens", Renderer(loaded))
 
 
 def tokenizer_named(name: str) -> Any:
-    """A tokenizer by the name of its model: `tiny`, `smollm2`, a folder, or a hub's name."""
+    """Load the tokenizer of a model: `tiny`, `smollm2`, a folder, or a hub name."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
@@ -76,7 +82,7 @@ def tokenizer_named(name: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(model_path(name))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"there is no tokenizer {name!r}: {_first_line(error)}") from error
+        raise ConfigError(f"cannot load the tokenizer {name!r}: {_first_line(error)}") from error
 
 
 def _local(model: str) -> NamedPolicy:
@@ -92,8 +98,8 @@ def _local(model: str) -> NamedPolicy:
         loaded, tokenizer = load_folder(model_path(model), "a local model", device)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"there is no local model {model!r}: {_first_line(error)}. Give 'tiny', 'smollm2', 'random', 'expert', a model "
-            "folder, or a server's address for a model that runs elsewhere"
+            f"cannot load the local model {model!r}: {_first_line(error)}. Use 'tiny', 'smollm2', "
+            "'random', 'expert' or a model folder; pass a server's address for a model on a server"
         ) from error
     context = getattr(loaded.config, "max_position_embeddings", None)
     return NamedPolicy(TransformersPolicy(loaded, tokenizer), "local", Renderer(tokenizer), context)

@@ -1,8 +1,9 @@
-"""Viewer: episodes in a browser, as one self-contained page or from a server on this machine that follows a growing record.
+"""Episode viewer for the browser: a self-contained page, or a local server that follows a record.
 
-What a model wrote is hostile until proven otherwise. It never stands in the page as markup: a page holds it compressed and in
-base64, a server sends it as JSON, and the script puts it on the screen as text nodes only. Should that ever fail, the content
-security policy allows no script but the viewer's own, by its hash, and no connection to anywhere else.
+The viewer treats model output as hostile and never inserts it as markup: a page holds it compressed
+in base64, a server sends it as JSON, and the script renders it as text nodes only. As a second line
+of defence, the content security policy only allows the viewer's own script, by its hash, and no
+connection to other hosts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Page: the viewer as one HTML document. With data it is complete in itself and asks nobody for anything."""
+"""The viewer as one HTML document; a page that contains its data needs no network."""
 
 from __future__ import annotations
 
@@ -18,54 +18,53 @@ from gem_eval.viewer.payload import Credit, Shelf
 __all__ = ["document", "page_of", "policy"]
 
 _LINE = 1 << 16
-"""Characters of base64 to a line: editors and `less` fail on a line of a hundred megabytes."""
+"""Characters of base64 per line: editors and `less` fail on a line of 100 MB."""
 
 
 def page_of(
     episodes: Iterable[Episode], title: str, credit: Credit | None = None, tokenizer: Any = None
 ) -> str:
-    """A page with all episodes in it."""
+    """Return a page that contains all episodes."""
     shelf = Shelf(credit or Credit(), tokenizer)
-    packed = zlib.compressobj(6, zlib.DEFLATED, 31)
+    gzip = zlib.compressobj(6, zlib.DEFLATED, 31)
     parts: list[bytes] = []
     for episode in episodes:
         for line in shelf.add(episode):
-            parts.append(packed.compress(f"{line}\n".encode()))
-    credits = [[round(a, 6) for a in shelf.advantages(i)] for i in range(len(shelf))]
-    parts.append(packed.compress(json.dumps(["a", credits]).encode()))
-    parts.append(packed.flush())
+            parts.append(gzip.compress(f"{line}\n".encode()))
+    advantages = [[round(a, 6) for a in shelf.advantages(i)] for i in range(len(shelf))]
+    parts.append(gzip.compress(json.dumps(["a", advantages]).encode()))
+    parts.append(gzip.flush())
     text = base64.b64encode(b"".join(parts)).decode("ascii")
     data = "\n".join(text[i : i + _LINE] for i in range(0, len(text), _LINE))
     return document(title, shelf.credit, data)
 
 
 def document(title: str, credit: Credit, data: str | None = None) -> str:
-    """The HTML; without data its script asks the server it came from."""
-    about = {
+    """Return the HTML; without data, its script requests the data from its server."""
+    settings = {
         "title": title,
         "estimator": credit.estimator,
         "gamma": credit.gamma,
         "live": data is None,
     }
-    settings = base64.b64encode(json.dumps(about).encode()).decode("ascii")
-    inner = {
+    values = {
         "POLICY": html.escape(policy(live=data is None), quote=True),
         "TITLE": html.escape(title),
         "STYLE": _asset("viewer.css"),
         "SCRIPT": _asset("viewer.js"),
-        "SETTINGS": settings,
+        "SETTINGS": base64.b64encode(json.dumps(settings).encode()).decode("ascii"),
         "DATA": data or "",
     }
     page = _asset("viewer.html")
-    before, *rest = page.split("{{")  # in one pass: what was put in is not looked at again
+    before, *rest = page.split("{{")  # in one pass, so a value that contains {{ stays as it is
     return before + "".join(
-        inner[name] + text for name, _, text in (part.partition("}}") for part in rest)
+        values[name] + text for name, _, text in (part.partition("}}") for part in rest)
     )
 
 
 @cache
 def policy(*, live: bool) -> str:
-    """The content security policy: the viewer's own script and style by their hashes, its own server, and nothing else."""
+    """Return the content security policy: only the viewer's script, style and server."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -81,9 +80,8 @@ def policy(*, live: bool) -> str:
 
 
 def _hash(name: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode(
-        "ascii"
-    )
+    digest = hashlib.sha256(_asset(name).encode()).digest()
+    return "sha256-" + base64.b64encode(digest).decode("ascii")
 
 
 @cache

@@ -1,8 +1,8 @@
-"""Shown: an episode as the lines of JSON that the page's script reads.
+"""Viewer payload: episodes as the JSON lines that the page's script reads.
 
-A line is a pair of a kind and its content: `e` what the list shows of an episode, `d` all the rest of it, which the script
-leaves unread until the episode is opened, `v` the texts of token ids that were not met before. The names inside are single
-letters, so that a search for a word does not find them.
+A line is a pair of a kind and its content: `e` is the summary of an episode for the list, `d` its
+details, which the script parses when the episode is opened, `v` the texts of new token ids. The
+keys are single letters, so a text search does not match them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Credit", "Shelf"]
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How the return and the advantage of a turn are computed: over all episodes that are shown."""
+    """Estimator and discount of the returns and advantages, computed over all shown episodes."""
 
     estimator: str = "rebn"
     gamma: float = 1.0
@@ -32,26 +32,26 @@ class Credit:
     def __post_init__(self) -> None:
         check_estimator(self.estimator)
         if not 0.0 <= self.gamma <= 1.0:
-            raise ConfigError(f"gamma must be between 0 and 1; given: {self.gamma!r}")
+            raise ConfigError(f"gamma must be between 0 and 1; got {self.gamma!r}")
 
 
 class Shelf:
-    """The episodes that are shown, as lines, and what their advantages need."""
+    """The shown episodes: it converts them to lines and computes their advantages."""
 
     def __init__(self, credit: Credit, tokenizer: Any = None) -> None:
         self.credit = credit
         self._tokenizer = tokenizer
         self._known: set[int] = set()
-        self._bare: list[Episode] = []
+        self._episodes: list[Episode] = []
         self._advantages: list[list[float]] = []
 
     def __len__(self) -> int:
-        return len(self._bare)
+        return len(self._episodes)
 
     def add(self, episode: Episode) -> Iterator[str]:
-        """The lines of one more episode."""
-        number = len(self._bare)
-        self._bare.append(_bare(episode))
+        """Add an episode and yield its lines."""
+        number = len(self._episodes)
+        self._episodes.append(_without_texts(episode))
         yield _line("e", _summary(episode, number))
         if self._tokenizer is not None:
             new = sorted(
@@ -66,16 +66,16 @@ class Shelf:
         yield _line("d", _detail(episode, self.credit.gamma))
 
     def advantages(self, number: int) -> list[float]:
-        """The advantage of each turn of an episode, within the batch of all episodes there are by now."""
-        if len(self._advantages) != len(self._bare):
+        """Return the advantage per turn of an episode, over the batch of all added episodes."""
+        if len(self._advantages) != len(self._episodes):
             self._advantages = advantages(
-                self._bare, self.credit.estimator, gamma=self.credit.gamma
+                self._episodes, self.credit.estimator, gamma=self.credit.gamma
             )
         return self._advantages[number]
 
 
-def _bare(episode: Episode) -> Episode:
-    """What credit depends on, without the texts. Sampled tokens are counted by one estimator, so the ids stay."""
+def _without_texts(episode: Episode) -> Episode:
+    """Drop what advantages do not need. The ids stay: one estimator counts sampled tokens."""
     turns = tuple(
         replace(t, messages=(), action="", added_ids=(), logprobs=None, info={})
         for t in episode.turns
@@ -121,10 +121,10 @@ def _detail(episode: Episode, gamma: float) -> dict[str, Any]:
 
 
 def _wrappers(stack: str) -> str:
-    """A stack, `canonical_wrappers` of it, as one would write it on a command line."""
+    """Write a wrapper stack (`canonical_wrappers`) in command-line syntax."""
     try:
         items = json.loads(stack or "[]")
-    except (ValueError, RecursionError):  # any text may stand in a record
+    except (ValueError, RecursionError):  # a record may contain any text
         return stack
     return ", ".join(map(_call, items)) if isinstance(items, list) else stack
 
@@ -132,11 +132,8 @@ def _wrappers(stack: str) -> str:
 def _call(item: Any) -> str:
     match item:
         case [str(name), dict(arguments)]:
-            return (
-                f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
-                if arguments
-                else name
-            )
+            values = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
+            return f"{name}({values})" if arguments else name
     return str(item)
 
 
@@ -160,13 +157,12 @@ def _turn(turn: Turn, discounted: float | None) -> dict[str, Any]:
 
 def _line(kind: str, content: Any) -> str:
     text = json.dumps([kind, content], ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode(
-        "utf-8", "replace"
-    ).decode()  # half a surrogate pair, as byte-level tokenizers may decode to
+    # byte-level tokenizers may decode to half a surrogate pair
+    return text.encode("utf-8", "replace").decode()
 
 
 def _plain(value: Any) -> Any:
-    """JSON data for a reader's eye; what JSON lacks is shown as text."""
+    """Convert to JSON data for display; values that JSON lacks become text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -1,7 +1,7 @@
-"""Server: the viewer on this machine only, following a record that is still being written.
+"""Local viewer server that follows a record while it is being written.
 
-It listens on the loopback address, answers GET, and refuses a request whose Host is another name: a page elsewhere whose name
-was made to point here (DNS rebinding) gets nothing.
+It listens on the loopback address, answers GET, and rejects requests with another Host header,
+which prevents DNS rebinding.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gem_eval.viewer.payload import Credit, Shelf
 __all__ = ["ViewerServer"]
 
 _MOST = 4_000_000
-"""Characters of one answer, about; the script asks again at once while there is more."""
+"""Approximate maximum characters per answer; the script requests the rest immediately."""
 
 
 class ViewerServer:
-    """Serves one record until it is closed."""
+    """Serve one record until it is closed."""
 
     def __init__(
         self,
@@ -36,17 +36,18 @@ class ViewerServer:
         credit: Credit | None = None,
         tokenizer: Any = None,
     ) -> None:
-        """`port` 0 takes a free one. The file may not be there yet."""
+        """Bind the port; 0 selects a free one. The file does not have to exist yet."""
         self._path, self._credit, self._tokenizer = Path(path), credit or Credit(), tokenizer
         self._lock = threading.Lock()
-        self._begin_anew()
+        self._reset()
         self._generation = 0
         handler = type("_Bound", (_Handler,), {"viewer": self})
         try:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
         except OSError as error:
             raise ConfigError(
-                f"port {port} cannot be had ({error}); give another --port, or none to take a free one"
+                f"cannot listen on port {port} ({error}); "
+                "choose another --port, or omit it to use a free one"
             ) from error
         self._server.daemon_threads = True
         self._serving = False
@@ -54,23 +55,25 @@ class ViewerServer:
         self.url = f"http://127.0.0.1:{self.port}/"
 
     def serve(self) -> None:
-        """Serves until `close` is called from another thread, or Ctrl-C."""
+        """Serve until another thread calls `close`, or until Ctrl-C."""
         self._serving = True
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """Ends `serve` and lets go of the port."""
-        if self._serving:  # else it would wait for an end that nobody brings about
+        """Stop `serve` and release the port."""
+        if self._serving:  # `shutdown` blocks forever if `serve_forever` never ran
             self._server.shutdown()
         self._server.server_close()
 
     def page(self) -> str:
-        """The page, without data."""
+        """Return the page, without data."""
         return document(str(self._path), self._credit)
 
     def lines(self, generation: int, start: int) -> dict[str, Any]:
-        """Lines from number `start` on. A file that was replaced by a shorter one has a new generation, and is sent from its
-        beginning."""
+        """Return the lines from number `start`.
+
+        A file that was replaced has a new generation, and is sent from its beginning.
+        """
         with self._lock:
             self._read()
             if generation != self._generation:
@@ -87,11 +90,11 @@ class ViewerServer:
             }
 
     def advantages(self, number: int) -> list[float] | None:
-        """Of one episode, within all that were read."""
+        """Return the advantages of one episode, over all episodes read so far."""
         with self._lock:
             return self._shelf.advantages(number) if 0 <= number < len(self._shelf) else None
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._shelf = Shelf(self._credit, self._tokenizer)
         self._lines: list[str] = []
         self._offset = 0
@@ -99,15 +102,15 @@ class ViewerServer:
 
     def _read(self) -> None:
         try:
-            about = self._path.stat()
+            stat = self._path.stat()
         except OSError:
-            return  # not there yet
+            return  # the file does not exist yet
         if self._file is not None and (
-            self._file != (about.st_dev, about.st_ino) or about.st_size < self._offset
+            self._file != (stat.st_dev, stat.st_ino) or stat.st_size < self._offset
         ):
-            self._begin_anew()
+            self._reset()
             self._generation += 1
-        self._file = (about.st_dev, about.st_ino)
+        self._file = (stat.st_dev, stat.st_ino)
         for episode, behind in episodes_after(self._path, self._offset):
             self._lines += self._shelf.add(episode)
             self._offset = behind
@@ -123,31 +126,28 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(
                 HTTPStatus.FORBIDDEN,
                 "text/plain",
-                "This viewer answers to 127.0.0.1 and localhost only.",
+                "This viewer only answers requests to 127.0.0.1 and localhost.",
             )
-        address = urllib.parse.urlsplit(self.path)
+        url = urllib.parse.urlsplit(self.path)
         try:
-            asked = {
-                name: int(values[0])
-                for name, values in urllib.parse.parse_qs(address.query).items()
+            query = {
+                name: int(values[0]) for name, values in urllib.parse.parse_qs(url.query).items()
             }
-            if address.path == "/":
+            if url.path == "/":
                 return self._answer(HTTPStatus.OK, "text/html", self.viewer.page())
-            if address.path == "/lines":
-                found: Any = self.viewer.lines(
-                    asked.get("generation", 0), max(0, asked.get("from", 0))
-                )
-                return self._answer(HTTPStatus.OK, "application/json", json.dumps(found))
-            if address.path == "/advantages":
-                found = self.viewer.advantages(asked.get("episode", -1))
-                return self._answer(HTTPStatus.OK, "application/json", json.dumps(found))
+            if url.path == "/lines":
+                lines = self.viewer.lines(query.get("generation", 0), max(0, query.get("from", 0)))
+                return self._answer(HTTPStatus.OK, "application/json", json.dumps(lines))
+            if url.path == "/advantages":
+                advantages = self.viewer.advantages(query.get("episode", -1))
+                return self._answer(HTTPStatus.OK, "application/json", json.dumps(advantages))
         except ValueError as error:
             if not isinstance(error, GemError):
                 return self._answer(
-                    HTTPStatus.BAD_REQUEST, "text/plain", "The query must hold whole numbers."
+                    HTTPStatus.BAD_REQUEST, "text/plain", "Query values must be integers."
                 )
             return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error))
-        return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "There is no such page.")
+        return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "Page not found.")
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
         content = text.encode("utf-8", "replace")
@@ -166,4 +166,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: a request every second is no news."""
+        """Log nothing: the page sends a request every second."""

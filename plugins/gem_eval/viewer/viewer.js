@@ -1,25 +1,25 @@
 "use strict";
-// The viewer's script. Nothing from a record is ever parsed as markup: every text reaches the page through textContent.
+// The viewer's script. It never parses recorded text as markup: all text becomes text nodes.
 
-const ROW = 48; // the height of a row, as in viewer.css
-const SLICE = 400; // episodes searched before the browser may draw again
-const POLL = 1000; // milliseconds between two questions to a server that had nothing new
+const ROW = 48; // height of a list row, as in viewer.css
+const SLICE = 400; // episodes to search before yielding to the browser
+const POLL = 1000; // milliseconds between requests while the server has nothing new
 const SCALE = [[-0.05, "≥ -0.05"], [-0.3, "-0.3"], [-1, "-1"], [-2.5, "-2.5"], [-5, "-5"], [-Infinity, "below"]];
 
 const $ = (id) => document.getElementById(id);
-const episodes = []; // what the list shows of each
-let details = []; // the rest of each, as JSON that is read when it is opened
-let vocabulary = new Map(); // the texts of token ids
-let credits = null; // advantages per episode and turn, where the page holds them
-let order = []; // the episodes that pass the filters, sorted
-let found = null; // those a search found, null without a search
+const episodes = []; // summaries, for the list
+let details = []; // details of each episode as JSON, parsed when it is opened
+let vocabulary = new Map(); // texts of token ids
+let credits = null; // advantages per episode and turn; null if a server computes them
+let order = []; // episodes that pass the filters, sorted
+let found = null; // episodes that match the search; null without a search
 let open = -1; // the open episode
 let at = -1; // its current turn
 let asTokens = false;
 let folded = true;
 let ascending = true;
 let searching = 0;
-const rows = []; // the elements of the list, used again while it scrolls
+const rows = []; // elements of the list, reused while it scrolls
 
 function make(tag, name, ...children) {
   const element = document.createElement(tag);
@@ -80,7 +80,7 @@ async function follow() {
       }
       if (answer.more) wait = 0;
     } catch (error) {
-      $("totals").textContent = `the server does not answer: ${error.message}`;
+      $("totals").textContent = `request to the server failed: ${error.message}`;
     }
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
@@ -122,7 +122,7 @@ function refresh() {
   order.sort((a, b) => {
     let x = a[by], y = b[by];
     if (x === y) return a.n - b.n;
-    if (x === null) return 1; // what is unknown stands last, either way
+    if (x === null) return 1; // unknown values come last in both directions
     if (y === null) return -1;
     if (typeof x === "boolean") [x, y] = [Number(x), Number(y)];
     return x < y ? -sign : sign;
@@ -134,12 +134,15 @@ function refresh() {
 
 function totals() {
   const known = order.filter((e) => !e.x);
-  const told = known.filter((e) => e.o !== null);
+  const withSuccess = known.filter((e) => e.o !== null);
   const parts = [`${order.length} of ${episodes.length} episodes`];
   if (known.length) parts.push(`return ${number(known.reduce((sum, e) => sum + e.r, 0) / known.length)}`);
-  if (told.length) parts.push(`success ${((100 * told.filter((e) => e.o).length) / known.length).toFixed(1)}%`);
-  const lost = order.length - known.length;
-  if (lost) parts.push(`${lost} failed`);
+  if (withSuccess.length) {
+    const successes = withSuccess.filter((e) => e.o).length;
+    parts.push(`success ${((100 * successes) / known.length).toFixed(1)}%`);
+  }
+  const failed = order.length - known.length;
+  if (failed) parts.push(`${failed} failed`);
   $("totals").textContent = parts.join(" · ");
 }
 
@@ -188,14 +191,14 @@ async function search() {
     refresh();
     return;
   }
-  const written = JSON.stringify(text).slice(1, -1); // as the text stands in the JSON that is searched
+  const written = JSON.stringify(text).slice(1, -1); // as the text appears in the searched JSON
   const pattern = new RegExp(written.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
   const hits = new Set();
   for (let i = 0; i < details.length; i++) {
     if (pattern.test(details[i]) || pattern.test(episodes[i].e)) hits.add(i);
     if (i % SLICE === SLICE - 1) {
       await new Promise((resolve) => setTimeout(resolve));
-      if (run !== searching) return; // something else was typed meanwhile
+      if (run !== searching) return; // the query changed
     }
   }
   found = hits;
@@ -229,7 +232,7 @@ async function show(n, keep = false) {
   detail.t.forEach((t, i) => main.append(turnOf(t, i, advantages ? advantages[i] : null)));
   if (detail.z) {
     const last = detail.t[detail.t.length - 1];
-    main.append(make("div", "bar", make("span", "number", "the end")), message(last && last.q.use_tool ? "tool" : "user", detail.z));
+    main.append(make("div", "bar", make("span", "number", "final observation")), message(last && last.q.use_tool ? "tool" : "user", detail.z));
   }
   main.append(folding("info of the last step", JSON.stringify(detail.q, null, 2)));
   if (keep && turn >= 0) go(turn);
@@ -240,7 +243,7 @@ function facts(e, detail) {
   const line = make("div", "facts-line");
   const add = (name, value, kind = "") => line.append(make("span", kind, `${name} `, make("b", "", value)));
   add("return", e.x ? "unknown" : number(e.r));
-  add("success", e.o === null ? "not said" : e.o ? "yes" : "no", e.o === null ? "" : e.o ? "good" : "bad");
+  add("success", e.o === null ? "not reported" : e.o ? "yes" : "no", e.o === null ? "" : e.o ? "good" : "bad");
   add("ended", e.s, e.x ? "bad" : "");
   add("seed", String(e.i));
   add("turns", String(e.t));
@@ -272,7 +275,7 @@ function turnOf(t, i, advantage) {
   if (t.f !== "stop") add(t.f === "length" ? "cut at the token limit" : "nothing sampled", "warn");
   if (t.k !== null) add(`${t.k} tokens`);
   if (t.b && i > 0) add("context rewritten", "warn");
-  if (t.q.format_error) add("unreadable", "bad");
+  if (t.q.format_error) add("format error", "bad");
   if (t.q.tool_error) add("tool error", "bad");
   if (t.v) add(`weights ${t.v[0] === t.v[1] ? t.v[0] : `${t.v[0]} to ${t.v[1]}`}`);
   section.append(bar);
@@ -407,7 +410,7 @@ $("search").addEventListener("input", () => {
   typed = setTimeout(search, 150);
 });
 
-// The start.
+// Startup.
 
 const settings = JSON.parse(atob($("settings").textContent));
 $("title").textContent = settings.title;
@@ -415,7 +418,7 @@ $("title").textContent = settings.title;
 async function begin() {
   if (settings.live) return follow();
   take(await unpack($("data").textContent));
-  $("data").remove(); // a large page is in memory once, not twice
+  $("data").remove(); // keep large data in memory only once
   refill();
   refresh();
   return showFirst();
@@ -428,5 +431,5 @@ function showFirst() {
 }
 
 begin().catch((error) => {
-  $("totals").textContent = `this page cannot be shown: ${error.message}`;
+  $("totals").textContent = `cannot show this page: ${error.message}`;
 });
