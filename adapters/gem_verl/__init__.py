@@ -1,4 +1,7 @@
-"""gem for verl: episodes and per-turn advantages for verl's PPO trainers. Importing this package needs no verl."""
+"""gem for verl: plays episodes for verl's PPO trainers and computes per-turn advantages.
+
+Importing this package does not import verl.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ ADAPTER = Adapter(
     distribution="verl",
     import_name="verl",
     extra="verl",
-    versions=">=0.9,<0.10",  # 0.9.1 is tested
+    versions=">=0.9,<0.10",  # tested: 0.9.1
     python=">=3.10,<3.13",  # verl's own range
     platforms=("linux-x86_64", "linux-aarch64"),  # vLLM and SGLang are Linux only
-    # what the default trainer imports and verl's metadata does not list
+    # the default trainer imports these; verl's metadata does not list them
     needs=(
         ("TransferQueue", ">=0.1.10"),
         ("cachetools", ">=5"),
@@ -43,14 +46,14 @@ ADAPTER = Adapter(
     ),
     install=("pip install '.[verl]' -c constraints/verl.txt",),
     capabilities=Capabilities(
-        several_sequences=True,  # an agent loop may return a list of outputs (the default trainer, V1)
+        several_sequences=True,  # in V1, an agent loop may return a list of outputs
         masked_turns=True,  # by `response_mask`
-        failed_episodes=True,  # verl itself pads batches with sequences that train nothing
-        groups=True,  # a prompt is played `rollout.n` times
+        failed_episodes=True,  # as padding sequences
+        groups=True,  # verl plays each prompt `rollout.n` times
         critic_values=False,  # gem's trainers do not read the critic's values
     ),
     status="ready",
-    summary="an agent loop, and trainers that compute advantages from the episodes' turn rewards",
+    summary="an agent loop, and trainers that compute advantages from turn rewards",
 )
 
 

@@ -1,11 +1,13 @@
-"""Channel: token rewards that carry per-turn returns to verl's stock trainers, and the estimators that read them.
+"""Channel: token rewards that carry turn returns to verl's own trainers, and estimators for them.
 
-gem's trainers compute advantages from the episodes themselves. verl's own trainers (`trainer_mode=sync`, the legacy trainer)
-call a registered estimator with token rewards and a mask only. For these, the last token of each trained turn t carries
-G_t - gamma * G_u, with u the next trained turn of the sequence, and `gem_rebn`, `gem_grpo`, … rebuild G_t from that: a run of
-ones in the mask is a turn. Token rewards are float32, so the results are exact up to its precision.
+gem's trainers compute advantages from the episodes. verl's own trainers (`trainer_mode=sync`, the
+legacy trainer) call a registered estimator with token rewards and a mask only. For these, the last
+token of each trained turn t carries G_t - gamma * G_u, where u is the next trained turn of the
+sequence. `gem_rebn`, `gem_grpo`, … rebuild G_t from these rewards: a run of ones in the mask is a
+turn. Token rewards are float32, so the results have float32 precision.
 
-verl is imported in the functions that need it: while verl is imported, it loads gem's plugin, which needs this module.
+The functions that need verl import it: verl loads gem's plugin, which needs this module, while it
+is imported itself.
 """
 
 from __future__ import annotations
@@ -27,27 +29,30 @@ __all__ = ["estimate", "register_estimators", "token_rewards", "turns_of"]
 
 
 def token_rewards(episode: Episode, end_id: int, algorithm: Any) -> list[list[float]]:
-    """The rewards of the response tokens of each sequence, for the estimator that `algorithm` names.
+    """Return the response token rewards of each sequence, for the estimator in `algorithm`.
 
-    An estimator that compares whole episodes reads the return of the first trained turn, which then includes the rewards of
-    masked turns before it. verl's own estimators sum a sequence up or discount per token, and get undiscounted rewards.
+    An estimator that compares whole episodes reads the return of the first trained turn, so that
+    turn also gets the rewards of masked turns before it. verl's own estimators sum a sequence or
+    discount per token, so they get undiscounted rewards.
     """
     name = str(algorithm.adv_estimator)
-    own = not name.startswith(PREFIX)
-    gamma = 1.0 if own else float(algorithm.gamma)
+    verls_own = not name.startswith(PREFIX)
+    gamma = 1.0 if verls_own else float(algorithm.gamma)
     sequences = sequences_of(episode, end_id)
     rewards = [channel_rewards(episode, sequence, gamma) for sequence in sequences]
-    if sequences[0].trained and (
-        own or "groups" in estimators.get(name.removeprefix(PREFIX)).needs
-    ):
-        turn, _, end = next(span for span in sequences[0].spans if span[0] in sequences[0].trained)
+    first = sequences[0]
+    if first.trained and (verls_own or "groups" in estimators.get(name.removeprefix(PREFIX)).needs):
+        turn, _, end = next(span for span in first.spans if span[0] in first.trained)
         returns = discounted_returns(episode.rewards, gamma)
         rewards[0][end - 1] += returns[0] - returns[turn]
     return [numbers[response_start(sequence) :] for sequence, numbers in zip(sequences, rewards)]
 
 
 def register_estimators() -> None:
-    """Register every gem estimator that needs no critic, those of plugins included, under `gem_` and its name."""
+    """Register every gem estimator that needs no critic, including those of plugins.
+
+    An estimator `x` is registered as `gem_x`.
+    """
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
     for name, estimator in estimators.all().items():
@@ -63,12 +68,15 @@ def estimate(
     index: Any = None,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(advantages, returns), one number per token, 0 where nothing is trained. Each sequence counts as one episode, and one
-    that trains nothing does not count."""
+    """Return (advantages, returns): one number per token, 0 on untrained tokens.
+
+    Each sequence counts as one episode; a sequence without trained tokens does not count.
+    """
     arguments, gamma = plain(config.get("gem") or {}), float(config.gamma)
     per_env = (
         arguments.get("per_env"),
-        "per_env needs trainer.v1.trainer_mode=gem_sync: token rewards name no environment",
+        "per_env needs the environment of each sequence, which token rewards do not carry; set "
+        "trainer.v1.trainer_mode=gem_sync",
     )
     reject([*algorithm_rejections(config, name), per_env])
     turns, rewards = turns_of(response_mask), token_level_rewards.double()
@@ -78,22 +86,23 @@ def estimate(
         for i in trained
     ]
     episodes = [
-        _episode(str(i if index is None else index[i]), own, [b - a for a, b in turns[i]], gamma)
-        for i, own in zip(trained, returns)
+        _episode(
+            str(i if index is None else index[i]), turn_returns, [b - a for a, b in turns[i]], gamma
+        )
+        for i, turn_returns in zip(trained, returns)
     ]
+    per_turn = advantages(episodes, name, gamma=gamma, **arguments)
     per_token = torch.zeros(
         (2, *response_mask.shape), dtype=torch.float32, device=response_mask.device
     )
-    for i, numbers, own in zip(
-        trained, advantages(episodes, name, gamma=gamma, **arguments), returns
-    ):
-        for (start, end), advantage, g in zip(turns[i], numbers, own):
+    for i, turn_advantages, turn_returns in zip(trained, per_turn, returns):
+        for (start, end), advantage, g in zip(turns[i], turn_advantages, turn_returns):
             per_token[0, i, start:end], per_token[1, i, start:end] = advantage, g
     return per_token[0], per_token[1]
 
 
 def turns_of(response_mask: Any) -> list[list[tuple[int, int]]]:
-    """(start, end) of each run of ones, by sequence: at least one zero separates two turns."""
+    """Return (start, end) of each run of ones, by sequence. Two turns have a zero between them."""
     mask = response_mask.bool().to(torch.int8).cpu()
     edges = torch.nn.functional.pad(mask, (1, 1)).diff(dim=1)
     turns: list[list[tuple[int, int]]] = [[] for _ in range(len(mask))]
@@ -105,7 +114,7 @@ def turns_of(response_mask: Any) -> list[list[tuple[int, int]]]:
 
 
 def _episode(group: str, returns: Sequence[float], lengths: Sequence[int], gamma: float) -> Episode:
-    """An episode of numbers whose rewards have these returns: r_t = G_t - gamma * G_{t+1}."""
+    """Build an episode whose rewards have these returns: r_t = G_t - gamma * G_{t+1}."""
     following = [*returns[1:], 0.0]
     turns = tuple(
         Turn((), "", g - gamma * after, action_ids=(0,) * length)

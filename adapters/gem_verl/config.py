@@ -1,4 +1,4 @@
-"""Config: the environment to train on in verl, as hydra overrides, and the verl settings that do not fit it."""
+"""Config: the environment to train on with verl, and the check of verl's own settings."""
 
 from __future__ import annotations
 
@@ -34,30 +34,32 @@ __all__ = [
 ]
 
 AGENT = "gem"
-"""The name of the agent loop."""
+"""The name of gem's agent loop in verl's registry."""
 PREFIX = "gem_"
 """The prefix of gem's estimators and trainers in verl's registries."""
-_ELSEWHERE = {
+_IN_ALGORITHM = {
     "advantage": "algorithm.adv_estimator",
     "gamma": "algorithm.gamma",
     "estimator_kwargs": "algorithm.gem",
 }
+"""The fields of `GemConfig` that verl's settings hold outside `data.gem`."""
 _VALUE_HEAD = "AutoModelForCausalLMWithValueHead"
 _EQUIVALENT = {"grpo": "gem_grpo", "rloo": "gem_rloo", "reinforce_plus_plus": "gem_reinforce++"}
-"""gem's estimator for one of verl's own; for any other it is gem_rebn."""
+"""gem's counterpart of each of verl's own estimators; all others map to gem_rebn."""
 
 
 @dataclass
 class GemConfig(TrainingConfig):
-    """An environment for verl: `train(config, settings)`, or `overrides()` for `python -m verl.trainer.main_ppo`.
+    """Training configuration for verl: the environment, its limits and the advantage estimator.
 
-    Each seed becomes one prompt, which verl plays `rollout.n` times. In a hydra config the same fields are under `data.gem`.
+    Each seed becomes one row of the dataset, which verl plays `rollout.n` times. In verl's hydra
+    config the fields are under `data.gem`.
     """
 
     adapter = ADAPTER
 
     eval_envs: Sequence[str] | str = ()
-    """The environments to validate on, with the same wrappers and limits; empty: the one that is trained on."""
+    """The environments to validate on, with the same wrappers and limits. Default: `env_id`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +73,10 @@ class GemConfig(TrainingConfig):
         return [env_id for env_id in env_ids if env_id] or [self.env_id]
 
     def overrides(self) -> list[str]:
-        """The hydra overrides that make `verl.trainer.main_ppo` train on this environment; verl's own settings follow them."""
+        """Return the hydra overrides that make `verl.trainer.main_ppo` train on this environment.
+
+        Put overrides of verl's own settings after them.
+        """
         overrides = [
             f"algorithm.adv_estimator={_hydra(PREFIX + self.advantage)}",
             f"algorithm.gamma={self.gamma}",
@@ -86,28 +91,28 @@ class GemConfig(TrainingConfig):
             overrides.append(f"+algorithm.gem={_hydra(dict(self.estimator_kwargs))}")
         if not self.held_out_seeds:
             overrides += ["trainer.val_before_train=False", "trainer.test_freq=-1"]
-        fields = {name: value for name, value in self.to_dict().items() if name not in _ELSEWHERE}
-        return overrides + [f"+data.gem.{name}={_hydra(value)}" for name, value in fields.items()]
+        for name, value in self.to_dict().items():
+            if name not in _IN_ALGORITHM:
+                overrides.append(f"+data.gem.{name}={_hydra(value)}")
+        return overrides
 
     def task_of(self, row: Mapping[str, Any]) -> Task:
-        """The task of a row of the data set."""
-        carried = (row.get("extra_info") or {}).get("gem") or {}
-        if "seed" not in carried:
+        """Return the task of a dataset row."""
+        fields = (row.get("extra_info") or {}).get("gem") or {}
+        if "seed" not in fields:
             raise ConfigError(
-                "a row of the data set carries no gem task; train on gem_verl.GemDataset, or give each row an extra_info with "
-                f"'gem': {{'seed': 7}}. Given: {str(dict(row))[:120]}"
+                "a dataset row has no gem task; train on gem_verl.GemDataset, or give each row "
+                f"'extra_info': {{'gem': {{'seed': 7}}}}. Got: {str(dict(row))[:120]}"
             )
-        task = self.task(int(carried["seed"]))
-        env_id = carried.get("env_id") or self.env_id
-        return (
-            task
-            if env_id == self.env_id
-            else Task(env_id, task.seed, task.options, task.wrappers, task.env_kwargs)
-        )
+        task = self.task(int(fields["seed"]))
+        env_id = fields.get("env_id") or self.env_id
+        if env_id == self.env_id:
+            return task
+        return Task(env_id, task.seed, task.options, task.wrappers, task.env_kwargs)
 
 
 def hydra_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
-    """verl's configuration with the config's overrides and, after them, the overrides in `settings`."""
+    """Return verl's settings with the config's overrides, then those in `settings`."""
     from hydra import compose, initialize_config_module
 
     with initialize_config_module("verl.trainer.config", version_base=None):
@@ -115,7 +120,7 @@ def hydra_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
 
 
 def read_config(settings: Any, loop_entry: Mapping[str, Any] | None = None) -> GemConfig:
-    """The config in verl's settings: `data.gem`, overridden by an agent loop's own YAML entry."""
+    """Read the config from `data.gem` in verl's settings; an agent loop's entry overrides it."""
     fields = {**plain(settings.data.get("gem") or {}), **plain(loop_entry or {})}
     name, algorithm = str(settings.algorithm.adv_estimator), settings.algorithm
     values = {
@@ -124,22 +129,26 @@ def read_config(settings: Any, loop_entry: Mapping[str, Any] | None = None) -> G
     }
     if name.startswith(PREFIX):
         values["advantage"] = name.removeprefix(PREFIX)
-    for key, setting in _ELSEWHERE.items():
+    for key, setting in _IN_ALGORITHM.items():
         if key in fields and fields[key] != values.get(key):
             raise ConfigError(
-                f"data.gem.{key} is {fields[key]!r} and {setting} is {values.get(key, name)!r}; remove data.gem.{key}, and set "
-                f"{setting}, which agent loop and estimator both read"
+                f"data.gem.{key} is {fields[key]!r} and {setting} is {values.get(key, name)!r}; "
+                f"remove data.gem.{key} and set {setting}: the agent loop and the estimator read it"
             )
     return GemConfig.from_dict({**fields, **values}, where="data.gem")
 
 
 def check_settings(settings: Any, config: GemConfig) -> None:
-    """Raise `ConfigError` for all verl settings that would break gem's promises, with the remedies."""
+    """Raise one `ConfigError` that lists every verl setting gem does not support.
+
+    `settings`: verl's hydra config.
+    """
     require(ADAPTER)
     name = str(settings.algorithm.adv_estimator)
     per_turn = name.startswith(PREFIX)
     rollout, actor = settings.actor_rollout_ref.rollout, settings.actor_rollout_ref.actor
     filter_groups = settings.algorithm.get("filter_groups") or {}
+    filter_metric = filter_groups.get("metric")
     wrapper, one_sequence = config.rewriting_wrapper(), one_sequence_reason(settings, config)
     reject(
         [
@@ -150,33 +159,38 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 per_turn
                 and config.estimator_kwargs.get("per_env")
                 and not has_gem_trainer(settings),
-                "per_env needs the environment of each sequence, which only gem's trainers read; set "
-                "trainer.v1.trainer_mode=gem_sync",
+                "per_env needs the environment of each sequence, which only gem's trainers read; "
+                "set trainer.v1.trainer_mode=gem_sync",
             ),
             (
                 config.metrics is not None and not has_gem_trainer(settings),
-                "metrics are written by gem's trainers; set trainer.v1.trainer_mode=gem_sync, or remove GemConfig.metrics",
+                f"GemConfig(metrics={config.metrics!r}) needs gem's trainers, which write it; "
+                "set trainer.v1.trainer_mode=gem_sync, or remove metrics",
             ),
             (
                 per_turn and bool(settings.critic.enable),
-                "critic.enable=True trains a critic, which only verl's own 'gae' uses; leave it null",
+                "critic.enable=True trains a critic, which only verl's own 'gae' uses; "
+                "set it to null",
             ),
             (
-                filter_groups.get("enable") and filter_groups.get("metric") != "reward",
-                f"algorithm.filter_groups.metric={filter_groups.get('metric')} is unknown for a failed episode, and verl would "
-                "end the training there; set it to reward",
+                filter_groups.get("enable") and filter_metric != "reward",
+                f"algorithm.filter_groups.metric={filter_metric} is undefined for a failed "
+                "episode, at which verl would fail; set it to reward",
             ),
             (
                 per_turn and actor.policy_loss.get("loss_mode") == "geo_mean",
-                "actor.policy_loss.loss_mode=geo_mean takes one advantage per sequence; use another, such as vanilla",
+                "actor.policy_loss.loss_mode=geo_mean takes one advantage per sequence; "
+                "use another, such as vanilla",
             ),
             (
                 bool(settings.reward.reward_model.enable),
-                "reward.reward_model.enable=True overwrites the environment's rewards with its own scores; set it to False",
+                "reward.reward_model.enable=True overwrites the environment's rewards; "
+                "set it to False",
             ),
             (
                 wrapper is not None and one_sequence,
-                f"the wrapper {wrapper!r} rewrites the context, which makes several sequences of an episode, and {one_sequence}",
+                f"the wrapper {wrapper!r} rewrites the history, which splits an episode into "
+                f"several sequences; {one_sequence}",
             ),
             _incompatible_trl(),
         ]
@@ -184,44 +198,45 @@ def check_settings(settings: Any, config: GemConfig) -> None:
     warn_if_cut(Sampling(top_p=rollout.top_p, top_k=max(int(rollout.top_k), 0)))
     if not per_turn:
         warnings.warn(
-            f"verl's own estimator {name!r} counts a failed episode as one with reward 0: with two episodes that earned 1, grpo "
-            f"gives those 0.577 each instead of 0. Set algorithm.adv_estimator={_EQUIVALENT.get(name, 'gem_rebn')}, which "
-            "excludes it, unless no episode can fail.",
-            stacklevel=1,  # this line, whoever checks: Python then shows it once per process
+            f"verl's own estimator {name!r} counts a failed episode as one with reward 0. In a "
+            "group with two episodes of return 1, grpo then gives these two 0.577 instead of 0. "
+            f"Set algorithm.adv_estimator={_EQUIVALENT.get(name, 'gem_rebn')}, which excludes "
+            "failed episodes, unless no episode can fail.",
+            stacklevel=1,  # always this line, so Python shows the warning once per process
         )
 
 
 def algorithm_rejections(algorithm: Any, advantage: str) -> list[Rejection]:
-    """The settings under `algorithm` that do not fit gem's estimators."""
-    correction = algorithm.get("rollout_correction") or {}
-    unscaled = not algorithm.get("norm_adv_by_std_in_grpo", True) and (
-        algorithm.get("gem") or {}
-    ).get("scale", True)
+    """Return the rejections of settings under `algorithm`."""
+    rejection_sampling = (algorithm.get("rollout_correction") or {}).get("rollout_rs")
+    scale = (algorithm.get("gem") or {}).get("scale", True)
     return [
         (
             algorithm.get("use_kl_in_reward"),
-            "algorithm.use_kl_in_reward=True adds a penalty to the reward of every token, which per-turn advantages do not "
-            "contain; set it to False, and actor_rollout_ref.actor.use_kl_loss=True for KL in the loss",
+            "algorithm.use_kl_in_reward=True adds a penalty to every token's reward, which gem's "
+            "advantages do not read; set it to False and "
+            "actor_rollout_ref.actor.use_kl_loss=True for KL in the loss",
         ),
         (
-            correction.get("rollout_rs"),
-            f"algorithm.rollout_correction.rollout_rs={correction.get('rollout_rs')!r} changes the mask, which splits turns; "
-            "leave it null (rollout_is, importance weights, is supported)",
+            rejection_sampling,
+            f"algorithm.rollout_correction.rollout_rs={rejection_sampling!r} changes the loss "
+            "mask, which splits turns; set it to null (importance weights, `rollout_is`, work)",
         ),
         (
-            advantage == "grpo" and unscaled,
-            "algorithm.norm_adv_by_std_in_grpo=False is for verl's own grpo; set +algorithm.gem.scale=False, which is "
+            advantage == "grpo" and not algorithm.get("norm_adv_by_std_in_grpo", True) and scale,
+            "algorithm.norm_adv_by_std_in_grpo=False applies to verl's own grpo only; set "
+            "+algorithm.gem.scale=False, which is "
             "GemConfig(advantage='grpo', estimator_kwargs={'scale': False})",
         ),
         (
             algorithm.get("use_pf_ppo"),
-            "algorithm.use_pf_ppo=True reweights the batch of verl's own gae only, and would have no effect; set it to False",
+            "algorithm.use_pf_ppo=True reweights batches for verl's own gae only; set it to False",
         ),
     ]
 
 
 def has_gem_trainer(settings: Any) -> bool:
-    """Whether one of gem's trainers trains, which has the episodes themselves; it marks the settings it was given."""
+    """Return whether one of gem's trainers runs; it marks its settings with `gem_trainer`."""
     v1 = settings.trainer.v1
     return bool(
         settings.trainer.use_v1
@@ -230,20 +245,23 @@ def has_gem_trainer(settings: Any) -> bool:
 
 
 def one_sequence_reason(settings: Any, config: GemConfig) -> str:
-    """Why an episode must be one sequence under these settings, and the remedy; empty if it may be several."""
+    """Return why an episode must be one sequence, with the remedy; "" if it may be several."""
     name = str(settings.algorithm.adv_estimator)
     if not name.startswith(PREFIX):
-        return f"verl's own estimator {name!r} reads rewards of whole sequences; set algorithm.adv_estimator=gem_rebn"
+        return (
+            f"verl's own estimator {name!r} treats each sequence as an episode; "
+            "set algorithm.adv_estimator=gem_rebn"
+        )
     if config.needs_groups and not has_gem_trainer(settings):
         return (
-            f"the estimator {name!r} compares whole episodes, and only gem's trainers know which sequences belong to one; set "
-            "trainer.v1.trainer_mode=gem_sync"
+            f"the estimator {name!r} compares whole episodes, and only gem's trainers know the "
+            "sequences of an episode; set trainer.v1.trainer_mode=gem_sync"
         )
     return ""
 
 
 def plain(mapping: Any) -> dict[str, Any]:
-    """A mapping, OmegaConf's or an ordinary one, as a dictionary."""
+    """Return a mapping or an OmegaConf config as a plain dictionary."""
     from omegaconf import OmegaConf
 
     container = (
@@ -251,13 +269,14 @@ def plain(mapping: Any) -> dict[str, Any]:
     )
     if not isinstance(container, Mapping):
         raise ConfigError(
-            f"data.gem is a mapping of fields, as in {{env_id: 'game:Wordle-v0'}}; given: {container!r}"
+            "data.gem must be a mapping of fields, such as {env_id: 'game:Wordle-v0'}; "
+            f"got {container!r}"
         )
     return {str(key): value for key, value in container.items()}
 
 
 def _incompatible_trl() -> Rejection:
-    """verl patches a class of an installed TRL when it loads a model; newer versions of TRL do not have it."""
+    """Reject an installed TRL without the class that verl patches when it loads a model."""
     installed, has_class = find_spec("trl"), False
     for module in ("trl.experimental.ppo", "trl"):  # where verl looks for it
         with suppress(ImportError):
@@ -265,13 +284,13 @@ def _incompatible_trl() -> Rejection:
     where = ", ".join((installed and installed.submodule_search_locations) or ())
     return (
         installed is not None and not has_class,
-        f"verl patches TRL's {_VALUE_HEAD} when it loads a model, and the TRL in {where} has none; install verl into an "
-        "environment of its own, or remove TRL from this one: pip uninstall trl",
+        f"verl patches TRL's {_VALUE_HEAD} when it loads a model; the TRL in {where} has none. "
+        "Install verl into an environment of its own, or remove TRL: pip uninstall trl",
     )
 
 
 def _hydra(value: Any) -> str:
-    """A value in the grammar of hydra's overrides."""
+    """Format a value in hydra's override grammar."""
     if value is None:
         return "null"
     if isinstance(value, (bool, int, float)):

@@ -1,8 +1,9 @@
-"""Conformance: golden episodes through verl's own agent loop workers, TransferQueue, trainer and loss.
+"""Conformance: runs the golden episodes through verl's real agent loop workers, trainer and loss.
 
-On a small Ray cluster, verl's default trainer (V1) submits prompts to its workers, whose agent loop hands over existing
-episodes; the batch from the replay buffer is padded, gets its advantages and is stored as in training. Only the training
-engine, which needs a GPU, is replaced: the gradient is that of verl's loss on a transformers model.
+On a small Ray cluster, verl's default trainer (V1) submits prompts to its workers, whose agent loop
+returns recorded episodes. The trainer takes the batch from the replay buffer, pads it, computes
+advantages and stores them in TransferQueue, as in training. Only the training engine, which needs a
+GPU, is replaced: verl's loss runs on a transformers model.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ __all__ = [
     "trained_sequence",
 ]
 
-_MULTIPLE = 4
-"""verl pads a batch to whole mini-batches."""
+_BATCH_MULTIPLE = 4
+"""verl pads a batch to a multiple of this."""
 FIELDS = ["prompts", "responses", "response_mask", "advantages", "rm_scores", "rollout_log_probs"]
 
 
 class Replay(GemAgentLoop):
-    """An agent loop that hands over an existing episode, with the estimator its row names."""
+    """Agent loop that returns recorded episodes. Each row names the estimator."""
 
     async def episode(self, engine: EnginePolicy, row: dict[str, Any], step: int) -> Episode:
-        carried = row["extra_info"]["gem"]
-        set_algorithm(self.config, carried["estimator"], carried["gamma"])
-        episodes: list[Episode] = pickle.loads(carried["episodes"])
-        return episodes[int(row.get("session_id", 0))]
+        fields = row["extra_info"]["gem"]
+        set_algorithm(self.config, fields["estimator"], fields["gamma"])
+        recorded: list[Episode] = pickle.loads(fields["episodes"])
+        return recorded[int(row.get("session_id", 0))]
 
 
 class VerlHarness(Harness):
-    """verl's default trainer, without its training workers."""
+    """Harness for verl: its default trainer on the tiny model, without its training workers."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
@@ -61,29 +62,32 @@ class VerlHarness(Harness):
     def __init__(
         self, config: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()
     ) -> None:
-        """`config`, `client` and `settings`: an environment to play with a server's client, instead of golden episodes."""
+        """Replay golden episodes, or play the environment of `config` with `client`.
+
+        `client`: verl's client of its inference servers. `settings`: further hydra overrides.
+        """
         self.config = config or GemConfig("game:GuessTheNumber-v0-easy", seeds=64, gamma=0.9)
         self.client, self.more_settings = client, list(settings)
         self._step = 0
 
     def train(self, case: Case) -> list[TrainedSequence]:
-        return [sequence for _, sequence in self._replayed(case, case.episodes)]
+        return [sequence for _, sequence in self._replay(case, case.episodes)]
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
-        """The gradient of verl's PPO loss at ratio 1, on logits of the tiny model."""
+        """Return the gradient of verl's PPO loss at ratio 1, on the tiny model's logits."""
         from tensordict import TensorDict
         from verl.utils.config import omega_conf_to_dataclass
         from verl.utils.torch_functional import logprobs_from_logits
         from verl.workers.utils.losses import ppo_loss
 
-        rows = self.train(case)
-        starts = [next((i for i, m in enumerate(row.mask) if m), len(row.ids) - 1) for row in rows]
+        sequences = self.train(case)
+        starts = [next((i for i, m in enumerate(s.mask) if m), len(s.ids) - 1) for s in sequences]
         model = load_tiny()[0].float().train()
-        per_row = []
-        for row in rows:
-            ids = torch.tensor([row.ids])
-            # verl's engines give each position the logprob of the next token; the last has none and is not read
-            per_row.append(
+        logprobs = []
+        for sequence in sequences:
+            ids = torch.tensor([sequence.ids])
+            # verl's engines give each position the logprob of the next token; the last is not read
+            logprobs.append(
                 logprobs_from_logits(model(input_ids=ids).logits[0], torch.roll(ids[0], -1))
             )
 
@@ -94,31 +98,25 @@ class VerlHarness(Harness):
 
         data = TensorDict(
             {
-                "prompts": nested([r.ids[:s] for r, s in zip(rows, starts)]),
-                "responses": nested([r.ids[s:] for r, s in zip(rows, starts)]),
-                "response_mask": nested([r.mask[s:] for r, s in zip(rows, starts)]),
+                "prompts": nested([s.ids[:start] for s, start in zip(sequences, starts)]),
+                "responses": nested([s.ids[start:] for s, start in zip(sequences, starts)]),
+                "response_mask": nested([s.mask[start:] for s, start in zip(sequences, starts)]),
                 "advantages": nested(
-                    [r.advantages[s:] for r, s in zip(rows, starts)], torch.float32
+                    [s.advantages[start:] for s, start in zip(sequences, starts)], torch.float32
                 ),
                 "old_log_probs": nested(
-                    [p.detach()[s - 1 : -1] for p, s in zip(per_row, starts)], torch.float32
+                    [p.detach()[start - 1 : -1] for p, start in zip(logprobs, starts)],
+                    torch.float32,
                 ),
             },
-            batch_size=len(rows),
+            batch_size=len(sequences),
         )
-        for name, value in (
-            ("dp_size", 1),
-            (
-                "batch_num_tokens",
-                sum(sum(r.mask) for r in rows),
-            ),  # `token-mean`: the canonical weighting
-            ("global_batch_size", len(rows)),
-        ):
-            data.set_non_tensor(name, value)
-        output = {"log_probs": nested(per_row, torch.float32)}
-        loss, _ = ppo_loss(
-            omega_conf_to_dataclass(self.settings.actor_rollout_ref.actor), output, data
-        )
+        # verl's default, `token-mean`, divides by this number: the canonical weighting
+        data.set_non_tensor("batch_num_tokens", sum(sum(s.mask) for s in sequences))
+        data.set_non_tensor("global_batch_size", len(sequences))
+        data.set_non_tensor("dp_size", 1)
+        actor_config = omega_conf_to_dataclass(self.settings.actor_rollout_ref.actor)
+        loss, _ = ppo_loss(actor_config, {"log_probs": nested(logprobs, torch.float32)}, data)
         loss.backward()
         return {
             name: p.grad.detach().clone()
@@ -127,38 +125,41 @@ class VerlHarness(Harness):
         }
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        """Two worker processes, as verl's manager starts them. One worker plays a prompt; the trainer computes advantages."""
+        """Run two of verl's worker processes. Its single trainer computes the advantages."""
         episodes = [episode for part in parts for episode in part]
-        sequences = self._replayed(case, episodes, self._outside)
+        sequences = self._replay(case, episodes, self._process_manager)
         return [
-            [sequence for place, sequence in sequences if (place < len(parts[0])) is first]
+            [sequence for index, sequence in sequences if (index < len(parts[0])) is first]
             for first in (True, False)
         ]
 
     def sequences(
         self, columns: Mapping[str, Sequence[Any]], manager: Any = None
     ) -> dict[str, TrainedSequence]:
-        """What verl's trainer makes of prompts: each sequence by its key, as the loss would get it, without padding."""
+        """Run verl's trainer on prompts, up to the input of its loss.
+
+        Return each sequence by its key, without padding.
+        """
         import transfer_queue as tq
         from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
         from verl.utils import tensordict_utils as tu
 
         trainer = self.trainer
         self._step += 1
-        trainer.global_steps, trainer.agent_loop_manager = self._step, manager or self._inside
+        trainer.global_steps = self._step
+        trainer.agent_loop_manager = manager or self._inline_manager
         prompts = tu.get_tensordict({name: objects(column) for name, column in columns.items()})
         tu.assign_non_tensor_data(prompts, "global_steps", self._step)
         try:
             trainer._submit_batch_to_rollout(prompts)
             batch, _ = trainer.replay_buffer.sample(self._step, "train", len(prompts))
-            batch = upsample_batch_to_divisible_size(batch, _MULTIPLE, 2)
-            sampled = tq.kv_batch_get(
+            batch = upsample_batch_to_divisible_size(batch, _BATCH_MULTIPLE, 2)
+            logprobs = tq.kv_batch_get(
                 keys=batch.keys, partition_id="train", select_fields=["rollout_log_probs"]
             )
-            sampled["old_log_probs"] = sampled.pop(
-                "rollout_log_probs"
-            )  # the trainer's model is the one that sampled
-            tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=sampled)
+            # the trainer's model is the one that sampled
+            logprobs["old_log_probs"] = logprobs.pop("rollout_log_probs")
+            tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=logprobs)
             self.metrics: dict[str, Any] = {}
             trainer._compute_advantage(batch, self.metrics)
             stored = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=FIELDS)
@@ -168,15 +169,18 @@ class VerlHarness(Harness):
             if remaining:
                 tq.kv_clear(keys=list(remaining), partition_id="train")
         return {
-            key: trained_sequence({name: stored[name][place] for name in FIELDS})
-            for place, (key, tag) in enumerate(zip(batch.keys, batch.tags))
+            key: trained_sequence({name: stored[name][i] for name in FIELDS})
+            for i, (key, tag) in enumerate(zip(batch.keys, batch.tags))
             if not tag.get("is_padding", False)
         }
 
-    def _replayed(
+    def _replay(
         self, case: Case, episodes: Sequence[Episode], manager: Any = None
     ) -> list[tuple[int, TrainedSequence]]:
-        """(index of the episode, sequence) of golden episodes. Those of one group are the sessions of one prompt, as in verl."""
+        """Return (index of the episode, sequence) for each sequence of golden episodes.
+
+        The episodes of a group are the sessions of one prompt, as in verl.
+        """
         trainer = self.trainer
         set_algorithm(trainer.config, case.estimator, case.gamma)
         check_settings(trainer.config, read_config(trainer.config))
@@ -193,9 +197,8 @@ class VerlHarness(Harness):
         for key, sequence in self.sequences(columns, manager).items():
             uid, session, number = key.rsplit("_", 2)
             sequences.append((prompts[int(uid)][int(session)], int(number), sequence))
-        return [
-            (place, sequence) for place, _, sequence in sorted(sequences, key=lambda item: item[:2])
-        ]
+        sequences.sort(key=lambda item: item[:2])
+        return [(index, sequence) for index, _, sequence in sequences]
 
     @cached_property
     def settings(self) -> Any:
@@ -205,7 +208,7 @@ class VerlHarness(Harness):
             f"actor_rollout_ref.model.path={tiny_model_path()}",
             "actor_rollout_ref.rollout.agent.num_workers=2",
             "actor_rollout_ref.rollout.name=vllm",
-            "actor_rollout_ref.rollout.n=2",  # for estimators that compare; a prompt of golden episodes has its own number
+            "actor_rollout_ref.rollout.n=2",  # for the check; golden prompts set their own number
             "actor_rollout_ref.rollout.calculate_log_probs=True",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
             "data.max_prompt_length=64",
@@ -242,14 +245,14 @@ class VerlHarness(Harness):
         return trainer
 
     @cached_property
-    def _inside(self) -> Any:
-        """verl's manager, with a worker in this process."""
+    def _inline_manager(self) -> Any:
+        """verl's manager with one worker in this process."""
         from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
         actor: Any = AgentLoopWorkerTQ
         worker = actor.__ray_metadata__.modified_class(self.trainer.config, self.client)
 
-        class Inside(AgentLoopManagerTQ):
+        class InlineManager(AgentLoopManagerTQ):
             def generate_sequences(self, prompts: Any) -> None:
                 async def generate() -> None:
                     await worker.generate_sequences(prompts)
@@ -257,18 +260,18 @@ class VerlHarness(Harness):
 
                 asyncio.run(generate())
 
-        return Inside(self.trainer.config, None)
+        return InlineManager(self.trainer.config, None)
 
     @cached_property
-    def _outside(self) -> Any:
-        """verl's manager, with two workers in processes of their own."""
+    def _process_manager(self) -> Any:
+        """verl's manager with two worker processes."""
         from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
         return AgentLoopManagerTQ.create(self.trainer.config, None)
 
 
 def harness() -> VerlHarness:
-    """What `gem-rl conformance verl` runs."""
+    """Return the harness that `gem-rl conformance verl` runs."""
     return VerlHarness()
 
 
@@ -280,8 +283,8 @@ def set_algorithm(settings: Any, estimator: str, gamma: float) -> None:
 def golden_columns(
     case: Case, episodes: Sequence[Episode], prompts: Sequence[Sequence[int]]
 ) -> dict[str, list[Any]]:
-    """Rows of a data set, one per prompt, that carry the episodes to hand over."""
-    carried = [
+    """Return the columns of a dataset with one row per prompt, which carries its episodes."""
+    fields = [
         {
             "episodes": pickle.dumps([episodes[i] for i in members]),
             "estimator": case.estimator,
@@ -292,25 +295,25 @@ def golden_columns(
     return {
         "uid": [str(number) for number in range(len(prompts))],
         "raw_prompt": [[{"role": "user", "content": "golden"}] for _ in prompts],
-        "extra_info": [{"gem": item} for item in carried],
+        "extra_info": [{"gem": item} for item in fields],
         "index": list(range(len(prompts))),
     }
 
 
 def objects(column: Sequence[Any]) -> Any:
-    """A numpy array of objects, as verl's batches hold them."""
+    """Return a numpy array of objects, as in verl's batches."""
     array: Any = np.empty(len(column), dtype=object)
     array[:] = column
     return array
 
 
 def trained_sequence(fields: Mapping[str, Any]) -> TrainedSequence:
-    """One sequence from verl's tensors."""
-    nothing = [0] * len(fields["prompts"])
+    """Return one sequence from verl's tensors."""
+    zeros = [0.0] * len(fields["prompts"])
     return TrainedSequence(
         ids=[*fields["prompts"].tolist(), *fields["responses"].tolist()],
-        mask=[*nothing, *fields["response_mask"].tolist()],
-        advantages=[*map(float, nothing), *fields["advantages"].tolist()],
-        logprobs=[*map(float, nothing), *fields["rollout_log_probs"].tolist()],
-        rewards=[*map(float, nothing), *fields["rm_scores"].tolist()],
+        mask=[*map(int, zeros), *fields["response_mask"].tolist()],
+        advantages=[*zeros, *fields["advantages"].tolist()],
+        logprobs=[*zeros, *fields["rollout_log_probs"].tolist()],
+        rewards=[*zeros, *fields["rm_scores"].tolist()],
     )

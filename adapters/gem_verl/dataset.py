@@ -1,6 +1,6 @@
-"""Dataset: the seeds to train on, in verl's form, without a file.
+"""Dataset: the seeds to train and validate on, as a verl dataset without files.
 
-`data.custom_cls` names it; `data.train_files` and `data.val_files` select its half: `train` or `val`.
+`data.custom_cls` selects it. `data.train_files=train` and `data.val_files=val` name its two splits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["GemDataset", "row_of"]
 
 
 class GemDataset(Dataset):  # type: ignore[misc]
-    """One row per seed; verl plays each `rollout.n` times."""
+    """Dataset with one row per seed, which verl plays `rollout.n` times."""
 
     def __init__(
         self,
@@ -29,20 +29,22 @@ class GemDataset(Dataset):  # type: ignore[misc]
         max_samples: int = -1,
         **_: Any,
     ) -> None:
-        """verl's signature; `config` is the `data` section, where the environment is under `gem`."""
-        half = data_files if isinstance(data_files, str) else ",".join(map(str, data_files or ()))
-        if half not in ("train", "val"):
+        """Create the dataset; verl calls it. `config` is the section `data` of verl's settings."""
+        split = data_files if isinstance(data_files, str) else ",".join(map(str, data_files or ()))
+        if split not in ("train", "val"):
             raise ConfigError(
-                f"data.train_files must be 'train' and data.val_files 'val' with GemDataset; given: {half!r}"
+                "with GemDataset, data.train_files must be 'train' and data.val_files 'val'; "
+                f"got {split!r}"
             )
         if config is None or not config.get("gem"):
             raise ConfigError(
-                "GemDataset needs the environment under data.gem, as in +data.gem.env_id=game:Wordle-v0"
+                "GemDataset needs the environment; set data.gem, as in "
+                "+data.gem.env_id=game:Wordle-v0"
             )
         gem_config = GemConfig.from_dict(plain(config.gem), where="data.gem")
-        if half == "train":
+        if split == "train":
             self.tasks = [(gem_config.env_id, seed, False) for seed in gem_config.train_seeds]
-        else:  # verl builds a loader for it even if it never validates, and rejects an empty one
+        else:  # verl rejects an empty validation set even if it never validates
             seeds = gem_config.held_out_seeds or [FIRST_HELD_OUT_SEED]
             self.tasks = [
                 (env_id, seed, env_id != gem_config.env_id)
@@ -61,9 +63,10 @@ class GemDataset(Dataset):  # type: ignore[misc]
 
 
 def row_of(env_id: str, seed: int, index: int = 0, other: bool = False) -> dict[str, Any]:
-    """A row as verl expects it; a Parquet file of your own needs the first three, `raw_prompt` under the name `prompt`.
+    """Return a dataset row for verl.
 
-    `other`: whether the environment is not the agent loop's own, so the row must name it.
+    A Parquet file of your own needs `data_source`, `prompt` (here `raw_prompt`) and `extra_info`.
+    `other`: the environment is not the agent loop's own, so the row names it.
     """
     return {
         "data_source": env_id,

@@ -1,10 +1,11 @@
-"""Legacy: per-turn rewards for verl's legacy trainer (V0) and what is built on it, such as one_step_off_policy.
+"""Legacy: turn rewards for verl's legacy trainer (V0) and its derivatives (one_step_off_policy).
 
-verl's legacy worker puts one number on the last token of an episode. gem's writes the token rewards of `gem_verl.channel`
-instead, and passes on the step, which a horizon schedule needs. Select it with
-`trainer.use_v1=False` and
-`+actor_rollout_ref.rollout.agent.agent_loop_manager_class=gem_verl.legacy.GemAgentLoopManager`. To drop the legacy trainer,
-delete this file and its test.
+verl's legacy worker puts one number on the last token of an episode. gem's worker writes the token
+rewards of `gem_verl.channel` instead. It also passes the step to the rows, which a horizon schedule
+needs. Select it with `trainer.use_v1=False` and
+`+actor_rollout_ref.rollout.agent.agent_loop_manager_class=gem_verl.legacy.GemAgentLoopManager`.
+
+To drop the legacy trainer, delete this file and its test.
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ _KEY = "gem_token_rewards"
 
 
 class GemAgentLoopWorker(AgentLoopWorker):
-    """verl's worker, with token rewards."""
+    """verl's worker with a reward for each response token."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         wrapper = read_config(config).rewriting_wrapper()
         message = (
-            f"the wrapper {wrapper!r} rewrites the context, which makes several sequences of an episode, and verl's legacy "
-            "trainer takes one; set trainer.use_v1=True, or remove the wrapper"
+            f"the wrapper {wrapper!r} rewrites the history, which splits an episode into several "
+            "sequences; verl's legacy trainer takes one. Set trainer.use_v1=True, or remove the "
+            "wrapper"
         )
         reject([(wrapper is not None, message)])
         super().__init__(config, *args, **kwargs)
 
     async def generate_sequences(self, batch: Any) -> Any:
-        """Play a batch; only the batch knows the step, its rows need it."""
+        """Play a batch. Copies the step, which verl stores once per batch, to every row."""
         batch.non_tensor_batch["global_steps"] = np.full(
             len(batch), max(int(batch.meta_info.get("global_steps", 0)), 0)
         )
@@ -46,17 +48,18 @@ class GemAgentLoopWorker(AgentLoopWorker):
     async def _agent_loop_postprocess(self, output: Any, validate: Any, **kwargs: Any) -> Any:
         if isinstance(output, list):
             raise ConfigError(
-                f"an episode has {len(output)} sequences, verl's legacy trainer takes one; set trainer.use_v1=True"
+                f"an episode has {len(output)} sequences; verl's legacy trainer takes one. "
+                "Set trainer.use_v1=True"
             )
-        for part, ids, longest in (
+        for part, ids, limit in (
             ("prompt", output.prompt_ids, self.rollout_config.prompt_length),
             ("response", output.response_ids, self.rollout_config.response_length),
         ):
-            if len(ids) > longest:
+            if len(ids) > limit:
                 raise ConfigError(
-                    f"a {part} has {len(ids)} tokens, data.max_{part}_length is {longest}; raise it"
+                    f"a {part} has {len(ids)} tokens; raise data.max_{part}_length={limit}"
                 )
-        del output.extra_fields["gem"]  # the episode, for gem's trainers
+        del output.extra_fields["gem"]  # the episode; only gem's trainers read it
         item = await super()._agent_loop_postprocess(output, validate, **kwargs)
         item.extra_fields[_KEY] = output.token_rewards
         return item
@@ -72,7 +75,7 @@ class GemAgentLoopWorker(AgentLoopWorker):
 
 
 class GemAgentLoopManager(AgentLoopManager):
-    """verl's manager, with such workers."""
+    """verl's manager with `GemAgentLoopWorker`s."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = ray.remote(GemAgentLoopWorker)

@@ -1,6 +1,7 @@
-"""Plugin: the module verl imports in each of its processes, by the entry point `verl.plugins`. Registers gem with verl.
+"""Plugin: registers gem with verl, which imports this module in each of its processes.
 
-verl swallows plugin errors, so they are logged here, and `check_registered` verifies registration before training.
+verl finds it by the entry point `verl.plugins`. verl swallows plugin errors, so we log them here
+and verify registration before training (`check_registered`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,8 @@ _log = logging.getLogger("gem_verl")
 
 
 def register() -> None:
-    """Register the agent loop, the estimators and the trainers; registering twice changes nothing."""
-    from gem_verl import (
-        rollout,  # noqa: F401 - importing it registers the agent loop
-    )
+    """Register the agent loop, the estimators and the trainers; a second call does nothing."""
+    from gem_verl import rollout  # noqa: F401 - importing it registers the agent loop
     from gem_verl.channel import register_estimators
     from gem_verl.trainer import register_trainers
 
@@ -25,5 +24,5 @@ def register() -> None:
 try:
     register()
 except Exception:
-    _log.exception("gem could not register itself with verl, which continues without it")
+    _log.exception("gem could not register itself with verl; verl continues without it")
     raise

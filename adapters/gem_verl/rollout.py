@@ -1,7 +1,7 @@
-"""Rollout: the agent loop that plays an episode on verl's own inference servers.
+"""Rollout: plays episodes on verl's own inference servers, inside an agent loop.
 
-verl makes one loop per episode and runs all episodes of a worker process on one event loop. They share environments, step
-threads, renderer and records.
+verl creates one agent loop per episode and runs all episodes of a worker process on one event loop.
+They share environments, step threads, renderer and record files.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["EnginePolicy", "GemAgentLoop", "GemAgentLoopOutput", "play"]
 
 
 class GemAgentLoopOutput(AgentLoopOutput):
-    """verl's output of an agent loop, with a reward for each response token instead of one on the last."""
+    """verl's output of an agent loop, with one reward per response token."""
 
     token_rewards: list[float] = Field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """What verl's default trainer (V1) stores of a sequence."""
+        """Return the fields that verl's default trainer (V1) stores of a sequence."""
         fields: dict[str, Any] = super().as_dict()
         fields["rm_scores"] = torch.tensor(fields.pop("token_rewards"), dtype=torch.float32)
         return fields
@@ -47,10 +47,11 @@ class GemAgentLoopOutput(AgentLoopOutput):
 
 @dataclass
 class _Shared:
-    """What the episodes of one worker process share under one config."""
+    """Objects that the episodes of one config share in a worker process."""
 
     config: GemConfig
     renderer: Renderer
+    # engine failures fail the prompt: continuing would train on empty batches
     rollout: Rollout = field(default_factory=lambda: Rollout(policy_errors="raise"))
     records: WorkerRecords = field(default_factory=WorkerRecords)
 
@@ -60,7 +61,10 @@ _shared: dict[tuple[str, int], _Shared] = {}
 
 @register(AGENT)
 class GemAgentLoop(AgentLoopBase):
-    """Plays any environment. Its config is under `data.gem`, or under `gem` in a loop's entry in an agent loop YAML file."""
+    """Agent loop that plays any environment.
+
+    Reads its config from `data.gem`; `gem` in the loop's entry of an agent loop file overrides it.
+    """
 
     def __init__(self, trainer_config: Any, *args: Any, gem: Any = None, **kwargs: Any) -> None:
         super().__init__(trainer_config, *args, **kwargs)
@@ -74,19 +78,20 @@ class GemAgentLoop(AgentLoopBase):
         self.shared = _shared[key]
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
-        """verl's contract: a row of the data set in, the sequences of an episode out."""
+        """Play the episode of a dataset row and return its sequences; verl calls it."""
         if "global_steps" not in row:
             raise ConfigError(
-                "this worker of verl passes no global_steps and puts the reward of a whole episode on its last token; set "
-                "trainer.use_v1=True, or for the legacy trainer the agent_loop_manager_class in gem_verl.legacy"
+                "verl's legacy worker passes no global_steps and puts the reward of an episode on "
+                "its last token; set trainer.use_v1=True, or for the legacy trainer the "
+                "agent_loop_manager_class in gem_verl.legacy"
             )
-        step = max(int(row["global_steps"]) - 1, 0)  # verl counts the update under way, from 1
+        step = max(int(row["global_steps"]) - 1, 0)  # verl counts from 1, the current update
         engine = EnginePolicy(self.server_manager, sampling_params, self.shared.renderer)
         episode = await self.episode(engine, row, step)
         return self.output(episode, engine, step)
 
     async def episode(self, engine: EnginePolicy, row: dict[str, Any], step: int) -> Episode:
-        """The episode of a row, recorded."""
+        """Play and record the episode of a dataset row."""
         episode = await play(self.shared, engine, row, step, self.rollout_config)
         self.shared.records.write(self.shared.config.record, [episode])
         return episode
@@ -94,17 +99,17 @@ class GemAgentLoop(AgentLoopBase):
     def output(
         self, episode: Episode, engine: EnginePolicy, step: int
     ) -> GemAgentLoopOutput | list[GemAgentLoopOutput]:
-        """The sequences of an episode as verl takes them. The first one carries the episode itself, for gem's trainers."""
+        """Convert an episode to verl's output. The first sequence carries the episode itself."""
         end_id, algorithm = self.shared.renderer.turn_end or 0, self.config.algorithm
         sequences = to_batch(episode, end_id)
         reason = one_sequence_reason(self.config, self.shared.config) if len(sequences) > 1 else ""
         if reason:
             raise ConfigError(
-                f"the episode of {episode.env_id} with seed {episode.seed} has {len(sequences)} sequences, and {reason}"
+                f"the episode of {episode.env_id} with seed {episode.seed} has {len(sequences)} "
+                f"sequences; {reason}"
             )
-        versions = [turn.versions for turn in episode.turns if turn.versions is not None] or [
-            (step, step)
-        ]
+        versions = [turn.versions for turn in episode.turns if turn.versions is not None]
+        versions = versions or [(step, step)]
         outputs = []
         for number, (fields, rewards) in enumerate(
             zip(sequences, token_rewards(episode, end_id, algorithm))
@@ -123,16 +128,14 @@ class GemAgentLoop(AgentLoopBase):
                     "turns": None if episode.failed else float(len(episode.turns)),
                     "failed": float(episode.failed),
                 },
-                "gem": pickle.dumps(episode)
-                if number == 0
-                else b"",  # bytes: pydantic would dump an episode as a dict
+                # bytes, because pydantic would dump an episode as a dict
+                "gem": pickle.dumps(episode) if number == 0 else b"",
             }
             outputs.append(
                 GemAgentLoopOutput(
                     **fields,
                     token_rewards=rewards,
-                    reward_score=episode.total_reward
-                    or 0.0,  # set, so verl calls no reward function
+                    reward_score=episode.total_reward or 0.0,  # verl then calls no reward function
                     num_turns=2 * len(episode.turns),  # verl counts both sides of a conversation
                     metrics=AgentLoopMetrics(
                         generate_sequences=engine.seconds,
@@ -146,22 +149,24 @@ class GemAgentLoop(AgentLoopBase):
 
 
 class EnginePolicy:
-    """verl's inference servers as a policy, for one episode: its request id keeps it on one server."""
+    """verl's inference servers as a policy, for one episode.
+
+    All turns have the same request id, so verl sends them to one server.
+    """
 
     def __init__(self, client: Any, sampling_params: dict[str, Any], renderer: Renderer) -> None:
         self.client, self.turn_end = client, renderer.turn_end
         self.sampling_params = dict(sampling_params)
         if renderer.turn_end is not None and renderer.turn_end != renderer.tokenizer.eos_token_id:
-            self.sampling_params["stop_token_ids"] = [
-                renderer.turn_end
-            ]  # else no turn of this template would end
+            # without it no turn of this chat template would end
+            self.sampling_params["stop_token_ids"] = [renderer.turn_end]
         self.request_id = uuid4().hex
         self.seconds = 0.0
-        """Time spent in generation."""
+        """Total time in generation."""
 
     async def generate(self, prompt_ids: Any, sampling: Sampling) -> Generation:
-        """One turn."""
-        began = time.monotonic()
+        """Generate one turn."""
+        started = time.monotonic()
         try:
             output = await self.client.generate(
                 request_id=self.request_id,
@@ -169,20 +174,27 @@ class EnginePolicy:
                 sampling_params={**self.sampling_params, "max_tokens": sampling.max_tokens},
             )
         finally:
-            self.seconds += time.monotonic() - began
+            self.seconds += time.monotonic() - started
         if output.stop_reason == "aborted":
             raise PolicyError("verl's server aborted the generation")
         if self.sampling_params.get("logprobs") and output.log_probs is None:
             raise EngineError(
-                "verl's server returned no logprobs, although rollout.calculate_log_probs asks for them"
+                "verl's server returned no logprobs, but rollout.calculate_log_probs=True "
+                "requests them"
             )
         ids = tuple(output.token_ids)
-        cut = len(ids) >= sampling.max_tokens and ids[-1] != self.turn_end
-        first, last = (output.extra_fields.get(f"{which}_global_steps") for which in ("min", "max"))
+        if not ids:
+            finish = FinishReason.EMPTY
+        elif len(ids) >= sampling.max_tokens and ids[-1] != self.turn_end:
+            finish = FinishReason.LENGTH
+        else:
+            finish = FinishReason.STOP
+        first = output.extra_fields.get("min_global_steps")
+        last = output.extra_fields.get("max_global_steps")
         return Generation(
             ids,
             None if output.log_probs is None else tuple(output.log_probs),
-            (FinishReason.LENGTH if cut else FinishReason.STOP) if ids else FinishReason.EMPTY,
+            finish,
             versions=None if first is None or last is None else (int(first), int(last)),
         )
 
@@ -190,9 +202,11 @@ class EnginePolicy:
 async def play(
     shared: _Shared, engine: EnginePolicy, row: dict[str, Any], step: int, rollout_config: Any
 ) -> Episode:
-    """Play the episode of a row of the data set. An error of verl's servers is raised: verl then fails the prompt."""
-    config, longest = shared.config, int(rollout_config.response_length)
-    context = int(rollout_config.get("max_model_len") or rollout_config.prompt_length + longest)
+    """Play one episode. An engine error fails the prompt; verl stops if every prompt fails."""
+    config, max_response = shared.config, int(rollout_config.response_length)
+    max_context = int(
+        rollout_config.get("max_model_len") or rollout_config.prompt_length + max_response
+    )
     params = engine.sampling_params
     return await shared.rollout.episode(
         config.task_of(row),
@@ -202,18 +216,16 @@ async def play(
             temperature=float(params.get("temperature", 1.0)),
             top_p=float(params.get("top_p", 1.0)),
             top_k=max(int(params.get("top_k", 0)), 0),
-            max_tokens=config.max_turn_tokens or longest,
+            max_tokens=config.max_turn_tokens or max_response,
         ),
-        limits=config.limits(step, max_context=context, max_response=longest),
+        limits=config.limits(step, max_context=max_context, max_response=max_response),
     )
 
 
 def _success(episode: Episode) -> float | None:
-    """What the environment reported; an episode that a limit cut short is no success."""
+    """Return the success that the environment reported; 0 if a limit cut the episode short."""
     if episode.success is not None:
         return float(episode.success)
-    return (
-        None
-        if episode.failed or episode.stop in (StopReason.TERMINATED, StopReason.TRUNCATED)
-        else 0.0
-    )
+    if episode.failed or episode.stop in (StopReason.TERMINATED, StopReason.TRUNCATED):
+        return None
+    return 0.0

@@ -1,10 +1,13 @@
-"""Trainer: gem's advantages in verl's default trainers (V1), one number per response token, and `train`.
+"""Trainer: runs verl with gem's per-turn advantages.
 
-`trainer.v1.trainer_mode` selects them: gem_sync, gem_colocate_async, gem_separate_async. verl passes token rewards to an
-estimator and nothing else. So `_compute_advantage` is overridden: it lets verl compute its importance weights, then writes
-advantages computed from the episodes, which travel with their sequences in `extra_fields`. Everything else is verl's own.
+`trainer.v1.trainer_mode` selects gem's trainers: gem_sync, gem_colocate_async, gem_separate_async.
+verl computes advantages in `_compute_advantage` and passes only token rewards to its estimators.
+gem overrides that method: it calls verl's own, which computes importance weights, then replaces the
+advantages. It computes them from the episodes, which travel with their sequences in
+`extra_fields`. Everything else is verl's own code.
 
-verl is imported in the functions that need it: while verl is imported, it loads gem's plugin, which needs this module.
+The functions that need verl import it: verl loads gem's plugin, which needs this module, while it
+is imported itself.
 """
 
 from __future__ import annotations
@@ -41,13 +44,16 @@ __all__ = [
 ]
 
 _ZERO = "gem_zero"
-"""The estimator verl calls before gem's advantages replace its own: it returns 0."""
+"""The estimator that verl calls before gem replaces the advantages: it returns 0."""
 _log = logging.getLogger("gem_verl")
 
 
 def train(config: GemConfig, settings: Sequence[str]) -> None:
-    """Train with verl, to the end. `settings`: hydra overrides, as after `python -m verl.trainer.main_ppo`; they override the
-    config's own."""
+    """Train with verl to the end.
+
+    `settings`: verl's own: hydra overrides, as after `python -m verl.trainer.main_ppo`. They
+    override `config.overrides()`.
+    """
     import ray
     from verl.trainer import main_ppo
 
@@ -55,21 +61,24 @@ def train(config: GemConfig, settings: Sequence[str]) -> None:
     record, metrics = (
         None if path is None else os.path.abspath(path) for path in (config.record, config.metrics)
     )
-    config = replace(
-        config, record=record, metrics=metrics
-    )  # Ray's workers may run in other folders
-    hydra = hydra_config(config, settings)
-    check_settings(hydra, read_config(hydra))
-    running = ray.is_initialized()
+    # absolute paths, because Ray's workers may run in other folders
+    config = replace(config, record=record, metrics=metrics)
+    composed = hydra_config(config, settings)
+    check_settings(composed, read_config(composed))
+    ray_was_running = ray.is_initialized()
     try:
-        main_ppo.main(hydra)
+        main_ppo.main(composed)
     finally:
-        if not running:
+        if not ray_was_running:
             ray.shutdown()
 
 
 class GemTrainer:
-    """Mixin for a V1 trainer: `@register_trainer("gem_mine") class Mine(GemTrainer, PPOTrainerSync)`."""
+    """Mixin that gives a V1 trainer gem's advantages.
+
+    To use it in a trainer of your own:
+    `@register_trainer("gem_mine") class Mine(GemTrainer, PPOTrainerSync): ...`
+    """
 
     config: Any
     global_steps: int
@@ -77,16 +86,15 @@ class GemTrainer:
     def __init__(self, config: Any) -> None:
         check_registered()
         with open_dict(config):
+            v1 = config.trainer.v1
             # verl compares the mode with its own names in many places
-            config.trainer.v1.trainer_mode = str(config.trainer.v1.trainer_mode).removeprefix(
-                PREFIX
-            )
-            config.trainer.v1.gem_trainer = True
+            v1.trainer_mode = str(v1.trainer_mode).removeprefix(PREFIX)
+            v1.gem_trainer = True
         self.gem_config = read_config(config)
         check_settings(config, self.gem_config)
         self._update_log = UpdateLog(self.gem_config.metrics)
         self._batches: list[BatchMetrics] = []
-        """The batches of this step; verl's separate_async may draw several."""
+        """Metrics of this step's batches; verl's separate_async may draw several."""
         super().__init__(config)  # type: ignore[call-arg]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -95,19 +103,17 @@ class GemTrainer:
         total = BatchMetrics.of(played.episodes)
         self._batches.append(total)
         if total.failed:
-            failures = sorted(
-                {str(episode.failure) for episode in played.episodes if episode.failure is not None}
-            )[:3]
+            reasons = {str(e.failure) for e in played.episodes if e.failure is not None}
             _log.warning(
                 "%d of %d episodes failed and are not trained: %s",
                 total.failed,
                 total.episodes,
-                "; ".join(failures),
+                "; ".join(sorted(reasons)[:3]),
             )
         per_turn = self.gem_config.compute_advantages(played.episodes)
         algorithm = self.config.algorithm
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
-        if total.tokens:  # verl divides by their number
+        if total.tokens:  # verl divides by the number of trained tokens
             with _estimator(algorithm, _ZERO if gem_estimator else algorithm.adv_estimator):
                 batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
         if gem_estimator or not total.tokens:
@@ -119,14 +125,14 @@ class GemTrainer:
         return batch
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Skip the update if nothing of the batch is trained."""
+        """Skip the update if the batch has no trained tokens."""
         return super()._update_actor(batch, metrics) if self._batches[-1].tokens else batch  # type: ignore[misc]
 
     def _compute_metrics(
         self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         total, self._batches = BatchMetrics.total(self._batches), []
-        if total.tokens:  # verl takes the maximum of the advantages
+        if total.tokens:  # verl takes the maximum over trained tokens
             super()._compute_metrics(batch, metrics, *args, **kwargs)  # type: ignore[misc]
         step, schedule = self.global_steps - 1, self.gem_config.schedule
         self._update_log.write(
@@ -140,37 +146,41 @@ class GemTrainer:
 
 
 @dataclass(frozen=True)
-class Played:
-    """What was played of each sequence in a batch of verl's queue, in the batch's order."""
+class PlayedBatch:
+    """The played sequences of a batch in verl's queue, in the batch's order, and their episodes."""
 
     episodes: list[Episode]
     sequences: list[TokenSequence]
     episode_of: list[int | None]
-    """The index of each sequence's episode; None for verl's padding."""
+    """The index of each sequence's episode; None for verl's padding sequences."""
 
 
-def read_batch(batch: Any) -> Played:
-    """The episodes that travel with the sequences of a batch. verl's keys read {uid}_{session}_{number}: the sequences of a
-    session are those of one episode, and the first one carries it."""
+def read_batch(batch: Any) -> PlayedBatch:
+    """Read the episodes that travel with the sequences of a batch.
+
+    verl's keys are {uid}_{session}_{number}. The sequences of a session belong to one episode; the
+    first one carries it.
+    """
     stored = _stored(batch, "extra_fields")["extra_fields"]
-    carried = [getattr(fields, "data", fields).get("gem") for fields in stored]
+    pickled = [getattr(fields, "data", fields).get("gem") for fields in stored]
     padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
     sessions = {
         key.rpartition("_")[0]: i
         for i, key in enumerate(batch.keys)
-        if carried[i] and not padding[i]
+        if pickled[i] and not padding[i]
     }
-    episodes = [pickle.loads(carried[i]) for i in sessions.values()]
+    episodes = [pickle.loads(pickled[i]) for i in sessions.values()]
     index_of = {session: index for index, session in enumerate(sessions)}
     expected = [sequences_of(episode, 0) for episode in episodes]
-    sequences, episode_of, missing = [], [], [len(those) for those in expected]
-    for key, pads in zip(batch.keys, padding):
+    sequences, episode_of, missing = [], [], [len(of_episode) for of_episode in expected]
+    for key, is_padding in zip(batch.keys, padding):
         session, _, number = key.rpartition("_")
-        index = None if pads else index_of.get(session)
-        if not pads and (index is None or int(number) >= len(expected[index])):
+        index = None if is_padding else index_of.get(session)
+        if not is_padding and (index is None or int(number) >= len(expected[index])):
             raise BatchMismatchError(
-                f"sequence {key} of verl's batch belongs to no episode of gem; play all rows of the data set with gem's agent "
-                f"loop: actor_rollout_ref.rollout.agent.default_agent_loop={AGENT}, and no agent_name in the rows"
+                f"sequence {key} of verl's batch does not belong to an episode of gem; play all "
+                "dataset rows with gem's agent loop: remove agent_name from the rows, and set "
+                f"actor_rollout_ref.rollout.agent.default_agent_loop={AGENT}"
             )
         episode_of.append(index)
         sequences.append(padding_sequence((), 0) if index is None else expected[index][int(number)])
@@ -178,26 +188,28 @@ def read_batch(batch: Any) -> Played:
             missing[index] -= 1
     if any(missing):
         raise BatchMismatchError(
-            f"verl's batch lacks {sum(missing)} sequences of the episodes in it; use a version of verl the adapter supports, "
-            "without patches to its replay buffer"
+            f"verl's batch lacks {sum(missing)} sequences of its episodes; use a version of verl "
+            "that the adapter supports, without patches to its replay buffer"
         )
-    return Played(episodes, sequences, episode_of)
+    return PlayedBatch(episodes, sequences, episode_of)
 
 
 def put_advantages(
-    config: GemConfig, batch: Any, played: Played, per_turn: Sequence[Sequence[float]]
+    config: GemConfig, batch: Any, played: PlayedBatch, per_turn: Sequence[Sequence[float]]
 ) -> Any:
-    """Write advantages and returns of a batch to verl's queue, one number per response token, 0 where nothing is trained."""
+    """Replace verl's advantages with gem's: one number per token, 0 on untrained tokens.
+
+    Writes advantages and returns to verl's queue. Returns the updated batch.
+    """
     from tensordict import TensorDict
 
     returns = [discounted_returns(episode.rewards, config.gamma) for episode in played.episodes]
     fields = {}
     for name, numbers in (("advantages", per_turn), ("returns", returns)):
-        rows = [
-            per_token(s, () if i is None else numbers[i])
+        tensors = [
+            torch.tensor(per_token(s, () if i is None else numbers[i]), dtype=torch.float32)
             for s, i in zip(played.sequences, played.episode_of)
         ]
-        tensors = [torch.tensor(row, dtype=torch.float32) for row in rows]
         fields[name] = torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
     return tq.kv_batch_put(
         keys=batch.keys,
@@ -207,10 +219,12 @@ def put_advantages(
 
 
 def check_batch(batch: Any, sequences: Sequence[TokenSequence]) -> None:
-    """Raise `BatchMismatchError` unless the queue holds the ids and the loss masks that were played, and verl's padding trains
-    nothing."""
+    """Raise `BatchMismatchError` unless the batch holds the played ids and loss masks.
+
+    Padding sequences must not be trained.
+    """
     stored = _stored(batch, "input_ids", "response_mask", "loss_mask")
-    for name in ("response_mask", "loss_mask"):  # the loss trains the one and divides by the other
+    for name in ("response_mask", "loss_mask"):  # the loss masks with one, divides by the other
         for key, sequence, ids, mask in zip(
             batch.keys, sequences, stored["input_ids"], stored[name]
         ):
@@ -220,7 +234,7 @@ def check_batch(batch: Any, sequences: Sequence[TokenSequence]) -> None:
 
 
 def check_registered() -> None:
-    """Raise `ConfigError` unless verl knows gem's agent loop, estimators and trainers: verl swallows plugin errors."""
+    """Raise `ConfigError` unless verl has loaded gem's plugin; verl swallows plugin errors."""
     from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
@@ -233,14 +247,15 @@ def check_registered() -> None:
     missing = [name for name, registry in registries.items() if name not in registry]
     if missing:
         raise ConfigError(
-            f"verl does not know {', '.join(missing)}: its plugin entry point `gem` was not loaded. If it failed, `python -c "
-            "'import verl'` shows why. If that shows nothing, VERL_USE_EXTERNAL_PLUGINS excludes it, or gem is on the path "
-            "without being installed; set VERL_USE_EXTERNAL_MODULES=gem_verl.plugin"
+            f"verl does not know {', '.join(missing)}, because it has not loaded the plugin entry "
+            "point `gem`. If the plugin failed, `python -c 'import verl'` shows why. Otherwise "
+            "VERL_USE_EXTERNAL_PLUGINS excludes it, or gem is on the path but not installed; "
+            "set VERL_USE_EXTERNAL_MODULES=gem_verl.plugin"
         )
 
 
 def register_trainers() -> None:
-    """Register verl's three trainers with gem's mixin."""
+    """Register gem's versions of verl's three trainers."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
     from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, PPOTrainerSync
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, register_trainer
@@ -253,26 +268,25 @@ def register_trainers() -> None:
         ("separate_async", PPOTrainerSeparateAsync),
     ):
         if PREFIX + name not in TRAINER_REGISTRY:
-            register_trainer(PREFIX + name)(
-                type(f"Gem{trainer.__name__}", (GemTrainer, trainer), {})
-            )
+            gem_trainer = type(f"Gem{trainer.__name__}", (GemTrainer, trainer), {})
+            register_trainer(PREFIX + name)(gem_trainer)
 
 
 def _stored(batch: Any, *fields: str) -> Any:
+    """Read fields of a batch from verl's queue."""
     return tq.kv_batch_get(
         keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields)
     )
 
 
 def _zero(response_mask: Any, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros_like(response_mask, dtype=torch.float32), torch.zeros_like(
-        response_mask, dtype=torch.float32
-    )
+    zeros = torch.zeros_like(response_mask, dtype=torch.float32)
+    return zeros, zeros.clone()
 
 
 @contextmanager
 def _estimator(algorithm: Any, name: str) -> Iterator[None]:
-    """Let verl call another estimator for a while."""
+    """Select another estimator inside the block."""
     before, algorithm.adv_estimator = algorithm.adv_estimator, name
     try:
         yield
@@ -280,13 +294,16 @@ def _estimator(algorithm: Any, name: str) -> Iterator[None]:
         algorithm.adv_estimator = before
 
 
-def _mean_per_turn(batch: Any, played: Played) -> list[list[float]]:
-    """The mean of |advantage| over the tokens of each turn: verl's own estimators give the tokens of a turn different ones."""
+def _mean_per_turn(batch: Any, played: PlayedBatch) -> list[list[float]]:
+    """Return the mean |advantage| over the tokens of each turn.
+
+    With verl's own estimators, the tokens of a turn may have different advantages.
+    """
     per_turn = [[0.0] * len(episode.turns) for episode in played.episodes]
-    for sequence, index, row in zip(
-        played.sequences, played.episode_of, _stored(batch, "advantages")["advantages"]
-    ):
+    stored = _stored(batch, "advantages")["advantages"]
+    for sequence, index, advantages in zip(played.sequences, played.episode_of, stored):
+        offset = response_start(sequence)
         for turn, start, end in sequence.spans:
-            offset = response_start(sequence)
-            per_turn[index or 0][turn] = float(row[start - offset : end - offset].abs().mean())
+            of_turn = advantages[start - offset : end - offset]
+            per_turn[index or 0][turn] = float(of_turn.abs().mean())
     return per_turn

@@ -1,4 +1,4 @@
-"""Client: verl's client of its inference servers, with the tiny model in this process instead of a server."""
+"""Client: a stub of verl's inference client that runs the tiny model in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Client", "columns_of"]
 
 
 class Client:
-    """Generates with the tiny model; `change` replaces what it returns."""
+    """Client that generates with the tiny model. `change` maps its output to another."""
 
     def __init__(
         self, change: Callable[[TokenOutput], TokenOutput] = lambda output: output
@@ -44,7 +44,7 @@ class Client:
 
 
 def columns_of(env_id: str, seeds: Sequence[int]) -> dict[str, list[Any]]:
-    """The columns of a batch of prompts, one per seed."""
+    """Return the columns of a batch with one prompt per seed."""
     rows = [row_of(env_id, seed, i) for i, seed in enumerate(seeds)]
     columns = {name: [row[name] for row in rows] for name in ("raw_prompt", "extra_info", "index")}
     return {**columns, "uid": [str(i) for i in range(len(seeds))]}

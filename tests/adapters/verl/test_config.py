@@ -1,4 +1,4 @@
-"""A config becomes hydra overrides and back, and settings that do not fit raise, all at once."""
+"""`GemConfig` as hydra overrides, and the verl settings that `check_settings` rejects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,15 @@ def settings_of(config: GemConfig, *settings: str) -> Any:
     return composed
 
 
-def check(config: GemConfig, *settings: str) -> None:
+def check(config: GemConfig, *settings: str) -> GemConfig:
+    """Check the settings and return the config read from them."""
     composed = settings_of(config, *settings)
-    check_settings(composed, read_config(composed))
+    read = read_config(composed)
+    check_settings(composed, read)
+    return read
 
 
-def test_a_config_survives_hydra() -> None:
+def test_config_round_trips_through_hydra() -> None:
     config = GemConfig(
         f"2*{ECHO} + 1*{MOODY}",
         seeds=[3, 1],
@@ -57,7 +61,7 @@ def test_a_config_survives_hydra() -> None:
     assert read_config(settings_of(config)) == config
 
 
-def test_a_data_set_is_its_seeds(tmp_path: Path) -> None:
+def test_dataset_has_one_row_per_seed() -> None:
     settings = settings_of(GemConfig(ECHO, seeds=5, eval_seeds=3, eval_envs=[ECHO, MOODY]))
     train = GemDataset("train", config=settings.data)
     assert [row["extra_info"]["gem"]["seed"] for row in train] == [0, 1, 2, 3, 4]
@@ -65,9 +69,7 @@ def test_a_data_set_is_its_seeds(tmp_path: Path) -> None:
     assert [row["data_source"] for row in val] == [ECHO] * 3 + [MOODY]
     assert [read_config(settings).task_of(row).env_id for row in val] == [ECHO] * 3 + [MOODY]
     other = read_config(settings, {"env_id": MOODY})
-    assert {other.task_of(row).env_id for row in train} == {MOODY}, (
-        "an agent loop file overrides data.gem"
-    )
+    assert {other.task_of(row).env_id for row in train} == {MOODY}
     assert not {row["extra_info"]["gem"]["seed"] for row in val} & set(range(5))
     with pytest.raises(ConfigError, match="'train' and data.val_files 'val'"):
         GemDataset("train.parquet", config=settings.data)
@@ -77,7 +79,7 @@ N = "actor_rollout_ref.rollout.n=2"
 STOCK = "trainer.v1.trainer_mode=sync"
 REJECTED: list[tuple[Sequence[str], str]] = [
     (["algorithm.use_kl_in_reward=True"], "KL in the loss"),
-    (["algorithm.rollout_correction.rollout_rs=token_k1"], "changes the mask"),
+    (["algorithm.rollout_correction.rollout_rs=token_k1"], "changes the loss mask"),
     (["algorithm.adv_estimator=gem_gae"], "a critic"),
     (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "one advantage per sequence"),
     (["reward.reward_model.enable=True"], "overwrites the environment's rewards"),
@@ -93,7 +95,7 @@ REJECTED: list[tuple[Sequence[str], str]] = [
         [STOCK, "algorithm.adv_estimator=gem_reinforce++", "+algorithm.gem.per_env=True"],
         "per_env needs the environment",
     ),
-    ([STOCK, "+data.gem.metrics=metrics.jsonl"], "metrics are written by gem's trainers"),
+    ([STOCK, "+data.gem.metrics=metrics.jsonl"], "needs gem's trainers, which write it"),
     (
         ["algorithm.adv_estimator=gem_grpo"],
         "'grpo' compares episodes .*rollout.n is 1; set it to 2 or more",
@@ -103,7 +105,7 @@ REJECTED: list[tuple[Sequence[str], str]] = [
         [N, "algorithm.adv_estimator=gem_grpo", "algorithm.norm_adv_by_std_in_grpo=False"],
         r"\+algorithm.gem.scale=False",
     ),
-    (["algorithm.use_pf_ppo=True"], "verl's own gae only"),
+    (["algorithm.use_pf_ppo=True"], "for verl's own gae only"),
     (["critic.enable=True"], "only verl's own 'gae' uses"),
     (
         ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=success"],
@@ -116,7 +118,7 @@ REJECTED: list[tuple[Sequence[str], str]] = [
 @pytest.mark.parametrize(
     ("settings", "message"), REJECTED, ids=[settings[-1] for settings, _ in REJECTED]
 )
-def test_a_setting_that_does_not_fit_is_rejected(settings: Sequence[str], message: str) -> None:
+def test_unsupported_setting_is_rejected(settings: Sequence[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(GemConfig(ECHO, seeds=8, max_turn_tokens=6), *settings)
 
@@ -140,26 +142,33 @@ def test_all_rejected_settings_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "expected"),
     [
-        ["algorithm.adv_estimator=gem_grpo", N],
-        [
-            "algorithm.adv_estimator=gem_grpo",
-            N,
-            "algorithm.norm_adv_by_std_in_grpo=False",
-            "+algorithm.gem.scale=False",
-        ],
-        ["algorithm.norm_adv_by_std_in_grpo=False"],
-        ["algorithm.filter_groups.enable=True"],
+        (["algorithm.adv_estimator=gem_grpo", N], {"advantage": "grpo"}),
+        (
+            [
+                "algorithm.adv_estimator=gem_grpo",
+                N,
+                "algorithm.norm_adv_by_std_in_grpo=False",
+                "+algorithm.gem.scale=False",
+            ],
+            {"advantage": "grpo", "estimator_kwargs": {"scale": False}},
+        ),
+        (["algorithm.norm_adv_by_std_in_grpo=False"], {}),
+        (["algorithm.filter_groups.enable=True"], {}),
     ],
-    ids=lambda settings: settings[-1],
+    ids=["rollout.n=2", "gem.scale=False", "rebn", "filter_groups.metric=reward"],
 )
-def test_a_setting_with_its_remedy_is_accepted(settings: Sequence[str]) -> None:
-    check(GemConfig(ECHO, seeds=8), *settings)
+def test_check_settings_accepts_the_remedy(
+    settings: Sequence[str], expected: dict[str, Any]
+) -> None:
+    """The counterparts of rejected settings pass, and their values reach the config."""
+    config = GemConfig(ECHO, seeds=8)
+    assert check(config, *settings) == replace(config, **expected)
 
 
-def test_without_scale_nothing_is_divided_by_the_standard_deviation() -> None:
-    """The remedy for norm_adv_by_std_in_grpo=False, in numbers: Dr. GRPO's."""
+def test_grpo_without_scale_does_not_divide_by_the_standard_deviation() -> None:
+    """The remedy for norm_adv_by_std_in_grpo=False gives the advantages of Dr. GRPO."""
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     settings = ["algorithm.norm_adv_by_std_in_grpo=False", N]
@@ -174,7 +183,7 @@ def test_without_scale_nothing_is_divided_by_the_standard_deviation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "instead"),
+    ("estimator", "alternative"),
     [
         ("grpo", "gem_grpo"),
         ("rloo", "gem_rloo"),
@@ -182,7 +191,7 @@ def test_without_scale_nothing_is_divided_by_the_standard_deviation() -> None:
         ("opo", "gem_rebn"),
     ],
 )
-def test_verls_own_estimators_warn_once(estimator: str, instead: str) -> None:
+def test_verls_own_estimators_warn_once(estimator: str, alternative: str) -> None:
     settings = settings_of(GemConfig(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -190,19 +199,22 @@ def test_verls_own_estimators_warn_once(estimator: str, instead: str) -> None:
         check_settings(settings, read_config(settings))
     (warning,) = caught
     assert f"{estimator!r} counts a failed episode" in str(warning.message)
-    assert f"algorithm.adv_estimator={instead}," in str(warning.message)
+    assert f"algorithm.adv_estimator={alternative}," in str(warning.message)
 
 
 @pytest.mark.parametrize("estimator", ["rebn", "grpo", "reinforce++"])
 def test_gems_estimators_do_not_warn(estimator: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         check(GemConfig(ECHO, seeds=8, advantage=estimator), N)
+    assert caught == []
 
 
 @pytest.mark.parametrize(("estimator", "advantage"), [("grpo", 0.577), ("gem_grpo", 0.0)])
-def test_the_warning_is_true(estimator: str, advantage: float) -> None:
-    """Two episodes that earned 1, and a failed one, as sequences of one group."""
+def test_failed_episode_changes_the_advantages_of_verls_own_grpo(
+    estimator: str, advantage: float
+) -> None:
+    """The numbers of the warning: a group of two episodes with return 1 and a failed one."""
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     import gem_verl.plugin  # noqa: F401
@@ -210,9 +222,9 @@ def test_the_warning_is_true(estimator: str, advantage: float) -> None:
     algorithm = settings_of(
         GemConfig(ECHO, seeds=8), f"algorithm.adv_estimator={estimator}"
     ).algorithm
-    one = next(case for case in CASES if case.name == "multi-byte text").episodes[0]
-    assert one.total_reward == 1.0
-    episodes = (one, one, failed_episode())
+    success = next(case for case in CASES if case.name == "multi-byte text").episodes[0]
+    assert success.total_reward == 1.0
+    episodes = (success, success, failed_episode())
     advantages, _ = get_adv_estimator_fn(estimator)(
         token_level_rewards=padded(
             [token_rewards(episode, END, algorithm)[0] for episode in episodes]
@@ -225,13 +237,12 @@ def test_the_warning_is_true(estimator: str, advantage: float) -> None:
     assert torch.isfinite(advantages).all()
 
 
-def padded(rows: Sequence[Sequence[float]]) -> Any:
-    return torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True
-    )
+def padded(sequences: Sequence[Sequence[float]]) -> Any:
+    tensors = [torch.tensor(sequence, dtype=torch.float32) for sequence in sequences]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
 
 
-def test_gems_trainer_rejects_before_anything_is_loaded() -> None:
+def test_gems_trainer_checks_settings_before_it_loads_a_model() -> None:
     from verl.trainer.ppo.v1 import get_trainer_cls
 
     settings = settings_of(GemConfig(ECHO, seeds=8), "algorithm.use_kl_in_reward=True")
@@ -248,27 +259,27 @@ def test_gems_trainer_rejects_before_anything_is_loaded() -> None:
         ({"seeds": 8, "eval_seeds": [3]}, ConfigError, "are trained on"),
     ],
 )
-def test_an_invalid_config_is_rejected(
+def test_unsupported_config_is_rejected(
     fields: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.8.0")
     with pytest.raises(ConfigError, match=r"fits verl >=0.9,<0.10; installed is 0.8.0"):
         check(GemConfig(ECHO, seeds=8))
 
 
-@pytest.mark.parametrize("has_it", [True, False])
-def test_a_trl_that_verl_cannot_patch_is_rejected(
-    has_it: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_class", [True, False])
+def test_trl_without_the_class_that_verl_patches_is_rejected(
+    has_class: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TRL 1.10 has a model with a value head in its experiments, TRL 1.16 has none."""
+    """TRL 1.10 has the class, a model with a value head; TRL 1.16 does not."""
     (tmp_path / "trl" / "experimental").mkdir(parents=True)
     (tmp_path / "trl" / "__init__.py").touch()
-    if has_it:
+    if has_class:
         (tmp_path / "trl" / "experimental" / "ppo.py").write_text(
             "class AutoModelForCausalLMWithValueHead: ...\n"
         )
@@ -276,8 +287,8 @@ def test_a_trl_that_verl_cannot_patch_is_rejected(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        if has_it:
-            check(GemConfig(ECHO, seeds=8))
+        if has_class:
+            assert check(GemConfig(ECHO, seeds=8)) == GemConfig(ECHO, seeds=8)
         else:
             with pytest.raises(ConfigError, match=re.escape(f"the TRL in {tmp_path}/trl has none")):
                 check(GemConfig(ECHO, seeds=8))
@@ -286,7 +297,7 @@ def test_a_trl_that_verl_cannot_patch_is_rejected(
             del sys.modules[name]
 
 
-def test_an_agent_loop_file_may_name_the_environment() -> None:
+def test_agent_loop_file_overrides_data_gem() -> None:
     config = read_config(
         settings_of(GemConfig(ECHO, seeds=8)), {"env_id": MOODY, "horizon": [4, 7, 10]}
     )

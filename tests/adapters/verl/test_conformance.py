@@ -1,4 +1,4 @@
-"""The conformance table of verl's default trainer: every golden case holds, or is rejected as stated."""
+"""The conformance table of verl's default trainer: every case passes or is declared unsupported."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ def harness(cluster: None) -> VerlHarness:
 
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Advantages within 1e-6: without the kit's allowance for rewards that travel as float32."""
+    """Compare advantages within 1e-6, without the kit's tolerance for float32 rewards."""
     monkeypatch.setattr(kit, "_tolerance", lambda case: 1e-6)
 
 
-def test_the_table_holds(harness: VerlHarness, exact: None, say: Callable[[str], None]) -> None:
+def test_conformance_table_passes(
+    harness: VerlHarness, exact: None, say: Callable[[str], None]
+) -> None:
     results = run(harness)
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
@@ -51,22 +53,24 @@ def test_the_table_holds(harness: VerlHarness, exact: None, say: Callable[[str],
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
-def test_groups_compare_whole_episodes_whatever_their_sequences(
+def test_groups_compare_episodes_not_sequences(
     harness: VerlHarness, exact: None, estimator: str
 ) -> None:
-    """Three sequences of two episodes are two members of a group, not three."""
+    """Two episodes with three sequences are two members of a group."""
     several = BY_NAME["rewritten history"].episodes[0]
     single = replace(BY_NAME["one turn"].episodes[0], env_id=several.env_id, seed=several.seed)
     case = Case("a group with several sequences", (several, single), estimator, 1.0)
     check_sequences(harness, case, harness.train(case))
 
 
-def test_a_group_counts_what_masked_first_turns_earned(harness: VerlHarness, exact: None) -> None:
+def test_group_advantage_includes_rewards_of_masked_first_turns(
+    harness: VerlHarness, exact: None
+) -> None:
     check_sequences(harness, masked_first_turn(), harness.train(masked_first_turn()))
 
 
-def test_advantages_within_an_environment(harness: VerlHarness, exact: None) -> None:
-    """`per_env` reads which component of a mixture each episode played."""
+def test_per_env_normalises_within_each_environment(harness: VerlHarness, exact: None) -> None:
+    """`per_env` reads the mixture component of each episode."""
     episodes = tuple(
         replace(e, component=f"golden:{i % 2}")
         for i, e in enumerate(BY_NAME["ragged turns"].episodes)
@@ -80,13 +84,13 @@ def test_advantages_within_an_environment(harness: VerlHarness, exact: None) -> 
     ["ragged turns", "a masked middle turn", "rewritten history", "groups, grpo", "large rewards"],
 )
 def test_verls_own_trainer_rebuilds_turns_from_token_rewards(name: str, stock: VerlHarness) -> None:
-    """The fallback: trainer_mode=sync hands the registered estimators float32 token rewards and a mask."""
+    """With trainer_mode=sync, gem's estimators get only float32 token rewards and a mask."""
     check_sequences(stock, BY_NAME[name], stock.train(BY_NAME[name]))
 
 
 @pytest.fixture(scope="module")
 def stock(harness: VerlHarness) -> VerlHarness:
-    assert harness.trainer, "it starts the queue that both use"
+    assert harness.trainer  # starts the queue that both harnesses use
     return VerlHarness(settings=["trainer.v1.trainer_mode=sync"])
 
 
@@ -105,22 +109,22 @@ def masked_first_turn() -> Case:
 
 
 class Flawed(VerlHarness):
-    """An adapter with one flaw, which the kit has to see."""
+    """An adapter with one flaw, which the kit must detect."""
 
     def __init__(self, sound: VerlHarness, flaw: str) -> None:
         super().__init__()
         self.__dict__ |= {
             "trainer": sound.trainer,
             "settings": sound.settings,
-            "_inside": sound._inside,
+            "_inline_manager": sound._inline_manager,
         }
         self.flaw = flaw
 
-    def _replayed(self, case: Case, *args: Any) -> list[tuple[int, TrainedSequence]]:
+    def _replay(self, case: Case, *args: Any) -> list[tuple[int, TrainedSequence]]:
         if self.flaw == "discount":
             case = replace(case, gamma=case.gamma * 0.5)
         return [
-            (place, self._changed(sequence)) for place, sequence in super()._replayed(case, *args)
+            (index, self._changed(sequence)) for index, sequence in super()._replay(case, *args)
         ]
 
     def _changed(self, sequence: TrainedSequence) -> TrainedSequence:
@@ -143,7 +147,7 @@ class Flawed(VerlHarness):
 
 
 @pytest.mark.parametrize("flaw", ["discount", "mask", "ids", "advantage", "logprobs", "rewards"])
-def test_the_kit_sees_a_flaw(harness: VerlHarness, flaw: str) -> None:
+def test_conformance_detects_a_flaw(harness: VerlHarness, flaw: str) -> None:
     ragged, flawed = BY_NAME["ragged turns"], Flawed(harness, flaw)
     with pytest.raises(AssertionError):
         check_sequences(flawed, ragged, flawed.train(ragged))

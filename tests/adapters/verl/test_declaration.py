@@ -1,4 +1,4 @@
-"""What `gem-rl adapters` reports with verl installed, and whether verl still has the hooks the adapter uses."""
+"""The adapter's declaration and registration, and the verl hooks it uses, with verl installed."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ import gem_verl.channel
 import gem_verl.plugin
 from gem_core.adapter_kit.declaration import probe
 from gem_verl import ADAPTER
-from gem_verl.trainer import check_registered
+
+CHECK = "from gem_verl.trainer import check_registered; check_registered()"
 
 
-def test_the_installed_verl_is_one_the_adapter_fits() -> None:
+def test_declaration_matches_the_installed_version() -> None:
     status = probe(ADAPTER)
     assert status.installed == verl.__version__
     assert status.supported
     assert status.missing == ()
 
 
-def test_verl_has_loaded_gem_by_its_entry_point() -> None:
-    check_registered()
-
-
 @pytest.mark.parametrize(
-    "first", ["import gem_verl.channel", "import gem_verl.rollout", "from gem_verl import train"]
+    "first",
+    [
+        "import verl",
+        "import gem_verl.channel",
+        "import gem_verl.rollout",
+        "from gem_verl import train",
+    ],
 )
-def test_gem_may_be_imported_before_verl(first: str) -> None:
-    """While verl is imported, it loads the plugin, at a time when that module of gem is only partly loaded."""
-    code = (
-        f"{first}; import verl; from gem_verl.trainer import check_registered; check_registered()"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", code]
+def test_verl_loads_the_plugin_in_any_import_order(first: str) -> None:
+    """verl loads the plugin while it is imported, so the first gem module is only partly loaded."""
+    command = [sys.executable, "-W", "ignore", "-c", f"{first}; import verl; {CHECK}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "gem could not register" not in done.stderr, done.stderr[-2000:]
 
 
-def test_importing_verl_shows_why_the_plugin_failed() -> None:
-    """As the message of `check_registered` promises."""
+def test_import_of_verl_shows_why_the_plugin_failed() -> None:
+    """The error of `check_registered` refers to this output."""
     command = [
         sys.executable,
         "-W",
@@ -57,30 +57,27 @@ def test_importing_verl_shows_why_the_plugin_failed() -> None:
     assert "import of gem_core.training.metrics halted" in done.stderr
 
 
-def test_a_plugin_that_was_not_loaded_is_reported_before_training() -> None:
-    code = "import verl; from gem_verl.trainer import check_registered; check_registered()"
+def test_check_registered_rejects_a_plugin_that_is_not_loaded() -> None:
     env = {**os.environ, "VERL_USE_EXTERNAL_PLUGINS": "none"}
-    command = [sys.executable, "-W", "ignore", "-c", code]
+    command = [sys.executable, "-W", "ignore", "-c", f"import verl; {CHECK}"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
-    assert (
-        "ConfigError: verl does not know gem" in done.stderr
-        and "VERL_USE_EXTERNAL_MODULES=gem_verl.plugin" in done.stderr
-    )
+    assert "ConfigError: verl does not know gem" in done.stderr
+    assert "VERL_USE_EXTERNAL_MODULES=gem_verl.plugin" in done.stderr
 
 
-def test_a_plugin_that_fails_is_logged(
+def test_plugin_error_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """verl logs it at level DEBUG only."""
+    """verl itself logs it at level DEBUG only."""
 
     def fails() -> None:
-        raise RuntimeError("no estimators today")
+        raise RuntimeError("no estimators")
 
     monkeypatch.setattr(gem_verl.channel, "register_estimators", fails)
     with (
         caplog.at_level(logging.ERROR, "gem_verl"),
-        pytest.raises(RuntimeError, match="no estimators today"),
+        pytest.raises(RuntimeError, match="no estimators"),
     ):
         importlib.reload(gem_verl.plugin)
     assert "gem could not register itself with verl" in caplog.text
@@ -88,7 +85,7 @@ def test_a_plugin_that_fails_is_logged(
     importlib.reload(gem_verl.plugin)
 
 
-def test_verl_has_the_hooks() -> None:
+def test_verl_has_the_overridden_methods() -> None:
     from verl.experimental.agent_loop.agent_loop import (
         AgentLoopBase,
         AgentLoopOutput,

@@ -1,4 +1,7 @@
-"""verl's legacy trainer (V0): its conformance table, and token rewards through its workers. Goes with `gem_verl.legacy`."""
+"""verl's legacy trainer (V0): the conformance table, and token rewards through its workers.
+
+Delete this file together with `gem_verl.legacy`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from gem_verl.legacy import GemAgentLoopWorker
 
 
 class LegacyHarness(VerlHarness):
-    """verl's legacy trainer, whose workers gem replaces: one sequence per episode."""
+    """Harness for verl's legacy trainer, which takes one sequence per episode."""
 
     adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_sequences=False))
 
@@ -57,11 +60,10 @@ class LegacyHarness(VerlHarness):
         width = data.batch["prompts"].shape[1]
         sequences = []
         for i in range(len(case.episodes)):
-            real = data.batch["attention_mask"][i].bool()
-            fields = {name: data.batch[name][i][real[width:]] for name in FIELDS[1:]}
-            sequences.append(
-                trained_sequence({**fields, "prompts": data.batch["prompts"][i][real[:width]]})
-            )
+            attended = data.batch["attention_mask"][i].bool()
+            fields = {name: data.batch[name][i][attended[width:]] for name in FIELDS[1:]}
+            fields["prompts"] = data.batch["prompts"][i][attended[:width]]
+            sequences.append(trained_sequence(fields))
         return sequences
 
     def play(self, columns: dict[str, list[Any]], step: int, worker: Any = None) -> Any:
@@ -83,7 +85,7 @@ def harness() -> LegacyHarness:
     return LegacyHarness()
 
 
-def test_the_table_holds(harness: LegacyHarness, say: Callable[[str], None]) -> None:
+def test_conformance_table_passes(harness: LegacyHarness, say: Callable[[str], None]) -> None:
     results = run(harness, ranks=False)
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
@@ -91,7 +93,7 @@ def test_the_table_holds(harness: LegacyHarness, say: Callable[[str], None]) -> 
     assert {r.case for r in results if r.outcome == "refused"} == unsupported
 
 
-def test_a_group_counts_what_masked_first_turns_earned(harness: LegacyHarness) -> None:
+def test_group_advantage_includes_rewards_of_masked_first_turns(harness: LegacyHarness) -> None:
     by_name = {case.name: case for case in CASES}
     plain = by_name["ragged turns"].episodes[0]
     masked = replace(
@@ -103,14 +105,14 @@ def test_a_group_counts_what_masked_first_turns_earned(harness: LegacyHarness) -
     check_sequences(harness, case, harness.train(case))
 
 
-def test_the_last_token_of_each_turn_carries_its_reward(tmp_path: Path) -> None:
+def test_last_token_of_each_turn_carries_its_reward(tmp_path: Path) -> None:
     record = str(tmp_path / "e.jsonl")
     config = GemConfig(
         ECHO, seeds=8, max_turn_tokens=6, gamma=0.9, record=record, horizon="1,1,2@1"
     )
     played = LegacyHarness(config, Client()).play(columns_of(ECHO, range(6)), 3)
     episodes = {e.seed: e for e in read_episodes(record)}
-    assert max(len(e.turns) for e in episodes.values()) == 2, "the third step's horizon"
+    assert max(len(e.turns) for e in episodes.values()) == 2  # the horizon of step 3
     for seed in range(6):
         scores = played.batch["rm_scores"][seed]
         assert scores[scores != 0].tolist() == pytest.approx(
@@ -119,7 +121,7 @@ def test_the_last_token_of_each_turn_carries_its_reward(tmp_path: Path) -> None:
         assert played.non_tensor_batch["return"][seed] == pytest.approx(episodes[seed].total_reward)
 
 
-def test_an_episode_that_a_limit_cuts_short_is_no_success(tmp_path: Path) -> None:
+def test_episode_at_the_turn_limit_is_not_a_success(tmp_path: Path) -> None:
     env_id, record = "game:GuessTheNumber-v0-easy", str(tmp_path / "e.jsonl")
     config = GemConfig(env_id, seeds=8, max_turn_tokens=16, horizon=1, record=record)
     played = LegacyHarness(config, Client(), ["data.max_prompt_length=256"]).play(
@@ -138,7 +140,7 @@ def test_verls_own_worker_is_rejected() -> None:
         harness.play(columns_of(ECHO, [0]), 1, AgentLoopWorker(harness.settings, harness.client))
 
 
-def test_a_rewritten_history_is_rejected() -> None:
+def test_rewritten_history_is_rejected() -> None:
     settings = LegacyHarness(GemConfig(ECHO, seeds=8, wrappers="concat"), Client()).settings
     with pytest.raises(ConfigError, match="verl's legacy trainer takes one"):
         GemAgentLoopWorker(settings, None)

@@ -1,4 +1,4 @@
-"""Episodes played through verl's own agent loop workers: what is trained is what was sampled, and failed rollouts are data."""
+"""Episodes through verl's own agent loop workers: the trainer gets exactly the sampled tokens."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from gem_verl.conformance import VerlHarness
 
 @pytest.fixture
 def play(cluster: None, tmp_path: Path) -> Callable[..., Any]:
-    """`play(seeds, **GemConfig fields)`: (harness, sequences by key, episodes) of one batch through the default trainer."""
+    """Return `play(seeds, **config_fields)`, which runs one batch through verl's default trainer.
 
-    def played(
+    It returns (harness, sequences by key, recorded episodes).
+    """
+
+    def play_batch(
         seeds: Sequence[int],
         env_id: str = ECHO,
         settings: Sequence[str] = (),
@@ -47,7 +50,7 @@ def play(cluster: None, tmp_path: Path) -> Callable[..., Any]:
         )
         return harness, sequences, list(read_episodes(record))
 
-    return played
+    return play_batch
 
 
 def expected(episodes: Sequence[Episode], estimator: str = "rebn", gamma: float = 0.9) -> list[Any]:
@@ -70,10 +73,8 @@ def check_same(
     sequences: dict[str, Any], episodes: Sequence[Episode], estimator: str = "rebn"
 ) -> None:
     actual, wanted = trained(sequences), expected(episodes, estimator)
-    assert [row[:2] for row in actual] == [row[:2] for row in wanted]
-    assert [row[2] for row in actual] == [row[2] for row in wanted], (
-        "the same float32 numbers, to the last bit"
-    )
+    assert [fields[:2] for fields in actual] == [fields[:2] for fields in wanted]
+    assert [fields[2] for fields in actual] == [fields[2] for fields in wanted]  # exactly equal
 
 
 def advantage_abs(
@@ -86,7 +87,7 @@ def advantage_abs(
     return sum(sizes) / len(sizes)
 
 
-def test_what_is_trained_is_what_was_played(play: Callable[..., Any]) -> None:
+def test_batch_holds_the_played_tokens(play: Callable[..., Any]) -> None:
     client = Client()
     harness, sequences, episodes = play(range(8), client=client)
     assert {len(e.turns) for e in episodes} == {1, 2, 3}
@@ -95,15 +96,14 @@ def test_what_is_trained_is_what_was_played(play: Callable[..., Any]) -> None:
     for episode in episodes:
         (sequence,) = token_sequences(episode)
         assert logprobs[sequence.ids] == pytest.approx(sequence.logprobs, abs=1e-6)
-    assert len({request for request, _ in client.calls}) == len(episodes), (
-        "an episode keeps one request id: one server"
-    )
+    request_ids = {request_id for request_id, _ in client.calls}
+    assert len(request_ids) == len(episodes), "an episode must keep its request id"
     assert harness.metrics["gem/turns"] == sum(len(e.turns) for e in episodes) / 8
     assert harness.metrics["gem/return"] == pytest.approx(sum(e.total_reward for e in episodes) / 8)
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes))
 
 
-def test_the_weight_versions_of_an_episode_reach_verl(play: Callable[..., Any]) -> None:
+def test_verl_gets_the_weight_versions_of_an_episode(play: Callable[..., Any]) -> None:
     harness, sequences, episodes = play([2])
     versions = [turn.versions for turn in episodes[0].turns]
     (tag,) = [harness.tags[key] for key in sequences]
@@ -113,7 +113,7 @@ def test_the_weight_versions_of_an_episode_reach_verl(play: Callable[..., Any]) 
     )
 
 
-def test_a_failed_episode_costs_neither_its_group_nor_the_batch(play: Callable[..., Any]) -> None:
+def test_failed_episode_does_not_fail_its_group_or_batch(play: Callable[..., Any]) -> None:
     harness, sequences, episodes = play([0, 1], MOODY, samples=2, advantage="grpo")
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes, "grpo"))
     assert [e.stop for e in sorted(episodes, key=lambda e: e.seed)][2:] == [
@@ -125,29 +125,28 @@ def test_a_failed_episode_costs_neither_its_group_nor_the_batch(play: Callable[.
     assert all(isinstance(harness.tags[key]["min_global_steps"], int) for key in sequences)
 
 
-class Unmakable(Echo):
+class FailingConstructor(Echo):
     """Raises in its constructor."""
 
     def __init__(self) -> None:
         raise RuntimeError("the disk is full")
 
 
-def test_an_environment_that_cannot_be_made_trains_nothing(play: Callable[..., Any]) -> None:
-    register("test:Unmakable-v0", Unmakable)
+def test_batch_without_trained_tokens_is_not_an_update(play: Callable[..., Any]) -> None:
+    env_id = "test:FailingConstructor-v0"
+    register(env_id, FailingConstructor)
     try:
-        harness, sequences, episodes = play([0, 1], "test:Unmakable-v0")
+        harness, sequences, episodes = play([0, 1], env_id)
     finally:
-        environments.remove("test:Unmakable-v0")
+        environments.remove(env_id)
     assert [e.stop for e in episodes] == [StopReason.ENV_ERROR] * 2 and trained(sequences) == []
     assert all(isinstance(harness.tags[key]["min_global_steps"], int) for key in sequences)
     assert harness.metrics["gem/advantage_abs"] == 0.0
-    assert harness.trainer._update_actor("the batch", {}) == "the batch", (
-        "no update without trained tokens"
-    )
+    assert harness.trainer._update_actor("the batch", {}) == "the batch"
 
 
 @pytest.mark.parametrize("estimator", ["rebn", "grpo"])
-def test_a_rewritten_history_becomes_several_sequences(
+def test_rewritten_history_becomes_several_sequences(
     play: Callable[..., Any], estimator: str
 ) -> None:
     harness, sequences, episodes = play(
@@ -159,7 +158,7 @@ def test_a_rewritten_history_becomes_several_sequences(
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes, estimator))
 
 
-def test_the_horizon_follows_the_step(play: Callable[..., Any]) -> None:
+def test_horizon_follows_the_step(play: Callable[..., Any]) -> None:
     harness, _, episodes = play([2, 5], horizon={"rounds": [1, 2], "every": 1})
     assert [len(e.turns) for e in episodes] == [1, 1]
     harness.sequences(columns_of(ECHO, [8]))
@@ -175,15 +174,15 @@ def without_logprobs(output: TokenOutput) -> TokenOutput:
 
 
 @pytest.mark.parametrize("change", [fails, without_logprobs])
-def test_an_engine_error_is_fatal(
+def test_engine_failure_ends_the_run(
     play: Callable[..., Any], change: Callable[[TokenOutput], TokenOutput]
 ) -> None:
-    """A batch of failed episodes, step after step, would look like training."""
+    """As failed episodes, engine failures would lead to empty batches, step after step."""
     with pytest.raises(RuntimeError, match="no materializable trajectories"):
         play([0, 1], client=Client(change))
 
 
-def test_an_aborted_generation_is_a_failed_episode(play: Callable[..., Any]) -> None:
+def test_aborted_generation_fails_its_episode(play: Callable[..., Any]) -> None:
     client = Client(lambda output: output.model_copy(update={"stop_reason": "aborted"}))
     _, sequences, episodes = play([0], client=client)
     assert [e.stop for e in episodes] == [StopReason.POLICY_ERROR] and trained(sequences) == []
@@ -200,6 +199,6 @@ def test_verls_own_estimators_get_undiscounted_rewards(play: Callable[..., Any])
     assert harness.metrics["gem/advantage_abs"] > 0
 
 
-def test_a_row_without_a_task_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="carries no gem task"):
+def test_dataset_row_without_a_task_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="has no gem task"):
         GemConfig(ECHO, seeds=8).task_of({"extra_info": {"index": 0}})

@@ -1,4 +1,4 @@
-"""gem's trainers read episodes from verl's queue, and reject a batch that is not what was played."""
+"""gem's trainers read episodes from verl's queue and reject a batch that differs from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPISODES: tuple[Episode, ...] = BY_NAME["rewritten history"].episodes
 
 
 class Queue:
-    """verl's queue with one batch: the sequences of the golden episodes, each in a session of its own, and one padding."""
+    """Stub of verl's queue with one batch: one session per golden episode, and one padding."""
 
     def __init__(self) -> None:
         import pickle
@@ -65,7 +65,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     return queue
 
 
-def test_the_episodes_come_back_from_the_queue(queue: Queue) -> None:
+def test_read_batch_returns_the_episodes_in_the_queue(queue: Queue) -> None:
     played = read_batch(queue.batch)
     assert tuple(played.episodes) == EPISODES
     assert played.episode_of == [0, 0, 1, 2, 3, 4, None]
@@ -101,7 +101,9 @@ def train_padding(queue: Queue) -> None:
     "change",
     [change_ids, change_prompt, change_response_mask, change_loss_mask, shift, train_padding],
 )
-def test_a_changed_batch_is_rejected(queue: Queue, change: Callable[[Queue], None]) -> None:
+def test_check_batch_rejects_changed_ids_or_mask(
+    queue: Queue, change: Callable[[Queue], None]
+) -> None:
     played = read_batch(queue.batch)
     change(queue)
     with pytest.raises(BatchMismatchError, match="is not what was played"):
@@ -112,17 +114,19 @@ def test_a_changed_batch_is_rejected(queue: Queue, change: Callable[[Queue], Non
     ("lost", "message"),
     [
         ("uid_0_1", "lacks 1 sequences"),
-        ("uid_0_0", "sequence uid_0_1 of verl's batch belongs to no episode"),
+        ("uid_0_0", "sequence uid_0_1 of verl's batch does not belong to an episode"),
     ],
 )
-def test_a_lost_sequence_is_rejected(queue: Queue, lost: str, message: str) -> None:
+def test_read_batch_rejects_a_lost_sequence(queue: Queue, lost: str, message: str) -> None:
     del queue.fields[lost]
     with pytest.raises(BatchMismatchError, match=message):
         read_batch(queue.batch)
 
 
-def test_the_trainer_checks_every_batch(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One token of the mask is set to 0 between the agent loop and the trainer's advantages, in verl's real queue."""
+def test_trainer_checks_the_batch_before_the_loss(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test masks one token in verl's real queue, before the trainer computes advantages."""
     import transfer_queue as tq
 
     harness = VerlHarness()
@@ -141,14 +145,14 @@ def test_the_trainer_checks_every_batch(cluster: None, monkeypatch: pytest.Monke
             calls.append(keys)
         return batch
 
-    assert harness.trainer, "the queue is there"
+    assert harness.trainer  # starts the queue
     monkeypatch.setattr(tq, "kv_batch_put", put_and_change)
     with pytest.raises(BatchMismatchError, match="response_mask"):
         harness.train(BY_NAME["ragged turns"])
     assert len(calls) == 1
 
 
-def test_metrics_of_an_update_are_written(
+def test_metrics_file_has_one_line_per_update(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gem_verl import GemConfig
@@ -166,19 +170,18 @@ def test_metrics_of_an_update_are_written(
         "batch", {**harness.metrics, "actor/pg_loss": 0.25, "actor/grad_norm": 2.0}
     )
     (line,) = map(json.loads, path.read_text().splitlines())
-    seconds, expected = (
-        line.pop("seconds"),
-        {"step": 0, "return": 0.5, "turns": 2.5, "failed": 0.0, "episodes": 4, "loss": 0.25},
-    )
-    assert seconds >= 0 and line == {
-        **expected,
+    turns = [turn for episode in BY_NAME["ragged turns"].episodes for turn in episode.turns]
+    assert line.pop("seconds") >= 0
+    assert line == {
+        "step": 0,
+        "return": 0.5,
+        "turns": 2.5,
+        "failed": 0.0,
+        "episodes": 4,
+        "loss": 0.25,
         "grad_norm": 2.0,
         "horizon": 4.0,
         "success": None,
-        "tokens": sum(
-            len(turn.action_ids)
-            for episode in BY_NAME["ragged turns"].episodes
-            for turn in episode.turns
-        ),
+        "tokens": sum(len(turn.action_ids) for turn in turns),
         "advantage_abs": pytest.approx(harness.metrics["gem/advantage_abs"]),
     }

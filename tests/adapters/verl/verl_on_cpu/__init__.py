@@ -1,13 +1,13 @@
-"""verl on a CPU: mocks of what verl needs a GPU for. For tests only.
+"""verl on a CPU: mocks of the parts of verl that need a GPU. For tests only.
 
-Three things are replaced, through verl's own registries: the platform (`platform.py`), the inference server, by transformers
-(`server.py`), and, by the one patch, a process group named `cpu` twice. Trainer, TransferQueue, agent loops, FSDP engine,
-loss and optimizer are verl's.
+verl's own registries replace the platform (`platform.py`) and the inference server, which becomes a
+transformers model (`server.py`). One patch changes a process group with two CPU backends. Trainer,
+TransferQueue, agent loops, FSDP engine, loss and optimizer are verl's.
 
     VERL_USE_EXTERNAL_MODULES=verl_on_cpu.register VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda
 
-and this folder's parent on PYTHONPATH; `SETTINGS` and `environment()` have the rest. `python -m verl_on_cpu RECIPE` runs a
-recipe with them.
+loads the mocks if this folder's parent is on PYTHONPATH. `environment()` returns all variables,
+`SETTINGS` has the hydra overrides, and `python -m verl_on_cpu RECIPE` runs a recipe with both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS = [
     "trainer.device=cpu",
     "trainer.n_gpus_per_node=1",
     "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-    "+ray_kwargs.ray_init.num_gpus=1",  # a logical one: verl's resource pools count GPUs
+    "+ray_kwargs.ray_init.num_gpus=1",  # a logical GPU: verl's resource pools count GPUs
     "ray_kwargs.ray_init.num_cpus=8",
     "+ray_kwargs.ray_init.include_dashboard=False",
 ]
@@ -41,14 +41,14 @@ SETTINGS = [
 
 
 def environment() -> dict[str, str]:
-    """The environment variables of a run; verl's Ray workers inherit them."""
+    """Return the environment variables of a run; verl's Ray workers inherit them."""
     before = os.environ.get("PYTHONPATH")
     here = str(Path(__file__).parents[1])
     return {
         "PYTHONPATH": here if not before else os.pathsep.join([here, before]),
         "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu.register",
         "VERL_PLATFORM": "cpu",
-        "VERL_ENGINE_DEVICE": "cuda",  # the FSDP engine is registered under that name only
+        "VERL_ENGINE_DEVICE": "cuda",  # verl registers its FSDP engine under this name only
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
     }

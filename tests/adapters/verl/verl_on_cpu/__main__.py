@@ -17,7 +17,7 @@ _train = gem_verl.train
 
 
 def train(config: gem_verl.GemConfig, settings: Sequence[str]) -> None:
-    """`gem_verl.train` with mocks for what needs a GPU."""
+    """Call `gem_verl.train` with the settings for a CPU."""
     _train(
         config,
         [*settings, *verl_on_cpu.SETTINGS, *os.environ.get("VERL_ON_CPU_SETTINGS", "").split()],

@@ -1,4 +1,4 @@
-"""Platform: a CPU where verl expects an accelerator."""
+"""Platform: a mock that makes verl run on a CPU instead of an accelerator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
-_ANSWERS = {
+_RETURN_VALUES = {
     "is_available": True,
     "current_device": "cpu",
     "device_count": 1,
@@ -21,7 +21,7 @@ _ANSWERS = {
 
 
 class _Device(types.ModuleType):
-    """What verl calls on `torch.cuda`: returns a value where one is needed, does nothing elsewhere."""
+    """Mock of `torch.cuda`: functions return a fixed value or None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -30,13 +30,13 @@ class _Device(types.ModuleType):
             return getattr(torch, name)
         if name == "manual_seed_all":
             return torch.manual_seed
-        answer = 0 if name.startswith(("memory_", "max_memory_")) else _ANSWERS.get(name)
-        return lambda *args, **kwargs: answer
+        value = 0 if name.startswith(("memory_", "max_memory_")) else _RETURN_VALUES.get(name)
+        return lambda *args, **kwargs: value
 
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
-    """One device, the CPU, which Ray counts as a GPU."""
+    """Platform with one device, the CPU, which Ray counts as a GPU."""
 
     device_name = "cpu"
     vendor_name = "cpu"
@@ -103,11 +103,11 @@ class PlatformCPU(PlatformBase):
 _init_process_group = torch.distributed.init_process_group
 
 
-def _named_once(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
-    """verl names a backend for the CPU and one for its device; torch rejects the CPU twice."""
+def _init_with_one_backend(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
+    """Start a process group. verl names a backend for the CPU twice, which torch rejects."""
     return _init_process_group(
         "gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs
     )
 
 
-torch.distributed.init_process_group = _named_once
+torch.distributed.init_process_group = _init_with_one_backend

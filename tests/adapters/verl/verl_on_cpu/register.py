@@ -1,4 +1,4 @@
-"""Register: what verl imports in each of its processes, by VERL_USE_EXTERNAL_MODULES."""
+"""Register: registers the mocks; VERL_USE_EXTERNAL_MODULES makes each verl process import it."""
 
 from __future__ import annotations
 

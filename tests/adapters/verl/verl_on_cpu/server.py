@@ -1,4 +1,4 @@
-"""Server: transformers where verl expects vLLM or SGLang, one Ray actor that takes over the trainer's weights."""
+"""Server: a mock of verl's inference server, a Ray actor that generates with transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gem_core.types import FinishReason, Sampling
 
 
 class TransformersServer:
-    """Generates for all requests that wait, with the weights of the last update."""
+    """Server that generates with the weights of the last update."""
 
     def __init__(self, path: str, seed: int) -> None:
         torch.set_num_threads(1)
@@ -26,25 +26,26 @@ class TransformersServer:
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
     ) -> TokenOutput:
-        """As verl's client calls it."""
-        asked = Sampling(
+        """Generate one turn; verl's client calls it."""
+        sampling = Sampling(
             temperature=float(sampling_params["temperature"]),
             top_p=float(sampling_params["top_p"]),
             top_k=max(int(sampling_params["top_k"]), 0),
             max_tokens=int(sampling_params["max_tokens"]),
         )
-        found = await self.policy.generate(prompt_ids, asked)
+        generation = await self.policy.generate(prompt_ids, sampling)
+        logprobs = list(generation.logprobs or ()) if sampling_params.get("logprobs") else None
         return TokenOutput(
-            token_ids=list(found.ids),
-            log_probs=list(found.logprobs or ()) if sampling_params.get("logprobs") else None,
-            stop_reason="length" if found.finish is FinishReason.LENGTH else "completed",
+            token_ids=list(generation.ids),
+            log_probs=logprobs,
+            stop_reason="length" if generation.finish is FinishReason.LENGTH else "completed",
             extra_fields={"global_steps": self.policy.weight_version},
         )
 
     async def update_weights(
         self, state: dict[str, torch.Tensor], global_steps: int | None
     ) -> None:
-        """Takes over the trainer's weights."""
+        """Copy the trainer's weights."""
         own = self.model.state_dict()
         with torch.no_grad():
             for name, value in state.items():
@@ -74,15 +75,15 @@ class TransformersServer:
     async def stop_profile(self) -> None: ...
 
 
-def _name(replica: int) -> str:
+def _actor_name(replica: int) -> str:
     return f"verl_on_cpu_server_{replica}"
 
 
 class TransformersReplica(RolloutReplica):
-    """Where verl starts the server."""
+    """Replica that starts the server for verl."""
 
     async def launch_servers(self) -> None:
-        self._server_address = _name(self.replica_rank)
+        self._server_address = _actor_name(self.replica_rank)
         actor = ray.remote(num_cpus=0.1)(TransformersServer)
         self._server_handle = actor.options(
             name=self._server_address, max_concurrency=self.max_concurrency
@@ -91,7 +92,7 @@ class TransformersReplica(RolloutReplica):
 
 
 class TransformersAdapter(BaseRollout):
-    """Where verl's training worker hands over its weights."""
+    """Rollout with which verl's training worker sends its weights to the server."""
 
     def __init__(
         self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1
@@ -106,9 +107,7 @@ class TransformersAdapter(BaseRollout):
     async def update_weights(
         self, weights: Any, wire_format: str = "named_tensors", **kwargs: Any
     ) -> None:
-        state = {
-            name: tensor.detach().cpu().clone() for name, tensor in weights
-        }  # every rank has to draw all of them
-        await ray.get_actor(_name(self.rank)).update_weights.remote(
-            state, kwargs.get("global_steps")
-        )
+        # every rank must consume the whole iterator
+        state = {name: tensor.detach().cpu().clone() for name, tensor in weights}
+        server = ray.get_actor(_actor_name(self.rank))
+        await server.update_weights.remote(state, kwargs.get("global_steps"))
