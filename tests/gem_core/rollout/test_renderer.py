@@ -1,4 +1,4 @@
-"""Rendering: messages to ids, with templates of every kind, in pure Python."""
+"""Renderer: messages to ids, with templates of every kind, in pure Python."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def acted(conversation: Conversation, line: str) -> None:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_first_prompt_is_what_the_template_makes_of_it(style: str) -> None:
+def test_the_first_prompt_is_the_rendered_template(style: str) -> None:
     tokenizer = ByteTokenizer(style)
-    whole = tokenizer.apply_chat_template(
+    rendered = tokenizer.apply_chat_template(
         [{"role": "user", "content": "hé"}], add_generation_prompt=True
     )
     assert Renderer(tokenizer).start([user("hé")]) == tuple(
-        tokenizer.encode(whole, add_special_tokens=False)
+        tokenizer.encode(rendered, add_special_tokens=False)
     )
 
 
@@ -43,8 +43,7 @@ def test_a_first_prompt_is_what_the_template_makes_of_it(style: str) -> None:
     "content", ["O", " O\n", "a <b> c", "<|im_end|>", "", "日本", "gem7said", "x" * 1000]
 )
 @pytest.mark.parametrize("style", STYLES)
-def test_appending_gives_what_the_template_gives_for_the_whole(style: str, content: str) -> None:
-    """Where the template does not rewrite the past, `append` and `template` agree id by id."""
+def test_append_and_template_mode_agree_without_a_rewrite(style: str, content: str) -> None:
     tokenizer = ByteTokenizer(style)
     both = [Conversation(Renderer(tokenizer, mode)) for mode in ("append", "template")]
     for conversation in both:
@@ -57,7 +56,7 @@ def test_appending_gives_what_the_template_gives_for_the_whole(style: str, conte
     assert both[0].ids == both[1].ids
 
 
-def test_the_turn_end_is_added_only_where_it_was_not_sampled() -> None:
+def test_the_end_token_is_added_only_if_it_was_not_sampled() -> None:
     conversation = Conversation(Renderer(ByteTokenizer()))
     conversation.begin([user("T")])
     conversation.act([65], "A")
@@ -71,32 +70,32 @@ def test_the_turn_end_is_added_only_where_it_was_not_sampled() -> None:
     assert text(conversation.say([user("O")]).ids).startswith("<|im_end|>\n")
 
 
-def test_thinking_stays_in_append_mode_and_goes_in_template_mode() -> None:
+def test_append_mode_keeps_thinking_and_template_mode_drops_it() -> None:
     line = "<think>hm</think>\n\n5"
-    kept, dropped = (
+    append, template = (
         Conversation(Renderer(ByteTokenizer("thinking"), mode)) for mode in ("append", "template")
     )
-    for conversation in (kept, dropped):
+    for conversation in (append, template):
         conversation.begin([user("T")])
         acted(conversation, line)
-    before = list(kept.ids)
-    assert not kept.say([user("O")]).restarted
-    assert kept.ids[: len(before)] == before
-    assert dropped.say([user("O")]).restarted
-    assert "<think>" not in text(dropped.ids)
+    before = list(append.ids)
+    assert not append.say([user("O")]).restarted
+    assert append.ids[: len(before)] == before
+    assert template.say([user("O")]).restarted
+    assert "<think>" not in text(template.ids)
 
 
-def test_sampled_ids_are_kept_also_where_they_are_no_text() -> None:
-    odd = [0xF0, 0x9F, 0xFF, 256, 65]
+def test_sampled_ids_are_kept_even_if_they_are_not_valid_text() -> None:
+    invalid_utf8 = [0xF0, 0x9F, 0xFF, 256, 65]
     conversation = Conversation(Renderer(ByteTokenizer()))
     start = len(conversation.begin([user("T")]).ids)
-    conversation.act(odd, "?")
+    conversation.act(invalid_utf8, "?")
     conversation.say([user("O")])
-    assert conversation.ids[start : start + 5] == odd
+    assert conversation.ids[start : start + 5] == invalid_utf8
 
 
 @pytest.mark.parametrize(("style", "takes"), [("chatml", True), ("no_system", False)])
-def test_roles_a_template_does_not_take_are_folded_into_the_users(style: str, takes: bool) -> None:
+def test_unsupported_roles_become_user_messages(style: str, takes: bool) -> None:
     renderer = Renderer(ByteTokenizer(style))
     assert (renderer.takes_system, renderer.takes_tool) == (takes, takes)
     first = text(renderer.start([Message("system", "be brief"), user("T")]))
@@ -104,25 +103,25 @@ def test_roles_a_template_does_not_take_are_folded_into_the_users(style: str, ta
         "<|im_start|>system\nbe brief<|im_end|>" in first,
         "user\nbe brief\n\nT<|im_end|>" in first,
     ) == (takes, not takes)
-    said = text(renderer.bridge([Message("tool", "42")], [END]))
-    assert said.startswith("\n<|im_start|>tool\n42" if takes else "\n<|im_start|>user\n42")
+    bridge = text(renderer.bridge([Message("tool", "42")], [END]))
+    assert bridge.startswith("\n<|im_start|>tool\n42" if takes else "\n<|im_start|>user\n42")
 
 
-def test_neighbours_of_one_role_are_joined() -> None:
+def test_adjacent_messages_of_one_role_are_joined() -> None:
     renderer = Renderer(ByteTokenizer("alternating"))
     assert "user\none\n\ntwo<|im_end|>" in text(renderer.start([user("one"), user("two")]))
     assert "user\none\n\ntwo<|im_end|>" in text(renderer.bridge([user("one"), user("two")], [END]))
 
 
-def test_a_continuation_stands_behind_the_models_words_without_a_template() -> None:
+def test_a_continuation_is_appended_without_a_template() -> None:
     renderer = Renderer(ByteTokenizer())
     assert text(renderer.bridge([Message("continuation", "O1")], [65])) == "\nO1\n"
     assert "user\nO1<|im_end|>" in text(renderer.start([Message("continuation", "O1")])), (
-        "at the start it is what a user says"
+        "at the start it is a user message"
     )
 
 
-def test_plain_text_without_a_template() -> None:
+def test_a_tokenizer_without_a_template_renders_plain_text() -> None:
     conversation = Conversation(Renderer(ByteTokenizer("none")))
     assert (
         text(conversation.begin([Message("system", "be brief"), user("T")]).ids)
@@ -133,7 +132,7 @@ def test_plain_text_without_a_template() -> None:
     assert text(conversation.ids) == "<|begin|>be brief\nT\nA\nO\n"
 
 
-def test_a_chat_model_can_be_used_with_plain_text_and_a_base_model_not_with_chat() -> None:
+def test_chat_can_be_turned_off_but_needs_a_template() -> None:
     assert text(Renderer(ByteTokenizer(), chat=False).start([user("T")])) == "<|begin|>T\n"
     with pytest.raises(ConfigError, match="no chat template"):
         Renderer(ByteTokenizer("none"), chat=True)
@@ -142,7 +141,7 @@ def test_a_chat_model_can_be_used_with_plain_text_and_a_base_model_not_with_chat
 
 
 @pytest.mark.parametrize("mode", ["append", "template"])
-def test_a_rewritten_context_restarts_unless_it_goes_on_from_the_last(mode: Any) -> None:
+def test_a_rewritten_context_restarts_unless_it_extends_the_last(mode: Any) -> None:
     conversation = Conversation(Renderer(ByteTokenizer(), mode))
     conversation.begin([user("T")])
     acted(conversation, "a")
@@ -157,8 +156,7 @@ def test_a_rewritten_context_restarts_unless_it_goes_on_from_the_last(mode: Any)
     assert "O1" not in text(conversation.ids)
 
 
-def test_an_appended_observation_costs_no_rendering() -> None:
-    """Once studied, a template is not run again for each turn."""
+def test_bridges_do_not_run_the_template_again() -> None:
     tokenizer = ByteTokenizer()
     renderer = Renderer(tokenizer)
     tokenizer.calls = 0
@@ -181,26 +179,26 @@ class OneTurn(ByteTokenizer):
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "said"), [(Twice(), "2 times, not once"), (OneTurn(), "several turns")]
+    ("tokenizer", "message"), [(Twice(), "2 times, not once"), (OneTurn(), "several turns")]
 )
-def test_a_template_that_cannot_be_used_exactly_is_refused_at_once(
-    tokenizer: ByteTokenizer, said: str
+def test_renderer_rejects_a_template_that_is_not_token_exact(
+    tokenizer: ByteTokenizer, message: str
 ) -> None:
-    with pytest.raises(RenderError, match=said):
+    with pytest.raises(RenderError, match=message):
         Renderer(tokenizer)
 
 
 def test_template_arguments_reach_the_template() -> None:
     seen: list[Any] = []
 
-    class Noting(ByteTokenizer):
+    class Recording(ByteTokenizer):
         def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:  # type: ignore[override]
             seen.append(kwargs.pop("enable_thinking", None))
             return super().apply_chat_template(conversation, **kwargs)
 
-    Renderer(Noting(), template_kwargs={"enable_thinking": False}).start([user("T")])
+    Renderer(Recording(), template_kwargs={"enable_thinking": False}).start([user("T")])
     assert set(seen) == {False}
 
 
-def test_special_tokens_are_left_out_of_the_text() -> None:
+def test_decode_omits_special_tokens() -> None:
     assert Renderer(ByteTokenizer()).decode([256, 65, 0xC3, 0xA9, END]) == "Aé"

@@ -1,4 +1,4 @@
-"""Single episodes: a trainer that asks for them one by one shares environments and threads between them."""
+"""Single episodes: calls of `Rollout.episode` share environments and threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MADE: list[Any] = []
 
 
 class Slow(Blocking):
-    """Takes its time over every step, on whichever thread."""
+    """An environment with slow steps."""
 
     def __init__(self) -> None:
         super().__init__(seconds=0.2)
@@ -43,16 +43,14 @@ async def play(rollout: Rollout, count: int) -> list[Episode]:
     return list(await asyncio.gather(*episodes))
 
 
-def test_every_episode_under_way_has_a_thread() -> None:
+def test_concurrent_episodes_have_a_thread_each() -> None:
     began = time.monotonic()
     episodes = asyncio.run(play(Rollout(concurrency=1), 12))
-    assert time.monotonic() - began < 12 * 2 * 0.2 / 2, (
-        "twelve episodes of two slow steps were played one after the other"
-    )
+    assert time.monotonic() - began < 12 * 2 * 0.2 / 2, "the episodes ran one after the other"
     assert all(len(e.turns) == 2 and not e.failed for e in episodes)
 
 
-def test_environments_are_used_again() -> None:
+def test_environments_are_reused() -> None:
     async def twice() -> None:
         rollout = Rollout()
         await play(rollout, 3)
@@ -62,6 +60,6 @@ def test_environments_are_used_again() -> None:
     assert len(MADE) == 3
 
 
-def test_an_episode_without_a_policy_is_a_config_error() -> None:
+def test_an_episode_without_a_policy_raises_config_error() -> None:
     with pytest.raises(ConfigError, match=r"has no policy; pass one to Rollout\(policy, ...\)"):
         asyncio.run(Rollout().episode(Task("test:Slow-v0", 1)))

@@ -1,4 +1,4 @@
-"""Threads for blocking steps: as many as allowed, replaced when left behind, and none of them loses a call."""
+"""Step threads: at most `size` run at once, abandoned ones are replaced, no call is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from gem_core.rollout.step_threads import StepThreads
 
 
-def test_calls_run_elsewhere_and_bring_back_results_and_errors() -> None:
+def test_calls_run_on_threads_and_return_results_and_errors() -> None:
     def fail() -> None:
         raise KeyError("x")
 
@@ -38,7 +38,7 @@ def test_calls_run_elsewhere_and_bring_back_results_and_errors() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_no_more_run_at_once_than_allowed(size: int) -> None:
+def test_at_most_size_calls_run_at_once(size: int) -> None:
     lock = threading.Lock()
     running, most = [0], [0]
 
@@ -59,7 +59,7 @@ def test_no_more_run_at_once_than_allowed(size: int) -> None:
     assert most[0] == size
 
 
-def test_a_call_that_is_given_up_frees_its_place() -> None:
+def test_a_cancelled_call_frees_its_slot() -> None:
     gate = threading.Event()
 
     async def main() -> None:
@@ -74,8 +74,8 @@ def test_a_call_that_is_given_up_frees_its_place() -> None:
     gate.set()
 
 
-def test_a_waiter_that_is_cancelled_passes_its_turn_on() -> None:
-    """At the very moment its turn comes."""
+def test_a_cancelled_waiter_passes_its_turn_on() -> None:
+    """It is cancelled in the moment its turn comes."""
     gate = threading.Event()
 
     async def main() -> int:
@@ -83,23 +83,23 @@ def test_a_waiter_that_is_cancelled_passes_its_turn_on() -> None:
 
         async def first() -> None:
             await threads.call(gate.wait, 10)
-            second.cancel()  # it was told that it may go, and has not gone yet
+            second.cancel()  # its turn has come, but it has not run yet
 
         busy = asyncio.ensure_future(first())
         await asyncio.sleep(0.01)
         second, third = (asyncio.ensure_future(threads.call(len, text)) for text in ("a", "abc"))
         await asyncio.sleep(0)
         gate.set()
-        found = await asyncio.wait_for(third, 5)
+        length = await asyncio.wait_for(third, 5)
         await busy
-        return found  # type: ignore[no-any-return]
+        return length  # type: ignore[no-any-return]
 
     assert asyncio.run(main()) == 3
 
 
-@pytest.mark.parametrize("closed", [False, True], ids=["on its loop", "behind its loop"])
-def test_a_late_result_is_given_to_whom_it_concerns(closed: bool) -> None:
-    gate, given = threading.Event(), SimpleQueue[Any]()
+@pytest.mark.parametrize("closed", [False, True], ids=["loop running", "loop closed"])
+def test_late_receives_the_result_of_a_cancelled_call(closed: bool) -> None:
+    gate, late_results = threading.Event(), SimpleQueue[Any]()
 
     def made() -> str:
         gate.wait(10)
@@ -107,9 +107,9 @@ def test_a_late_result_is_given_to_whom_it_concerns(closed: bool) -> None:
 
     async def main() -> None:
         threads = StepThreads(1)
-        assert await threads.call(len, "ab", late=given.put) == 2
+        assert await threads.call(len, "ab", late=late_results.put) == 2
         waiting = asyncio.ensure_future(
-            threads.call(made, late=lambda it: given.put((it, threading.current_thread())))
+            threads.call(made, late=lambda x: late_results.put((x, threading.current_thread())))
         )
         await asyncio.sleep(0.01)
         waiting.cancel()
@@ -120,14 +120,14 @@ def test_a_late_result_is_given_to_whom_it_concerns(closed: bool) -> None:
 
     asyncio.run(main())
     gate.set()
-    result, thread = given.get(timeout=5)
+    result, thread = late_results.get(timeout=5)
     assert result == "made"
     assert thread is not threading.main_thread()
-    assert given.empty(), "what somebody waited for is not late"
+    assert late_results.empty(), "an awaited result is not late"
 
 
-def test_a_result_that_comes_as_its_waiter_leaves_is_late_too() -> None:
-    given = SimpleQueue[Any]()
+def test_late_receives_a_result_that_arrives_during_cancellation() -> None:
+    late_results = SimpleQueue[Any]()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -136,17 +136,17 @@ def test_a_result_that_comes_as_its_waiter_leaves_is_late_too() -> None:
             lambda: (settle(*args), waiting.cancel())
         )  # type: ignore
         threads = StepThreads(1)
-        waiting = asyncio.ensure_future(threads.call(len, "abc", late=given.put))
+        waiting = asyncio.ensure_future(threads.call(len, "abc", late=late_results.put))
         await asyncio.wait({waiting})
         assert waiting.cancelled()
         assert await threads.call(len, "ab") == 2
         assert threads.abandoned == 0
 
     asyncio.run(main())
-    assert given.get(timeout=5) == 3
+    assert late_results.get(timeout=5) == 3
 
 
-def test_the_same_threads_serve_one_event_loop_after_another() -> None:
+def test_threads_serve_several_event_loops_in_turn() -> None:
     threads = StepThreads(2)
     for _ in range(3):
         assert asyncio.run(threads.call(len, "ab")) == 2

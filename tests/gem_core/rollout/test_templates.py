@@ -1,6 +1,6 @@
-"""The renderer on every chat template that ships inside TRL's wheel, on SmolLM2's and on the tiny model's own.
+"""Renderer: works with all chat templates in TRL's wheel, with SmolLM2's and the tiny model's.
 
-A template is put on the tiny tokenizer, with the special tokens the template names added to it.
+The tests use the tiny tokenizer with each template and add the special tokens that it names.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ from gem_core.policies.scripted import ScriptedPolicy
 from gem_core.rollout.renderer import Conversation
 
 SMOLLM2 = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
-    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + "
-    "message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
-    "{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% for message in messages %}"
+    "{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\n"
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
+    "{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-# Templates that take only lists of parts, text beside images: not text templates.
+# Templates that take only lists of text and image parts.
 PARTS_ONLY = {
     "idefics3",
     "idefics3_training",
@@ -44,7 +48,7 @@ PARTS_ONLY = {
     "smolvlm_training",
 }
 
-# The token a model of that family ends its turn with, read off the models' generation configs, not off the renderer.
+# The token that ends a turn, from the generation configs of each family's models.
 TURN_ENDS = {
     "cohere": "<|END_OF_TURN_TOKEN|>",
     "deepseek": "<｜end▁of▁sentence｜>",
@@ -64,12 +68,13 @@ TURN_ENDS = {
 }
 
 _SPECIAL = re.compile(
-    r"<[|｜][^<>\n|｜]{1,40}[|｜]?>|<[a-z_]{1,30}\|>|</?s>|<(?:start|end)_of_(?:turn|utterance|image)>|</?(?:think|tool_call|tool_response)>"
+    r"<[|｜][^<>\n|｜]{1,40}[|｜]?>|<[a-z_]{1,30}\|>|</?s>"
+    r"|<(?:start|end)_of_(?:turn|utterance|image)>|</?(?:think|tool_call|tool_response)>"
 )
 
 
-def _found() -> dict[str, str]:
-    """The templates by name; TRL itself is not imported, since its wheel may be there without what it needs."""
+def _templates() -> dict[str, str]:
+    """The templates by name. TRL is not imported: its dependencies may be missing."""
     spec = importlib.util.find_spec("trl")
     assert spec is not None, "TRL's wheel is not installed: pip install --no-deps trl"
     assert spec.submodule_search_locations is not None
@@ -79,7 +84,7 @@ def _found() -> dict[str, str]:
     return {**shipped, "smollm2": SMOLLM2, "tiny": ""}
 
 
-TEMPLATES = _found()
+TEMPLATES = _templates()
 TEXT = [name for name in TEMPLATES if name not in PARTS_ONLY]
 
 
@@ -108,7 +113,7 @@ def end_of(name: str) -> str:
 
 
 def sampled(name: str, words: str, end: str | None = None) -> list[int]:
-    """Ids as a model might sample them: byte by byte, which no encoding of the text would give back."""
+    """Byte-by-byte ids, as a model might sample them; encoding the text gives other ids."""
     tokenizer = tokenizer_of(name)
     ids = [id for byte in words for id in tokenizer.encode(byte, add_special_tokens=False)]
     assert ids != tokenizer.encode(words, add_special_tokens=False)
@@ -116,13 +121,13 @@ def sampled(name: str, words: str, end: str | None = None) -> list[int]:
 
 
 def ending(name: str) -> list[int]:
-    """All a model samples to end its turn: one token, and two in one family."""
+    """The ids a model samples to end its turn: one token; two in the Cohere 2 family."""
     text = "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>" if name.startswith("cohere2") else end_of(name)
     return tokenizer_of(name).encode(text, add_special_tokens=False)
 
 
-def text_behind(name: str, messages: list[Message], words: str) -> str:
-    """What the template writes behind an assistant's words when it renders the whole conversation."""
+def text_after(name: str, messages: list[Message], words: str) -> str:
+    """The text that the template writes after an assistant message, in the full conversation."""
     text = tokenizer_of(name).apply_chat_template(
         [m.as_dict() for m in messages], tokenize=False, add_generation_prompt=True
     )
@@ -131,15 +136,14 @@ def text_behind(name: str, messages: list[Message], words: str) -> str:
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_append_mode_over_four_turns(name):
-    """The sampled ids stand where they were sampled, and between them is exactly what the template writes."""
+def test_append_mode_keeps_sampled_ids_and_adds_the_templates_text(name):
     renderer, tokenizer = renderer_of(name), tokenizer_of(name)
-    said = [Message("user", "What is first?")]
+    messages = [Message("user", "What is first?")]
     conversation = Conversation(renderer)
-    assert conversation.begin(said).restarted
+    assert conversation.begin(messages).restarted
     assert conversation.ids == tokenizer.encode(
         tokenizer.apply_chat_template(
-            [m.as_dict() for m in said], tokenize=False, add_generation_prompt=True
+            [m.as_dict() for m in messages], tokenize=False, add_generation_prompt=True
         ),
         add_special_tokens=False,
     )
@@ -153,11 +157,11 @@ def test_append_mode_over_four_turns(name):
             f"Observation {turn}:\n\n  1 < 2 & {{{{ x }}}} is\ttrue, \\boxed{{}} é" + "?" * turn,
         )
         added = conversation.say([observation])
-        said += [Message("assistant", words), observation]
+        messages += [Message("assistant", words), observation]
         assert not added.restarted
         assert conversation.ids == [*before, *ids, *added.ids]
-        # gpt-oss ends its last turn with another token than the template writes once something follows
-        expected = text_behind(name, said, words)
+        # gpt-oss samples another end token than the template writes between turns
+        expected = text_after(name, messages, words)
         closed = (
             expected.replace("<|end|>", "<|return|>", 1) if name.startswith("gptoss") else expected
         )
@@ -165,41 +169,39 @@ def test_append_mode_over_four_turns(name):
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_a_cut_turn_gets_its_end_as_a_token_nobody_sampled(name):
+def test_a_cut_turn_gets_an_unsampled_end_token(name):
     tokenizer, renderer = tokenizer_of(name), renderer_of(name)
     cut = tuple(sampled(name, "\\boxed{11} is it", end=""))
-    whole = tuple(sampled(name, "\\boxed{7}"))
+    ended = tuple(sampled(name, "\\boxed{7}"))
     script = [
         Generation(cut, (-1.0,) * len(cut), FinishReason.LENGTH),
-        Generation(whole, (-1.0,) * len(whole)),
+        Generation(ended, (-1.0,) * len(ended)),
     ] * 2
     episode = run_episode(
         "game:GuessTheNumber-v0-easy", ScriptedPolicy(script, tokenizer), renderer, seed=3
     )
     assert [t.status for t in episode.turns] == [TurnStatus.VALID] * len(episode.turns)
     assert len(episode.turns) >= 2
-    (view,) = token_sequences(episode)
-    (_, first, end), *_ = view.spans
-    assert view.ids[first:end] == cut
-    closing = (
-        "<|end|>"
-        if name.startswith("gptoss")
-        else "<|END_RESPONSE|>"
-        if name.startswith("cohere2")
-        else end_of(name)
-    )
-    assert tokenizer.decode([view.ids[end]]) == closing
-    assert view.turn_of[end] == -1
-    assert view.logprobs[end] == 0.0
+    (sequence,) = token_sequences(episode)
+    (_, first, end), *_ = sequence.spans
+    assert sequence.ids[first:end] == cut
+    closing = end_of(name)
+    if name.startswith("gptoss"):
+        closing = "<|end|>"
+    elif name.startswith("cohere2"):
+        closing = "<|END_RESPONSE|>"
+    assert tokenizer.decode([sequence.ids[end]]) == closing
+    assert sequence.turn_of[end] == -1
+    assert sequence.logprobs[end] == 0.0
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_the_turn_end_is_the_one_the_models_sample(name):
+def test_turn_end_is_the_token_that_models_sample(name):
     assert tokenizer_of(name).decode([renderer_of(name).turn_end]) == end_of(name)
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_system_and_tool_messages_are_taken_or_become_the_users(name):
+def test_unsupported_system_and_tool_messages_become_user_messages(name):
     renderer, tokenizer = renderer_of(name), tokenizer_of(name)
     conversation = Conversation(renderer)
     system, task = Message("system", "You are terse."), Message("user", "What is first?")
@@ -229,30 +231,29 @@ def test_system_and_tool_messages_are_taken_or_become_the_users(name):
 
 
 @pytest.mark.parametrize("name", [n for n in TEXT if renderer_of(n).takes_tool])
-def test_a_tool_result_is_written_as_the_template_writes_it(name):
-    """In a small conversation as in a long one."""
+def test_tool_messages_are_rendered_as_in_the_full_conversation(name):
     tokenizer = tokenizer_of(name)
-    said = [Message("user", "What is first?")]
+    messages = [Message("user", "What is first?")]
     conversation = Conversation(renderer_of(name))
-    conversation.begin(said)
+    conversation.begin(messages)
     for turn in range(3):
         words = f"answer number {turn} it is"
         ids = sampled(name, words, end="")
         conversation.act(ids, words)
         result = Message("tool", f"result {turn}")
         added = conversation.say([result])
-        said += [Message("assistant", words), result]
-        assert tokenizer.decode(added.ids) == text_behind(name, said, words)
+        messages += [Message("assistant", words), result]
+        assert tokenizer.decode(added.ids) == text_after(name, messages, words)
         if name.startswith("deepseek"):
-            break  # without tool calls in its own form, it opens the list of tool outputs only once in a conversation
+            break  # it opens the list of tool outputs only once per conversation
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_template_mode_gives_what_the_template_makes_of_the_conversation(name):
+def test_template_mode_renders_the_full_conversation(name):
     renderer, tokenizer = renderer_of(name, "template"), tokenizer_of(name)
-    said = [Message("user", "What is first?")]
+    messages = [Message("user", "What is first?")]
     conversation = Conversation(renderer)
-    conversation.begin(said)
+    conversation.begin(messages)
     for turn in range(4):
         words = f"answer number {turn} it is"
         ids = tokenizer.encode(words, add_special_tokens=False) + ending(name)
@@ -260,9 +261,9 @@ def test_template_mode_gives_what_the_template_makes_of_the_conversation(name):
         conversation.act(ids, words)
         observation = Message("user", f"Observation {turn} \\boxed{{}}")
         added = conversation.say([observation])
-        said += [Message("assistant", words), observation]
+        messages += [Message("assistant", words), observation]
         expected = tokenizer.apply_chat_template(
-            [m.as_dict() for m in said], tokenize=False, add_generation_prompt=True
+            [m.as_dict() for m in messages], tokenize=False, add_generation_prompt=True
         )
         assert conversation.ids == tokenizer.encode(expected, add_special_tokens=False)
         assert added.restarted == (conversation.ids[: len(before)] != before)
@@ -275,7 +276,7 @@ def test_template_mode_gives_what_the_template_makes_of_the_conversation(name):
     ("name", "rewrites"),
     [("qwen3", True), ("deepseek_r1_distill", True), ("qwen2_5", False), ("tiny", False)],
 )
-def test_template_mode_starts_a_row_where_the_template_drops_thinking(name, rewrites):
+def test_template_mode_starts_a_sequence_when_the_template_drops_thinking(name, rewrites):
     tokenizer, renderer = tokenizer_of(name), renderer_of(name, "template")
     text = "<think>\nlow and high\n</think>\n\n\\boxed{{{}}}"
     script = []
@@ -285,35 +286,33 @@ def test_template_mode_starts_a_row_where_the_template_drops_thinking(name, rewr
     episode = run_episode(
         "game:GuessTheNumber-v0-easy", ScriptedPolicy(script, tokenizer), renderer, seed=3
     )
-    views = token_sequences(episode)
+    sequences = token_sequences(episode)
     assert len(episode.turns) > 1
-    assert len(views) == (len(episode.turns) if rewrites else 1)
-    assert sorted(t for v in views for t in v.trained) == list(range(len(episode.turns)))
-    for view in views:
-        for turn, start, end in view.spans:
-            assert view.ids[start:end] == episode.turns[turn].action_ids
-            assert view.ids[:start] == episode.prompt_ids(turn)
+    assert len(sequences) == (len(episode.turns) if rewrites else 1)
+    assert sorted(t for s in sequences for t in s.trained) == list(range(len(episode.turns)))
+    for sequence in sequences:
+        for turn, start, end in sequence.spans:
+            assert sequence.ids[start:end] == episode.turns[turn].action_ids
+            assert sequence.ids[:start] == episode.prompt_ids(turn)
 
 
 @pytest.mark.parametrize("name", sorted(PARTS_ONLY))
-def test_a_template_that_takes_no_text_is_refused(name):
+def test_renderer_rejects_a_template_without_text_messages(name):
     with pytest.raises(RenderError, match="cannot render a second user message"):
         renderer_of(name)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama3_1", "gptoss", "glm4moe", "tiny"])
-def test_neighbours_of_one_role_are_one_message(name):
+def test_adjacent_messages_of_one_role_are_joined(name):
     renderer = renderer_of(name)
     apart = [Message("user", "one"), Message("user", "two")]
     assert renderer.start(apart) == renderer.start([Message("user", "one\n\ntwo")])
     assert renderer.bridge(apart, ()) == renderer.bridge([Message("user", "one\n\ntwo")], ())
 
 
-def test_options_reach_the_template():
-    plain, quiet = (
-        renderer_of("qwen3"),
-        Renderer(tokenizer_of("qwen3"), template_kwargs={"enable_thinking": False}),
-    )
-    said = [Message("user", "hello")]
-    more = quiet.start(said)[len(plain.start(said)) :]
+def test_template_kwargs_reach_the_template():
+    plain = renderer_of("qwen3")
+    quiet = Renderer(tokenizer_of("qwen3"), template_kwargs={"enable_thinking": False})
+    messages = [Message("user", "hello")]
+    more = quiet.start(messages)[len(plain.start(messages)) :]
     assert tokenizer_of("qwen3").decode(more) == "<think>\n\n</think>\n\n"
