@@ -1,9 +1,10 @@
-"""Train on an environment whose steps take uneven time, with RL2: no episode waits for another one's slow step.
+"""Train on an environment with slow steps, with RL2: an episode does not wait for the others.
 
     torchrun --nproc_per_node=1 examples/rl2_async.py --slow 0.2 --slow-seconds 5
 
-A wrapper sleeps in a share of the steps, as a tool or a remote service would. The last line compares how long steps slept in
-total with how long the training took: in lock-step, every turn would take as long as its slowest step.
+A wrapper sleeps in some steps, like a slow tool or remote service. At the end the script compares
+the total sleep with the training time: in lockstep, every turn would take as long as its slowest
+step. Writes metrics.jsonl, episodes.jsonl and the model to --out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ slept: list[float] = []
 
 
 class Uneven(Wrapper):
-    """Sleeps in some steps, chosen by the episode's own generator, so an episode can be repeated."""
+    """Wrapper that sleeps in random steps; the episode's seed determines which."""
 
     def __init__(self, env: Env, slow: float = 0.1, seconds: float = 2.0) -> None:
         super().__init__(env)
@@ -32,7 +33,7 @@ class Uneven(Wrapper):
 
     def on_step(self, action: str) -> Any:
         if self.rng.random() < self.slow:
-            yield asyncio.sleep(self.seconds)  # awaited by the engine: other episodes continue
+            yield asyncio.sleep(self.seconds)  # the engine awaits it: other episodes continue
             slept.append(self.seconds)
         return (yield self.env.step(action))
 
@@ -40,29 +41,29 @@ class Uneven(Wrapper):
 @dataclass
 class Args:
     model: str = "tiny"
-    """a model folder, a hub name, `tiny` (ships with gem) or `smollm2`"""
+    """model folder, hub name, `tiny` (ships with gem) or `smollm2`"""
     env: str = "game:GuessTheNumber-v0-easy"
-    """an environment id, or a mixture"""
+    """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """the estimator: any registered one that needs no critic and no groups"""
+    """advantage estimator: any that needs no critic and no groups"""
     gamma: float = 0.9
-    """the discount per turn"""
+    """discount per turn"""
     updates: int = 10
-    """the number of updates, each on one batch of episodes"""
+    """number of updates, each on one batch of episodes"""
     episodes: int = 64
     """episodes per update"""
     max_turn_tokens: int = 24
-    """the cap on the tokens of one turn"""
+    """token cap of one turn"""
     learning_rate: float = 2e-3
-    """of AdamW; 2e-3 is for the tiny model, use 1e-6 for others"""
+    """learning rate; 2e-3 suits the tiny model, 1e-6 others"""
     out: str = "runs/rl2_async"
-    """folder of the metrics, the episodes and the model; a second run into it appends to metrics and episodes"""
+    """output folder; a second run appends to its metrics and episodes"""
     max_length: int = 16384
-    """tokens a GPU takes in one forward pass of the loss; no sequence may be longer"""
+    """token cap of a sequence, and of one forward pass on a GPU"""
     slow: float = 0.1
-    """the share of steps that sleep"""
+    """share of steps that sleep"""
     slow_seconds: float = 2.0
-    """how long they sleep"""
+    """seconds that such a step sleeps"""
 
 
 def main(args: Args) -> None:
@@ -86,14 +87,12 @@ def main(args: Args) -> None:
         "trainer.experiment_name=async",
         "trainer.use_wandb=false",
     ]
-    began = time.monotonic()
+    started = time.monotonic()
     train(config, settings)
-    print(
-        f"steps slept {sum(slept):.1f} s in total; the training took {time.monotonic() - began:.1f} s"
-    )
-    print(
-        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)"
-    )
+    seconds = time.monotonic() - started
+    print(f"steps slept {sum(slept):.1f} s in total; the training took {seconds:.1f} s")
+    print(f"metrics: {args.out}/metrics.jsonl")
+    print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl")
 
 
 if __name__ == "__main__":

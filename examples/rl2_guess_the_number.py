@@ -1,8 +1,12 @@
-"""Train a model to guess a number, with RL2's PPOTrainer and per-turn advantages.
+"""Train a model on GuessTheNumber with RL2's PPOTrainer and per-turn advantages.
 
-torchrun --nproc_per_node=1 examples/rl2_guess_the_number.py --model tiny --updates 20
-torchrun --nproc_per_node=1 examples/rl2_guess_the_number.py --advantage grpo --samples 8
-torchrun --nproc_per_node=8 examples/rl2_guess_the_number.py --model path/of/a/model --learning-rate 1e-6
+    torchrun --nproc_per_node=1 examples/rl2_guess_the_number.py --model tiny --updates 20
+    torchrun --nproc_per_node=1 examples/rl2_guess_the_number.py --advantage grpo --samples 8
+    torchrun --nproc_per_node=8 examples/rl2_guess_the_number.py --model smollm2 \\
+        --learning-rate 1e-6
+
+RL2 generates with SGLang, which needs a GPU. Writes metrics.jsonl, episodes.jsonl and the model to
+--out.
 """
 
 from __future__ import annotations
@@ -19,33 +23,33 @@ from gem_rl2 import GemConfig, train
 @dataclass
 class Args:
     model: str = "tiny"
-    """a model folder, a hub name, `tiny` (ships with gem) or `smollm2`"""
+    """model folder, hub name, `tiny` (ships with gem) or `smollm2`"""
     env: str = "game:GuessTheNumber-v0-easy"
-    """an environment id, or a mixture"""
+    """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """the estimator: any registered one that needs no critic"""
+    """advantage estimator: any that needs no critic"""
     gamma: float = 0.9
-    """the discount per turn"""
+    """discount per turn"""
     seeds: int | None = None
-    """the number of seeds to train on, in whole epochs; by default as many as the updates need, each used once"""
+    """number of seeds to train on, in whole epochs; default: as many as the updates need"""
     updates: int = 60
-    """the number of updates, each on one batch of episodes"""
+    """number of updates, each on one batch of episodes"""
     episodes: int = 128
     """episodes per update; a multiple of `samples`"""
     samples: int = 2
-    """episodes per seed: RL2's responses_per_prompt"""
+    """episodes per seed; `grpo` and `rloo` need at least 2 (RL2's responses_per_prompt)"""
     max_turn_tokens: int = 24
-    """the cap on the tokens of one turn"""
+    """token cap of one turn"""
     learning_rate: float = 2e-3
-    """of AdamW; 2e-3 is for the tiny model, use 1e-6 for others"""
+    """learning rate; 2e-3 suits the tiny model, 1e-6 others"""
     seed: int = 0
-    """the first seed to train on is `seed` million; SGLang seeds its own sampling"""
+    """first seed to train on, in millions; SGLang seeds its own sampling"""
     out: str = "runs/rl2_guess_the_number"
-    """folder of the metrics, the episodes and the model; a second run into it appends to metrics and episodes"""
+    """output folder; a second run appends to its metrics and episodes"""
     max_length: int = 16384
-    """tokens a GPU takes in one forward pass of the loss; no sequence may be longer"""
+    """token cap of a sequence, and of one forward pass on a GPU"""
     settings: tuple[str, ...] = ()
-    """further settings of RL2, as on its command line: `actor.kl.coef=0.01 actor.kl.type=loss`"""
+    """further RL2 settings, as on its command line: `actor.kl.coef=0.01 actor.kl.type=loss`"""
 
 
 def main(args: Args) -> None:
@@ -74,9 +78,8 @@ def main(args: Args) -> None:
         *args.settings,
     ]
     train(config, settings)
-    print(
-        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)"
-    )
+    print(f"metrics: {args.out}/metrics.jsonl")
+    print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
     python examples/verl_guess_the_number.py --model smollm2 --learning-rate 1e-5
     python examples/verl_guess_the_number.py --advantage grpo --samples 8
 
-verl generates with vLLM and needs a GPU.
+verl generates with vLLM, which needs a GPU. Writes metrics.jsonl and, for each worker, an
+episodes-*.jsonl to --out.
 """
 
 from __future__ import annotations
@@ -21,39 +22,39 @@ from gem_verl import GemConfig, train
 @dataclass
 class Args:
     model: str = "tiny"
-    """a model folder, a hub name, `tiny` (ships with gem) or `smollm2`"""
+    """model folder, hub name, `tiny` (ships with gem) or `smollm2`"""
     env: str = "game:GuessTheNumber-v0-easy"
-    """an environment id, or a mixture"""
+    """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """the advantage estimator: any that needs no critic"""
+    """advantage estimator: any that needs no critic"""
     gamma: float = 0.9
-    """the discount per turn"""
+    """discount per turn"""
     seeds: int = 4096
-    """the number of seeds to train on; they repeat if the updates need more"""
+    """number of seeds to train on; they repeat if the updates need more"""
     updates: int = 60
-    """the number of updates, each with one batch of episodes"""
+    """number of updates, each on one batch of episodes"""
     episodes: int = 128
     """episodes per update; a multiple of `samples`"""
     samples: int = 2
-    """episodes per seed: verl's rollout.n; grpo and rloo need at least 2"""
+    """episodes per seed; `grpo` and `rloo` need at least 2 (verl's rollout.n)"""
     max_turn_tokens: int = 24
-    """the cap on the tokens of one turn"""
+    """token cap of one turn"""
     learning_rate: float = 2e-3
-    """the learning rate of AdamW; 2e-3 suits the tiny model, 1e-5 others"""
+    """learning rate; 2e-3 suits the tiny model, 1e-5 others"""
     seed: int = 0
-    """the seed of sampling and of the order of the data"""
+    """seed of sampling and of the order of the dataset"""
     out: str = "runs/verl_guess_the_number"
-    """the output folder; a second run appends to its metrics and episodes"""
+    """output folder; a second run appends to its metrics and episodes"""
     validate: int = 0
-    """held-out seeds to play every 10 updates, greedily"""
+    """number of held-out seeds to play greedily every 10 updates"""
     max_prompt: int = 256
-    """tokens of the first prompt: verl's data.max_prompt_length"""
+    """token cap of the first prompt (verl's data.max_prompt_length)"""
     max_response: int = 384
-    """tokens after the first prompt, observations included: verl's data.max_response_length"""
+    """token cap of everything after the first prompt (verl's data.max_response_length)"""
     micro_batch: int = 64
-    """sequences in one forward pass of the loss; fewer need less memory, the gradient is the same"""
+    """sequences in one forward pass; does not change the gradient"""
     vllm_memory: float = 0.4
-    """the share of the GPU's memory that vLLM takes"""
+    """share of the GPU memory for vLLM"""
 
 
 def main(args: Args) -> None:
@@ -70,9 +71,10 @@ def main(args: Args) -> None:
     prompts, micro_batch = args.episodes // args.samples, math.gcd(args.micro_batch, args.episodes)
     settings = [
         f"actor_rollout_ref.model.path={model_path(args.model)}",
-        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",  # verl's default, flash-attn, has to be compiled
+        # verl's default attention, flash-attn, has to be compiled
+        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
         "actor_rollout_ref.model.use_remove_padding=False",  # needs flash-attn
-        f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}",  # one optimizer step over the whole batch
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}",  # one optimizer step per batch
         f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={micro_batch}",
         f"actor_rollout_ref.actor.optim.lr={args.learning_rate}",
         "actor_rollout_ref.rollout.name=vllm",
@@ -88,7 +90,7 @@ def main(args: Args) -> None:
         f"data.seed={args.seed}",
         "data.dataloader_num_workers=0",
         f"trainer.total_training_steps={args.updates}",
-        f"trainer.total_epochs={args.updates}",  # the smaller of the two counts
+        f"trainer.total_epochs={args.updates}",  # verl stops at the smaller of the two
         f"trainer.test_freq={10 if args.validate else -1}",
         "trainer.val_before_train=False",
         "trainer.save_freq=-1",
@@ -97,9 +99,8 @@ def main(args: Args) -> None:
         "trainer.n_gpus_per_node=1",
     ]
     train(config, settings)
-    print(
-        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes-*.jsonl)"
-    )
+    print(f"metrics: {args.out}/metrics.jsonl")
+    print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes-*.jsonl")
 
 
 if __name__ == "__main__":
