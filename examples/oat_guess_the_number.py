@@ -1,11 +1,13 @@
-"""Train GuessTheNumber with oat: its multi-turn PPO on per-turn advantages by any of gem's estimators.
+"""Train a model on GuessTheNumber with oat's multi-turn PPO and per-turn advantages.
 
     python examples/oat_guess_the_number.py --model tiny --updates 20
-    python examples/oat_guess_the_number.py --advantage gae                   # PPO with oat's turn-level critic
+    python examples/oat_guess_the_number.py --advantage gae            # with oat's critic
     python examples/oat_guess_the_number.py --advantage grpo --samples 8
-    python examples/oat_guess_the_number.py --model Qwen/Qwen3-0.6B --bf16 --gpus 8 --max-turn-tokens 512 --learning-rate 1e-6
+    python examples/oat_guess_the_number.py --model Qwen/Qwen3-0.6B --bf16 --gpus 8 \\
+        --max-turn-tokens 512 --learning-rate 1e-6
 
-oat needs Linux on x86_64, Python 3.10 and a GPU.
+oat needs Linux on x86_64, Python 3.10 and a GPU. Writes metrics.jsonl and, for each actor,
+episodes-0.jsonl to --out.
 """
 
 from __future__ import annotations
@@ -22,39 +24,39 @@ from gem_oat import GemConfig, ppo_kwargs, train
 @dataclass
 class Args:
     model: str = "tiny"
-    """a model folder, a hub name, `tiny` (ships with gem) or `smollm2`"""
+    """model folder, hub name, `tiny` (ships with gem) or `smollm2`"""
     env: str = "game:GuessTheNumber-v0-easy"
-    """an environment id, or a mixture"""
+    """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """the advantage estimator; `gae` trains oat's critic beside the policy"""
+    """advantage estimator; `gae` also trains oat's critic"""
     gamma: float = 0.9
     """discount per turn"""
     seeds: int = 4096
     """number of seeds to train on"""
     updates: int = 60
-    """updates, each on one batch of turns"""
+    """number of updates, each on one batch of turns"""
     samples: int = 1
-    """episodes per seed; at least 2 for `grpo` and `rloo`"""
+    """episodes per seed; `grpo` and `rloo` need at least 2"""
     max_turn_tokens: int = 24
-    """generated tokens per turn"""
+    """token cap of one turn"""
     learning_rate: float = 1e-3
-    """learning rate of the policy; 1e-6 for a model of a billion parameters"""
+    """learning rate of the policy; 1e-6 suits a model of a billion parameters"""
     seed: int = 0
-    """seed of the order of episodes and of the critic; oat seeds vLLM by the clock"""
+    """seed of the order of the dataset and of the critic; oat seeds vLLM with the clock"""
     out: str = "runs/oat_guess_the_number"
-    """output folder; a second run into it appends to metrics and episodes"""
+    """output folder; a second run appends to its metrics and episodes"""
     turns: int = 256
     """turns per update and GPU: oat counts turns, not episodes"""
     concurrency: int = 32
-    """episodes in play at once on each GPU; with more of them, more turns of a batch are sampled from older weights"""
+    """concurrent episodes per GPU; more of them sample more turns from older weights"""
     critic_learning_rate: float = 2e-3
     """learning rate of the critic, for `gae`"""
     max_context: int = 2048
-    """tokens of a prompt and its completion"""
+    """token cap of a prompt and its completion"""
     gpus: int = 1
-    """GPUs of this machine; each plays and learns"""
+    """GPUs of this machine; each plays and trains"""
     bf16: bool = False
-    """bfloat16 and flash-attention, for models other than `tiny`"""
+    """use bfloat16 and flash-attention; not for the tiny model"""
 
 
 def main(args: Args) -> None:
@@ -92,9 +94,8 @@ def main(args: Args) -> None:
         **ppo_kwargs(config),
     )
     train(config, settings)
-    print(
-        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes-0.jsonl)"
-    )
+    print(f"metrics: {args.out}/metrics.jsonl")
+    print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes-0.jsonl")
 
 
 if __name__ == "__main__":

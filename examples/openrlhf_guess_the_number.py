@@ -1,8 +1,10 @@
 """Train a model on GuessTheNumber with OpenRLHF's train_ppo_ray and per-turn advantages.
 
-python examples/openrlhf_guess_the_number.py --model tiny --updates 20                 # two GPUs
-python examples/openrlhf_guess_the_number.py --model smollm2 --colocate                # one GPU
-python examples/openrlhf_guess_the_number.py --asynchronous --advantage grpo --samples 8
+    python examples/openrlhf_guess_the_number.py --model tiny --updates 20         # two GPUs
+    python examples/openrlhf_guess_the_number.py --model smollm2 --colocate        # one GPU
+    python examples/openrlhf_guess_the_number.py --asynchronous --advantage grpo --samples 8
+
+Writes metrics.jsonl and episodes.jsonl to --out.
 """
 
 from __future__ import annotations
@@ -19,50 +21,50 @@ from gem_openrlhf import GemConfig, train
 @dataclass
 class Args:
     model: str = "tiny"
-    """a model folder, a hub name, `tiny` (ships with gem) or `smollm2`"""
+    """model folder, hub name, `tiny` (ships with gem) or `smollm2`"""
     env: str = "game:GuessTheNumber-v0-easy"
-    """an environment id, or a mixture"""
+    """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """the advantage estimator: any that needs no critic"""
+    """advantage estimator: any that needs no critic"""
     gamma: float = 0.9
-    """the discount per turn"""
+    """discount per turn"""
     seeds: int = 4096
-    """the number of seeds to train on; they repeat if the updates need more"""
+    """number of seeds to train on; they repeat if the updates need more"""
     updates: int = 60
-    """the number of updates, each with one batch of episodes"""
+    """number of updates, each on one batch of episodes"""
     episodes: int = 128
-    """the number of episodes per update"""
+    """episodes per update"""
     samples: int = 2
-    """the number of episodes per seed; grpo and rloo need at least 2"""
+    """episodes per seed; `grpo` and `rloo` need at least 2"""
     max_turn_tokens: int = 24
-    """the cap on the tokens of one turn"""
+    """token cap of one turn"""
     learning_rate: float = 2e-3
-    """the learning rate; 2e-3 suits the tiny model, 1e-5 others"""
+    """learning rate; 2e-3 suits the tiny model, 1e-5 others"""
     seed: int = 0
-    """the seed of sampling and of the order of the data"""
+    """seed of sampling and of the order of the dataset"""
     out: str = "runs/openrlhf_guess_the_number"
-    """the output folder; a second run appends to its metrics and episodes"""
+    """output folder; a second run appends to its metrics and episodes"""
     max_len: int = 1024
-    """the cap on the tokens of an episode, observations included"""
+    """token cap of an episode, observations included"""
     micro_batch: int = 64
-    """the number of sequences in one forward pass; must divide `episodes`"""
+    """sequences in one forward pass; must divide `episodes`"""
     asynchronous: bool = False
-    """play the next batch while this one is trained on"""
+    """play the next batch while the current one is trained"""
     colocate: bool = False
     """share one GPU between training and vLLM, instead of one GPU each"""
     correction: str = "off"
-    """the importance correction against vLLM's logprobs: off, token or seq"""
+    """importance correction with vLLM's logprobs: off, token or seq"""
     attention: str = "sdpa"
-    """the attention implementation of the trained model"""
+    """attention implementation of the trained model"""
 
 
 def main(args: Args) -> None:
     out, prompts = Path(args.out).absolute(), args.episodes // args.samples
+    # OpenRLHF trains once on each dataset row
+    seeds = [number % args.seeds for number in range(prompts * args.updates)]
     config = GemConfig(
         args.env,
-        seeds=[
-            number % args.seeds for number in range(prompts * args.updates)
-        ],  # OpenRLHF trains once on each row
+        seeds=seeds,
         advantage=args.advantage,
         gamma=args.gamma,
         max_turn_tokens=args.max_turn_tokens,
@@ -96,7 +98,8 @@ def main(args: Args) -> None:
     if args.colocate:
         flags += ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep"]
     train(config, flags, f"{out}/data.jsonl")
-    print(f"metrics: {out}/metrics.jsonl   (gem-rl plot {out}; gem-rl view {out}/episodes.jsonl)")
+    print(f"metrics: {out}/metrics.jsonl")
+    print(f"next: gem-rl plot {out}; gem-rl view {out}/episodes.jsonl")
 
 
 if __name__ == "__main__":

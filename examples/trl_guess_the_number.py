@@ -1,10 +1,10 @@
-"""Trains a game in TRL's GRPOTrainer, with per-turn advantages by any of gem's estimators.
+"""Train a model on GuessTheNumber with TRL's GRPOTrainer and per-turn advantages.
 
-    python examples/trl_guess_the_number.py                                     # the tiny model, on a CPU in minutes
+    python examples/trl_guess_the_number.py                            # tiny model, CPU, minutes
     python examples/trl_guess_the_number.py --advantage grpo --samples 8
-    python examples/trl_guess_the_number.py --model smollm2 --vllm --warm-up 10 --updates 90       # one GPU
+    python examples/trl_guess_the_number.py --model smollm2 --vllm --warm-up 10 --updates 90
 
-Writes metrics.jsonl and episodes.jsonl to --out; a second run appends to them.
+The last command needs one GPU. Writes metrics.jsonl and episodes.jsonl to --out.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from gem_trl import GemConfig, train
 @dataclass
 class Args:
     model: str = "tiny"
-    """a model folder, a hub name, `tiny` (ships with gem) or `smollm2`"""
+    """model folder, hub name, `tiny` (ships with gem) or `smollm2`"""
     env: str = "game:GuessTheNumber-v0-easy"
-    """an environment id, or a mixture such as `2*game:A + 1*game:B`"""
+    """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """the estimator: any that needs no critic"""
+    """advantage estimator: any that needs no critic"""
     gamma: float = 0.9
-    """the discount per turn"""
+    """discount per turn"""
     seeds: int = 4096
-    """the number of seeds to train on"""
+    """number of seeds to train on"""
     updates: int = 60
-    """the number of optimizer steps"""
+    """number of updates, each on one batch of episodes"""
     episodes: int | None = None
-    """episodes per update; by default 128 for the tiny model, 256 for others"""
+    """episodes per update; default: 128 for the tiny model, 256 for others"""
     samples: int = 2
-    """episodes per seed, TRL's num_generations: 2 or more"""
+    """episodes per seed; at least 2 (TRL's num_generations)"""
     max_turn_tokens: int = 24
-    """the cap on the tokens of one turn"""
+    """token cap of one turn"""
     learning_rate: float | None = None
-    """of AdamW; by default 2e-3 for the tiny model, 1e-5 for others"""
+    """learning rate; default: 2e-3 for the tiny model, 1e-5 for others"""
     seed: int = 0
-    """of sampling, and of the order of the environment's seeds"""
+    """seed of sampling and of the order of the dataset"""
     out: str = "runs/trl_guess_the_number"
-    """the folder to write to"""
+    """output folder; a second run appends to its metrics and episodes"""
     max_response: int = 384
-    """the cap on everything after the first prompt, observations included: TRL's max_completion_length"""
+    """token cap of everything after the first prompt (TRL's max_completion_length)"""
     warm_up: int = 0
-    """updates of SFT on a random player before training, which show a model the action format"""
+    """updates of SFT on a random player before training, which teach the action format"""
     vllm: bool = False
     """generate with vLLM on the same GPU"""
     vllm_memory: float = 0.3
-    """the share of the GPU's memory that vLLM takes"""
+    """share of the GPU memory for vLLM"""
 
 
 def main(args: Args) -> None:
@@ -79,7 +79,7 @@ def main(args: Args) -> None:
         max_completion_length=args.max_response,
         learning_rate=args.learning_rate or (2e-3 if tiny else 1e-5),
         lr_scheduler_type="constant",
-        loss_type="dapo",  # weights every token of an update equally
+        loss_type="dapo",  # weights every trained token of an update equally
         use_vllm=args.vllm,
         vllm_mode="colocate",
         vllm_gpu_memory_utilization=args.vllm_memory,
@@ -97,9 +97,8 @@ def main(args: Args) -> None:
         loss = warm_up(model, tokenizer, args.env, updates=args.warm_up, seed=args.seed)
         print(f"SFT warm-up: {args.warm_up} updates, loss {loss:.3f}", flush=True)
     train(config, {"model": model, "args": settings, "processing_class": tokenizer})
-    print(
-        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)"
-    )
+    print(f"metrics: {args.out}/metrics.jsonl")
+    print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl")
 
 
 if __name__ == "__main__":

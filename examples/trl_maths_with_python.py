@@ -1,11 +1,12 @@
-"""Trains tool use in TRL: the model learns to call Python for a sum instead of guessing it.
+"""Train a model to call Python for sums, with TRL's GRPOTrainer and per-turn advantages.
 
-    python examples/trl_maths_with_python.py                                    # the tiny model, on a CPU in minutes
-    python examples/trl_maths_with_python.py --model smollm2 --vllm --env math:GSM8K        # one GPU
+    python examples/trl_maths_with_python.py                           # tiny model, CPU, minutes
+    python examples/trl_maths_with_python.py --model smollm2 --vllm --env math:GSM8K    # one GPU
 
-A tool call is a turn like every other: sampled, trained, and answered with the role `tool`. The tiny model has never seen a
-tool, so an SFT warm-up shows it a student who always calls, then one who guesses in three of five problems, which training has
-to unlearn. Writes metrics.jsonl, episodes.jsonl (a second run appends) and problems.jsonl to --out.
+A tool call is an ordinary turn: the model samples and trains it, and the result arrives with the
+role `tool`. The tiny model has never seen a tool, so an SFT warm-up shows it a student who always
+calls Python, then one who guesses three of five sums. Training has to unlearn the guessing. Writes
+metrics.jsonl, episodes.jsonl and problems.jsonl to --out.
 """
 
 from __future__ import annotations
@@ -29,60 +30,58 @@ from gem_trl import GemConfig, train
 @dataclass
 class Args:
     model: str = "tiny"
-    """a model folder, a hub name, `tiny` (ships with gem) or `smollm2`"""
+    """model folder, hub name, `tiny` (ships with gem) or `smollm2`"""
     env: str = ""
-    """a maths environment; by default sums of two numbers, which are written to --out"""
+    """maths environment; default: sums of two numbers, which are written to --out"""
     advantage: str = "rebn"
-    """the estimator: any that needs no critic"""
+    """advantage estimator: any that needs no critic"""
     gamma: float = 1.0
-    """the discount per turn"""
+    """discount per turn"""
     seeds: int = 4096
-    """the number of seeds to train on"""
+    """number of seeds to train on"""
     updates: int = 30
-    """the number of optimizer steps"""
+    """number of updates, each on one batch of episodes"""
     episodes: int = 64
     """episodes per update"""
     samples: int = 2
-    """episodes per seed, TRL's num_generations: 2 or more"""
+    """episodes per seed; at least 2 (TRL's num_generations)"""
     max_turn_tokens: int = 32
-    """the cap on the tokens of one turn"""
+    """token cap of one turn"""
     learning_rate: float | None = None
-    """of AdamW; by default 1e-3 for the tiny model, 1e-5 for others"""
+    """learning rate; default: 1e-3 for the tiny model, 1e-5 for others"""
     seed: int = 0
-    """of the problems and of sampling"""
+    """seed of sampling, of the order of the dataset, and of the sums"""
     out: str = "runs/trl_maths_with_python"
-    """the folder to write to"""
+    """output folder; a second run appends to its metrics and episodes"""
     tools: str = "python(max_uses=2)"
-    """the tools the model may call; empty for none"""
+    """tools that the model may call; empty: none"""
     warm_up: int = 600
-    """updates of SFT on the students, for the tiny model and its sums"""
+    """updates of SFT on the students, for the tiny model on the default sums only"""
     vllm: bool = False
     """generate with vLLM on the same GPU"""
 
 
 class Student:
-    """Calls Python for a share of the sums and copies its result; guesses the others."""
+    """Baseline player: calls Python for a share of the sums, and guesses the others."""
 
     def __init__(self, calls: float) -> None:
         self.calls, self.rng = calls, random.Random(0)
 
     def act(self, env: Env, observation: str) -> str:
-        asked = re.search(r"What is (\d+ \+ \d+)\?", observation)
-        if asked is not None and self.rng.random() < self.calls:
-            return f"<python>print({asked[1]})</python>"
-        return f"\\boxed{{{observation.strip() if asked is None else self.rng.randint(2, 98)}}}"  # the tool's result, or a guess
+        question = re.search(r"What is (\d+ \+ \d+)\?", observation)
+        if question is None:  # the result of the tool
+            return f"\\boxed{{{observation.strip()}}}"
+        if self.rng.random() < self.calls:
+            return f"<python>print({question[1]})</python>"
+        return f"\\boxed{{{self.rng.randint(2, 98)}}}"
 
 
 def main(args: Args) -> None:
-    tiny, gpu, problems = (
-        args.model == "tiny",
-        torch.cuda.is_available(),
-        Path(args.out) / "problems.jsonl",
-    )
+    tiny, gpu = args.model == "tiny", torch.cuda.is_available()
+    problems = Path(args.out) / "problems.jsonl"
     rng = random.Random(args.seed)
-    sums = [
-        (rng.randint(1, 49), rng.randint(1, 49)) for _ in range(4096)
-    ]  # up to 98, which is one token for the tiny model
+    # sums up to 98, which is one token for the tiny model
+    sums = [(rng.randint(1, 49), rng.randint(1, 49)) for _ in range(4096)]
     problems.parent.mkdir(parents=True, exist_ok=True)
     problems.write_text(
         "".join(
@@ -109,7 +108,7 @@ def main(args: Args) -> None:
         max_completion_length=256,
         learning_rate=args.learning_rate or (1e-3 if tiny else 1e-5),
         lr_scheduler_type="constant",
-        loss_type="dapo",  # weights every token of an update equally
+        loss_type="dapo",  # weights every trained token of an update equally
         use_vllm=args.vllm,
         vllm_mode="colocate",
         vllm_max_model_length=1024 if args.vllm else None,
@@ -136,9 +135,8 @@ def main(args: Args) -> None:
             )
             print(f"SFT warm-up: {updates} updates, loss {loss:.3f}", flush=True)
     train(config, {"model": model, "args": settings, "processing_class": tokenizer})
-    print(
-        f"metrics: {args.out}/metrics.jsonl   (gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl)"
-    )
+    print(f"metrics: {args.out}/metrics.jsonl")
+    print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl")
 
 
 if __name__ == "__main__":
