@@ -1,1 +1,1 @@
-"""AgentGym's worlds: BabyAI, SciWorld, TextCraft, TextWorldExpress."""
+"""The AgentGym environments that run offline: BabyAI, SciWorld, TextCraft, TextWorldExpress."""

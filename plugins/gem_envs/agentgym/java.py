@@ -1,8 +1,9 @@
-"""Java machine: the process in which a simulator written in Java runs, lent to one episode after another.
+"""A pool of JVM processes for simulators written in Java.
 
-Starting one takes seconds and about 200 MB, so a machine whose episode ended is kept for the next one, and there are as many as
-episodes at the same time. Two episodes never share one: the simulators keep their state, random generator included, in static
-fields. A machine ends with the process that started it, killed or not.
+Starting a JVM takes seconds and about 200 MB, so one whose episode ended serves the next episode.
+Concurrent episodes never share a JVM: the simulators keep their state, including the random
+generator, in static fields. A JVM exits with the Python process that started it, even after
+`kill -9`.
 """
 
 from __future__ import annotations
@@ -25,28 +26,29 @@ from gem_envs.games.base import Game
 __all__ = ["JavaGame", "JavaMachine", "JavaProgram", "NoJavaError"]
 
 _OPTIONS = (
-    # The simulators are small and their episodes short: one thread collects, and the first compiler is enough.
+    # The simulators are small and the episodes short: use the serial collector and only C1.
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Djava.awt.headless=true",
-    # ScienceWorld lists sets of objects in the order of their hash codes, which Java draws at random: they shall all be equal.
+    # ScienceWorld iterates over hash sets, and Java's identity hash codes are random. Make them all
+    # equal for a deterministic order.
     "-XX:+UnlockExperimentalVMOptions",
     "-XX:hashCode=2",
 )
 
 
 class NoJavaError(MissingDependencyError):
-    """Raised when there is no Java to run a simulator with."""
+    """Raised when Java is not installed."""
 
     def __str__(self) -> str:
         return (
-            f"{self.what} needs Java, and there is none: {self.cause}. Install one (`apt-get install default-jre-headless`, "
-            "17 was run), or set JAVA_HOME to where it is"
+            f"{self.what} needs Java: {self.cause}. "
+            "Install it (`apt-get install default-jre-headless`; tested with 17) or set JAVA_HOME"
         )
 
 
 class JavaProgram:
-    """A simulator inside a Python package: its jar, and the class to make one object of in each machine."""
+    """A simulator inside a Python package: its jar and the class each JVM instantiates once."""
 
     def __init__(self, name: str, extra: str, package: str, jar: str, class_name: str) -> None:
         self.name, self.extra, self.package, self.class_name = name, extra, package, class_name
@@ -54,15 +56,15 @@ class JavaProgram:
 
     @functools.cached_property
     def folder(self) -> Path:
-        """Where the package is, found without importing it."""
-        found = importlib.util.find_spec(self.package)
-        if found is None or not found.submodule_search_locations:
+        """The folder of the package, which is not imported."""
+        module = importlib.util.find_spec(self.package)
+        if module is None or not module.submodule_search_locations:
             raise MissingDependencyError(self.name, self.extra, f"No module named {self.package!r}")
-        return Path(found.submodule_search_locations[0])
+        return Path(module.submodule_search_locations[0])
 
     @functools.cached_property
     def classpath(self) -> str:
-        """Its jar, and that of the bridge to Python."""
+        """The simulator's jar and py4j's jar."""
         try:
             from py4j.java_gateway import find_jar_path
         except ImportError as error:
@@ -71,38 +73,34 @@ class JavaProgram:
 
     @functools.cached_property
     def java(self) -> str:
-        """The Java to run it with: that of JAVA_HOME, else the first on the path."""
+        """The path of the `java` executable: from JAVA_HOME if that is set, else from PATH."""
         home = os.environ.get("JAVA_HOME")
-        found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
-        if found is None:
-            cause = (
-                f"JAVA_HOME is {home!r}, without bin/java in it"
-                if home
-                else "no `java` on the path"
-            )
+        executable = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+        if executable is None:
+            cause = f"JAVA_HOME={home!r} has no bin/java" if home else "no `java` on the path"
             raise NoJavaError(self.name, self.extra, cause)
-        return found
+        return executable
 
     def check(self) -> None:
-        """Raises where the package or Java is missing; starts nothing."""
+        """Raise if the package or Java is missing; start nothing."""
         _ = self.classpath, self.java
 
     def borrow(self) -> JavaMachine:
-        """A machine nobody uses: an idle one, or a new one."""
+        """Return an idle JVM, or start one."""
         with _lock:
             ours = [machine for machine in _idle if machine.program is self]
             _idle[:] = [machine for machine in _idle if machine.program is not self]
             alive = [machine for machine in ours if machine.usable]
-            found = alive.pop() if alive else None  # the last one used is the warmest
+            warmest = alive.pop() if alive else None  # the last one used
             _idle.extend(alive)
         for machine in ours:
-            if not machine.usable:  # it died while nobody used it
+            if not machine.usable:  # it died while idle
                 machine.end()
-        return found or JavaMachine(self)
+        return warmest or JavaMachine(self)
 
 
 class JavaMachine:
-    """A running machine with one simulator in it, used by one episode at a time."""
+    """A running JVM with one simulator object; one episode uses it at a time."""
 
     def __init__(self, program: JavaProgram) -> None:
         from py4j.java_gateway import GatewayParameters, JavaGateway
@@ -111,38 +109,37 @@ class JavaMachine:
         self._owner = os.getpid()
         self._busy = False
         command = [program.java, *_OPTIONS, "-classpath", program.classpath, "py4j.GatewayServer"]
-        with tempfile.TemporaryFile() as complaints:
-            # A session of its own: Ctrl-C is for Python, which ends the machine. It also ends when its stdin closes.
+        with tempfile.TemporaryFile() as stderr:
+            # In its own session, Ctrl-C reaches only Python, which then ends the JVM.
+            # The JVM also exits when its stdin closes.
             self._process = subprocess.Popen(
                 [*command, "--die-on-broken-pipe", "--enable-auth", "0"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=complaints,
-                cwd=program.folder,  # where it looks for its data
+                stderr=stderr,
+                cwd=program.folder,  # the simulator reads its data from the working directory
                 start_new_session=True,
             )
             assert self._process.stdout is not None
-            port, token = (
-                self._process.stdout.readline().strip(),
-                self._process.stdout.readline().strip(),
-            )
+            port = self._process.stdout.readline().strip()
+            token = self._process.stdout.readline().strip()
             if not (port.isdigit() and token):
                 self._process.kill()
                 self._process.communicate()
-                complaints.seek(0)
-                said = (port + b" " + complaints.read(2000)).decode("utf-8", "replace").strip()
+                stderr.seek(0)
+                output = (port + b" " + stderr.read(2000)).decode("utf-8", "replace").strip()
                 raise EnvError(
-                    f"Java ({program.java}) did not start {program.name}: {said or 'it said nothing'}"
+                    f"Java ({program.java}) did not start {program.name}: {output or 'no output'}"
                 )
         _started.add(self)
-        # Without py4j's memory management, which calls a machine that has ended when a reference to it is collected.
+        # py4j's memory management would call an ended JVM when a reference is garbage-collected.
         parameters = GatewayParameters(
             port=int(port), auth_token=token.decode(), enable_memory_management=False
         )
         self._gateway = JavaGateway(gateway_parameters=parameters)
         try:
             java = self._gateway.jvm.java
-            # The simulators print what they do, line by line, to whoever may read it.
+            # The simulators print every step, and nothing reads the pipe.
             java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
             self._join = java.lang.String.join
             self._simulator = functools.reduce(
@@ -154,36 +151,34 @@ class JavaMachine:
 
     @property
     def usable(self) -> bool:
-        """Whether it runs, and belongs to this process and not to one that this was forked from."""
+        """Whether the JVM runs and this process, not a forked parent, started it."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def call(self, method: str, *args: Any) -> Any:
-        """What a method of the simulator returns; a list comes as an object of Java's."""
+        """Call a method of the simulator; lists are returned as Java objects."""
         from py4j.protocol import Py4JError, Py4JJavaError
 
         self._busy = True
         try:
             return getattr(self._simulator, method)(*args)
         except Py4JJavaError as error:
-            said = str(error.java_exception)
-            raise EnvError(f"{self.program.name} raised in {method}{args!r}: {said}") from None
+            reason = str(error.java_exception)
+            raise EnvError(f"{self.program.name} raised in {method}{args!r}: {reason}") from None
         except (Py4JError, OSError) as error:
             self.end()
-            raise EnvDiedError(
-                f"the Java machine of {self.program.name} is gone: {error}"
-            ) from error
+            raise EnvDiedError(f"the JVM of {self.program.name} died: {error}") from error
         finally:
             self._busy = False
 
     def strings(self, method: str, *args: Any) -> list[str]:
-        """The list of strings a method returns, fetched at once and not one by one."""
-        found = self.call(method, *args)
-        joined = str(self._join("\n", found))
-        self._gateway.detach(found)
+        """Call a method that returns a list of strings, and fetch the list in one round trip."""
+        strings = self.call(method, *args)
+        joined = str(self._join("\n", strings))
+        self._gateway.detach(strings)
         return joined.split("\n") if joined else []
 
     def give_back(self) -> None:
-        """Lends it to others; one that died, or is still at work for an episode nobody waits for any more, is ended."""
+        """Return the JVM to the pool; end it if it died or still runs an abandoned step."""
         if self._busy or not self.usable:
             self.end()
         else:
@@ -192,7 +187,7 @@ class JavaMachine:
                     _idle.append(self)
 
     def end(self) -> None:
-        """Ends the process; calling it twice is harmless."""
+        """Kill the process; a second call does nothing."""
         if self._owner != os.getpid():
             return
         self._process.kill()
@@ -215,7 +210,7 @@ def _end_all() -> None:
 
 
 class JavaGame(Game):
-    """A game whose rules a Java program knows. It holds a machine from `reset` to the end of the episode."""
+    """A game that a Java simulator implements; it holds a JVM from `reset` to the episode's end."""
 
     execution = "thread"
     program: JavaProgram
@@ -223,7 +218,10 @@ class JavaGame(Game):
     _machine: JavaMachine | None = None
 
     def borrow(self) -> JavaMachine:
-        """For `reset`: a machine for this episode, which others get when it ends, or when nobody has the environment any more."""
+        """Return a JVM for this episode.
+
+        It goes back to the pool when the episode ends or the environment is garbage-collected.
+        """
         if self._machine is None or not self._machine.usable:
             self.give_back()
             self._machine = self.program.borrow()
@@ -232,15 +230,15 @@ class JavaGame(Game):
 
     @property
     def machine(self) -> JavaMachine:
-        """The machine of the episode that runs."""
+        """The JVM of the current episode."""
         if self._machine is None or not self._machine.usable:
             raise EnvDiedError(
-                f"there is no Java machine of {self.program.name} with this episode; reset() gets one"
+                f"this episode of {self.program.name} has no running JVM; call reset()"
             )
         return self._machine
 
     def give_back(self) -> None:
-        """Lets others have the machine."""
+        """Return the JVM to the pool."""
         if self._loan is not None:
             self._loan()
         self._loan = self._machine = None

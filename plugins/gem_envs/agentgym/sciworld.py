@@ -1,7 +1,7 @@
-"""SciWorld: the thirty science tasks of ScienceWorld, in a house with a kitchen, a workshop, a greenhouse and more.
+"""SciWorld: the thirty science tasks of ScienceWorld.
 
-The simulator runs in Java, from the package `scienceworld`, of which nothing else is used: its own Python class asks for the
-list of all valid actions in every step, which takes many times as long as the step itself.
+The Java simulator comes from the package `scienceworld`. That package's Python class is not used:
+it lists all valid actions in every step, which takes many times as long as the step itself.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ _PROGRAM = JavaProgram(
 
 
 class SciWorld(JavaGame):
-    """Pays what the simulator's score rises by, out of 1; a task is solved at 1. A failed task is worth 0 in all, so that the
-    last step takes back what was paid before.
+    """A ScienceWorld task; the reward is the increase of the score, which is 1 for a solved task.
 
-    A task has 10 to 1386 variations; the seed draws one out of the split, and the option `variation` names one. `simplify`
-    takes ScienceWorld's simplifications, such as "easy" or "openDoors,teleportAction".
+    A failed task has a total reward of 0: its last reward is negative and cancels the earlier ones.
+
+    A task has 10 to 1386 variations. The seed draws one from the split; the option `variation`
+    selects one. `simplify` lists ScienceWorld's simplifications, such as "easy" or
+    "openDoors,teleportAction".
     """
 
     option_names = frozenset({"variation"})
@@ -54,13 +56,14 @@ class SciWorld(JavaGame):
         if task not in SCIWORLD_TASKS:
             raise UnknownNameError("ScienceWorld task", str(task), SCIWORLD_TASKS)
         if split not in SPLITS:
-            raise ConfigError(f"split must be one of {', '.join(SPLITS)}; given: {split!r}")
+            raise ConfigError(f"split must be one of {', '.join(SPLITS)}; got {split!r}")
         unknown = [
             name for name in str(simplify).split(",") if name and name not in SIMPLIFICATIONS
         ]
         if unknown:
             raise ConfigError(
-                f"simplify takes {', '.join(SIMPLIFICATIONS)}, with commas between them; given: {simplify!r}"
+                "simplify must be a comma-separated list of "
+                f"{', '.join(SIMPLIFICATIONS)}; got {simplify!r}"
             )
         self.task, self.split, self.simplify = task, split, str(simplify)
         self.max_turns = whole_number("max_turns", max_turns, 1)
@@ -74,50 +77,48 @@ class SciWorld(JavaGame):
             self.variation = self.rng.choice(variations)
         elif type(self.variation) is not int or self.variation not in variations:
             raise OptionError(
-                f"variation must be one of the {len(variations)} of {self.task!r} in the split {self.split!r}, from "
-                f"{variations[0]} to {variations[-1]}; given: {self.variation!r}"
+                f"variation must be one of the {len(variations)} variations of {self.task!r} "
+                f"in the split {self.split!r}, from {variations[0]} to {variations[-1]}; "
+                f"got {self.variation!r}"
             )
-        refused = machine.call("load", self.task, self.variation, self.simplify, False)
-        if refused:
+        problem = machine.call("load", self.task, self.variation, self.simplify, False)
+        if problem:
             raise EnvError(
-                f"ScienceWorld cannot load variation {self.variation} of {self.task!r}: {refused}"
+                f"ScienceWorld cannot load variation {self.variation} of {self.task!r}: {problem}"
             )
         self.score = 0.0
-        seen = machine.call(
-            "step", "look around"
-        )  # which also clears the score of the episode before
+        # This step also clears the score of the previous episode.
+        observation = machine.call("step", "look around")
         task = str(machine.call("getTaskDescription")).removeprefix("Task Description:").strip()
         return (
-            f"ScienceWorld. {task}\n"
-            f"You have {self.max_turns} turns. Actions, with objects named as you see them:\n{_ACTIONS}\n"
-            "'focus on' marks the object the task asks for; focusing on a wrong one fails the task. Where a name fits several "
-            f"objects, you are asked which: answer with the number.\n\n{seen}",
+            f"ScienceWorld. {task}\nYou have {self.max_turns} turns. "
+            f"Actions, with objects named as you see them:\n{_ACTIONS}\n"
+            "'focus on' marks the object the task asks for; "
+            "focusing on a wrong one fails the task. "
+            "Where a name fits several objects, you are asked which: answer with the number."
+            f"\n\n{observation}",
             {"variation": self.variation},
         )
 
     def on_step(self, action: str) -> StepResult:
         machine = self.machine
-        seen = str(machine.call("step", " ".join(action.split())))
+        observation = str(machine.call("step", " ".join(action.split())))
         score, over = float(machine.call("getScore")), bool(machine.call("getCompleted"))
         failed = score < 0
-        if (
-            failed and machine.call("agentInterface").get().isInErrorState()
-        ):  # which it calls a failure as well
+        # The simulator also reports its own errors as a negative score.
+        if failed and machine.call("agentInterface").get().isInErrorState():
             raise EnvError(
-                f"ScienceWorld failed in variation {self.variation} of {self.task!r}: {seen}"
+                f"ScienceWorld failed in variation {self.variation} of {self.task!r}: {observation}"
             )
         score = max(score, 0.0)
         reward, self.score = score - self.score, score
         if failed:
-            return self._ended(self.lost(f"{seen}\nThe task failed.", reward))
+            return self._ended(self.lost(f"{observation}\nThe task failed.", reward))
+        if over and score >= 1.0:
+            return self._ended(self.won(f"{observation}\nThe task is done.", reward))
         if over:
-            won = score >= 1.0
-            return self._ended(
-                (self.won if won else self.lost)(
-                    f"{seen}\nThe task is {'done' if won else 'over'}.", reward
-                )
-            )
-        result = self.carry_on(seen, reward)
+            return self._ended(self.lost(f"{observation}\nThe task is over.", reward))
+        result = self.carry_on(observation, reward)
         return self._ended(result) if result[3] else result
 
     def _ended(self, result: StepResult) -> StepResult:
@@ -138,12 +139,12 @@ class SciWorld(JavaGame):
         return _variations[key]
 
     def valid_actions(self) -> list[str]:
-        """Every action that would do something now: hundreds, worked out when asked for."""
+        """Return every action that is possible now: hundreds, computed on each call."""
         return self.machine.strings("getValidActionObjectCombinations")
 
     def sample_action(self) -> str:
         machine = self.machine
-        templates = [t for t in machine.strings("getPossibleActions") if t not in _LEFT_OUT]
+        templates = [t for t in machine.strings("getPossibleActions") if t not in _NOT_SAMPLED]
         objects = machine.strings("getPossibleObjects")
         words = self.action_rng.choice(templates).split(" ")
         return " ".join(
@@ -151,7 +152,7 @@ class SciWorld(JavaGame):
         )
 
     def expert(self) -> Iterator[str]:
-        """ScienceWorld's own solution, worked out in another machine."""
+        """ScienceWorld's gold solution, computed in another JVM."""
         machine = self.program.borrow()
         try:
             machine.call("load", self.task, self.variation, self.simplify, True)
@@ -162,9 +163,12 @@ class SciWorld(JavaGame):
 
 
 _variations: dict[tuple[str, str], list[int]] = {}
-_LEFT_OUT = frozenset({"reset task", "task", "wait"})
-"""Not drawn at random: they begin again, say what is known, or pass ten moments at once."""
-_ACTIONS = """\
-open / close OBJ, go LOCATION, look around, look at OBJ, look in OBJ, inventory, task
-pick up OBJ, put down OBJ, move OBJ to OBJ, pour OBJ into OBJ, dunk OBJ into OBJ, mix OBJ, use OBJ on OBJ
-activate / deactivate OBJ, connect OBJ to OBJ, disconnect OBJ, read OBJ, eat OBJ, flush OBJ, focus on OBJ, wait, wait1"""
+_NOT_SAMPLED = frozenset({"reset task", "task", "wait"})
+"""Actions the random player skips: they restart, repeat the task, or pass ten time steps."""
+_ACTIONS = (
+    "open / close OBJ, go LOCATION, look around, look at OBJ, look in OBJ, inventory, task\n"
+    "pick up OBJ, put down OBJ, move OBJ to OBJ, pour OBJ into OBJ, dunk OBJ into OBJ, mix OBJ, "
+    "use OBJ on OBJ\n"
+    "activate / deactivate OBJ, connect OBJ to OBJ, disconnect OBJ, read OBJ, eat OBJ, flush OBJ, "
+    "focus on OBJ, wait, wait1"
+)

@@ -1,4 +1,4 @@
-"""TextCraft: craft an item of Minecraft from what can be found, with the recipes given among others that do not help."""
+"""TextCraft: craft a Minecraft item from raw items, with useful recipes among distractors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ _COUNTED = re.compile(r"(\d{1,4}) (.+)")
 
 
 class TextCraft(Game):
-    """Pays 1 for the goal. A recipe is followed exactly, once a turn; only what no recipe makes can be got.
+    """A crafting task; the reward is 1 for the goal item.
 
-    The seed draws a goal among the items whose crafts stand `min_depth` to `max_depth` one above the other; the option `goal`
-    names one. The actions are those of AgentGym, whose recipes depend on the process; here they do not.
+    'craft' follows a recipe exactly, once per turn; 'get' yields only items that no recipe makes.
+
+    The seed draws a goal whose crafting depth is between `min_depth` and `max_depth`; the option
+    `goal` selects one. The actions are AgentGym's. AgentGym's recipes depend on the process; these
+    do not.
     """
 
     option_names = frozenset({"goal"})
@@ -41,11 +44,12 @@ class TextCraft(Game):
         if not self.goals():
             deepest = max(map(recipe_book().depth, recipe_book().of))
             raise ConfigError(
-                f"min_depth must be at most {deepest}, the depth of the deepest item; given: {min_depth}"
+                f"min_depth must be at most {deepest}, the depth of the deepest item; "
+                f"got {min_depth}"
             )
 
     def goals(self) -> list[str]:
-        """What may be asked for, sorted."""
+        """Return the possible goals, sorted."""
         book = recipe_book()
         deepest = self.max_depth or len(book.of)
         return sorted(item for item in book.of if self.min_depth <= book.depth(item) <= deepest)
@@ -54,9 +58,7 @@ class TextCraft(Game):
         book = recipe_book()
         self.goal = options["goal"] if "goal" in options else self.rng.choice(self.goals())
         if self.goal not in book.of:
-            raise OptionError(
-                f"goal must be an item that can be crafted, such as 'stick'; given: {self.goal!r}"
-            )
+            raise OptionError(f"goal must be a craftable item, such as 'stick'; got {self.goal!r}")
         self.inventory: dict[str, int] = {}
         useful = book.tree(self.goal)
         near = {
@@ -66,14 +68,15 @@ class TextCraft(Game):
         shown = sorted(useful) + self.rng.sample(others, min(_DISTRACTORS, len(others)))
         self.rng.shuffle(shown)
         self.reachable = sorted(
-            {name for recipe in shown for name, _ in recipe.inputs if name in book.found}
+            {name for recipe in shown for name, _ in recipe.inputs if name in book.raw}
         )
         commands = "\n".join(map(str, shown))
         return (
             "TextCraft: craft an item. Actions:\n"
             "'get 3 oak logs' finds items, only such as no recipe makes;\n"
-            "'craft 4 oak planks using 1 oak logs' follows a recipe once, with exactly what it asks for; where that is a kind "
-            "('planks'), give an item of that kind ('oak planks');\n"
+            "'craft 4 oak planks using 1 oak logs' follows a recipe once, "
+            "with exactly what it asks for; "
+            "where that is a kind ('planks'), give an item of that kind ('oak planks');\n"
             f"'inventory' lists what you have. You have {self.max_turns} turns.\n\n"
             f"Crafting commands:\n{commands}\n\nGoal: craft {self.goal}.",
             {"goal": self.goal},
@@ -90,40 +93,41 @@ class TextCraft(Game):
             return self._craft(crafted[1], crafted[2])
         shown = action if len(action) <= 40 else action[:37] + "..."
         return self.carry_on(
-            f"{shown!r} is no action. Write 'get 1 ITEM', 'craft 1 ITEM using 1 ITEM, 2 ITEM' or 'inventory'."
+            f"{shown!r} is no action. "
+            "Write 'get 1 ITEM', 'craft 1 ITEM using 1 ITEM, 2 ITEM' or 'inventory'."
         )
 
     def _get(self, count: int, item: str) -> StepResult:
-        if count < 1 or item not in recipe_book().found:
+        if count < 1 or item not in recipe_book().raw:
             return self.carry_on(f"Could not find {count} {item}.")
         self.inventory[item] = self.inventory.get(item, 0) + count
         return self.carry_on(f"Got {count} {item}.")
 
     def _craft(self, item: str, listed: str) -> StepResult:
-        given: dict[str, int] = {}
+        items: dict[str, int] = {}
         for part in listed.split(","):
             counted = _COUNTED.fullmatch(part.strip())
             if counted is None:
                 return self.carry_on(
                     f"{part.strip()[:40]!r} is no number and item, such as '2 oak planks'."
                 )
-            given[counted[2]] = given.get(counted[2], 0) + int(counted[1])
-        recipe = next((r for r in recipe_book().of.get(item, ()) if _follows(r, given)), None)
+            items[counted[2]] = items.get(counted[2], 0) + int(counted[1])
+        recipe = next((r for r in recipe_book().of.get(item, ()) if _follows(r, items)), None)
         if recipe is None:
             return self.carry_on(f"No recipe makes {item[:40]} of exactly that.")
-        short = [name for name, count in given.items() if self.inventory.get(name, 0) < count]
+        short = [name for name, count in items.items() if self.inventory.get(name, 0) < count]
         if short:
             return self.carry_on(f"You do not have enough {', '.join(short)}.")
-        for name, count in given.items():
+        for name, count in items.items():
             self.inventory[name] -= count
             if not self.inventory[name]:
                 del self.inventory[name]
         self.inventory[item] = self.inventory.get(item, 0) + recipe.count
-        said = f"Crafted {recipe.count} {item}."
-        return self.won(said) if item == self.goal else self.carry_on(said)
+        feedback = f"Crafted {recipe.count} {item}."
+        return self.won(feedback) if item == self.goal else self.carry_on(feedback)
 
     def sample_action(self) -> str:
-        """Gets something, or crafts what can be crafted now."""
+        """Get a random item or craft one that is possible now."""
         book, rng = recipe_book(), self.action_rng
         users = {user for item in self.inventory for user in book.users.get(item, ())}
         ready = [
@@ -136,18 +140,20 @@ class TextCraft(Game):
         return f"get {rng.randint(1, 4)} {rng.choice(self.reachable)}"
 
     def expert(self) -> Iterator[str]:
-        """Gets all that is needed, then crafts from below."""
-        find, crafts = recipe_book().plan(self.goal)
-        for item, count in find.items():
+        """Get all raw items, then craft bottom-up."""
+        raw, crafts = recipe_book().plan(self.goal)
+        for item, count in raw.items():
             yield f"get {count} {item}"
-        for recipe, given in crafts:
-            yield f"craft {recipe.count} {recipe.output} using {', '.join(f'{count} {item}' for item, count in given.items())}"
+        for recipe, used in crafts:
+            inputs = ", ".join(f"{count} {item}" for item, count in used.items())
+            yield f"craft {recipe.count} {recipe.output} using {inputs}"
 
 
-def _follows(recipe: Recipe, given: Mapping[str, int]) -> bool:
-    """Whether exactly what a recipe asks for is given, one item for each of its inputs; items come before kinds."""
-    book, left = recipe_book(), dict(given)
-    for name, count in sorted(recipe.inputs, key=lambda wanted: wanted[0] in book.kinds):
+def _follows(recipe: Recipe, items: Mapping[str, int]) -> bool:
+    """Whether the items are exactly the recipe's inputs, one item for each input."""
+    book, left = recipe_book(), dict(items)
+    # Match items before kinds: a kind may otherwise take the item that another input needs.
+    for name, count in sorted(recipe.inputs, key=lambda entry: entry[0] in book.kinds):
         match = next(
             (item for item in sorted(left) if left[item] == count and book.is_of(item, name)), None
         )

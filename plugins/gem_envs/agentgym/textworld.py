@@ -1,6 +1,6 @@
-"""TextWorld: the eight games of TextWorldExpress: cooking, tidying up, finding a coin, reading a map, sums, sorting and more.
+"""TextWorld: the eight games of TextWorldExpress.
 
-The simulator runs in Java, from the package `textworld-express`, of which nothing else is used.
+The Java simulator comes from the package `textworld-express`, whose Python code is not used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["TextWorld"]
 
 FOLDS = ("train", "dev", "test")
 _WORLDS = 1000
-"""How many worlds a fold has; those of dev begin at 10000, those of test at 20000."""
+"""The number of worlds in a fold. The dev worlds start at 10000, the test worlds at 20000."""
 _PROGRAM = JavaProgram(
     "TextWorldExpress",
     "textworld",
@@ -30,10 +30,12 @@ _PROGRAM = JavaProgram(
 
 
 class TextWorld(JavaGame):
-    """Pays what the game's score rises by, out of 1; a game is won at 1, and a game that is lost is worth 0 in all.
+    """A TextWorldExpress game; the reward is the increase of the score, which is 1 for a won game.
 
-    A fold has 1000 worlds; the seed draws one, and the option `world` names one, from 0 to 999. `params` goes to the game,
-    such as "numLocations=3,includeDoors=0".
+    A lost game has a total reward of 0.
+
+    A fold has 1000 worlds. The seed draws one; the option `world` selects one, from 0 to 999.
+    `params` are parameters of the game, such as "numLocations=3,includeDoors=0".
     """
 
     option_names = frozenset({"world"})
@@ -46,7 +48,7 @@ class TextWorld(JavaGame):
         if game not in TEXTWORLD_GAMES:
             raise UnknownNameError("TextWorldExpress game", str(game), TEXTWORLD_GAMES)
         if fold not in FOLDS:
-            raise ConfigError(f"fold must be one of {', '.join(FOLDS)}; given: {fold!r}")
+            raise ConfigError(f"fold must be one of {', '.join(FOLDS)}; got {fold!r}")
         self.game, self.fold, self.params = game, fold, str(params)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         self.program.check()
@@ -56,45 +58,40 @@ class TextWorld(JavaGame):
         if world is None:
             world = self.rng.randrange(_WORLDS)
         elif type(world) is not int or not 0 <= world < _WORLDS:
-            raise OptionError(
-                f"world must be a whole number from 0 to {_WORLDS - 1}; given: {world!r}"
-            )
+            raise OptionError(f"world must be an integer from 0 to {_WORLDS - 1}; got {world!r}")
         self.world = world
         self.score = 0.0
-        told = self._load(False)
+        state = self._load(False)
         task = str(self.machine.call("getTaskDescription")).strip()
-        return f"{task}\nYou have {self.max_turns} turns.\n\n{self._scene(told)}", {"world": world}
+        return f"{task}\nYou have {self.max_turns} turns.\n\n{self._scene(state)}", {"world": world}
 
     def _load(self, solve: bool) -> dict[str, Any]:
         machine = self.borrow()
-        refused = machine.call("load", self.game, self.params)
-        if refused:
+        problem = machine.call("load", self.game, self.params)
+        if problem:
             raise ConfigError(
-                f"TextWorldExpress refuses params={self.params!r} for {self.game!r}: {refused}"
+                f"TextWorldExpress rejects params={self.params!r} for {self.game!r}: {problem}"
             )
         number = FOLDS.index(self.fold) * 10_000 + self.world
-        told: dict[str, Any] = json.loads(
-            machine.call("generateNewGameJSON", number, self.fold, solve)
-        )
-        return told
+        state = machine.call("generateNewGameJSON", number, self.fold, solve)
+        return dict(json.loads(state))
 
     def on_step(self, action: str) -> StepResult:
-        told = json.loads(self.machine.call("stepJSON", " ".join(action.split())))
-        lost = bool(told["taskfailure"])
-        score = 0.0 if lost else min(max(float(told["score"]), 0.0), 1.0)
+        state = json.loads(self.machine.call("stepJSON", " ".join(action.split())))
+        lost = bool(state["taskfailure"])
+        score = 0.0 if lost else min(max(float(state["score"]), 0.0), 1.0)
         reward, self.score = score - self.score, score
+        observation = state["observation"].strip()
         if lost:
-            return self._ended(
-                self.lost(f"{told['observation'].strip()}\nThe game is lost.", reward)
-            )
-        if told["tasksuccess"] or score >= 1.0:
-            return self._ended(self.won(f"{told['observation'].strip()}\nThe game is won.", reward))
-        result = self.carry_on(self._scene(told), reward)
+            return self._ended(self.lost(f"{observation}\nThe game is lost.", reward))
+        if state["tasksuccess"] or score >= 1.0:
+            return self._ended(self.won(f"{observation}\nThe game is won.", reward))
+        result = self.carry_on(self._scene(state), reward)
         return self._ended(result) if result[3] else result
 
-    def _scene(self, told: Mapping[str, Any]) -> str:
-        self.possible: list[str] = sorted(set(told["validActions"]))
-        return f"{told['observation'].strip()}\nYou can: {', '.join(self.possible)}."
+    def _scene(self, state: Mapping[str, Any]) -> str:
+        self.possible: list[str] = sorted(set(state["validActions"]))
+        return f"{state['observation'].strip()}\nYou can: {', '.join(self.possible)}."
 
     def _ended(self, result: StepResult) -> StepResult:
         self.give_back()
@@ -104,7 +101,7 @@ class TextWorld(JavaGame):
         return self.action_rng.choice(self.possible)
 
     def expert(self) -> Iterator[str]:
-        """The game's own solution, worked out in a twin."""
+        """The game's gold solution, computed in a copy of this environment."""
         twin = self.spawn()
         assert isinstance(twin, TextWorld)
         twin.world = self.world

@@ -1,1 +1,1 @@
-"""Agent tasks: deep search and a terminal."""
+"""Agent environments: deep search and a terminal."""

@@ -1,6 +1,6 @@
-"""Deep search: a question whose answer has to be looked up in a corpus, search by search, and then given.
+"""Deep search: answer a question by searching a corpus several times.
 
-<search>a few words</search>        shows the passages that fit best
+<search>a few words</search>        shows the best passages
 <answer>the answer</answer>         ends the episode
 """
 
@@ -31,20 +31,22 @@ _LONGEST = 20_000
 _HOW = "Write <search>a few words</search> to search, or <answer>the answer</answer>."
 _SAMPLE = "sample:search"
 _LARGEST_TEXT = 64 << 20
-"""Bytes of a corpus that are indexed on the fly; a larger one is indexed once, by `gem-rl index`."""
+"""The size in bytes up to which a corpus is indexed on the fly. Larger ones need `gem-rl index`."""
 
 
 class DeepSearch(QA):
-    """1 for a right answer, else 0; searches pay nothing and cost a turn. The first tag outside of <think> counts.
+    """Question answering with a search engine; the reward is 1 for a correct answer, else 0.
 
-    `dataset` as in `QA`; `corpus` is what is searched:
+    A search costs a turn and has no reward. The first tag outside of <think> is the action.
 
-    | corpus                | what it is                                                                                   |
-    |-----------------------|----------------------------------------------------------------------------------------------|
-    | `sample:search`       | a small corpus that comes with gem, about an invented country                                |
-    | a folder              | an index that `gem-rl index` built, or text files, which are indexed on the fly              |
-    | a file                | JSONL with a text on each line, indexed on the fly                                           |
-    | `http://...`          | a retrieval server in Search-R1's form                                                       |
+    `dataset` is the same as in `QA`; `corpus` is one of:
+
+    | corpus          | meaning                                                            |
+    |-----------------|--------------------------------------------------------------------|
+    | `sample:search` | a small corpus about an invented country, included in gem          |
+    | a folder        | an index from `gem-rl index`, or text files (indexed on the fly)   |
+    | a file          | JSON lines with one text per line (indexed on the fly)             |
+    | `http://...`    | a retrieval server with Search-R1's protocol                       |
     """
 
     action_example = "<search>a few words</search>"
@@ -62,66 +64,55 @@ class DeepSearch(QA):
         max_tokens: int | None = 500,
         max_turns: int = 10,
     ) -> None:
-        """`k` passages are shown, of `max_tokens` in all."""
+        """Each search shows `k` passages, with `max_tokens` tokens in total."""
         super().__init__(dataset, split, subset, question_key, answer_key, metric)
         self.corpus, self.k, self.max_tokens = corpus, whole_number("k", k, 1), max_tokens
         self.search_turns = whole_number("max_turns", max_turns, 1)
-        _tool(corpus, k, max_tokens)  # a corpus that is not there is an error now
+        _tool(corpus, k, max_tokens)  # raise now if the corpus does not exist
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
-        """A server may answer differently tomorrow."""
+        """False with a retrieval server, whose answers may change."""
         return not self.corpus.startswith(("http://", "https://"))
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         question, info = super().on_reset(options)
-        said = (
-            f"Answer the question with the help of a search engine. You may think first, inside <think> and </think>. {_HOW} "
-            "After a search you are shown what was found, between <information> and </information>. Give the answer alone, in as "
-            f"few words as possible. You have {self.search_turns} turns.\n\nQuestion: {question}"
+        observation = (
+            "Answer the question with the help of a search engine. "
+            f"You may think first, inside <think> and </think>. {_HOW} "
+            "After a search you are shown what was found, "
+            "between <information> and </information>. "
+            "Give the answer alone, in as few words as possible. "
+            f"You have {self.search_turns} turns.\n\nQuestion: {question}"
         )
-        return said, info
+        return observation, info
 
     def on_step(self, action: str) -> StepResult:
         call = _CALL.search(_THOUGHT.sub("", action[:_LONGEST]))
-        last = self.turn + 1 >= self.search_turns
         if call and call[1].lower() == "answer":
             return super().on_step(call[2])
         if call:
-            found = cast(
-                ToolResult,
-                _tool(self.corpus, self.k, self.max_tokens).call({"query": call[2].strip()}),
-            )
-            if found.outage:
-                raise ToolError(f"the search is out of order: {found.text}")
-            shown, info = (
-                f"<information>\n{found.text}\n</information>",
-                {"searched": True, **found.info},
-            )
+            tool = _tool(self.corpus, self.k, self.max_tokens)
+            result = cast(ToolResult, tool.call({"query": call[2].strip()}))
+            if result.outage:
+                raise ToolError(f"the search tool failed: {result.text}")
+            feedback = f"<information>\n{result.text}\n</information>"
+            info = {"searched": True, **result.info}
         else:
-            shown, info = f"There is no action in that. {_HOW}", {"searched": False}
-        if last:
-            return (
-                f"{shown}\nThat was the last of {self.search_turns} turns.",
-                0.0,
-                False,
-                True,
-                {"success": False, **info},
-            )
-        return shown, 0.0, False, False, info
+            feedback, info = f"There is no action in that. {_HOW}", {"searched": False}
+        if self.turn + 1 >= self.search_turns:
+            feedback = f"{feedback}\nThat was the last of {self.search_turns} turns."
+            return feedback, 0.0, False, True, {"success": False, **info}
+        return feedback, 0.0, False, False, info
 
     def sample_action(self) -> str:
-        word = self.action_rng.choice(
-            re.findall(r"\w{4,}", str(self.row[self.question_key])) or ["what"]
-        )
-        return (
-            f"<search>{word}</search>"
-            if self.action_rng.random() < 0.8
-            else f"<answer>{word}</answer>"
-        )
+        words = re.findall(r"\w{4,}", str(self.row[self.question_key])) or ["what"]
+        word = self.action_rng.choice(words)
+        tag = "search" if self.action_rng.random() < 0.8 else "answer"
+        return f"<{tag}>{word}</{tag}>"
 
     def expert(self) -> Iterator[str]:
-        """Looks up what leads to the answer, one after the other, where the data set says what does; then answers."""
+        """Search for the row's `titles`, if it has any; then answer."""
         for title in self.row.get("titles", ()):
             yield f"<search>{title}</search>"
         yield f"<answer>{accepted_answers(self.row[self.answer_key])[0]}</answer>"
@@ -132,10 +123,10 @@ _lock = threading.Lock()
 
 
 def _tool(corpus: str, k: int, max_tokens: int | None) -> Tool:
-    """One for all environments of a process that search the same: an index is built, and opened, once."""
+    """Return the search tool that all environments of this process share, building it once."""
     if not isinstance(corpus, str) or not corpus:
         raise ConfigError(
-            f"corpus must be a path, {_SAMPLE!r} or the address of a retrieval server; given: {corpus!r}"
+            f"corpus must be a path, {_SAMPLE!r} or the URL of a retrieval server; got {corpus!r}"
         )
     key = (corpus, k, max_tokens)
     with _lock:
@@ -148,22 +139,17 @@ def _tool(corpus: str, k: int, max_tokens: int | None) -> Tool:
 
 
 def _index(corpus: str) -> Index:
-    path = (
-        Path(__file__).parents[1] / "data" / "sample_search_corpus.jsonl"
-        if corpus == _SAMPLE
-        else Path(corpus).expanduser()
-    )
+    path = Path(corpus).expanduser()
+    if corpus == _SAMPLE:
+        path = Path(__file__).parents[1] / "data" / "sample_search_corpus.jsonl"
     if (path / "index.json").is_file():
         return Index.open(path)
-    size = (
-        path.stat().st_size
-        if path.is_file()
-        else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-    )
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    size = sum(file.stat().st_size for file in files)
     if size > _LARGEST_TEXT:
         raise ConfigError(
-            f"the corpus {corpus} has {size >> 20} MB; build an index of it once, gem-rl index {corpus} INDEX, and give "
-            "corpus='INDEX'"
+            f"the corpus {corpus} has {size >> 20} MB, too much to index on the fly; "
+            f"run `gem-rl index {corpus} INDEX` once and pass corpus='INDEX'"
         )
     folder = tempfile.mkdtemp(prefix="gem-index-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

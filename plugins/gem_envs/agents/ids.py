@@ -1,4 +1,7 @@
-"""Agents: the ids of the worlds that need more than Python: a search index, a shell, a browser, a server. Nothing is imported."""
+"""Environment ids of the agent tasks, which need a search index, a shell, a browser or a server.
+
+Listing them imports none of these.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 
 __all__ = ["SERVERS", "SITES", "TERMINAL_KINDS", "register_agents"]
 
-# The action on a line of its own behind a thought, as in AgentGym; what has no such line is taken as it is.
+# As in AgentGym, the action is on its own line after a thought. Text without such a line is the
+# action itself.
 _REACT = (("react", {"place": "observation", "on_error": "pass"}),)
 
 TERMINAL_KINDS = {
@@ -15,9 +19,9 @@ TERMINAL_KINDS = {
     "SumColumn": "sum over a table",
     "Rename": "rename files by a pattern",
     "CleanUp": "delete some files and no others",
-    "UniqueAddresses": "sort and leave repetitions out",
+    "UniqueAddresses": "sort and remove duplicates",
     "EditConfig": "change one setting",
-    "FixScript": "mend a program",
+    "FixScript": "fix a program",
     "SortPhotos": "move files into folders",
     "Permissions": "set modes of files",
     "NewestRelease": "find the highest version and link to it",
@@ -38,11 +42,11 @@ SERVERS = {
     "searchqa": ("SearchQA", "AgentGym's SearchQA server"),
     "webarena": ("WebArena", "AgentGym's WebArena server"),
 }
-"""Each dialect of `gem_envs.remote.protocols`, with the name of its id and what it is."""
+"""The dialects of `gem_envs.remote.protocols`: the name in the id, and a summary."""
 
 
 def register_agents(register: Callable[..., Any]) -> None:
-    """Deep search, the terminal, web navigation, and environments on servers."""
+    """Register deep search, the terminal, web navigation, and environments on servers."""
     register(
         "search:DeepSearch-v0",
         "gem_envs.agents.deep_search:DeepSearch",
@@ -60,7 +64,7 @@ def register_agents(register: Callable[..., Any]) -> None:
             kwargs={"kind": kind, "max_turns": 15},
             summary=f"{summary}, in a sandboxed shell" if kind else summary,
             turns=15,
-            reward="terminal: 1 where every test of the files passes",
+            reward="terminal: 1 if every test of the files passes",
             data="generated; needs bubblewrap",
             deterministic=False,
         )
@@ -74,7 +78,7 @@ def register_agents(register: Callable[..., Any]) -> None:
             wrappers=_REACT,
             summary=f"{summary}, in Chromium",
             turns=20,
-            reward="terminal: 1 for the right state of the site, and answer",
+            reward="terminal: 1 for the correct site state and answer",
             data="generated; needs Chromium",
             extra="web",
         )

@@ -1,4 +1,4 @@
-"""Scenarios: BabyAI, SciWorld, TextCraft and TextWorldExpress are played to success, are reproducible, and fail with a reason."""
+"""Tests of the AgentGym scenarios: BabyAI, SciWorld, TextCraft and TextWorldExpress."""
 
 from __future__ import annotations
 
@@ -49,21 +49,24 @@ SCENARIOS = ("babyai:*", "sciworld:*", "textcraft:*", "textworld:*")
 
 
 def play(env: Env, actions: Iterator[str]) -> tuple[float, dict[str, Any]]:
-    """What an episode that was reset pays, and its last info; inside a format, actions are written as a model is asked to."""
+    """Play the actions from a reset environment; return the total reward and the last info.
+
+    A wrapped environment gets them in the ReAct format, as a model would write them.
+    """
     total = 0.0
     for action in actions:
-        written = action if env is env.unwrapped else f"Thought: next.\nAction: {action}"
-        _, reward, terminated, truncated, info = env.step(written)
+        text = action if env is env.unwrapped else f"Thought: next.\nAction: {action}"
+        _, reward, terminated, truncated, info = env.step(text)
         total += reward
         if terminated or truncated:
             return total, info
-    raise AssertionError(f"the expert stopped before the end, at {total}")
+    raise AssertionError(f"the expert stopped before the end of the episode, at reward {total}")
 
 
-# The ids.
+# Ids.
 
 
-def test_the_ids_are_those_of_the_packages() -> None:
+def test_ids_match_the_packages() -> None:
     tasks = json.loads(
         resources.files("scienceworld").joinpath("tasks.json").read_text(encoding="utf-8")
     )
@@ -78,10 +81,11 @@ def test_the_ids_are_those_of_the_packages() -> None:
     )
 
 
-def test_listing_them_imports_no_package() -> None:
+def test_listing_ids_imports_no_package() -> None:
     code = (
         "import sys; from gem_core.env.registry import list_envs; "
-        "print(len(list_envs('sciworld:*')), {'minigrid', 'gymnasium', 'numpy', 'py4j', 'textcraft'} & set(sys.modules))"
+        "packages = {'minigrid', 'gymnasium', 'numpy', 'py4j', 'textcraft'}; "
+        "print(len(list_envs('sciworld:*')), packages & set(sys.modules))"
     )
     done = python(code)
     assert done.stdout.split(None, 1) == ["30", "set()\n"]
@@ -95,26 +99,22 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("id", ["sciworld:boil", "textworld:CoinCollector-v0"])
-def test_without_java_the_error_says_what_to_install(id: str, tmp_path: Path) -> None:
+def test_missing_java_error_names_the_package_to_install(id: str, tmp_path: Path) -> None:
     code = (
         f"from gem_core.__main__ import main; raise SystemExit(main(['play', {id!r}, '--random']))"
     )
     for env, cause in (
         ({"PATH": str(tmp_path), "JAVA_HOME": ""}, "no `java`"),
-        ({"JAVA_HOME": str(tmp_path)}, "JAVA_HOME is"),
+        ({"JAVA_HOME": str(tmp_path)}, "has no bin/java"),
     ):
         done = python(code, **env)
         assert done.returncode == 2
-        assert (
-            "needs Java" in done.stderr
-            and cause in done.stderr
-            and "default-jre-headless" in done.stderr
-        )
+        assert all(text in done.stderr for text in ("needs Java", cause, "default-jre-headless"))
         assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("pattern", SCENARIOS)
-def test_without_its_package_the_error_names_the_extra(
+def test_missing_package_error_names_the_extra(
     pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = list_envs(pattern)[0]
@@ -123,14 +123,14 @@ def test_without_its_package_the_error_names_the_extra(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     recipe_book.cache_clear()
     for program in (SciWorld.program, TextWorld.program):
-        for found in ("folder", "classpath", "java"):
-            monkeypatch.delitem(vars(program), found, raising=False)
+        for cached in ("folder", "classpath", "java"):
+            monkeypatch.delitem(vars(program), cached, raising=False)
     with pytest.raises(MissingDependencyError, match=rf"\.\[{spec(id).extra}\]"):
         make(id)
 
 
 @pytest.mark.parametrize(
-    ("id", "wrong"),
+    ("id", "kwargs"),
     [
         ("babyai:GoToDoor-v0", {"level": "GoToMars"}),
         ("sciworld:boil", {"task": "boill"}),
@@ -143,13 +143,13 @@ def test_without_its_package_the_error_names_the_extra(
         ("textcraft:TextCraft-v0", {"max_turns": 0}),
     ],
 )
-def test_a_wrong_argument_is_refused_when_it_is_made(id: str, wrong: dict[str, Any]) -> None:
+def test_make_rejects_invalid_arguments(id: str, kwargs: dict[str, Any]) -> None:
     with pytest.raises((ConfigError, UnknownNameError)):
-        make(id, **wrong)
+        make(id, **kwargs)
 
 
 @pytest.mark.parametrize("pattern", SCENARIOS)
-def test_a_random_player_ends_and_seldom_wins(pattern: str) -> None:
+def test_random_player_finishes_and_seldom_wins(pattern: str) -> None:
     id = {"sciworld:*": "sciworld:find-plant", "textworld:*": "textworld:CookingWorld-v0"}.get(
         pattern, list_envs(pattern)[-1]
     )
@@ -161,7 +161,7 @@ def test_a_random_player_ends_and_seldom_wins(pattern: str) -> None:
 @pytest.mark.parametrize(
     "line", re.findall(r"^    (gem-rl .*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
 )
-def test_the_commands_of_the_page(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_in_the_docs_run(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(line)[1:]) == 0
     assert capsys.readouterr().out
 
@@ -170,7 +170,7 @@ def test_the_commands_of_the_page(line: str, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("level", BABYAI_LEVELS)
-def test_an_expert_does_the_mission_of_every_level(level: str) -> None:
+def test_expert_completes_every_babyai_level(level: str) -> None:
     env = make(f"babyai:{level}-v0")
     inner: Any = env.unwrapped
     env.reset(seed=SEEDS.get(level, 1))
@@ -178,7 +178,7 @@ def test_an_expert_does_the_mission_of_every_level(level: str) -> None:
     assert (total, info["success"]) == (1.0, True)
 
 
-def test_a_seed_is_the_mission_minigrid_has_under_it() -> None:
+def test_seed_gives_minigrids_mission() -> None:
     world = gymnasium.make("BabyAI-BossLevel-v0", disable_env_checker=True).unwrapped
     env = make("babyai:BossLevel-v0")
     for seed in range(3):
@@ -188,7 +188,7 @@ def test_a_seed_is_the_mission_minigrid_has_under_it() -> None:
         assert f"Your mission: {world.mission}." in text
 
 
-def test_going_to_a_thing_is_one_turn_and_ends_before_it() -> None:
+def test_go_to_costs_one_turn_and_stops_in_front_of_the_thing() -> None:
     env: Any = make("babyai:PickupLoc-v0").unwrapped
     observation, _ = env.reset(seed=0)
     far = env.things[-1]
@@ -201,29 +201,30 @@ def test_going_to_a_thing_is_one_turn_and_ends_before_it() -> None:
     assert env.world.step_count > 1
 
 
-def test_what_is_not_possible_costs_the_turn_and_says_so() -> None:
+def test_impossible_action_costs_a_turn_and_is_reported() -> None:
     env: Any = make("babyai:UnlockLocalDist-v0").unwrapped
     before = env.reset(seed=0)[0].splitlines()[-2:]
     for action in ("drop", "fly", "go to red dragon 1", "pick up", ""):
-        said, reward, terminated, truncated, _ = env.step(action)
+        observation, reward, terminated, truncated, _ = env.step(action)
         assert (reward, terminated, truncated) == (0.0, False, False)
-        assert said.splitlines()[0].startswith("That is") and said.splitlines()[-2:] == before
+        lines = observation.splitlines()
+        assert lines[0].startswith("That is") and lines[-2:] == before
     assert env.world.step_count == 0
 
 
-def test_a_box_holds_the_key_and_the_key_opens_the_door() -> None:
+def test_box_holds_the_key_that_opens_the_door() -> None:
     env: Any = make("babyai:KeyInBox-v0").unwrapped
     env.reset(seed=1)
-    said = [env.step(action)[0] for action in expert_for("KeyInBox", env)]
-    assert any("You carry a" in text and "key" in text for text in said)
-    assert said[-1] == "The mission is done."
+    observations = [env.step(action)[0] for action in expert_for("KeyInBox", env)]
+    assert any("You carry a" in text and "key" in text for text in observations)
+    assert observations[-1] == "The mission is done."
 
 
 # TextCraft.
 
 
 @pytest.mark.parametrize("id", list_envs("textcraft:*"))
-def test_every_goal_can_be_crafted_in_the_turns_there_are(id: str) -> None:
+def test_every_goal_can_be_crafted_within_the_turn_limit(id: str) -> None:
     env = make(id)
     inner: Any = env.unwrapped
     for goal in inner.goals():
@@ -232,7 +233,7 @@ def test_every_goal_can_be_crafted_in_the_turns_there_are(id: str) -> None:
         assert (total, info["success"]) == (1.0, True), goal
 
 
-def test_the_depths_are_as_asked_and_seeds_draw_many_goals() -> None:
+def test_goals_have_the_requested_depth_and_vary_with_the_seed() -> None:
     book = recipe_book()
     for depth in (1, 2, 3, 4):
         env: Any = make(f"textcraft:TextCraft-v0-depth{depth}").unwrapped
@@ -241,7 +242,7 @@ def test_the_depths_are_as_asked_and_seeds_draw_many_goals() -> None:
     assert min(map(book.depth, TextCraft().goals())) == 2
 
 
-def test_all_that_is_needed_is_among_the_commands() -> None:
+def test_commands_include_every_needed_recipe() -> None:
     env = TextCraft()
     for seed in range(50):
         text, _ = env.reset(seed=seed)
@@ -251,47 +252,44 @@ def test_all_that_is_needed_is_among_the_commands() -> None:
         assert len(commands) == len(set(commands))
 
 
-def test_a_recipe_is_followed_exactly() -> None:
+def test_craft_follows_recipes_exactly() -> None:
     env = TextCraft()
     env.reset(seed=0, options={"goal": "wooden sword"})
-
-    def said(action: str) -> str:
-        return env.step(action)[0]
-
-    assert said("get 1 oak planks") == "Could not find 1 oak planks."  # they are crafted
-    assert said("get 1 planks") == "Could not find 1 planks."  # a kind, no item
-    assert said("get 1 unicorn") == "Could not find 1 unicorn."
-    assert said("craft 4 oak planks using 1 oak logs") == "You do not have enough oak logs."
-    assert said("get 2 oak logs") == "Got 2 oak logs."
-    assert (
-        said("craft 4 oak planks using 2 oak logs") == "No recipe makes oak planks of exactly that."
-    )
-    assert said("CRAFT 4 oak planks  using 1 oak logs") == "Crafted 4 oak planks."
-    assert said("craft 4 stick using 2 oak planks") == "Crafted 4 stick."
-    assert said("inventory") == "Inventory: 1 oak logs, 2 oak planks, 4 stick."
-    assert (
-        said("craft 1 wooden sword using oak planks")
-        == "'oak planks' is no number and item, such as '2 oak planks'."
-    )
-    assert "is no action" in said("take everything")
+    for action, feedback in (
+        ("get 1 oak planks", "Could not find 1 oak planks."),  # they are crafted
+        ("get 1 planks", "Could not find 1 planks."),  # a kind, not an item
+        ("get 1 unicorn", "Could not find 1 unicorn."),
+        ("craft 4 oak planks using 1 oak logs", "You do not have enough oak logs."),
+        ("get 2 oak logs", "Got 2 oak logs."),
+        ("craft 4 oak planks using 2 oak logs", "No recipe makes oak planks of exactly that."),
+        ("CRAFT 4 oak planks  using 1 oak logs", "Crafted 4 oak planks."),
+        ("craft 4 stick using 2 oak planks", "Crafted 4 stick."),
+        ("inventory", "Inventory: 1 oak logs, 2 oak planks, 4 stick."),
+        (
+            "craft 1 wooden sword using oak planks",
+            "'oak planks' is no number and item, such as '2 oak planks'.",
+        ),
+    ):
+        assert env.step(action)[0] == feedback
+    assert "is no action" in env.step("take everything")[0]
     assert env.step("craft 1 wooden sword using 1 stick, 2 oak planks")[1:3] == (1.0, True)
     with pytest.raises(OptionError, match="goal must be"):
         env.reset(options={"goal": "unicorn"})
 
 
-def test_of_recipes_that_undo_each_other_the_one_that_packs_is_kept() -> None:
+def test_recipe_book_keeps_the_packing_recipe_of_an_inverse_pair() -> None:
     pack, unpack = Recipe("block", 1, (("ingot", 9),)), Recipe("ingot", 9, (("block", 1),))
     for recipes in ([pack, unpack], [unpack, pack]):
         book = RecipeBook((recipe, "") for recipe in recipes)
         assert book.of == {"block": [pack]}
-        assert (book.found, book.depth("block")) == ({"ingot"}, 1)
+        assert (book.raw, book.depth("block")) == ({"ingot"}, 1)
 
 
-# SciWorld and TextWorldExpress: one Java machine for each episode at a time.
+# SciWorld and TextWorldExpress: one JVM per concurrent episode.
 
 
 @pytest.mark.parametrize("game", TEXTWORLD_GAMES)
-def test_an_expert_wins_every_game(game: str) -> None:
+def test_expert_wins_every_textworld_game(game: str) -> None:
     env = make(f"textworld:{TEXTWORLD_GAMES[game][0]}-v0")
     inner: Any = env.unwrapped
     for seed in range(3):
@@ -303,7 +301,7 @@ def test_an_expert_wins_every_game(game: str) -> None:
 @pytest.mark.parametrize(
     "task", few_of(sorted(SCIWORLD_TASKS, key=lambda task: task != "find-plant"), 2)
 )
-def test_an_expert_solves_a_task(task: str) -> None:
+def test_expert_solves_sciworld_task(task: str) -> None:
     env = make(f"sciworld:{task}")
     inner: Any = env.unwrapped
     _, info = env.reset(seed=1)
@@ -311,15 +309,15 @@ def test_an_expert_solves_a_task(task: str) -> None:
     assert (round(total, 9), info["success"]) == (1.0, True)
 
 
-def test_a_failed_task_is_worth_nothing() -> None:
+def test_failed_sciworld_task_pays_nothing() -> None:
     env = SciWorld("find-plant")
     env.reset(options={"variation": 0})
-    said, reward, terminated, _, info = env.step("focus on agent")
+    observation, reward, terminated, _, info = env.step("focus on agent")
     assert (terminated, info["success"]) == (True, False)
-    assert reward <= 0.0 and "failed" in said
+    assert reward <= 0.0 and "failed" in observation
 
 
-def test_variations_and_worlds_are_named_and_split() -> None:
+def test_options_and_splits_select_variations_and_worlds() -> None:
     env = SciWorld("find-plant", split="test")
     assert env.reset(seed=3)[1]["variation"] == env.reset(seed=3)[1]["variation"]
     with pytest.raises(OptionError, match="variation must be one of"):
@@ -327,17 +325,15 @@ def test_variations_and_worlds_are_named_and_split() -> None:
     all_of_them = SciWorld("find-plant")
     assert all_of_them.reset(options={"variation": 7})[1] == {"variation": 7}
     assert {all_of_them.reset(seed=seed)[1]["variation"] for seed in range(4)} != {7}
-    game = TextWorld("sorting", fold="test")
-    assert (
-        game.reset(options={"world": 5})[0] != TextWorld("sorting").reset(options={"world": 5})[0]
-    )
+    train, test = TextWorld("sorting"), TextWorld("sorting", fold="test")
+    assert test.reset(options={"world": 5})[0] != train.reset(options={"world": 5})[0]
     with pytest.raises(OptionError, match="from 0 to 999"):
-        game.reset(options={"world": 1000})
+        test.reset(options={"world": 1000})
     with pytest.raises(ConfigError, match="numRooms"):
         TextWorld("coin", params="numRooms=3").reset(seed=1)
 
 
-def test_episodes_in_turn_share_a_machine_and_episodes_at_once_do_not() -> None:
+def test_only_sequential_episodes_share_a_jvm() -> None:
     first, second = TextWorld("coin"), TextWorld("coin")
     for env in (first, second):
         env.reset(seed=1)
@@ -350,12 +346,11 @@ def test_episodes_in_turn_share_a_machine_and_episodes_at_once_do_not() -> None:
     assert len(java._started) == running
     second.close()
     play(third, third.expert())
-    assert (
-        third.ended and third._machine is None
-    )  # given back with the end of the episode, closed or not
+    # The end of the episode returns the JVM, even without close().
+    assert third.ended and third._machine is None
 
 
-def test_a_machine_nobody_closed_is_found_again() -> None:
+def test_jvm_of_a_garbage_collected_environment_returns_to_the_pool() -> None:
     env = TextWorld("coin")
     env.reset(seed=1)
     machine = env.machine
@@ -364,34 +359,34 @@ def test_a_machine_nobody_closed_is_found_again() -> None:
     assert machine in java._idle
 
 
-def test_episodes_at_once_are_as_they_are_alone() -> None:
+def test_concurrent_episodes_equal_sequential_ones() -> None:
     def episode(seed: int) -> list[str]:
         env = SciWorld("grow-fruit")
-        said = [env.reset(seed=seed, options={"variation": seed % 2})[0]]
-        said += [
+        observations = [env.reset(seed=seed, options={"variation": seed % 2})[0]]
+        observations += [
             env.step(action)[0]
             for action in ("wait1", "look around", "open door to greenhouse", "wait1", "inventory")
         ]
         env.close()
-        return said
+        return observations
 
     alone = [episode(seed) for seed in range(2)]
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(episode, range(2))) == alone
 
 
-def test_a_machine_that_dies_costs_its_episode_only() -> None:
+def test_dead_jvm_fails_only_its_episode() -> None:
     env = TextWorld("coin")
-    start = env.reset(seed=1)
+    first = env.reset(seed=1)
     env.machine._process.kill()
-    for _ in range(2):
-        with pytest.raises(EnvDiedError, match="Java machine of TextWorldExpress"):
+    for message in ("the JVM of TextWorldExpress died", "TextWorldExpress has no running JVM"):
+        with pytest.raises(EnvDiedError, match=message):
             env.step("look around")
-    assert env.reset(seed=1) == start
+    assert env.reset(seed=1) == first
 
 
 @pytest.mark.parametrize("when", ["in an episode", "idle"])
-def test_a_machine_that_died_leaves_nothing_open(when: str) -> None:
+def test_dead_jvm_leaves_no_open_pipes(when: str) -> None:
     env = TextWorld("coin")
     env.reset(seed=1)
     machine = env.machine
@@ -408,18 +403,16 @@ def test_a_machine_that_died_leaves_nothing_open(when: str) -> None:
     env.close()
 
 
-def test_a_machine_at_work_for_nobody_is_ended() -> None:
+def test_close_ends_a_jvm_with_an_abandoned_step() -> None:
     env = TextWorld("coin")
     env.reset(seed=1)
     machine = env.machine
-    machine._busy = True  # as while a step runs that its engine has given up
+    machine._busy = True  # as during a step that the engine has abandoned
     env.close()
     assert not machine.usable and machine not in java._idle
 
 
-def test_java_that_does_not_start_is_quoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_start_error_shows_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "bin" / "java"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\necho 'no room on this machine' >&2\nexit 1\n")
@@ -434,9 +427,10 @@ def test_java_that_does_not_start_is_quoted(
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, None])
-def test_java_ends_with_the_process_that_started_it(how: signal.Signals | None) -> None:
+def test_java_exits_with_the_process_that_started_it(how: signal.Signals | None) -> None:
     code = (
-        "import sys, time; from gem_envs.agentgym.textworld import TextWorld; env = TextWorld('coin'); env.reset(seed=1); "
+        "import sys, time; from gem_envs.agentgym.textworld import TextWorld; "
+        "env = TextWorld('coin'); env.reset(seed=1); "
         "print(env.machine._process.pid, flush=True); time.sleep(60 * int(sys.argv[1]))"
     )
     command = [sys.executable, "-c", code, "0" if how is None else "1"]

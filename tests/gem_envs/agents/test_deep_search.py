@@ -1,4 +1,4 @@
-"""Deep search: the answer is found by searching, in the sample and in a corpus of one's own."""
+"""Tests of deep search, with the sample corpus and with a user's corpus."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from gem_tools.search import Index
 ID = "search:DeepSearch-v0"
 
 
-def test_every_question_of_the_sample_is_answered_by_what_searching_shows() -> None:
+def test_expert_searches_show_the_answer_to_every_sample_question() -> None:
     env = DeepSearch()
     for index in range(env.count()):
         env.reset(seed=0, options={"index": index})
         *searches, answer = env.expert()
-        shown = "".join(env.step(search)[0] for search in searches)
-        assert env.row["answer"][0] in shown
+        observations = "".join(env.step(search)[0] for search in searches)
+        assert env.row["answer"][0] in observations
         assert env.step(answer)[1:4] == (1.0, True, False)
 
 
-def test_the_sample_is_what_its_script_writes(tmp_path: Path) -> None:
+def test_shipped_sample_equals_the_output_of_its_script(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, ROOT / "scripts" / "make_search_sample.py", tmp_path],
         check=True,
@@ -41,39 +41,28 @@ def test_the_sample_is_what_its_script_writes(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == shipped.read_bytes()
 
 
-def test_the_expert_wins_and_a_wrong_answer_does_not() -> None:
+def test_expert_wins_and_wrong_answer_loses() -> None:
     episodes = run_batch(tasks_for(ID, seeds=range(6)), ExpertPlayer())
     assert [episode.total_reward for episode in episodes] == [1.0] * 6
     assert all(2 <= len(episode.turns) <= 4 for episode in episodes)
     env = make(ID)
     env.reset(seed=1)
     observation, reward, terminated, _, info = env.step("<answer>Atlantis</answer>")
-    assert (observation, reward, terminated, info["success"]) == (
-        "That is not right.",
-        0.0,
-        True,
-        False,
-    )
+    assert observation == "That is not right."
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
 
 
-def test_what_counts_as_an_action() -> None:
+def test_first_tag_outside_think_is_the_action() -> None:
     env = make(ID)
     env.reset(seed=1)
-    shown, reward, terminated, _, info = env.step(
+    observation, reward, terminated, _, info = env.step(
         "<think><answer>x</answer></think> <SEARCH>town river</SEARCH> <answer>y</answer>"
     )
-    assert (
-        shown.startswith("<information>\n[1] ")
-        and not terminated
-        and reward == 0.0
-        and len(info["passages"]) == 3
-    )
-    shown, _, terminated, _, info = env.step("town river")
-    assert (
-        shown.startswith("There is no action in that.")
-        and not terminated
-        and info["searched"] is False
-    )
+    assert observation.startswith("<information>\n[1] ")
+    assert (reward, terminated, len(info["passages"])) == (0.0, False, 3)
+    observation, _, terminated, _, info = env.step("town river")
+    assert observation.startswith("There is no action in that.")
+    assert not terminated and info["searched"] is False
     assert "Nothing was found." in env.step("<search>zzzz</search>")[0]
     for _ in range(6):
         assert not env.step("<search>river</search>")[3]
@@ -82,7 +71,7 @@ def test_what_counts_as_an_action() -> None:
     assert "last of 10 turns" in observation
 
 
-def test_a_corpus_and_questions_of_ones_own(tmp_path: Path) -> None:
+def test_user_corpus_and_questions(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
         json.dumps({"q": "How tall is the tower of Orn?", "a": ["81 metres", "81"]}) + "\n"
@@ -103,7 +92,7 @@ def test_a_corpus_and_questions_of_ones_own(tmp_path: Path) -> None:
         assert env.step("<answer>81</answer>")[1] == 1.0
 
 
-def test_a_corpus_that_is_not_there_or_too_large_is_refused(
+def test_make_rejects_a_missing_or_too_large_corpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="no corpus at"):
@@ -117,6 +106,6 @@ def test_a_corpus_that_is_not_there_or_too_large_is_refused(
         make(ID, corpus=str(large))
 
 
-def test_a_server_is_asked_and_makes_it_nondeterministic() -> None:
+def test_retrieval_server_makes_the_environment_nondeterministic() -> None:
     env = make(ID, corpus="http://127.0.0.1:9")
     assert not env.deterministic

@@ -1,4 +1,4 @@
-"""Shell tasks: solved by their own solution, not by anything less; what a command does stays in the sandbox."""
+"""Tests of the terminal environment, its tasks and the sandboxed shell."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SEEDS = range(3)
 
 @pytest.fixture(scope="module")
 def shell() -> Any:
-    made = Shell(seconds=2.0)
-    yield made
-    made.close()
+    shell = Shell(seconds=2.0)
+    yield shell
+    shell.close()
 
 
 def test_every_kind_has_an_id() -> None:
@@ -31,24 +31,22 @@ def test_every_kind_has_an_id() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_solves_it_and_doing_nothing_does_not(kind: str) -> None:
+def test_expert_solves_every_kind_and_doing_nothing_does_not(kind: str) -> None:
     env = make(f"terminal:{kind}-v0")
     for seed in SEEDS:
         env.reset(seed=seed)
-        start = expert_of(env)
-        assert start is not None
-        for action in start():
+        expert = expert_of(env)
+        assert expert is not None
+        for action in expert():
             observation, reward, terminated, truncated, info = env.step(action)
-        assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True), (
-            observation
-        )
-        assert info["tests_passed"] == info["tests_run"] >= 1
+        assert (reward, terminated, truncated) == (1.0, True, False), observation
+        assert info["success"] and info["tests_passed"] == info["tests_run"] >= 1
         env.reset(seed=seed)
         _, reward, terminated, _, info = env.step("submit")
         assert (reward, terminated, info["success"]) == (0.0, True, False)
 
 
-def test_a_seed_is_one_task_and_another_seed_another() -> None:
+def test_seed_determines_the_task() -> None:
     env = make("terminal:Any-v0")
     first = [(env.reset(seed=seed)[0], env.task) for seed in range(8)]
     assert [(env.reset(seed=seed)[0], env.task) for seed in range(8)] == first
@@ -60,7 +58,7 @@ def test_a_seed_is_one_task_and_another_seed_another() -> None:
         make("terminal:Any-v0", kind="Juggle")
 
 
-def test_the_last_turn_is_scored_too() -> None:
+def test_last_turn_is_scored() -> None:
     env = Terminal("SumColumn", max_turns=2)
     env.reset(seed=1)
     assert env.step(env.task.solution)[1:4] == (0.0, False, False)
@@ -69,30 +67,30 @@ def test_the_last_turn_is_scored_too() -> None:
     assert "last of 2 turns" in observation
 
 
-def test_a_model_may_write_its_command_in_a_block() -> None:
+def test_command_may_be_in_a_code_block() -> None:
     env = Terminal("Rename")
     env.reset(seed=1)
     assert "docs" in env.step("I look around first.\n```bash\nls\n```")[0]
     assert env.step("```\nsubmit\n```")[2]
 
 
-def test_the_engine_plays_it() -> None:
+def test_engine_plays_terminal_episodes() -> None:
     episodes = run_batch(tasks_for("terminal:Any-v0", seeds=range(4)), ExpertPlayer())
     assert [episode.total_reward for episode in episodes] == [1.0] * 4
 
 
-def test_files_and_the_folder_live_on_and_nothing_else(shell: Shell) -> None:
+def test_only_home_files_and_working_directory_persist(shell: Shell) -> None:
     home = shell.create([("a/b.txt", "hello\n", 0o640), ("empty/", "", 0o755)])
-    ran = shell.run("stat -c '%a %n' a/b.txt; ls; X=5; cd a; sleep 60 &", home)
-    assert (ran.output, ran.status, ran.home.cwd) == ("640 a/b.txt\na\nempty\n", 0, "a")
-    ran = shell.run("pwd; echo [$X]; cat b.txt; ls /tmp; ps 2>&1 | grep sleep", ran.home)
-    assert ran.output == "/tmp/home/a\n[]\nhello\nhome\n"
+    result = shell.run("stat -c '%a %n' a/b.txt; ls; X=5; cd a; sleep 60 &", home)
+    assert (result.output, result.status, result.home.cwd) == ("640 a/b.txt\na\nempty\n", 0, "a")
+    result = shell.run("pwd; echo [$X]; cat b.txt; ls /tmp; ps 2>&1 | grep sleep", result.home)
+    assert result.output == "/tmp/home/a\n[]\nhello\nhome\n"
     after = shell.run("echo x > /tmp/other", home).home
     assert shell.run("cat /tmp/other", after).output.endswith("No such file or directory\n")
 
 
 @pytest.mark.parametrize(
-    ("command", "status", "said"),
+    ("command", "status", "output"),
     [
         ("sleep 30", 124, "took over 2 s"),
         ("yes", 124, "wrote too much"),
@@ -104,32 +102,30 @@ def test_files_and_the_folder_live_on_and_nothing_else(shell: Shell) -> None:
         ("echo \udc80", 0, "?"),
     ],
 )
-def test_a_command_that_goes_wrong_costs_itself_only(
-    shell: Shell, command: str, status: int, said: str
+def test_failing_command_keeps_the_home_folder(
+    shell: Shell, command: str, status: int, output: str
 ) -> None:
     home = shell.create([("kept.txt", "kept\n", 0o644)])
-    ran = shell.run(command, home)
-    assert ran.status == status and said in ran.output
-    assert len(ran.output) < 9000
-    assert shell.run("cat kept.txt", ran.home).output == "kept\n"
+    result = shell.run(command, home)
+    assert result.status == status and output in result.output
+    assert len(result.output) < 9000
+    assert shell.run("cat kept.txt", result.home).output == "kept\n"
 
 
-def test_nothing_of_the_machine_is_seen(shell: Shell) -> None:
+def test_shell_cannot_see_the_machine(shell: Shell) -> None:
     home = shell.create([])
-    ran = shell.run(
+    result = shell.run(
         "cat /etc/passwd; ls /home /root /proc; id -u; touch /usr/x; cat < /dev/tcp/127.0.0.1/22",
         home,
     )
-    assert (
-        "/etc/passwd: No such file" in ran.output
-        and "cannot access '/proc'" in ran.output
-        and ran.status
-    )
-    assert "Read-only file system" in ran.output or "Permission denied" in ran.output
+    assert "/etc/passwd: No such file" in result.output
+    assert "cannot access '/proc'" in result.output
+    assert "Read-only file system" in result.output or "Permission denied" in result.output
+    assert result.status
     assert shell.run("awk 'BEGIN {print 6 * 7}'; python3 -c 'print(1)'", home).output == "42\n1\n"
 
 
-def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bubblewrap_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     containment.contain.cache_clear()
     monkeypatch.setattr(containment, "bubblewrap", lambda: "")
     try:
@@ -139,7 +135,7 @@ def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         containment.contain.cache_clear()
 
 
-def test_arguments_are_checked() -> None:
+def test_shell_and_terminal_reject_invalid_arguments() -> None:
     for seconds in (0, -1, True, float("inf"), "x"):
         with pytest.raises(ConfigError, match="seconds must be"):
             Shell(seconds)  # type: ignore[arg-type]
