@@ -1,4 +1,7 @@
-"""gem for RL2: episodes and per-turn advantages for PPOTrainer. Importing this package needs no RL2."""
+"""gem for RL2: plays episodes for PPOTrainer and computes per-turn advantages.
+
+Importing this package does not import RL2.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,11 @@ ADAPTER = Adapter(
     distribution="rl-square",
     import_name="RL2",
     extra="rl2",
-    versions="==0.0.2",  # the newest release
-    python=">=3.10,<3.14",  # RL2's own minimum; torch 2.8, which it pins, ends with 3.13
+    versions="==0.0.2",  # tested: 0.0.2, the newest release
+    python=">=3.10,<3.14",  # RL2's own minimum; torch 2.8, which it pins, supports up to 3.13
     platforms=("linux-x86_64",),  # sglang 0.5.2 has GPU kernels for x86_64 only
-    needs=(
-        ("sglang-router", ">=0.2.2"),
-    ),  # its rollout imports it, RL2's metadata does not list it
+    # RL2's rollout imports it; RL2's metadata does not list it
+    needs=(("sglang-router", ">=0.2.2"),),
     install=(
         "pip install torch==2.8.0 ninja packaging wheel",
         "pip install flash-attn==2.8.3 --no-build-isolation",
@@ -35,12 +37,12 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_sequences=True,  # `cu_seqs` groups the sequences of one trajectory
         masked_turns=True,  # by `action_mask`
-        failed_episodes=True,  # a padding sequence: without a trained token it has no weight at `avg_level=token`
-        groups=True,  # RL2 plays each data row `responses_per_prompt` times
-        critic_values=False,  # RL2's critic has one value per token, and only its own `gae` uses them
+        failed_episodes=True,  # as padding sequences
+        groups=True,  # RL2 plays each prompt `responses_per_prompt` times
+        critic_values=False,  # RL2's critic has one value per token, for its own `gae` only
     ),
     status="ready",
-    summary="its PPOTrainer on gem's episodes, with gem's per-token advantages instead of compute_advantages",
+    summary="PPOTrainer on gem's episodes, with gem's advantages instead of compute_advantages",
 )
 
 

@@ -1,9 +1,9 @@
-"""Main: RL2's own command, with a gem environment on its command line.
+"""Main: runs RL2's own command on a gem environment.
 
     torchrun --nproc_per_node=8 -m gem_rl2 +gem.env_id=game:GuessTheNumber-v0-easy +gem.gamma=0.9 \\
         actor.model_name=... actor.max_length_per_device=8192 train_data.prompts_per_rollout=64 ...
 
-`+gem.X=Y` is the field X of `GemConfig`; everything else is RL2's.
+`+gem.X=Y` sets the field X of `GemConfig`. All other arguments are RL2's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["config_of", "main"]
 
 
 def config_of(settings: Any) -> GemConfig:
-    """The `GemConfig` in the section `gem` of RL2's settings. Removes the section, which RL2 does not know."""
+    """Read the `GemConfig` from the section `gem` of RL2's settings, and remove the section."""
     fields: Any = OmegaConf.to_container(settings.gem, resolve=True) if "gem" in settings else {}
     config = GemConfig.from_dict(fields, where="the command line, in +gem.X=Y,")
     with open_dict(settings):
@@ -32,10 +32,9 @@ def config_of(settings: Any) -> GemConfig:
 
 
 def main(trainer: Callable[[Any, GemConfig], Any] = GemPPOTrainer) -> None:
-    """RL2's `main` with gem's trainer."""
-    if not {"--config-path", "-cp"} & set(
-        sys.argv
-    ):  # RL2 looks beside the program, which is another one here
+    """Run RL2's `main` with gem's trainer."""
+    if not {"--config-path", "-cp"} & set(sys.argv):
+        # by default hydra looks beside the started program, which is not RL2's here
         sys.argv[1:1] = ["--config-path", str(settings_folder())]
     with patched(rl2_ppo, "PPOTrainer", lambda settings: trainer(settings, config_of(settings))):
         rl2_ppo.main()

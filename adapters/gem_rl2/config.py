@@ -1,4 +1,4 @@
-"""Config: the environment to train on in RL2, and the RL2 settings that do not fit it."""
+"""Config: the environment to train on with RL2, and the check of RL2's own settings."""
 
 from __future__ import annotations
 
@@ -28,84 +28,96 @@ __all__ = [
 
 @dataclass
 class GemConfig(TrainingConfig):
-    """An environment for RL2: `train(config, settings)`, or `GemPPOTrainer(compose(settings), config).train()`.
+    """Training configuration for RL2: the environment, its limits and the advantage estimator.
 
-    Each seed becomes one row of RL2's data, which it plays `responses_per_prompt` times.
+    Each seed becomes one row of RL2's data, which RL2 plays `responses_per_prompt` times.
     """
 
     adapter = ADAPTER
 
     def task_of(self, row: Mapping[str, Any], index: int = 0) -> Task:
-        """The task of a row of RL2's data, which carries its seed."""
-        carried = row.get("extra_info")
-        if not isinstance(carried, Mapping) or "seed" not in carried:
+        """Return the task of a dataset row."""
+        fields = row.get("extra_info")
+        if not isinstance(fields, Mapping) or "seed" not in fields:
             raise ConfigError(
-                "a row of RL2's data carries no gem task; train with gem_rl2.train, which writes the data, or give each row "
-                f"'extra_info': {{'seed': 7}}. Given: {str(dict(row))[:120]}"
+                "a dataset row has no gem task; train with gem_rl2.train, which writes the data, "
+                f"or give each row 'extra_info': {{'seed': 7}}. Got: {str(dict(row))[:120]}"
             )
-        return self.task(int(carried["seed"]), index)
+        return self.task(int(fields["seed"]), index)
 
 
 def check_settings(settings: Any, config: GemConfig) -> None:
-    """Raise `ConfigError` for all settings of RL2 that would break gem's promises, with the remedies."""
+    """Raise one `ConfigError` that lists every RL2 setting gem does not support.
+
+    `settings`: RL2's hydra config, as `compose` returns it.
+    """
     require_release()
     reject(rejections(settings, config))
 
 
 def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
-    """The settings that do not fit `config`, each with its remedy."""
+    """Return the rejections of RL2's settings. The main branch uses them, too."""
     adv, kl, data = settings.adv, settings.actor.kl, settings.train_data
+    rollout, seeds = settings.rollout, len(config.train_seeds)
+    test_freq = settings.trainer.test_freq
     return [
         (
             adv.estimator not in ("reinforce", "gem", config.advantage),
-            f"adv.estimator={adv.estimator} is not used; remove it, and name the estimator in GemConfig(advantage=...)",
+            f"adv.estimator={adv.estimator} applies to RL2's own advantages only; remove it, and "
+            "set GemConfig(advantage=...)",
         ),
         (
             adv.gamma not in (1.0, config.gamma),
-            f"adv.gamma={adv.gamma} differs from GemConfig(gamma={config.gamma}), which is used; remove adv.gamma",
+            f"adv.gamma={adv.gamma} differs from GemConfig(gamma={config.gamma}), which gem uses; "
+            "remove adv.gamma",
         ),
         (
             adv.global_norm or adv.norm_var,
-            "adv.global_norm and adv.norm_var are for RL2's own estimator; remove them ('rebn' normalises over the turns of a "
-            "batch, 'grpo' over a group)",
+            "adv.global_norm and adv.norm_var apply to RL2's own estimator only; remove them "
+            "('rebn' normalises over the turns of a batch, 'grpo' over a group)",
         ),
         (
             kl.coef > 0 and kl.type != "loss",
-            f"actor.kl.type={kl.type} changes rewards or advantages, which gem computes from the episodes; set "
-            "actor.kl.type=loss, or actor.kl.coef=0",
+            f"actor.kl.type={kl.type} changes rewards or advantages, which gem computes from the "
+            "episodes; set actor.kl.type=loss, or actor.kl.coef=0",
         ),
         (
-            settings.rollout.env_path is not None,
-            f"rollout.env_path={settings.rollout.env_path} is not used: the environment is the one of GemConfig; remove it",
+            rollout.env_path is not None,
+            f"rollout.env_path={rollout.env_path} is not used, because GemConfig names the "
+            "environment; remove it",
         ),
         (
-            settings.rollout.max_turns != 1,
-            f"rollout.max_turns={settings.rollout.max_turns} is for RL2's own loop; remove it, and set GemConfig(horizon=...)",
+            rollout.max_turns != 1,
+            f"rollout.max_turns={rollout.max_turns} applies to RL2's own rollout only; remove it, "
+            "and set GemConfig(horizon=...)",
         ),
         (
             data.path is not None or settings.test_data.path is not None,
-            "gem writes the files of train and test data; remove their paths, and set GemConfig(seeds=..., eval_seeds=...)",
+            "gem writes the train and test data; remove their paths, and set "
+            "GemConfig(seeds=..., eval_seeds=...)",
         ),
         (
-            not data.prompts_per_rollout or len(config.train_seeds) < data.prompts_per_rollout,
-            f"prompts_per_rollout={data.prompts_per_rollout} leaves RL2 without a batch, because there are "
-            f"{len(config.train_seeds)} seeds; set it to a number, and GemConfig(seeds=...) to at least as many",
+            not data.prompts_per_rollout or seeds < data.prompts_per_rollout,
+            f"prompts_per_rollout={data.prompts_per_rollout} leaves RL2 without a batch, because "
+            f"there are {seeds} seeds; set it to a number, and GemConfig(seeds=...) to at least as "
+            "many",
         ),
         few_samples(config, data.responses_per_prompt, "responses_per_prompt"),
         (
-            not (config.max_turn_tokens or settings.rollout.train_sampling_params.max_new_tokens),
-            "nothing caps a turn; set GemConfig(max_turn_tokens=...), or max_new_tokens of RL2's sampling parameters",
+            not (config.max_turn_tokens or rollout.train_sampling_params.max_new_tokens),
+            "a turn has no token cap; set GemConfig(max_turn_tokens=...), or max_new_tokens in "
+            "RL2's sampling parameters",
         ),
         (
-            settings.trainer.test_freq is not None and not config.held_out_seeds,
-            f"trainer.test_freq={settings.trainer.test_freq} asks for evaluation, and there are no seeds for it; set "
+            test_freq is not None and not config.held_out_seeds,
+            f"trainer.test_freq={test_freq} evaluates, but there are no seeds to evaluate on; set "
             "GemConfig(eval_seeds=...)",
         ),
     ]
 
 
 def compose(overrides: Sequence[str] = ()) -> Any:
-    """RL2's own PPO settings, changed as on its command line: `compose(["actor.model_name=...", ...])`."""
+    """Return RL2's PPO settings with overrides: `compose(["actor.model_name=...", ...])`."""
     import hydra
 
     require_release()
@@ -114,18 +126,22 @@ def compose(overrides: Sequence[str] = ()) -> Any:
 
 
 def require_release() -> None:
-    """Raise `ConfigError` unless the installed RL2 is the release. A checkout may have the same version number."""
+    """Raise `ConfigError` unless the installed RL2 is the release.
+
+    RL2's main branch has the same version number.
+    """
     require(ADAPTER)
     folder = settings_folder().parents[1]
     if not (folder / "utils" / "sglang.py").is_file():
         raise ConfigError(
-            f"the RL2 in {folder} is not the release {ADAPTER.distribution} {ADAPTER.versions}, which has RL2.utils.sglang; take "
-            "the checkout off the path, or see 'Main branch' in gem_rl2/README.md"
+            f"the RL2 in {folder} has no RL2.utils.sglang, so it is not the release "
+            f"{ADAPTER.distribution} {ADAPTER.versions}; remove the checkout from the path, or see "
+            "'Main branch' in gem_rl2/README.md"
         )
 
 
 def settings_folder() -> Path:
-    """The folder of RL2's settings files."""
+    """Return the folder of RL2's settings files."""
     package = importlib.util.find_spec("RL2")
     if package is None or not package.submodule_search_locations:
         raise MissingDependencyError("gem_rl2", ADAPTER.extra, "No module named 'RL2'")
@@ -133,9 +149,8 @@ def settings_folder() -> Path:
 
 
 def longest_sequence(settings: Any) -> int | None:
-    """The most tokens a sequence may have: RL2 ends a run whose longest one does not fit on the devices that share it."""
+    """Return the maximum sequence length; RL2 fails if a sequence exceeds what its devices hold."""
     actor = settings.actor
-    caps = [
-        cap for cap in (actor.max_length_per_device, actor.max_inference_length_per_device) if cap
-    ]
-    return min(caps) * actor.sp_size * actor.tp_size if caps else None
+    limits = (actor.max_length_per_device, actor.max_inference_length_per_device)
+    per_device = min(filter(None, limits), default=None)
+    return None if per_device is None else per_device * actor.sp_size * actor.tp_size

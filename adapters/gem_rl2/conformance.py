@@ -1,4 +1,4 @@
-"""Conformance: golden episodes through the real RL2: its rollout, its tensors, gem's advantages, its loss."""
+"""Conformance: runs the golden episodes through RL2's real rollout, batch and loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["RL2Harness", "harness"]
 
 
 class _Replay(GemRollout):
-    """RL2's rollout without servers, on existing episodes: seed i is the i-th."""
+    """Rollout without servers that returns recorded episodes: seed i gives episode i."""
 
     def __init__(self, settings: Any, config: GemConfig, episodes: Sequence[Episode]) -> None:
         self.config, self.episodes, self.recorded = settings, Episodes(config), episodes
@@ -54,8 +54,8 @@ class _Replay(GemRollout):
         return self.recorded[task.seed]
 
     def batch(self) -> tuple[Any, Any]:
-        """(tensors, cu_seqs); on other ranks than the first, (None, None)."""
-        data = [{"extra_info": {"seed": number}} for number in range(len(self.recorded))]
+        """Return (tensors, cu_seqs); (None, None) on all ranks but the first."""
+        data = [{"extra_info": {"seed": seed}} for seed in range(len(self.recorded))]
         self._loop = asyncio.new_event_loop()
         with (
             patched(rl2_rollout, "make_request", lambda *args: None, "url endpoint payload"),
@@ -66,7 +66,7 @@ class _Replay(GemRollout):
 
 
 class _GradientActor(UnshardedActor):
-    """RL2's actor, up to its gradient."""
+    """Actor that keeps the gradient instead of stepping the optimizer."""
 
     gradient: dict[str, Any]
 
@@ -80,7 +80,7 @@ class _GradientActor(UnshardedActor):
 
 
 class RL2Harness(Harness):
-    """RL2's code on the tiny model, in float32, without a server; on the CPU where there is no GPU."""
+    """Harness for RL2: its own code on the tiny model, in float32, without servers."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
@@ -96,23 +96,26 @@ class RL2Harness(Harness):
             return actor.gradient
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        """Two processes under gloo. RL2 plays and computes advantages on one rank and scatters sequences by length, so they are
-        sorted back to the parts they belong to."""
+        """Run two processes under gloo.
+
+        RL2 plays and computes advantages on one rank, then scatters the sequences by length. We
+        sort them back into the parts.
+        """
         scattered: list[list[TrainedSequence]] = start_ranks(
             "gem_rl2.conformance", [case] * len(parts)
         )
         if not all(any(any(sequence.mask) for sequence in sequences) for sequences in scattered):
-            raise RuntimeError(
-                f"RL2 left a rank without a trained sequence: {[len(sequences) for sequences in scattered]}"
-            )
+            sizes = [len(sequences) for sequences in scattered]
+            raise RuntimeError(f"RL2 left a rank without a trained sequence; sequences: {sizes}")
         return in_order([sequence for sequences in scattered for sequence in sequences], parts)
 
     def _batch(self, run: _Run) -> Any:
+        """Run RL2's own code on the episodes, up to the input of its loss."""
         return run.batch()
 
 
 class _Run(ExitStack):
-    """RL2 set up for one case: process group, settings, advantages."""
+    """Context that sets up RL2 for one case: process group, settings, advantages."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -135,22 +138,20 @@ class _Run(ExitStack):
                 f"actor.model_name={tiny_model_path()}",
                 "actor.max_length_per_device=4096",
                 "train_data.prompts_per_rollout=8",
-                "train_data.responses_per_prompt=2",  # for estimators with groups; the seeds of the episodes define the groups
+                "train_data.responses_per_prompt=2",  # for the check; seeds define the groups
                 f"trainer.save_dir={folder}",
             ]
         )
         prepare_settings(self.settings, self.config, folder)
         OmegaConf.resolve(self.settings)
-        self.settings.rollout.responses_per_prompt, self.settings.rollout.dynamic_filtering = (
-            1,
-            False,
-        )
+        self.settings.rollout.responses_per_prompt = 1
+        self.settings.rollout.dynamic_filtering = False
         self.enter_context(without_cuda())
         self.enter_context(patched(wandb, "log", lambda *args, **kwargs: None))
         return self
 
     def batch(self) -> Any:
-        """RL2's batch with advantages; None on other ranks than the first."""
+        """Return RL2's batch with advantages; None on all ranks but the first."""
         rollout = _Replay(self.settings.rollout, self.config, self.case.episodes)
         tensors, cu_seqs = rollout.batch()
         self.enter_context(
@@ -162,25 +163,28 @@ class _Run(ExitStack):
 
 
 def harness() -> RL2Harness:
-    """What `gem-rl conformance rl2` runs."""
+    """Return the harness that `gem-rl conformance rl2` runs."""
     return RL2Harness()
 
 
 def sequences_in(batches: Sequence[Mapping[str, Any]]) -> list[TrainedSequence]:
-    """RL2's tensors without padding and without the shift by one: the first token of a sequence is in `states` only."""
+    """Return RL2's tensors without padding, as sequences.
+
+    RL2 shifts all tensors but `states` by one: the first token of a sequence is in `states` only.
+    """
     sequences = []
     for batch in batches:
-        for row, length in enumerate((batch["eos_mask"].argmax(-1) + 1).tolist()):
-            if not batch["eos_mask"][row].any():
+        for i, length in enumerate((batch["eos_mask"].argmax(-1) + 1).tolist()):
+            if not batch["eos_mask"][i].any():
                 continue  # RL2's own padding
-            tail = {name: tensor[row, :length].tolist() for name, tensor in batch.items()}
+            fields = {name: tensor[i, :length].tolist() for name, tensor in batch.items()}
             sequences.append(
                 TrainedSequence(
-                    ids=[*tail["states"], tail["actions"][-1]],
-                    mask=[0, *tail["action_mask"]],
-                    advantages=[0.0, *tail["advantages"]],
-                    logprobs=[0.0, *tail["llm_logps"]],
-                    rewards=[0.0, *tail["rewards"]],
+                    ids=[*fields["states"], fields["actions"][-1]],
+                    mask=[0, *fields["action_mask"]],
+                    advantages=[0.0, *fields["advantages"]],
+                    logprobs=[0.0, *fields["llm_logps"]],
+                    rewards=[0.0, *fields["rewards"]],
                 )
             )
     return sequences
@@ -189,26 +193,22 @@ def sequences_in(batches: Sequence[Mapping[str, Any]]) -> list[TrainedSequence]:
 def in_order(
     sequences: Sequence[TrainedSequence], parts: Sequence[Sequence[Episode]]
 ) -> list[list[TrainedSequence]]:
-    """The sequences of each part's episodes, in their order. Sequences of no part follow the last one."""
-    left = list(sequences)
+    """Sort sequences into the parts and the order of their episodes. Unknown ones come last."""
+    remaining = list(sequences)
     ordered: list[list[TrainedSequence]] = []
     for part in parts:
         ordered.append([])
-        for played in (
-            sequence for episode in part for sequence in sequences_or_padding(episode, 0)
-        ):
-            index = next(
-                (i for i, sequence in enumerate(left) if list(sequence.ids) == list(played.ids)),
-                None,
-            )
+        for played in (s for episode in part for s in sequences_or_padding(episode, 0)):
+            same_ids = (i for i, s in enumerate(remaining) if list(s.ids) == list(played.ids))
+            index = next(same_ids, None)
             if index is not None:
-                ordered[-1].append(left.pop(index))
-    ordered[-1] += left
+                ordered[-1].append(remaining.pop(index))
+    ordered[-1] += remaining
     return ordered
 
 
 def start_gloo() -> None:
-    """Start a process group on the CPU, of this process alone unless the environment names others."""
+    """Start a process group on the CPU: of this process only, unless RANK and others are set."""
     if not dist.is_initialized():
         for name, value in {
             "RANK": "0",
@@ -221,7 +221,7 @@ def start_gloo() -> None:
 
 
 def _rank(case: Case) -> list[TrainedSequence]:
-    """What RL2's own scatter gives this rank."""
+    """Return the sequences that RL2's own scatter gives this rank."""
     with _Run(case) as run:
         actor = UnshardedActor(run.settings.actor, True)
         return sequences_in(tensor_dict_to_minibatches(actor, run.batch(), False, False))

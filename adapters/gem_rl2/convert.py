@@ -1,4 +1,4 @@
-"""Convert: episodes as the state dicts RL2 makes its tensors of, and one number per turn as one per token."""
+"""Convert: episodes in RL2's own format, and numbers per turn as numbers per token."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from gem_core.types import Episode, FinishReason
 __all__ = ["StateDict", "actions_of", "generation_metrics", "per_token", "to_batch"]
 
 StateDict = dict[str, list[Any]]
+"""RL2's dict of one sequence, from which it builds tensors."""
 
 
 def to_batch(episode: Episode, end_id: int) -> list[StateDict]:
-    """One dict per sequence, as RL2's own rollout builds them: everything aligned with `states`, before its shift by one."""
+    """Convert an episode to one state dict per sequence.
+
+    All lists are aligned with `states`; RL2 shifts them by one later.
+    """
     rewards = _rewards(episode)
     return [
         {
@@ -33,27 +37,33 @@ def to_batch(episode: Episode, end_id: int) -> list[StateDict]:
 
 
 def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:
-    """One number per entry of RL2's tensors, which begin with the second token: its turn's, 0 where nothing is trained."""
+    """Broadcast one number per turn to one per entry of RL2's tensors.
+
+    Tokens that are not trained get 0. RL2's tensors start with the second token.
+    """
     return sequence.broadcast(per_turn)[1:]
 
 
 def actions_of(sequence: TokenSequence) -> list[int]:
-    """The sampled ids of a sequence, 0 elsewhere: the targets of RL2's loss."""
+    """Return the targets of RL2's loss: the sampled ids of a sequence, 0 elsewhere."""
     return [token if turn >= 0 else 0 for token, turn in zip(sequence.ids, sequence.turn_of)]
 
 
 def generation_metrics(episode: Episode) -> dict[str, list[Any]]:
-    """What RL2 logs of each generation."""
+    """Return the metrics that RL2 logs of each generation."""
+    turns = episode.turns
     return {
-        "response_length": [len(turn.action_ids) for turn in episode.turns] or [0],
-        "length_clip_ratio": [turn.finish is FinishReason.LENGTH for turn in episode.turns]
-        or [False],
+        "response_length": [len(turn.action_ids) for turn in turns] or [0],
+        "length_clip_ratio": [turn.finish is FinishReason.LENGTH for turn in turns] or [False],
     }
 
 
 def _rewards(episode: Episode) -> dict[int, float]:
-    """The rewards RL2 sums and logs, on trained turns only: the reward of an untrained turn moves to the trained turn before
-    it or, where there is none, to the first one after it. Advantages do not use these; they come from the episode."""
+    """Return the reward of each trained turn, which RL2 sums and logs.
+
+    The reward of an untrained turn moves to the trained turn before it; if there is none, to the
+    first trained turn. Advantages do not use these rewards.
+    """
     trained = [turn for turn in range(len(episode.turns)) if episode.trained(turn)]
     rewards = dict.fromkeys(trained, 0.0)
     for turn, reward in enumerate(episode.rewards if trained else ()):

@@ -1,9 +1,9 @@
-"""Ledger: episodes that wait for their advantages, each under a number that travels with its sequences.
+"""Ledger: episodes without advantages, by a number that travels with their sequences.
 
-RL2 hands tensors from its rollout to its advantages and drops groups in between (`dynamic_filtering`). It packs, scatters and
-gathers every tensor that has one entry per token, so each sequence gets one more such tensor with the number of its episode.
-Token ids alone do not identify an episode: they end with the last action, and episodes from other seeds, with other rewards,
-may have the same ids.
+RL2 passes tensors from its rollout to `compute_advantages` and may drop groups in between
+(`dynamic_filtering`). It packs, scatters and gathers every tensor with one entry per token, so we
+add one that holds the number of the episode. Token ids do not identify an episode: episodes with
+other seeds and rewards may have the same ids.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ class Ledger:
         self._waiting[number] = episode
 
     def take(self, batch: MutableMapping[str, Any], cu_seqs: Any) -> list[Episode]:
-        """The episode of each trajectory of RL2's batch, in its order. Removes the numbers from the batch, which the loss does
-        not need, and forgets the episodes that RL2 dropped."""
+        """Return the episode of each trajectory in RL2's batch, in the batch's order.
+
+        Removes the numbers from the batch, because the loss does not know them, and removes the
+        episodes that RL2 dropped.
+        """
         if _NUMBER not in batch:
             raise BatchMismatchError(
-                f"RL2's batch has no {_NUMBER!r} (it has {sorted(batch)}), so its sequences cannot be matched with episodes; use "
-                "a version of RL2 the adapter supports, without patches to its batches"
+                f"RL2's batch has no {_NUMBER!r} (its keys: {sorted(batch)}); use a version of RL2 "
+                "that the adapter supports"
             )
         numbers = batch.pop(_NUMBER)[:, 0].tolist()
         episodes = []
@@ -49,21 +52,22 @@ class Ledger:
             episode = self._waiting.pop(numbers[start], None)
             if episode is None or len(set(numbers[start:end])) > 1:
                 raise BatchMismatchError(
-                    f"trajectory {trajectory} of RL2's batch, sequences {start} to {end - 1}, is not what was played: its "
-                    f"sequences have the numbers {sorted(set(numbers[start:end]))}, which are not those of one waiting episode. "
-                    "A patch or another version of RL2 changes batches; use a version the adapter supports"
+                    f"trajectory {trajectory} of RL2's batch is not one played episode: its "
+                    f"sequences {start} to {end - 1} have the episode numbers "
+                    f"{sorted(set(numbers[start:end]))}. A patch or another version of RL2 changes "
+                    "batches; use a version of RL2 that the adapter supports"
                 )
             episodes.append(episode)
         self.forget()
         return episodes
 
     def forget(self) -> None:
-        """Forget the episodes of this batch that RL2 dropped."""
+        """Remove the episodes that RL2 dropped from this batch."""
         self._waiting.clear()
 
 
 def numbered(number: int, sequences: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """RL2's tensors of an episode's sequences, with the number of the episode."""
+    """Add the number of an episode to RL2's tensors of its sequences."""
     return [
         {**sequence, _NUMBER: torch.full_like(sequence["states"], number)} for sequence in sequences
     ]

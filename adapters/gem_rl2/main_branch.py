@@ -1,12 +1,15 @@
-"""Main branch: the same training with RL2's main branch, another program under the version number of the release.
+"""Main branch: trains with RL2's main branch, which differs from the release of the same version.
 
     from gem_rl2 import GemConfig
     from gem_rl2.main_branch import train
 
-or `torchrun --nproc_per_node=8 -m gem_rl2.main_branch +gem.env_id=... ...`. It asks an environment for
-`generate(config, tokenizer, router_url, sample)`, which plays an episode. It can pause generation (`partial_rollout`): an
-episode then waits where it is, RL2 sees it as aborted and goes on with an update, and the episode resumes with the tokens it
-has when RL2 asks for it again. This module is all there is for the main branch.
+or `torchrun --nproc_per_node=8 -m gem_rl2.main_branch +gem.env_id=... ...`.
+
+The main branch calls `generate(config, tokenizer, router_url, sample)` of an environment to play an
+episode. It can pause generation (`partial_rollout`): the episode then waits, RL2 sees it as aborted
+and makes an update. When RL2 requests the episode again, it resumes with the tokens it has.
+
+All code for the main branch is in this module.
 """
 
 from __future__ import annotations
@@ -43,14 +46,16 @@ from gem_rl2.trainer import patched_trainer, process_group, write_data
 
 __all__ = ["MainBranchTrainer", "check_settings", "compose", "generate_function", "train"]
 
-rl2_rollout: Any = import_module(
-    "RL2.workers.rollout"
-)  # Any: a type checker reads the module of the release
+# Any, because type checkers see the release's module
+rl2_rollout: Any = import_module("RL2.workers.rollout")
 _ACTORS = ("RL2.workers.fsdp.actor", "RL2.workers.megatron.actor")
 
 
 def train(config: GemConfig, settings: Sequence[str]) -> MainBranchTrainer:
-    """Train with RL2's main branch. `settings`: its own, as on its command line. Returns the trainer."""
+    """Train with RL2's main branch to the end and return the trainer.
+
+    `settings`: RL2's own, as on its command line.
+    """
     composed = compose(settings)
     with process_group(rl2_ppo.initialize_global_process_group, True):
         trainer = MainBranchTrainer(composed, config)
@@ -59,10 +64,14 @@ def train(config: GemConfig, settings: Sequence[str]) -> MainBranchTrainer:
 
 
 def generate_function(config: GemConfig) -> Callable[..., Any]:
-    """For an environment file, trained with RL2's own advantages: `generate = generate_function(GemConfig(...))`."""
+    """Return a `generate` function for an environment file, to train with RL2's own advantages.
+
+    The file contains `generate = generate_function(GemConfig(...))`.
+    """
     if config.schedule is not None and len(config.schedule.rounds) > 1:
         raise ConfigError(
-            "an environment file does not know the step, so its horizon cannot grow; use MainBranchTrainer"
+            "an environment file does not know the step, so its horizon cannot grow; "
+            "use MainBranchTrainer"
         )
     episodes = PausableEpisodes(config)
 
@@ -74,10 +83,9 @@ def generate_function(config: GemConfig) -> Callable[..., Any]:
 
 
 def compose(overrides: Sequence[str] = ()) -> Any:
-    """RL2's own PPO settings, changed as on its command line."""
-    with hydra.initialize_config_dir(
-        str(settings_folder()), version_base=None
-    ):  # RL2 asks hydra which backend was chosen
+    """Return RL2's PPO settings with overrides, as on its command line."""
+    with hydra.initialize_config_dir(str(settings_folder()), version_base=None):
+        # RL2 reads its backend from hydra's global config
         HydraConfig.instance().set_config(
             hydra.compose("ppo", overrides=list(overrides), return_hydra_config=True)
         )
@@ -85,21 +93,25 @@ def compose(overrides: Sequence[str] = ()) -> Any:
 
 
 def check_settings(settings: Any, config: GemConfig) -> None:
-    """Raise `ConfigError` for all settings that would break gem's promises, with the remedies."""
+    """Raise one `ConfigError` that lists every RL2 setting gem does not support.
+
+    `settings`: RL2's hydra config, as `compose` returns it.
+    """
     require(ADAPTER)
     reject(
         [
             *rejections(_release_names(settings), config),
             (
                 settings.rollout.train.partial_rollout and config.episode_deadline is not None,
-                "partial_rollout=true pauses episodes during an update, which counts for episode_deadline; remove one of them",
+                "partial_rollout=true pauses episodes during an update, and episode_deadline "
+                "counts the pause; remove one of them",
             ),
         ]
     )
 
 
 def _release_names(settings: Any) -> Any:
-    """The settings by the names they have in the release."""
+    """Return the settings under the names of the release."""
     data, rollout, actor = settings.rollout.train, settings.rollout, settings.actor
     return SimpleNamespace(
         adv=settings.adv,
@@ -120,7 +132,7 @@ def _release_names(settings: Any) -> Any:
 
 
 class MainBranchTrainer(rl2_ppo.PPOTrainer):
-    """PPOTrainer on gem's episodes, with per-turn advantages; `train` is a coroutine, as in RL2."""
+    """PPOTrainer on gem's episodes, with gem's advantages; `train` is a coroutine, as in RL2."""
 
     rollout: MainBranchRollout
 
@@ -142,15 +154,15 @@ class MainBranchTrainer(rl2_ppo.PPOTrainer):
             try:
                 with patched_trainer(episodes, "config tensor_dict cu_seqs step", actors):
                     await super().train()
-            finally:  # on the event loop that asynchronous environments are bound to
+            finally:  # asynchronous environments are bound to this event loop
                 await episodes.rest()
         finally:
-            episodes.close()  # RL2 ends its processes itself
+            episodes.close()  # RL2 itself ends its processes
             self._folder.cleanup()
 
 
 def prepare_settings(settings: Any, config: GemConfig, folder: str | Path) -> None:
-    """Check RL2's settings and fill in data and advantages."""
+    """Check RL2's settings, write the data files to `folder`, and set data paths and estimator."""
     check_settings(settings, config)
     settings.rollout.train.path, settings.rollout.test.path = write_data(config, Path(folder))
     settings.adv.estimator, settings.adv.gamma = "gem", config.gamma
@@ -175,25 +187,21 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
 
     async def __call__(self, train: bool, step: int) -> Any:
         self.episodes.updates = step - 1 if train else step
-        request, to_tensors = (
-            rl2_rollout.async_request,
-            rl2_rollout.SampleGroup.to_all_tensor_dicts_and_metrics,
-        )
+        request = rl2_rollout.async_request
+        to_tensors = rl2_rollout.SampleGroup.to_all_tensor_dicts_and_metrics
 
-        def noticing(url: Any, endpoint: str, *args: Any, **kwargs: Any) -> Any:
+        def request_and_pause(url: Any, endpoint: str, *args: Any, **kwargs: Any) -> Any:
             if endpoint == "pause_generation":
-                self.episodes.gate.close()  # a paused server would not answer an episode whose step ends now
+                self.episodes.gate.close()  # paused servers do not respond to requests
             return request(url, endpoint, *args, **kwargs)
 
         def with_numbers(group: Any) -> Any:
-            of_samples, metrics = to_tensors(group)
-            return [
-                numbered(s.sample["gem"], sequences)
-                for s, sequences in zip(group.samples, of_samples)
-            ], metrics
+            tensors, metrics = to_tensors(group)
+            samples = zip(group.samples, tensors)
+            return [numbered(s.sample["gem"], sequences) for s, sequences in samples], metrics
 
         with (
-            patched(rl2_rollout, "async_request", noticing),
+            patched(rl2_rollout, "async_request", request_and_pause),
             patched(rl2_rollout.SampleGroup, to_tensors.__name__, with_numbers, "self"),
         ):
             batch = await super().__call__(train, step)
@@ -202,7 +210,7 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
 
 
 class Gate:
-    """Open while RL2 lets its servers generate, closed while it has paused them."""
+    """Gate that is open while RL2's servers generate, and closed while RL2 pauses them."""
 
     def __init__(self) -> None:
         self._opened, self._closed = asyncio.Event(), asyncio.Event()
@@ -214,21 +222,21 @@ class Gate:
         self._closed.clear()
 
     def close(self) -> None:
-        """Hold requests back until it opens again."""
+        """Hold requests until the gate opens."""
         self._opened.clear()
         self._closed.set()
 
     async def opened(self) -> None:
-        """Wait until requests are allowed."""
+        """Wait until the gate is open."""
         await self._opened.wait()
 
     async def closed(self) -> None:
-        """Wait until they are not."""
+        """Wait until the gate is closed."""
         await self._closed.wait()
 
 
 class PausablePolicy(EnginePolicy):
-    """The router as a policy whose turns resume, with the weights of that time, after a pause."""
+    """RL2's SGLang router as a policy whose turns resume after a pause, with the new weights."""
 
     def __init__(self, gate: Gate, *args: Any) -> None:
         super().__init__(*args)
@@ -251,14 +259,14 @@ class PausablePolicy(EnginePolicy):
 
 
 class OwnedLedger(Ledger):
-    """Keeps an episode as long as RL2 keeps its sample, which may be for later steps."""
+    """Ledger that keeps an episode as long as RL2 keeps its sample, possibly for later steps."""
 
     def __init__(self) -> None:
         super().__init__()
         self._owners: dict[int, weakref.ref[Any]] = {}
 
     def own(self, number: int, owner: Any) -> None:
-        """Name the sample of an episode."""
+        """Set the sample that owns an episode."""
         self._owners[number] = weakref.ref(owner)
 
     def forget(self) -> None:
@@ -271,7 +279,7 @@ class OwnedLedger(Ledger):
 
 
 class PausableEpisodes(Episodes):
-    """Episodes that RL2 may interrupt by a pause and ask for again."""
+    """Episodes that RL2 may pause and request again."""
 
     ledger: OwnedLedger
 
@@ -281,14 +289,16 @@ class PausableEpisodes(Episodes):
         self._running: dict[int, asyncio.Task[Episode]] = {}
 
     async def generate(self, config: Any, tokenizer: Any, router_url: str, sample: Any) -> None:
-        """RL2's contract: play a sample to its end, or until RL2 pauses. `config`: the section `rollout.train` or `.test`."""
+        """Play a sample to its end, or until RL2 pauses; RL2 calls it.
+
+        `config`: the section `rollout.train` or `rollout.test` of RL2's settings.
+        """
         status = type(sample.status)
         if sample.status == status.DONE:
             return
-        self.gate.open()  # RL2 generates, or it would not ask
-        number = sample.sample.setdefault(
-            "gem", next(self.numbers)
-        )  # RL2 writes a sample as JSON: no task in it
+        self.gate.open()  # RL2 calls this only while its servers generate
+        # only the number, because RL2 writes samples as JSON
+        number = sample.sample.setdefault("gem", next(self.numbers))
         if number not in self._running:
             task = self.config.task_of(sample.sample, number)
             self._running[number] = asyncio.ensure_future(
@@ -305,27 +315,26 @@ class PausableEpisodes(Episodes):
             paused.cancel()
         if playing.done():
             self._running.pop(number, None)  # `rest` may have removed it
-            self._fill(sample, number, playing.result(), tokenizer)
+            self._store(sample, number, playing.result(), tokenizer)
         sample.status = status.DONE if playing.done() else status.ABORTED
 
     async def episode(self, task: Task, config: Any, tokenizer: Any, router_url: str) -> Episode:
-        """Play one task."""
+        """Play the episode of a task."""
         turn_end = self.prepare(tokenizer).turn_end
         params: Any = OmegaConf.to_container(config.sampling_params)
-        engine = (_ask(router_url), params, lambda: self.updates, turn_end)
-        policy = (
-            PausablePolicy(self.gate, *engine)
-            if config.get("partial_rollout", False)
-            else EnginePolicy(*engine)
-        )
+        arguments = (_ask(router_url), params, lambda: self.updates, turn_end)
+        if config.get("partial_rollout", False):
+            policy: EnginePolicy = PausablePolicy(self.gate, *arguments)
+        else:
+            policy = EnginePolicy(*arguments)
         return await play(self, task, policy, params)
 
     def forget(self) -> None:
-        """Forget the episodes that are finished."""
+        """Remove the finished episodes."""
         self._finished, self.ledger = [], OwnedLedger()
 
     async def rest(self) -> None:
-        """Cancel what is running, before RL2's event loop ends."""
+        """Cancel running episodes, before RL2's event loop ends."""
         for playing in self._running.values():
             playing.cancel()
         if self._running:
@@ -333,32 +342,36 @@ class PausableEpisodes(Episodes):
         self._running.clear()
         await self.rollout.pool.rest()
 
-    def _fill(self, sample: Any, number: int, episode: Episode, tokenizer: Any) -> None:
-        """Write an episode into RL2's sample. `rewards` is the whole return; RL2 itself sums the last turns of sequences only."""
+    def _store(self, sample: Any, number: int, episode: Episode, tokenizer: Any) -> None:
+        """Write an episode to RL2's sample.
+
+        Its metric `rewards` is the whole return; RL2's own sums only the last turn of sequences.
+        """
         self.ledger.add(number, episode)
         self.ledger.own(number, sample)
         sample.state_dicts, sample.turn = to_batch(episode, self.end_id), len(episode.turns)
-        sample.state_text = tokenizer.decode(
-            sample.state_dicts[-1]["states"], skip_special_tokens=False
-        )
+        last_ids = sample.state_dicts[-1]["states"]
+        sample.state_text = tokenizer.decode(last_ids, skip_special_tokens=False)
         for name, values in generation_metrics(episode).items():
             sample.metrics[name].extend(values)
         sample.metrics["turns"].append(len(episode.turns))
-        sample.metrics["rewards"].append(
-            episode.total_reward or 0.0
-        )  # RL2 needs a number for a failed episode, too
+        # RL2 needs a number for failed episodes, too
+        sample.metrics["rewards"].append(episode.total_reward or 0.0)
 
 
 def announced_as_worker(request: Callable[..., Any]) -> Callable[..., Any]:
-    """RL2's requests, with a server announced as routers from 0.2.2 on expect it; they answer `add_worker` with 404."""
+    """Return RL2's `sync_request` that registers servers with newer routers.
+
+    Routers from 0.2.2 on respond to RL2's `add_worker` with 404 and expect `workers` instead.
+    """
 
     def sync_request(url: str, endpoint: str, *args: Any, **kwargs: Any) -> Any:
         name, separator, worker = endpoint.partition("?url=")
         if name != "add_worker" or not separator:
             return request(url, endpoint, *args, **kwargs)
-        answer = request(url, "workers", json={"url": worker})
+        response = request(url, "workers", json={"url": worker})
         _wait_for_worker(request, url, worker)
-        return answer
+        return response
 
     return sync_request
 
@@ -366,11 +379,11 @@ def announced_as_worker(request: Callable[..., Any]) -> Callable[..., Any]:
 def _wait_for_worker(
     request: Callable[..., Any], url: str, worker: str, seconds: float = 120.0
 ) -> None:
-    """The router uses a server once it has seen it healthy; a request before that would fail."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        known = request(url, "workers", "GET").get("workers", [])
-        if any(each.get("url") == worker and each.get("is_healthy") for each in known):
+    """Wait until the router reports the server as healthy; earlier requests would fail."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        workers = request(url, "workers", "GET").get("workers", [])
+        if any(w.get("url") == worker and w.get("is_healthy") for w in workers):
             return
         time.sleep(0.2)
     raise EngineError(
@@ -379,6 +392,7 @@ def _wait_for_worker(
 
 
 def _ask(router_url: str) -> Ask:
+    """Return RL2's request to the router at `router_url`."""
     communication = import_module("RL2.utils.communication")
 
     async def ask(ids: list[int], params: dict[str, Any]) -> Any:

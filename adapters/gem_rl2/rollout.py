@@ -1,7 +1,8 @@
-"""Rollout: gem's episodes in RL2's rollout, generated on its router of SGLang servers. No episode waits for another.
+"""Rollout: plays episodes on RL2's own SGLang router, inside RL2's rollout.
 
-RL2 calls `Rollout.rollout(data, train)` for one episode's tensors and shows an environment only the text of an action. So that
-method is overridden. Everything else is RL2's own: servers, router, the batch, dynamic filtering, the weight update.
+RL2 builds the tensors of one episode in `Rollout.rollout(data, train)`, which shows an environment
+only the text of an action. gem overrides that method. Everything else is RL2's own code: servers,
+router, batch, dynamic filtering, weight update.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ __all__ = [
 ]
 
 Ask = Callable[[list[int], dict[str, Any]], Awaitable[Any]]
-"""RL2's own request to its router: prompt ids and sampling parameters in, SGLang's answer out."""
+"""RL2's request to its router: (prompt ids, sampling parameters) -> SGLang's response."""
 
 
 class ServerError(GemError, ConnectionError):
-    """Raised when a server of RL2's fails. It ends the run after `GemConfig(retries=...)` further attempts."""
+    """Raised when an RL2 server fails; it ends the run after `GemConfig(retries=...)` retries."""
 
 
 class EnginePolicy:
-    """RL2's router of SGLang servers as a policy."""
+    """RL2's SGLang router as a policy."""
 
     def __init__(
         self,
@@ -61,8 +62,11 @@ class EnginePolicy:
         updates: Callable[[], int],
         turn_end: int | None = None,
     ) -> None:
-        """`params`: RL2's sampling parameters. `updates`: the number of finished updates, which is the version of the weights.
-        `turn_end`: the token that ends a turn in the chat template, where it is not the model's end token."""
+        """Create the policy.
+
+        `params`: RL2's sampling parameters. `updates`: returns the number of finished updates,
+        which is the weight version. `turn_end`: the token that ends a turn in the chat template.
+        """
         self._ask, self._params, self.updates = ask, dict(params), updates
         if turn_end is not None:
             self._params["stop_token_ids"] = sorted(
@@ -70,26 +74,23 @@ class EnginePolicy:
             )
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """The sampled ids of one turn with SGLang's logprobs."""
+        """Generate one turn."""
         version = self.updates()
         ids, logprobs, reason = await self.request(prompt_ids, sampling.max_tokens)
         if reason == "abort":
-            raise EngineError("RL2's server aborted a generation; the server's log shows why")
+            raise EngineError("RL2's server aborted a generation; see the server's log")
         return self.generation(ids, logprobs, reason, version)
 
     async def request(
         self, prompt_ids: Sequence[int], max_tokens: int
     ) -> tuple[list[int], list[float], str]:
-        """(ids, logprobs, finish reason) of one request; SGLang's `abort` is for the caller."""
-        answer = await self._ask(
-            list(prompt_ids), {**self._params, "max_new_tokens": max_tokens, "no_stop_trim": True}
-        )
+        """Return (ids, logprobs, finish reason) of one request. The caller handles "abort"."""
+        params = {**self._params, "max_new_tokens": max_tokens, "no_stop_trim": True}
+        response = await self._ask(list(prompt_ids), params)
         try:
-            meta = answer["meta_info"]
+            meta = response["meta_info"]
             reason = meta["finish_reason"]
-            tokens = (
-                meta.get("output_token_logprobs") or []
-            )  # may be missing where nothing was sampled
+            tokens = meta.get("output_token_logprobs") or []  # missing if nothing was sampled
             result = (
                 [int(token[1]) for token in tokens],
                 [float(token[0]) for token in tokens],
@@ -97,70 +98,69 @@ class EnginePolicy:
             )
         except (KeyError, TypeError, IndexError) as error:
             raise ServerError(
-                f"RL2's server answered without a generation: {str(answer)[:300]}"
+                f"RL2's server returned no generation: {str(response)[:300]}"
             ) from error
-        if reason.get("status_code"):  # such as a prompt beyond the server's context
+        if reason.get("status_code"):  # for example, the prompt exceeds the server's context
             raise EngineError(f"RL2's server rejected a request: {str(reason)[:300]}")
         if meta.get("completion_tokens") and not tokens:
             raise EngineError(
-                f"RL2's server answered without logprobs and ids: {str(answer)[:300]}"
+                "RL2's server returned no logprob for a sampled token "
+                f"({str(response)[:300]}); gem_rl2 needs one for each"
             )
         return result
 
     def generation(
         self, ids: Sequence[int], logprobs: Sequence[float], reason: str, version: int
     ) -> Generation:
-        """The turn that began with the weights of `version`."""
-        finish = (
-            FinishReason.STOP
-            if reason == "stop"
-            else FinishReason.LENGTH
-            if ids
-            else FinishReason.EMPTY
-        )
+        """Return the generation of a turn. `version`: the weight version at its first token."""
+        if reason == "stop":
+            finish = FinishReason.STOP
+        else:
+            finish = FinishReason.LENGTH if ids else FinishReason.EMPTY
         return Generation(tuple(ids), tuple(logprobs), finish, versions=(version, self.updates()))
 
 
 class Episodes:
-    """The episodes of one config: those being played, and those whose advantages are not computed yet."""
+    """State of the episodes of one config: engine, renderer, records, ledger and metrics."""
 
     def __init__(self, config: GemConfig, max_context: int | None = None) -> None:
-        """`max_context`: the most tokens a sequence may have in RL2."""
+        """Create the state. `max_context`: the maximum length of a sequence in RL2."""
         self.config, self.max_context = config, max_context
         self.updates = 0
-        """Finished updates."""
+        """Number of finished updates."""
         self.numbers = itertools.count()
-        """A new number for each episode."""
+        """Episode numbers."""
         self.ledger = Ledger()
+        # engine failures are fatal: continuing would train on empty batches
         self.rollout = Rollout(policy_errors="raise")
         self.renderer: Renderer | None = None
         self.metrics = BatchMetrics()
-        """Of the last rollout."""
+        """Metrics of the last rollout."""
         self.advantage_abs = 0.0
-        """Of the last batch."""
+        """Mean |advantage| of the last batch."""
         self._finished: list[Episode] = []
         self._records = WorkerRecords("0")
 
     def prepare(self, tokenizer: Any) -> Renderer:
-        """The renderer; raises if the chat template cannot be rendered token-exactly."""
+        """Check the chat template, and return the renderer."""
         if self.renderer is None:
             self.renderer = Renderer(tokenizer, template_kwargs=self.config.template_kwargs)
         return self.renderer
 
     @property
     def end_id(self) -> int:
-        """The last id of a padding sequence."""
+        """The last token id of a padding sequence."""
         return (self.renderer.turn_end if self.renderer is not None else None) or 0
 
     def finish(self, episode: Episode) -> None:
-        """Record an episode, and count it in the next `report`."""
+        """Record a finished episode; the next `report` includes it."""
         self._finished.append(episode)
         self._records.write(self.config.record, [episode])
 
     def report(self, step: int, suffix: str) -> None:
-        """Log in RL2's own log how the episodes since the last report went."""
+        """Log the metrics of the episodes since the last report with RL2's logger."""
         episodes, self._finished = self._finished, []
-        if not episodes:  # on a rank that plays none
+        if not episodes:  # on a rank that does not play
             return
         send_event("batch_end", episodes=episodes)
         self.metrics = BatchMetrics.of(episodes)
@@ -169,7 +169,7 @@ class Episodes:
         )
 
     def close(self) -> None:
-        """Close environments and records."""
+        """Close environments and record files."""
         self.rollout.close()
         self._records.close()
 
@@ -177,7 +177,7 @@ class Episodes:
 async def play(
     episodes: Episodes, task: Task, policy: EnginePolicy, params: Mapping[str, Any]
 ) -> Episode:
-    """Play one task with RL2's sampling parameters. An error of its servers ends the run; one of the environment, the episode."""
+    """Play one episode. An engine error ends the run."""
     config = episodes.config
     sampling = Sampling(
         temperature=params.get("temperature", 1.0),
@@ -198,7 +198,11 @@ class GemRollout(rl2_rollout.Rollout):
     """RL2's rollout with gem's episodes."""
 
     def __init__(self, settings: Any, config: GemConfig, max_context: int | None = None) -> None:
-        """`settings`: the section `rollout`. `max_context`: the most tokens a sequence may have in the loss."""
+        """Start RL2's servers.
+
+        `settings`: the section `rollout` of RL2's settings. `max_context`: the maximum length of a
+        sequence in the loss.
+        """
         from RL2.utils import sglang
 
         self.episodes = Episodes(
@@ -209,7 +213,7 @@ class GemRollout(rl2_rollout.Rollout):
         try:
             with patched(sglang, "RouterArgs", own_metrics_port(sglang.RouterArgs)):
                 super().__init__(settings)
-            if hasattr(self, "tokenizer"):  # on the rank that plays
+            if hasattr(self, "tokenizer"):  # only on the rank that plays
                 self.episodes.prepare(self.tokenizer)
         except BaseException:
             _terminate(set(multiprocessing.active_children()) - before)
@@ -218,16 +222,15 @@ class GemRollout(rl2_rollout.Rollout):
         self._loop = asyncio.new_event_loop()
 
     def prepare_environment(self) -> None:
-        """There is no environment file."""
+        """Load no environment file: `GemConfig` names the environment."""
 
     def __call__(self, data_list: Any, train: bool, step: int) -> Any:
         self.episodes.updates = step - 1 if train else step
-        asyncio.set_event_loop(self._loop)  # RL2 takes the thread's own, which need not exist
+        asyncio.set_event_loop(self._loop)  # RL2 uses the thread's event loop, which may not exist
 
         def log(metrics: dict[str, list[Any]], step: int) -> None:
-            gather_and_log(
-                {name: values for name, values in metrics.items() if values}, step
-            )  # RL2 divides by their number
+            # RL2 divides by the number of values
+            gather_and_log({name: values for name, values in metrics.items() if values}, step)
 
         with patched(rl2_rollout, "gather_and_log", log, "metrics step device_mesh metrics_to_sum"):
             batch = super().__call__(data_list, train, step)
@@ -235,8 +238,10 @@ class GemRollout(rl2_rollout.Rollout):
         return batch
 
     async def rollout(self, data: Any, train: bool) -> tuple[list[Any], dict[str, list[Any]]]:
-        """One episode: the tensors of its sequences, and RL2's own metrics. RL2 logs the names of the first episode, so each
-        one has them all."""
+        """Play one episode, and return the tensors of its sequences and RL2's metrics.
+
+        Every episode has all metrics, because RL2 logs those that the first one has.
+        """
         episodes = self.episodes
         number = next(episodes.numbers)
         episode = await self.episode(episodes.config.task_of(data, number), train)
@@ -252,59 +257,60 @@ class GemRollout(rl2_rollout.Rollout):
         return numbered(number, tensors), metrics
 
     async def episode(self, task: Task, train: bool) -> Episode:
-        """Play one task."""
-        episodes, params = (
-            self.episodes,
-            self.train_sampling_params if train else self.test_sampling_params,
-        )
-        policy = EnginePolicy(
-            self._ask, params, lambda: episodes.updates, episodes.prepare(self.tokenizer).turn_end
-        )
+        """Play the episode of a task."""
+        episodes = self.episodes
+        params = self.train_sampling_params if train else self.test_sampling_params
+        turn_end = episodes.prepare(self.tokenizer).turn_end
+        policy = EnginePolicy(self._ask, params, lambda: episodes.updates, turn_end)
         return await play(episodes, task, policy, params)
 
     async def _ask(self, ids: list[int], params: dict[str, Any]) -> Any:
         return await rl2_rollout.async_generate(self.router_url, ids, params)
 
     def close(self) -> None:
-        """End the server and the router of this process, which RL2 leaves running, so the program could not end."""
-        self._loop.run_until_complete(self._rest())
+        """Close environments and record files, and end RL2's server and router processes.
+
+        RL2 leaves them running, and Python would wait for them at exit.
+        """
+        self._loop.run_until_complete(self._cancel_tasks())
         self._loop.close()
         self.episodes.close()
         _terminate(self._processes)
 
-    async def _rest(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}  # left after Ctrl-C
+    async def _cancel_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}  # unfinished after Ctrl-C
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.episodes.rollout.pool.rest()
 
 
-GemRollout.__name__ = (
-    "Rollout"  # by this name RL2 recognises, when it resumes, the worker whose weights to update
-)
+# when RL2 resumes, it looks for this class name to update the servers' weights
+GemRollout.__name__ = "Rollout"
 
 
 def own_metrics_port(router_args: Callable[..., Any]) -> Callable[..., Any]:
-    """RL2's router with metrics on a free port: on the default one, a second run on a machine could not start."""
+    """Return RL2's `RouterArgs` with a free port for metrics.
+
+    With the default port, a second run on the same machine could not start.
+    """
     if "prometheus_port" not in inspect.signature(router_args).parameters:
         return router_args
     return partial(router_args, prometheus_host="127.0.0.1", prometheus_port=free_port())
 
 
 def server_context(server_args: Any) -> int | None:
-    """The most tokens the servers take: their setting, or the model's limit."""
+    """Return the servers' context length: their setting, or the model's limit."""
     from transformers import AutoConfig
 
     if server_args.get("context_length"):
         return int(server_args.context_length)
-    return model_context(
-        AutoConfig.from_pretrained(server_args.model_path, trust_remote_code=True)
-    )  # as RL2 loads it
+    # with trust_remote_code, as RL2 loads it
+    return model_context(AutoConfig.from_pretrained(server_args.model_path, trust_remote_code=True))
 
 
 def _terminate(processes: Any) -> None:
-    """End processes for which Python would wait at exit."""
+    """End processes; kill those that do not end within 5 seconds."""
     for process in processes:
         process.terminate()
     for process in processes:

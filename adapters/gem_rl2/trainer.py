@@ -1,8 +1,10 @@
-"""Trainer: gem's episodes and advantages in RL2's PPOTrainer, one number per token, and `train`.
+"""Trainer: runs RL2 with gem's per-turn advantages.
 
-RL2's trainer calls `compute_advantages` by the name it imported, on the rank that holds the whole batch, and offers no hook. So
-that name is replaced during training. So are two names of its actor: `count_total`, the divisor of the loss, which is 0 for a
-batch of failed episodes and would turn every weight into NaN, and `rank0_log`, to which it reports loss and gradient norm.
+RL2 computes advantages in the function `compute_advantages`, on the rank that holds the whole
+batch, and has no hook for them. gem replaces that function during training, and two functions of
+RL2's actor: `count_total`, the divisor of the loss, which is 0 for a batch of failed episodes and
+would make every weight NaN, and `rank0_log`, which receives loss and gradient norm. Everything else
+is RL2's own code.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ __all__ = [
 
 
 def train(config: GemConfig, settings: Sequence[str]) -> GemPPOTrainer:
-    """Train with RL2. `settings`: RL2's own, as on its command line: `["actor.model_name=...", ...]`. Returns the trainer."""
+    """Train with RL2 to the end and return the trainer.
+
+    `settings`: RL2's own, as on its command line: `["actor.model_name=...", ...]`.
+    """
     composed = compose(settings)
     with process_group(rl2_ppo.initialize_global_process_group):
         trainer = GemPPOTrainer(composed, config)
@@ -55,12 +60,12 @@ def train(config: GemConfig, settings: Sequence[str]) -> GemPPOTrainer:
 
 
 class GemPPOTrainer(rl2_ppo.PPOTrainer):
-    """PPOTrainer on gem's episodes, with per-turn advantages by the estimator its `GemConfig` names."""
+    """PPOTrainer on gem's episodes, with gem's advantages."""
 
     rollout: GemRollout
 
     def __init__(self, settings: Any, config: GemConfig) -> None:
-        """`settings`: RL2's own, as `compose` returns them. Advantages and data are filled in."""
+        """Create the trainer. `settings`: RL2's own, as `compose` returns them."""
         self.gem_config = config
         self._folder = tempfile.TemporaryDirectory(prefix="gem_rl2_")
         prepare_settings(settings, config, self._folder.name)
@@ -69,7 +74,7 @@ class GemPPOTrainer(rl2_ppo.PPOTrainer):
             super().__init__(settings)
 
     def train(self) -> None:
-        """Train to the end. The trainer cannot be used again: RL2's servers end, too."""
+        """Train to the end, then end RL2's servers; the trainer cannot be used again."""
         import RL2.workers.actor as rl2_actor
 
         try:
@@ -83,15 +88,17 @@ class GemPPOTrainer(rl2_ppo.PPOTrainer):
 
 
 def prepare_settings(settings: Any, config: GemConfig, folder: str | Path) -> None:
-    """Check RL2's settings and fill in what `config` decides: data, in files under `folder`, and advantages."""
+    """Check RL2's settings, write the data files to `folder`, and set data paths and estimator."""
     check_settings(settings, config)
     settings.train_data.path, settings.test_data.path = write_data(config, Path(folder))
     settings.adv.estimator, settings.adv.gamma = "gem", config.gamma  # for RL2's printout and log
 
 
 def write_data(config: GemConfig, folder: Path) -> tuple[str, str]:
-    """Write RL2's data files, one row per seed, and return the paths of train and test data. RL2 reads test data even where
-    nothing is evaluated."""
+    """Write RL2's train and test data, one row per seed, and return the paths of both files.
+
+    RL2 reads test data even if it does not evaluate.
+    """
     paths = folder / "train.jsonl", folder / "test.jsonl"
     held_out = config.held_out_seeds or [max([FIRST_HELD_OUT_SEED, *config.train_seeds]) + 1]
     for path, seeds in zip(paths, (config.train_seeds, held_out)):
@@ -104,19 +111,22 @@ def write_data(config: GemConfig, folder: Path) -> tuple[str, str]:
 
 @contextmanager
 def process_group(start: Callable[..., None], *arguments: Any) -> Iterator[None]:
-    """RL2's process group, started as RL2's `main` does, unless there is one already."""
+    """Start RL2's process group with `start`, unless there is one, and destroy it at the end."""
     if dist.is_initialized():
         yield
         return
     start(*arguments)
     yield
-    dist.destroy_process_group()  # not after an error, when other ranks may still wait for this one
+    dist.destroy_process_group()  # not after an error: other ranks may still wait for this one
 
 
 @contextmanager
 def patched_trainer(episodes: Episodes, parameters: str, actors: Sequence[Any]) -> Iterator[None]:
-    """While it lasts, RL2's trainer uses gem's advantages and each update is written to `GemConfig.metrics`. `parameters`: those
-    of RL2's `compute_advantages`. `actors`: the modules of RL2's loss."""
+    """Replace RL2's advantages with gem's and write the metrics file, inside the block.
+
+    `parameters`: the parameter names of RL2's `compute_advantages`. `actors`: the modules with
+    RL2's loss.
+    """
     updates = UpdateLog(episodes.config.metrics if dist.get_rank() == 0 else None)
 
     def compute_advantages(settings: Any, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
@@ -128,76 +138,76 @@ def patched_trainer(episodes: Episodes, parameters: str, actors: Sequence[Any]) 
         )
         for actor in actors:
             patches.enter_context(patched(actor, "count_total", _at_least_one(actor.count_total)))
-            patches.enter_context(
-                patched(
-                    actor, "rank0_log", _logged(actor.rank0_log, episodes, updates), "metrics step"
-                )
-            )
+            log = _log_and_write(actor.rank0_log, episodes, updates)
+            patches.enter_context(patched(actor, "rank0_log", log, "metrics step"))
         yield
 
 
 def put_advantages(episodes: Episodes, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
-    """Write `advantages`: statistics over the whole batch, one number per token, 0 where nothing is trained."""
-    trained = episodes.ledger.take(batch, cu_seqs)
-    check_batch(batch, cu_seqs, trained, episodes.end_id)
-    per_turn = episodes.config.compute_advantages(trained)
+    """Write gem's advantages: one number per token, 0 on untrained tokens.
+
+    Statistics cover all ranks, because this rank holds the whole batch.
+    """
+    in_batch = episodes.ledger.take(batch, cu_seqs)
+    check_batch(batch, cu_seqs, in_batch, episodes.end_id)
+    per_turn = episodes.config.compute_advantages(in_batch)
     advantages = torch.zeros(batch["states"].shape, dtype=torch.float32)
-    for start, episode, numbers in zip(cu_seqs.tolist(), trained, per_turn):
-        for row, sequence in enumerate(sequences_or_padding(episode, episodes.end_id), start):
+    for start, episode, numbers in zip(cu_seqs.tolist(), in_batch, per_turn):
+        for i, sequence in enumerate(sequences_or_padding(episode, episodes.end_id), start):
             tokens = torch.tensor(per_token(sequence, numbers), dtype=torch.float32)
-            advantages[row, : len(tokens)] = tokens
+            advantages[i, : len(tokens)] = tokens
     batch["advantages"] = advantages
-    episodes.metrics = replace(
-        episodes.metrics, tokens=BatchMetrics.of(trained).tokens
-    )  # RL2 may have dropped groups
-    episodes.advantage_abs = mean_abs_advantage(trained, per_turn)
+    # RL2 may have dropped groups, whose tokens are not trained
+    episodes.metrics = replace(episodes.metrics, tokens=BatchMetrics.of(in_batch).tokens)
+    episodes.advantage_abs = mean_abs_advantage(in_batch, per_turn)
     wandb.log({"gem/advantage_abs": episodes.advantage_abs}, step=step)
 
 
 def check_batch(
     batch: Mapping[str, Any], cu_seqs: Any, episodes: Sequence[Episode], end_id: int
 ) -> None:
-    """Raise `BatchMismatchError` unless the batch for the loss holds the ids and the loss mask that were played."""
+    """Raise `BatchMismatchError` unless the batch holds the played ids and loss masks."""
     for trajectory, (episode, (start, end)) in enumerate(zip(episodes, pairwise(cu_seqs.tolist()))):
         sequences = sequences_or_padding(episode, end_id)
         if len(sequences) != end - start:
             raise BatchMismatchError(
-                f"trajectory {trajectory} of RL2's batch is not what was played: it has {end - start} sequences, and the episode "
-                f"has {len(sequences)}. A patch or another version of RL2 changes batches; use a version the adapter supports"
+                f"trajectory {trajectory} of RL2's batch has {end - start} sequences, but its "
+                f"episode has {len(sequences)}. A patch or another version of RL2 changes batches; "
+                "use a version of RL2 that the adapter supports"
             )
-        for row, sequence in enumerate(sequences, start):
-            where, mask = f"sequence {row} of RL2's batch", batch["action_mask"][row].tolist()
-            check_sequence(
-                where, batch["states"][row].tolist(), mask, sequence.ids[:-1], sequence.mask[1:]
+        for i, sequence in enumerate(sequences, start):
+            where = f"sequence {i} of RL2's batch"
+            states, actions, mask = (
+                batch[name][i].tolist() for name in ("states", "actions", "action_mask")
             )
-            check_sequence(
-                where,
-                batch["actions"][row].tolist(),
-                mask,
-                actions_of(sequence)[1:],
-                sequence.mask[1:],
-            )
+            expected_mask = sequence.mask[1:]
+            check_sequence(where, states, mask, sequence.ids[:-1], expected_mask)
+            check_sequence(where, actions, mask, actions_of(sequence)[1:], expected_mask)
 
 
 def _at_least_one(count_total: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    """Return `count_total` with a result of at least 1."""
+
+    def count_at_least_one(*args: Any, **kwargs: Any) -> Any:
         total = count_total(*args, **kwargs)
-        return (
-            tuple(max(number, 1) for number in total) if isinstance(total, tuple) else max(total, 1)
-        )
+        if isinstance(total, tuple):
+            return tuple(max(number, 1) for number in total)
+        return max(total, 1)
 
-    return counted
+    return count_at_least_one
 
 
-def _logged(
+def _log_and_write(
     rank0_log: Callable[..., None], episodes: Episodes, updates: UpdateLog
 ) -> Callable[..., None]:
+    """Return `rank0_log` that also writes a line to the metrics file."""
+
     def log(metrics: Mapping[str, Sequence[float]], step: int) -> None:
         rank0_log(metrics, step)
         if dist.get_rank() == 0:
             loss, grad_norm = (
-                sum(values) / len(values)
-                for values in (metrics["actor/loss"], metrics["actor/grad_norm"])
+                sum(metrics[name]) / len(metrics[name])
+                for name in ("actor/loss", "actor/grad_norm")
             )
             updates.write(
                 step - 1,

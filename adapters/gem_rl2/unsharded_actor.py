@@ -1,7 +1,8 @@
-"""Unsharded actor: RL2's actor on a plain torch model in float32, for the conformance kit and machines without a GPU.
+"""Unsharded actor: RL2's actor on a plain float32 model, for conformance and machines without GPU.
 
-RL2's FSDP needs CUDA, and its attention needs flash-attn. This class replaces the model they wrap and keeps RL2's update, loss
-and optimizer step. Sequences are packed as RL2 packs them; transformers separates them by their positions.
+RL2's FSDP needs CUDA, and its attention needs flash-attn. `UnshardedActor` replaces both and keeps
+RL2's update, loss and optimizer step. Sequences stay packed as in RL2; transformers separates them
+by their position ids.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ class UnshardedActor(Actor):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.config, self.train = config.copy(), train
-        self.config.offload_model = self.config.offload_optimizer = (
-            False  # which moves FSDP's shards
-        )
+        # offloading moves FSDP's shards
+        self.config.offload_model = self.config.offload_optimizer = False
         self.tokenizer = AutoTokenizer.from_pretrained(config.model_name)
         self.dp_size = torch.distributed.get_world_size()
-        kind = "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device_mesh = init_device_mesh(
-            kind, (self.dp_size, 1, 1), mesh_dim_names=("dp", "sp", "tp")
+            device, (self.dp_size, 1, 1), mesh_dim_names=("dp", "sp", "tp")
         )
         model = AutoModelForCausalLM.from_pretrained(
             config.model_name, dtype=torch.float32, attn_implementation="sdpa"
@@ -48,7 +48,7 @@ class UnshardedActor(Actor):
 
 @contextmanager
 def without_cuda() -> Iterator[None]:
-    """Where there is no CUDA, make RL2's `current_device()` the CPU."""
+    """Make `torch.cuda.current_device()` return the CPU if there is no GPU."""
     if torch.cuda.is_available():
         yield
         return
