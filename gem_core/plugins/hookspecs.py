@@ -1,4 +1,4 @@
-"""Hooks: what a plugin may implement. Each registration hook is given a `register` callback."""
+"""Hook specifications for plugins. Each registration hook receives a `register` callback."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ __all__ = ["hookimpl", "hookspec"]
 
 hookspec = pluggy.HookspecMarker("gem")
 hookimpl = pluggy.HookimplMarker("gem")
+"""Mark a function of a plugin as the implementation of a hook."""
 
 
 @hookspec(historic=True)
 def register_environments(register: Callable[..., Any]) -> None:
-    """Call `register(id, entry_point, kwargs=..., ...)`, as `gem_core.register`."""
+    """Call `register(id, entry_point, kwargs=..., ...)`, like `gem_core.register`."""
 
 
 @hookspec(historic=True)
 def register_wrappers(register: Callable[..., Any]) -> None:
-    """Call `register(name, entry_point, ...)`, as `gem_core.register_wrapper`."""
+    """Call `register(name, entry_point, ...)`, like `gem_core.register_wrapper`."""
 
 
 @hookspec(historic=True)
 def register_tools(register: Callable[..., Any]) -> None:
-    """Call `register(name, entry_point, ...)`, as `gem_tools.register_tool`."""
+    """Call `register(name, entry_point, ...)`, like `gem_tools.register_tool`."""
 
 
 @hookspec(historic=True)
@@ -38,34 +39,34 @@ def register_adapters(register: Callable[..., Any]) -> None:
 
 @hookspec(historic=True)
 def register_estimators(register: Callable[..., Any]) -> None:
-    """Call `register(name, function)`, as `gem_core.training.advantage.register_estimator`."""
+    """Call `register(name, function)`, like `gem_core.training.advantage.register_estimator`."""
 
 
 @hookspec(historic=True)
 def register_commands(register: Callable[..., Any]) -> None:
-    """Call `register(name, module)` to add the command `gem-rl NAME`; `gem_core.cli` says what the module defines."""
+    """Call `register(name, module)` to add `gem-rl NAME`; see `gem_core.cli` for the module."""
 
 
 @hookspec
 def episode_start(task: Task, seed: int) -> None:
-    """An episode begins."""
+    """Called when an episode starts."""
 
 
 @hookspec
 def turn_end(task: Task, number: int, turn: Turn) -> None:
-    """A turn was answered by the environment, or became failed."""
+    """Called after the environment's step, or when the turn failed."""
 
 
 @hookspec
 def episode_end(episode: Episode) -> None:
-    """An episode is over, finished or failed."""
+    """Called when an episode has ended or failed."""
 
 
 @hookspec
 def batch_end(episodes: Sequence[Episode]) -> None:
-    """All episodes of a batch are over; in task order."""
+    """Called when all episodes of a batch have ended, with the episodes in task order."""
 
 
 @hookspec
 def update_end(step: int, metrics: Mapping[str, float | None]) -> None:
-    """A training run wrote the numbers of an update to its metrics file."""
+    """Called when a training run has written the metrics of an update to its metrics file."""
