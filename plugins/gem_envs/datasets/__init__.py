@@ -1,1 +1,1 @@
-"""Data sets: questions from files, hubs and generators, with graders."""
+"""Datasets: questions from files, the Hugging Face Hub and generators, with graders."""

@@ -1,11 +1,11 @@
-"""Dataset: the rows an environment asks its questions from, loaded once and shared by all instances in a process.
+"""Dataset rows: loaded once per process and shared by all environment instances.
 
-| source                     | what is read                                                                             |
-|----------------------------|------------------------------------------------------------------------------------------|
-| `sample:NAME`              | a small sample that comes with gem                                                       |
-| `package:NAME/path/to/file`| a file of an installed package                                                           |
-| `path/to/file`             | a local file that ends in .jsonl, .json, .jsonl.gz or .parquet                           |
-| `owner/name`               | a Hugging Face data set, with `split` (and `subset`, where it has configurations)        |
+| source                      | meaning                                                        |
+|-----------------------------|----------------------------------------------------------------|
+| `sample:NAME`               | a small sample shipped with gem                                |
+| `package:NAME/path/to/file` | a file inside an installed package                             |
+| `path/to/file`              | a local .jsonl, .json, .jsonl.gz or .parquet file              |
+| `owner/name`                | a Hugging Face dataset, with `split` and, if needed, `subset`  |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FILES = (".jsonl", ".json", ".jsonl.gz", ".parquet")
 
 
 class Rows(Protocol):
-    """Rows by number: a list, or a data set that stays on disk."""
+    """Rows by index: a list, or a dataset that stays on disk."""
 
     def __len__(self) -> int: ...
 
@@ -41,21 +41,24 @@ _loading = threading.Lock()
 
 
 def load_rows(source: str, split: str | None = None, subset: str | None = None) -> Rows:
-    """The rows of a source, read at the first call. An error says what to install, download or point to."""
+    """Return the rows of a source, reading it at the first call.
+
+    Raises `ConfigError` or `MissingDependencyError` if the source cannot be read.
+    """
     if not isinstance(source, str) or not source:
-        raise ConfigError(f"a data set is named by a string, {_forms()}; given: {source!r}")
+        raise ConfigError(f"the dataset must be a string: {_forms()}, got {source!r}")
     key = (source, split, subset)
-    with _loading:  # a hundred instances made at once read one file once
+    with _loading:  # concurrent instances wait for one read instead of reading again
         if key not in _loaded:
             rows = _read(source, split, subset)
             if not len(rows):
-                raise ConfigError(f"the data set {source!r} has no rows")
+                raise ConfigError(f"the dataset {source!r} has no rows")
             _loaded[key] = rows
         return _loaded[key]
 
 
 class DatasetQuestion(Question):
-    """A question from a data set: the base of the maths, question answering and code environments."""
+    """Base class of the maths, question answering and code environments."""
 
     def __init__(
         self,
@@ -72,8 +75,9 @@ class DatasetQuestion(Question):
         first = load_rows(*self.source)[0]
         for name in (question_key, answer_key):
             if name not in first:
+                columns = ", ".join(sorted(first))
                 raise ConfigError(
-                    f"the data set {dataset!r} has no column {name!r}; its columns: {', '.join(sorted(first))}"
+                    f"the dataset {dataset!r} has no column {name!r}; its columns: {columns}"
                 )
 
     def count(self) -> int:
@@ -85,7 +89,8 @@ class DatasetQuestion(Question):
 
 
 def _forms() -> str:
-    return f"'sample:NAME', 'package:NAME/file', a file ({', '.join(_FILES)}) or the name of a Hugging Face data set"
+    files = ", ".join(_FILES)
+    return f"'sample:NAME', 'package:NAME/file', a file ({files}) or a Hugging Face dataset name"
 
 
 def _read(source: str, split: str | None, subset: str | None) -> Rows:
@@ -103,7 +108,8 @@ def _read(source: str, split: str | None, subset: str | None) -> Rows:
         path = Path(source).expanduser()
         if not path.is_file():
             raise ConfigError(
-                f"the data set file {source!r} does not exist (looked at {path.resolve()}); give {_forms()}"
+                f"the dataset file {source!r} does not exist (looked at {path.resolve()}); "
+                f"pass {_forms()}"
             )
         return _read_file(path, source)
     return _read_hub(source, split, subset)
@@ -119,7 +125,7 @@ def _read_file(path: Path, source: str) -> Rows:
     if path.suffix == ".json":
         rows = json.loads(text)
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ConfigError(f"the data set file {source!r} must hold a JSON list of objects")
+            raise ConfigError(f"the dataset file {source!r} must contain a JSON list of objects")
         return rows
     return _json_lines(text, source)
 
@@ -133,18 +139,18 @@ def _json_lines(text: str, source: str) -> list[dict[str, Any]]:
             row = json.loads(line)
         except ValueError as error:
             raise ConfigError(
-                f"line {number} of the data set {source!r} is not JSON: {error}"
+                f"line {number} of the dataset {source!r} is not JSON: {error}"
             ) from None
         if not isinstance(row, dict):
             raise ConfigError(
-                f"line {number} of the data set {source!r} must be a JSON object; it is: {line[:80]!r}"
+                f"line {number} of the dataset {source!r} must be a JSON object, got {line[:80]!r}"
             )
         rows.append(row)
     return rows
 
 
 class _Table:
-    """A Parquet file; only the rows that are asked for become Python objects."""
+    """A Parquet file that converts only the requested rows to Python objects."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -165,15 +171,15 @@ class _Table:
 
 def _package_file(name: str) -> Path:
     package, _, inner = name.partition("/")
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    module = importlib.util.find_spec(package)
+    if module is None or not module.submodule_search_locations:
         raise MissingDependencyError(
-            f"the data set {name!r}", package.replace("_", "-"), f"the package {package!r}"
+            f"the dataset {name!r}", package.replace("_", "-"), f"the package {package!r}"
         )
-    path = Path(next(iter(found.submodule_search_locations))) / inner
+    path = Path(next(iter(module.submodule_search_locations))) / inner
     if not path.is_file():
         raise ConfigError(
-            f"the installed package {package!r} has no file {inner!r}; another version of it may"
+            f"the installed package {package!r} has no file {inner!r}; try another version of it"
         )
     return path
 
@@ -183,7 +189,7 @@ def _read_hub(source: str, split: str | None, subset: str | None) -> Rows:
         datasets: Any = importlib.import_module("datasets")
     except ImportError as error:
         raise MissingDependencyError(
-            f"the Hugging Face data set {source!r}", "datasets", str(error)
+            f"the Hugging Face dataset {source!r}", "datasets", str(error)
         ) from error
     call = ", ".join(
         [
@@ -193,18 +199,22 @@ def _read_hub(source: str, split: str | None, subset: str | None) -> Rows:
         ]
     )
     try:
-        found = datasets.load_dataset(source, subset, split=split)
+        loaded = datasets.load_dataset(source, subset, split=split)
     except Exception as error:
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        export = f"import datasets; datasets.load_dataset({call}).to_json('rows.jsonl')"
         raise ConfigError(
-            f"the Hugging Face data set {source!r} could not be loaded ({type(error).__name__}: {str(error)[:200]}). Where there "
-            f"is a network, run python -c \"import datasets; datasets.load_dataset({call}).to_json('rows.jsonl')\" and give "
-            "dataset='rows.jsonl' here, or copy the Hugging Face cache to this machine."
+            f"could not load the Hugging Face dataset {source!r} ({reason}). "
+            f'On a machine with network access run python -c "{export}" '
+            "and pass dataset='rows.jsonl' here, "
+            "or copy the Hugging Face cache to this machine."
         ) from error
-    if isinstance(found, dict):
-        if len(found) != 1:
+    if isinstance(loaded, dict):
+        if len(loaded) != 1:
+            splits = ", ".join(sorted(loaded))
             raise ConfigError(
-                f"the data set {source!r} has several splits; give split= one of: {', '.join(sorted(found))}"
+                f"the dataset {source!r} has several splits; pass split= one of: {splits}"
             )
-        found = next(iter(found.values()))
-    rows: Rows = found
+        loaded = next(iter(loaded.values()))
+    rows: Rows = loaded
     return rows

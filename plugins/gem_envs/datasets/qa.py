@@ -1,4 +1,4 @@
-"""QA: a question with a short answer, compared by its words: normalised exact match, or the overlap F1."""
+"""QA: a question with a short answer, graded by normalised exact match or token F1."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _LONGEST = 20_000
 
 
 class QA(DatasetQuestion):
-    """1 for an answer that matches one of the accepted ones. `info` has `exact_match` and `f1`; `metric` says which is paid.
+    """Question answering: pays the best score over all accepted answers.
 
-    An answer in <answer> tags is taken out of them, as data sets such as RuleTaker ask for it in their own words.
+    `metric` selects the score that is paid; `info` has both `exact_match` and `f1`. If the answer
+    contains <answer> tags, as datasets such as RuleTaker request, only the last tagged text counts.
     """
 
     def __init__(
@@ -39,50 +40,53 @@ class QA(DatasetQuestion):
     ) -> None:
         super().__init__(dataset, split, subset, question_key, answer_key, max_turns)
         if metric not in ("exact_match", "f1"):
-            raise ConfigError(f"metric must be 'exact_match' or 'f1'; given: {metric!r}")
+            raise ConfigError(f"metric must be 'exact_match' or 'f1', got {metric!r}")
         self.metric = metric
 
     def expert(self) -> Iterator[str]:
-        """The first accepted answer."""
+        """Yield the first accepted answer."""
         yield accepted_answers(self.row[self.answer_key])[0]
 
     def grade(self, answer: str) -> Grade:
         tagged = _TAG.findall(answer[-_LONGEST:])
-        given = tagged[-1] if tagged else answer[:_LONGEST]
+        final = tagged[-1] if tagged else answer[:_LONGEST]
         accepted = accepted_answers(self.row[self.answer_key])
         scores = {
-            "exact_match": max(exact_match(given, a) for a in accepted),
-            "f1": max(f1(given, a) for a in accepted),
+            "exact_match": max(exact_match(final, a) for a in accepted),
+            "f1": max(f1(final, a) for a in accepted),
         }
         return Grade(scores[self.metric], info=scores)
 
 
 def normalised(text: str) -> str:
-    """Lower case, without punctuation, articles and doubled blanks: the usual form in question answering."""
+    """Return the text in lower case without punctuation, articles and extra whitespace.
+
+    This is the usual normalisation in question answering.
+    """
     return " ".join(_ARTICLES.sub(" ", text.casefold().translate(_NO_PUNCTUATION)).split())
 
 
-def exact_match(given: str, right: str) -> float:
-    """1.0 where both are the same once normalised; an empty answer matches nothing."""
-    return float(normalised(given) == normalised(right) != "") or float(
-        given.strip() == right.strip() != ""
+def exact_match(answer: str, expected: str) -> float:
+    """Return 1.0 if both texts are equal after normalisation; an empty answer never matches."""
+    return float(normalised(answer) == normalised(expected) != "") or float(
+        answer.strip() == expected.strip() != ""
     )
 
 
-def f1(given: str, right: str) -> float:
-    """The harmonic mean of precision and recall over the words of both, 2pr / (p + r)."""
-    if exact_match(given, right):
+def f1(answer: str, expected: str) -> float:
+    """Return the harmonic mean of precision and recall over the words, 2pr / (p + r)."""
+    if exact_match(answer, expected):
         return 1.0
-    words, wanted = normalised(given).split(), normalised(right).split()
-    shared = sum((Counter(words) & Counter(wanted)).values())
+    words, expected_words = normalised(answer).split(), normalised(expected).split()
+    shared = sum((Counter(words) & Counter(expected_words)).values())
     if not shared:
         return 0.0
-    precision, recall = shared / len(words), shared / len(wanted)
+    precision, recall = shared / len(words), shared / len(expected_words)
     return 2 * precision * recall / (precision + recall)
 
 
 def accepted_answers(value: object) -> list[str]:
-    """One answer or several: a list, a string, or a string that holds a JSON list."""
+    """Return the accepted answers from a list, a string or a JSON list in a string."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)

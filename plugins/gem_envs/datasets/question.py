@@ -1,4 +1,4 @@
-"""Question: an environment that asks one thing and grades the answer, once or with further tries."""
+"""Question: an environment that poses one task and grades the answer, with one or more tries."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ __all__ = ["Grade", "Question"]
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What an answer is worth."""
+    """The score of an answer, with feedback for the model."""
 
     value: float
-    """From 0 to 1; 1 is right."""
-    said: str = ""
-    """What the model is told beyond right or wrong, never the answer itself."""
+    """Score from 0 to 1; 1 is correct."""
+    feedback: str = ""
+    """Text for the model beyond right or wrong. Never contains the answer."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """`scorer_error` says why an answer could not be scored; it is then worth 0."""
+    """Extra `info` of the step. `scorer_error` is the reason why an answer was not scored."""
 
 
 class Question(Env):
-    """The base: subclasses say how many tasks there are, pose one and grade an answer.
+    """Base class: subclasses implement `count`, `pose` and `grade`.
 
-    The seed draws a task; the option `index` names one, for evaluation. With `max_turns` above 1 a wrong answer is said to be
-    wrong and may be tried again; only what is better than the best answer so far is paid, so that the sum stays within 1.
+    The seed draws a task; the reset option `index` selects one, for evaluation. With `max_turns`
+    above 1 the model may retry after a wrong answer. The reward is the improvement over the best
+    answer so far, which bounds the return by 1.
     """
 
     execution = "thread"
@@ -40,15 +41,15 @@ class Question(Env):
         self.max_turns = whole_number("max_turns", max_turns, 1)
 
     def count(self) -> int:
-        """How many tasks there are."""
+        """Return the number of tasks."""
         raise NotImplementedError
 
     def pose(self, index: int) -> str:
-        """The text of a task, which becomes the one that is graded."""
+        """Make a task the current one and return its text."""
         raise NotImplementedError
 
     def grade(self, answer: str) -> Grade:
-        """What an answer to the task is worth."""
+        """Grade an answer to the current task."""
         raise NotImplementedError
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
@@ -57,9 +58,7 @@ class Question(Env):
         if index is None:
             index = self.rng.randrange(count)
         elif isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
-            raise OptionError(
-                f"index must be a whole number from 0 to {count - 1}; given: {index!r}"
-            )
+            raise OptionError(f"index must be an integer from 0 to {count - 1}, got {index!r}")
         self.best = 0.0
         text = self.pose(index)
         if self.max_turns > 1:
@@ -73,13 +72,13 @@ class Question(Env):
         info = dict(grade.info)
         if grade.value >= 1.0:
             return "That is right.", reward, True, False, {"success": True, **info}
-        said = f"That is not right. {grade.said}".rstrip()
+        feedback = f"That is not right. {grade.feedback}".rstrip()
         if self.max_turns == 1:
-            return said, reward, True, False, {"success": False, **info}
+            return feedback, reward, True, False, {"success": False, **info}
         if self.turn + 1 < self.max_turns:
-            return f"{said} Try again.", reward, False, False, info
+            return f"{feedback} Try again.", reward, False, False, info
         return (
-            f"{said} That was the last of {self.max_turns} tries.",
+            f"{feedback} That was the last of {self.max_turns} tries.",
             reward,
             False,
             True,

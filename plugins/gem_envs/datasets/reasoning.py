@@ -1,8 +1,9 @@
-"""Reasoning: the tasks of reasoning-gym, one question an episode, scored by the library.
+"""Reasoning: the tasks of reasoning-gym, one question per episode, scored by the library.
 
-Its scorers are not trusted with everything: some evaluate the answer as Python, some raise, some pay for what is no answer. An
-answer that would be evaluated must be a literal or a plain formula, one that is no finite number is not scored, and whatever a
-scorer raises is a score of 0 with `info["scorer_error"]`. docs/reasoning.md has the table of generators whose scores are odd.
+The library's scorers need guards: some evaluate the answer as Python, some raise, some reward
+nonsense. An answer that the scorer would evaluate must be a literal or a plain formula, and a
+number must be finite. If a scorer raises, the score is 0 and `info["scorer_error"]` has the reason.
+docs/reasoning.md lists the generators with unusual scores.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["Reasoning", "is_formula"]
 _LONGEST = 20_000
 _SECONDS = 10.0
 _LITERAL = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
-"""Their scorers call eval() on an answer that is not the right one as it stands."""
+"""Generators whose scorers call eval() on an answer that differs from the expected text."""
 _FORMULA = frozenset(
     {
         "countdown",
@@ -41,20 +42,21 @@ _FORMULA = frozenset(
         "simple_integration",
     }
 )
-"""Their scorers hand the answer to sympy's parser, which calls eval() too."""
+"""Generators whose scorers pass the answer to sympy's parser, which calls eval() too."""
 _EXACT = frozenset({"game_of_life_halting"})
-"""Their scorers pay 1.0 for any answer that is not the wrong one of two; here it must be the right one."""
+"""Yes/no generators whose scorers pay 1.0 for anything but the wrong word; gem compares exactly."""
 _NUMBER = frozenset({"coin_flip"})
-"""Their scorers pay for a beginning of the right number, so that 0 is worth 1.0 beside 0.875; here it must be that number."""
+"""Generators whose scorers accept a prefix of the number (0 for 0.875); gem compares the value."""
 _TOLERANCE = 1e-4
-"""What the library's scorer of coin_flip allows; here also no more than a thousandth, since some probabilities are smaller."""
+"""Tolerance of the library's coin_flip scorer. gem also limits the relative error to 1/1000."""
 
 
 class Reasoning(Question):
-    """The library's score, from 0 to 1; some generators pay a little for any answer.
+    """A reasoning-gym task: pays the library's score from 0 to 1.
 
-    As in the reference the tasks are those of `create_dataset(name, size=500, seed=42)`; the seed of an episode draws one of
-    them. `config` goes to the generator.
+    Some generators pay a little for any answer. As in the reference, the tasks are those of
+    `create_dataset(name, size=500, seed=42)`, and the seed of an episode draws one of them.
+    `config` is passed to the generator.
     """
 
     def __init__(
@@ -73,29 +75,30 @@ class Reasoning(Question):
         self.config = tuple(sorted((config or {}).items()))
         if name in NONDETERMINISTIC:
             self.deterministic = False  # type: ignore[misc]
-        self._dataset()  # a bad config is refused now
+        self._dataset()  # validates the config
 
     def count(self) -> int:
         return self.size
 
     def pose(self, index: int) -> str:
-        with _generating, _own_chances(zlib.crc32(f"{self.dataset_seed}/{index}".encode())):
+        with _generating, _seeded_globals(zlib.crc32(f"{self.dataset_seed}/{index}".encode())):
             self.entry: dict[str, Any] = dict(self._dataset()[index])
         return str(self.entry["question"])
 
     def expert(self) -> Iterator[str]:
-        """The library's own answer."""
+        """Yield the library's own answer."""
         answer = self.entry["answer"]
         if answer is None:
             raise PolicyError(
-                f"reasoning-gym gives no answer to this task of {self.name}, only a scorer; nobody knows the ceiling"
+                f"reasoning-gym has a scorer but no answer for this task of {self.name}, "
+                "so there is no expert baseline"
             )
         yield str(answer)
 
     def grade(self, answer: str) -> Grade:
-        unscored = self._unscored(answer)
-        if unscored is not None:
-            return unscored
+        rejected = self._reject(answer)
+        if rejected is not None:
+            return rejected
         if self.name in _EXACT:
             return Grade(
                 float(answer.strip().casefold() == str(self.entry["answer"]).strip().casefold())
@@ -103,74 +106,55 @@ class Reasoning(Question):
         if self.name in _NUMBER:
             return Grade(float(_is_near(answer, str(self.entry["answer"]))))
         try:
-            if self.name in _FORMULA:  # sympy may need for ever, in a process that can be stopped
+            if self.name in _FORMULA:  # sympy may never return: run it in a killable process
                 score = _scorer()(self.name, answer, self.entry, seconds=_SECONDS)
             else:
                 score = float(self._dataset().score_answer(answer=answer, entry=self.entry))
-        except ConfigError:  # no process to score in: every answer would be worth 0
+        except ConfigError:  # the grader cannot start: every answer would score 0
             raise
-        except Exception as error:  # noqa: BLE001 - a scorer that raises is the library's fault, and the episode goes on
+        except Exception as error:  # noqa: BLE001 - a bug of the library must not fail the episode
             return Grade(0.0, info={"scorer_error": f"{type(error).__name__}: {str(error)[:200]}"})
         if not math.isfinite(score):
             return Grade(0.0, info={"scorer_error": f"the score is {score}"})
         return Grade(min(max(score, 0.0), 1.0))
 
-    def _unscored(self, answer: str) -> Grade | None:
-        """The grade of an answer that is not given to the library's scorer."""
+    def _reject(self, answer: str) -> Grade | None:
+        """Return a grade of 0 for an answer that must not reach the library's scorer."""
         if answer == self.entry["answer"]:
             return None
+        reason = None
         if len(answer) > _LONGEST:
-            return Grade(
-                0.0, info={"scorer_error": f"an answer of {len(answer)} characters is not scored"}
-            )
-        if _is_not_finite(answer):
-            return Grade(
-                0.0, info={"scorer_error": "an answer that is no finite number is not scored"}
-            )
-        if self.name in _LITERAL and not _is_literal(answer):
-            return Grade(
-                0.0,
-                info={
-                    "scorer_error": "the scorer would evaluate the answer as Python; it gets literals only"
-                },
-            )
-        if self.name in _FORMULA and not is_formula(answer):
-            if not _is_python(
-                answer
-            ):  # sympy would mend some of it and evaluate that; it is simply no formula
+            reason = f"an answer of {len(answer)} characters is not scored"
+        elif _is_not_finite(answer):
+            reason = "an answer that is not a finite number is not scored"
+        elif self.name in _LITERAL and not _is_literal(answer):
+            reason = "the scorer evaluates the answer as Python; only literals are allowed"
+        elif self.name in _FORMULA and not is_formula(answer):
+            if not _is_python(answer):  # sympy would repair the text and evaluate the result
                 return Grade(0.0)
-            return Grade(
-                0.0,
-                info={
-                    "scorer_error": "the scorer would evaluate the answer as Python; it gets small formulas only"
-                },
-            )
-        return None
+            reason = "the scorer evaluates the answer as Python; only small formulas are allowed"
+        return None if reason is None else Grade(0.0, info={"scorer_error": reason})
 
     def _dataset(self) -> Any:
         return _dataset(self.name, self.size, self.dataset_seed, repr(self.config), self.config)
 
 
 _generating = threading.RLock()
-"""The generators are not written for threads."""
+"""Serialises the generators, which are not thread-safe."""
 _datasets: dict[tuple[Any, ...], Any] = {}
 
 
 def _dataset(
-    name: str, size: int, seed: int, shown: str, config: tuple[tuple[str, Any], ...]
+    name: str, size: int, seed: int, config_repr: str, config: tuple[tuple[str, Any], ...]
 ) -> Any:
-    """The data set, one for all instances in a process; its tasks are generated when they are asked for."""
+    """Return the dataset, shared by all instances in a process; it generates tasks on demand."""
     try:
-        with (
-            warnings.catch_warnings()
-        ):  # one of its packages has a SyntaxWarning, shown until it is compiled
+        with warnings.catch_warnings():  # a dependency emits a SyntaxWarning when compiled
             warnings.simplefilter("ignore", SyntaxWarning)
             import reasoning_gym
     except ImportError as error:
-        raise MissingDependencyError(
-            "the tasks of reasoning-gym", "reasoning", str(error)
-        ) from error
-    key = (name, size, seed, shown)
+        raise MissingDependencyError("reasoning-gym tasks", "reasoning", str(error)) from error
+    key = (name, size, seed, config_repr)
     with _generating:
         if key not in _datasets:
             try:
@@ -179,27 +163,27 @@ def _dataset(
                 )
             except (AssertionError, TypeError, ValueError) as error:
                 raise ConfigError(
-                    f"reasoning-gym refuses {dict(config)!r} for {name!r}: {error}"
+                    f"reasoning-gym rejects the config {dict(config)!r} of {name!r}: {error}"
                 ) from error
         return _datasets[key]
 
 
 @contextmanager
-def _own_chances(seed: int) -> Iterator[None]:
-    """A few generators draw from, or seed, the global random state: they get one that the task fixes, and it is put back."""
+def _seeded_globals(seed: int) -> Iterator[None]:
+    """Seed the global random state, which a few generators use, and restore it afterwards."""
     numpy: Any = importlib.import_module("numpy")
-    kept, numpy_kept = random.getstate(), numpy.random.get_state()
+    state, numpy_state = random.getstate(), numpy.random.get_state()
     random.seed(seed)
     numpy.random.seed(seed)
     try:
         yield
     finally:
-        random.setstate(kept)
-        numpy.random.set_state(numpy_kept)
+        random.setstate(state)
+        numpy.random.set_state(numpy_state)
 
 
 def score(name: str, answer: str, entry: dict[str, Any]) -> float:
-    """The library's score of an answer, for a grader process."""
+    """Return the library's score of an answer. Runs in a grader process."""
     return float(_dataset(name, 1, 0, "()", ()).score_answer(answer=answer, entry=entry))
 
 
@@ -208,49 +192,46 @@ def _scorer() -> Grader:
 
 
 def _is_near(text: str, gold: str) -> bool:
-    """Whether a text is the number, as a decimal or a fraction of two."""
-    above, _, below = text.replace(",", "").partition("/")
+    """Whether a decimal or a fraction is close to the expected number."""
+    numerator, _, denominator = text.replace(",", "").partition("/")
     try:
-        value, right = float(above) / float(below or 1), float(gold)
+        value, expected = float(numerator) / float(denominator or 1), float(gold)
     except (ValueError, ZeroDivisionError):
         return False
-    return abs(value - right) <= min(_TOLERANCE, abs(right) / 1000)
+    return abs(value - expected) <= min(_TOLERANCE, abs(expected) / 1000)
 
 
 def _is_not_finite(text: str) -> bool:
-    """Whether a text is nothing but numbers of which one is nan or infinite: nan is neither more nor less than the right answer,
-    which some scorers take for right."""
-    # Blanks may stand between numbers, and inside of a complex one.
-    return any(
-        map(_has_no_end, ([*re.split(r"[\s,;()\[\]]+", text)], [re.sub(r"[\s()]", "", text)]))
-    )
+    """Whether a text consists of numbers and one of them is nan or infinite.
+
+    nan is neither above nor below the expected answer, which some scorers take for equal.
+    """
+    # Whitespace separates numbers, but may also be inside a complex number.
+    separate, joined = re.split(r"[\s,;()\[\]]+", text), re.sub(r"[\s()]", "", text)
+    return _has_non_finite(separate) or _has_non_finite([joined])
 
 
-def _has_no_end(words: list[str]) -> bool:
+def _has_non_finite(words: list[str]) -> bool:
     numbers = [_number(word) for word in words if word]
     return None not in numbers and not all(map(cmath.isfinite, filter(None, numbers)))
 
 
 def _number(word: str) -> complex | None:
-    for written in (
-        word,
-        word.lower().replace("i", "j"),
-    ):  # 2i is what people write for Python's 2j; inf stays inf
+    # Python spells 2i as 2j. The unchanged word comes first, which keeps "inf" intact.
+    for spelling in (word, word.lower().replace("i", "j")):
         with suppress(ValueError):
-            return complex(written)
+            return complex(spelling)
     return None
 
 
 def _is_literal(text: str) -> bool:
-    """Whether a text is a Python literal, or nothing that Python could run at all."""
+    """Whether a text is a Python literal, a bare name or invalid Python, all safe to eval()."""
     try:
         ast.literal_eval(text.strip())
     except SyntaxError:
-        return True  # eval() fails on it as well, which the scorers expect
+        return True  # eval() raises too, which the scorers handle
     except (ValueError, RecursionError, MemoryError):
-        return (
-            text.strip().isidentifier()
-        )  # a word that happens to be a name; naming something does nothing
+        return text.strip().isidentifier()  # evaluating a name has no side effect
     return True
 
 
@@ -264,14 +245,14 @@ def _is_python(text: str) -> bool:
     return True
 
 
-_NAMES = "sin cos tan sec csc cot asin acos atan sinh cosh tanh exp log ln sqrt Abs Rational Integer Float pi E C"
-_KNOWN = frozenset(_NAMES.split())
+_FUNCTIONS = "sin cos tan sec csc cot asin acos atan sinh cosh tanh exp log ln sqrt Abs"
+_KNOWN = frozenset(f"{_FUNCTIONS} Rational Integer Float pi E C".split())
 _NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Constant, ast.Load)
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 
 
 def is_formula(text: str) -> bool:
-    """Whether a text is arithmetic over numbers, one-letter names and usual functions, small enough to be worked out."""
+    """Whether a text is a small formula of numbers, one-letter names and common functions."""
     if len(text) > 1000:
         return False
     try:
@@ -281,12 +262,16 @@ def is_formula(text: str) -> bool:
     powers = [
         node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
     ]
-    below_numbers = [
+    numeric_powers = [
         power
         for power in powers
         if not any(isinstance(part, ast.Name) for part in ast.walk(power.left))
     ]
-    return all(map(_is_harmless, nodes)) and all(map(_is_small, powers)) and len(below_numbers) <= 3
+    return (
+        all(map(_is_harmless, nodes))
+        and all(map(_has_small_exponent, powers))
+        and len(numeric_powers) <= 3
+    )
 
 
 def _is_harmless(node: ast.AST) -> bool:
@@ -301,8 +286,8 @@ def _is_harmless(node: ast.AST) -> bool:
     return isinstance(node, _NODES)
 
 
-def _is_small(power: ast.BinOp) -> bool:
-    """9**9**9 would never be worked out: an exponent has no power in it, and no large number."""
+def _has_small_exponent(power: ast.BinOp) -> bool:
+    """Whether the exponent contains no power and no large number; 9**9**9 would never finish."""
     return not any(
         isinstance(part, ast.Pow)
         or (

@@ -48,7 +48,7 @@ class FromGymnasium(Env):
             created = f", which returned {short(self.inner)}" if makes_envs else ""
             raise ConfigError(
                 "FromGymnasium takes an environment with reset() and step(), "
-                f"or a function that creates one; got {short(env)}{created}"
+                f"or a function that creates one, got {short(env)}{created}"
             )
         self._makes_envs = makes_envs
         self._space: Any = getattr(self.inner, "action_space", None)

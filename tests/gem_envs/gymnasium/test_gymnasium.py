@@ -318,9 +318,9 @@ def test_to_gymnasium_repr_shows_the_wrapper_stack(gymnasium: Any) -> None:
 
 
 def test_to_gymnasium_rejects_wrong_arguments(gymnasium: Any) -> None:
-    with pytest.raises(ConfigError, match="takes a gem_core Env; got str"):
+    with pytest.raises(ConfigError, match="takes a gem_core Env, got str"):
         gem_core.ToGymnasium(GUESS)
-    with pytest.raises(ConfigError, match="render_mode must be 'ansi' or None; got 'human'"):
+    with pytest.raises(ConfigError, match="render_mode must be 'ansi' or None, got 'human'"):
         gem_core.ToGymnasium(make(GUESS), render_mode="human")
 
 
