@@ -1,4 +1,4 @@
-"""gem: plays multi-turn text environments with a language model, token-exactly, for any RL trainer."""
+"""gem: play multi-turn text environments with an LLM, token-exactly, for any RL trainer."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ from gem_core.types import (
 if TYPE_CHECKING:
     from gem_check.checker import check_env
     from gem_envs.gymnasium.from_gymnasium import FromGymnasium
-    from gem_envs.gymnasium.to_gymnasium import (
-        ToGymnasium as ToGymnasium,
-    )  # not in __all__: it needs an extra
+    from gem_envs.gymnasium.to_gymnasium import ToGymnasium as ToGymnasium  # needs an extra
     from gem_execution.vector.factory import make_vec
 
 __all__ = [
@@ -144,7 +142,7 @@ _OF_PLUGINS = {
     "check_env": "gem_check.checker:check_env",
     "make_vec": "gem_execution.vector.factory:make_vec",
 }
-"""What users look for here and plugins of this distribution define, imported when it is first used."""
+"""Names that plugins of this distribution define; imported on first use."""
 
 
 def __getattr__(name: str) -> Any:

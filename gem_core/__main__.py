@@ -15,13 +15,13 @@ from gem_core.errors import GemError
 __all__ = ["main"]
 
 INTERRUPTED = 130
-"""What a shell expects of a program that Ctrl-C ended."""
+"""Exit code after Ctrl-C, by shell convention."""
 PIPE_CLOSED = 141
-"""What a shell expects of a program whose reader went away, such as `head`."""
+"""Exit code after the reader of the output, such as `head`, has exited."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; an error of gem's own is one line, never a traceback."""
+    """Run one command and return its exit code. A `GemError` prints one line, not a traceback."""
     try:
         parser = _parser()
         args = parser.parse_args(argv)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes once more at exit and would complain about the same pipe there.
+        # Python flushes stdout again at exit, which would raise the same error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
 

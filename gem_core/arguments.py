@@ -1,4 +1,4 @@
-"""Arguments: checks of values that users pass in."""
+"""Checks of arguments that users pass in."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ __all__ = ["short", "whole_number", "whole_number_or_none"]
 
 
 def whole_number(name: str, value: Any, at_least: int, at_most: int | None = None) -> int:
-    """Return `value` if it is a whole number in the range; raise `ConfigError` otherwise."""
+    """Return `value` if it is an integer in the range; raise `ConfigError` otherwise."""
     if not _is_whole(value, at_least) or (at_most is not None and value > at_most):
-        allowed = f"from {at_least} to {at_most}" if at_most is not None else f"from {at_least} up"
-        raise ConfigError(f"{name} must be a whole number {allowed}; given: {value!r}")
+        allowed = f">= {at_least}" if at_most is None else f"from {at_least} to {at_most}"
+        raise ConfigError(f"{name} must be an integer {allowed}, got {value!r}")
     return int(value)
 
 
 def whole_number_or_none(name: str, value: Any, at_least: int, none: str) -> int | None:
-    """As `whole_number`, with None allowed; `none` says what None means, as in "no limit"."""
+    """Like `whole_number`, but accept None. `none` is the meaning of None, such as "no limit"."""
     if value is not None and not _is_whole(value, at_least):
         raise ConfigError(
-            f"{name} must be a whole number from {at_least} up, or None for {none}; given: {value!r}"
+            f"{name} must be an integer >= {at_least} or None ({none}), got {value!r}"
         )
     return None if value is None else int(value)
 
@@ -31,6 +31,6 @@ def _is_whole(value: Any, at_least: int) -> bool:
 
 
 def short(value: object, limit: int = 80) -> str:
-    """`repr(value)`, cut to `limit` characters, for error messages."""
+    """Return `repr(value)`, cut to `limit` characters, for error messages."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

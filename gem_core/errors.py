@@ -1,27 +1,27 @@
-"""Errors: one tree, each class also the built-in people would catch.
+"""Errors: one tree; each class also derives from the matching built-in exception.
 
 GemError
 ├── RegistrationError (ValueError)       an id, wrapper, tool or estimator cannot be registered
-├── UnknownNameError (LookupError)       nothing is registered under that name
-├── ConfigError (ValueError)             an argument or a combination of settings is refused
-├── PluginError (RuntimeError)           a plugin cannot be loaded; names the plugin and how to block it
-├── MissingDependencyError (ImportError) an optional part is not installed; names the extra
+├── UnknownNameError (LookupError)       no such name is registered
+├── ConfigError (ValueError)             an argument or a combination of settings is not supported
+├── PluginError (RuntimeError)           a plugin cannot be loaded; names it and how to block it
+├── MissingDependencyError (ImportError) optional packages are not installed; names the extra
 ├── EnvError
-│   ├── ActionTypeError (TypeError)      step() was given something that is not a string
-│   ├── ResetNeededError (RuntimeError)  step() before reset(), or after the end of the episode
-│   ├── OptionError (ValueError)         reset() was given an option, or a seed, it does not know
-│   ├── ContractError (ValueError)       an environment returned something outside its contract
+│   ├── ActionTypeError (TypeError)      an action is not a string
+│   ├── ResetNeededError (RuntimeError)  step() before reset() or after the end of the episode
+│   ├── OptionError (ValueError)         reset() does not accept an option or the seed
+│   ├── ContractError (ValueError)       an environment violated the `Env` contract
 │   ├── DeadlineError (TimeoutError)     a step, a generation or an episode took too long
-│   └── EnvDiedError (RuntimeError)      the process an environment lived in is gone
-├── PolicyError (RuntimeError)           a policy failed, or returned something outside its contract
-│   └── EngineError                      a trainer's generation engine failed: the run ends, not one episode
-├── BatchMismatchError (RuntimeError)    what reaches a trainer's loss is not what was played
+│   └── EnvDiedError (RuntimeError)      the process of an environment died
+├── PolicyError (RuntimeError)           a policy failed or violated its contract
+│   └── EngineError                      a trainer's generation engine failed; ends the whole run
+├── BatchMismatchError (RuntimeError)    a trainer's batch differs from the episodes played
 ├── RenderError (ValueError)             a chat template cannot be used token-exactly
-├── NotTrainableError (ValueError)       an episode without token ids was given to training code
-├── RecordError (ValueError)             a record file cannot be read
-└── CheckError (AssertionError)          an environment does not keep the contract
+├── NotTrainableError (ValueError)       training code received an episode without token ids
+├── RecordError (ValueError)             a record file cannot be read or written
+└── CheckError (AssertionError)          `check_env` found contract violations
 
-A message says what was given, what was expected, and what to do.
+A message names the value received, what was expected, and what to do.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ __all__ = [
 
 
 class GemError(Exception):
-    """The root of every error gem raises on purpose."""
+    """Base class of all errors that gem raises on purpose."""
 
 
 class RegistrationError(GemError, ValueError):
-    """Raised when a name cannot be registered: it is malformed, or taken."""
+    """Raised when a name cannot be registered because it is malformed or taken."""
 
 
 class UnknownNameError(GemError, LookupError):
-    """Raised when nothing is registered under a name; suggests the nearest ones, or names all where they are few."""
+    """Raised when no such name is registered. Suggests similar names, or lists all if few."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str] = (), hint: str = "") -> None:
         super().__init__(kind, name, tuple(known), hint)
@@ -74,24 +74,24 @@ class UnknownNameError(GemError, LookupError):
         if near:
             text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
         else:
-            text += (
-                f"; there are: {', '.join(sorted(self.known))}."
-                if 0 < len(self.known) <= 12
-                else "."
-            )
+            listed = 0 < len(self.known) <= 12
+            text += f"; known names: {', '.join(sorted(self.known))}." if listed else "."
         return f"{text} {self.hint}".rstrip()
 
     def _near(self) -> list[str]:
-        """Three names at most: those the text is part of, then those spelt like it, of its namespace where there is one."""
+        """Return up to three names: those that contain the text, then similar ones.
+
+        Similar names come from the same namespace if it exists.
+        """
         text, namespace = self.name.strip().lower(), self.name.partition(":")[0] + ":"
-        holding = sorted(n for n in self.known if text in n.lower()) if len(text) > 1 else []
-        own = [n for n in self.known if n.startswith(namespace)] or self.known
-        close = difflib.get_close_matches(self.name, own, n=3, cutoff=0.5)
-        return list(dict.fromkeys([*holding, *close]))[:3]
+        containing = sorted(n for n in self.known if text in n.lower()) if len(text) > 1 else []
+        same_namespace = [n for n in self.known if n.startswith(namespace)] or self.known
+        close = difflib.get_close_matches(self.name, same_namespace, n=3, cutoff=0.5)
+        return list(dict.fromkeys([*containing, *close]))[:3]
 
 
 class ConfigError(GemError, ValueError):
-    """Raised when an argument, or a combination of settings, is refused."""
+    """Raised when an argument or a combination of settings is not supported."""
 
 
 class PluginError(GemError, RuntimeError):
@@ -99,19 +99,20 @@ class PluginError(GemError, RuntimeError):
 
 
 class MissingDependencyError(GemError, ImportError):
-    """Raised when an optional part is used without the packages it needs."""
+    """Raised when optional packages are not installed."""
 
     def __init__(self, what: str, extra: str, cause: str = "") -> None:
         super().__init__(what, extra, cause)
         self.what, self.extra, self.cause = what, extra, cause
 
     def __str__(self) -> str:
-        text = f"{self.what} needs packages that are not installed; in a checkout of gem: pip install '.[{self.extra}]'"
+        install = f"in a checkout of gem, run: pip install '.[{self.extra}]'"
+        text = f"{self.what} needs packages that are not installed; {install}"
         return f"{text}. Missing: {self.cause}" if self.cause else text
 
 
 class EnvError(GemError):
-    """The root of what goes wrong in or around an environment."""
+    """Base class of errors in or around an environment."""
 
 
 class ActionTypeError(EnvError, TypeError):
@@ -123,31 +124,34 @@ class ResetNeededError(EnvError, RuntimeError):
 
 
 class OptionError(EnvError, ValueError):
-    """Raised when reset() is given a seed or an option the environment does not take."""
+    """Raised when reset() does not accept an option or the seed."""
 
 
 class ContractError(EnvError, ValueError):
-    """Raised when an environment returns something outside its contract."""
+    """Raised when an environment violates the `Env` contract."""
 
 
 class DeadlineError(EnvError, TimeoutError):
-    """Raised when a step, a generation or an episode took longer than it may."""
+    """Raised when a step, a generation or an episode exceeds its time limit."""
 
 
 class EnvDiedError(EnvError, RuntimeError):
-    """Raised when the process an environment lived in is gone."""
+    """Raised when the process of an environment died."""
 
 
 class PolicyError(GemError, RuntimeError):
-    """Raised when a policy fails or returns something outside its contract."""
+    """Raised when a policy fails or violates its contract."""
 
 
 class EngineError(PolicyError):
-    """Raised when a trainer's generation engine fails. It ends the run: continuing would train on empty batches."""
+    """Raised when a trainer's generation engine fails.
+
+    It ends the run: continuing would train on empty batches.
+    """
 
 
 class BatchMismatchError(GemError, RuntimeError):
-    """Raised when what reaches a trainer's loss is not what was played: ids, a mask or whole sequences changed on the way."""
+    """Raised when a trainer's batch differs from the episodes: in ids, loss mask or sequences."""
 
 
 class RenderError(GemError, ValueError):
@@ -155,12 +159,12 @@ class RenderError(GemError, ValueError):
 
 
 class NotTrainableError(GemError, ValueError):
-    """Raised when an episode that was played without token ids reaches training code."""
+    """Raised when training code receives an episode without token ids."""
 
 
 class RecordError(GemError, ValueError):
-    """Raised when a record file cannot be read."""
+    """Raised when a record file cannot be read or written."""
 
 
 class CheckError(GemError, AssertionError):
-    """Raised when a check finds that an environment does not keep the contract."""
+    """Raised when `check_env` finds contract violations."""

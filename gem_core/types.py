@@ -1,7 +1,7 @@
-"""Types: the frozen, picklable data that flows from an environment to a trainer.
+"""Data types: the frozen, picklable data that flows from an environment to a trainer.
 
-An `Episode` is a tuple of `Turn`s. A turn keeps only the ids *added* since the turn before, so that an episode of n turns
-costs O(n) memory; `Episode.prompt_ids(t)` rebuilds the whole prompt of turn t.
+An `Episode` is a tuple of `Turn`s. A turn stores only the ids *added* since the previous turn,
+so memory grows linearly; `Episode.prompt_ids(t)` rebuilds the complete prompt of turn t.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ __all__ = [
 ]
 
 Role = Literal["system", "user", "assistant", "tool", "continuation"]
-"""Who speaks. `continuation` is text put behind the model's own words without any template around it."""
+"""The author of a message. `continuation` is appended to a completion without any template."""
 
 
 class TurnStatus(str, Enum):
-    """What a turn is worth to a trainer."""
+    """Whether a turn can be trained on."""
 
     VALID = "valid"
     """Trained, and counted in every statistic."""
     MASKED = "masked"
-    """Its reward is known and flows to earlier turns; its own tokens are neither trained nor counted."""
+    """Neither trained nor counted, but its reward counts in the returns of earlier turns."""
     FAILED = "failed"
-    """Its reward is unknown, so every earlier return is unknown too. Ends its episode."""
+    """The reward is unknown, and with it every earlier return. Ends the episode."""
 
 
 class FinishReason(str, Enum):
@@ -48,38 +48,38 @@ class FinishReason(str, Enum):
     STOP = "stop"
     """The model ended its turn (the stop token is among the sampled ids)."""
     LENGTH = "length"
-    """The token cap cut it."""
+    """The generation reached its token limit."""
     EMPTY = "empty"
     """Nothing was sampled."""
 
 
 class StopReason(str, Enum):
-    """Why an episode ended. Those for which `failed` is true leave its rewards unknown."""
+    """Why an episode ended. The rewards are unknown if `failed` is true."""
 
     TERMINATED = "terminated"
-    """The environment reached an end of its own."""
+    """The environment reached a terminal state."""
     TRUNCATED = "truncated"
-    """The environment cut the episode short, for example at its own turn limit."""
+    """The environment truncated the episode, for example at its own turn limit."""
     TURN_LIMIT = "turn_limit"
-    """The engine's turn or horizon limit."""
+    """The episode reached the engine's turn or horizon limit."""
     TOKEN_LIMIT = "token_limit"
     """The sampled tokens of the episode reached the engine's limit."""
     CONTEXT_FULL = "context_full"
-    """The next prompt leaves no room for a single sampled token."""
+    """The next prompt leaves no room for a sampled token."""
     GENERATION_CUT = "generation_cut"
-    """A generation hit its token cap and the limits say to end there."""
+    """A generation reached its token limit, and the limits are set to end the episode then."""
     ENV_ERROR = "env_error"
-    """The environment raised."""
+    """The environment raised an exception."""
     ENV_DEADLINE = "env_deadline"
     """A reset or step took too long."""
     ENV_INVALID = "env_invalid"
-    """The environment returned something outside its contract."""
+    """The environment violated the `Env` contract."""
     POLICY_ERROR = "policy_error"
-    """The policy raised, or returned something outside its contract."""
+    """The policy raised an exception or violated its contract."""
     POLICY_DEADLINE = "policy_deadline"
     """A generation took too long."""
     EPISODE_DEADLINE = "episode_deadline"
-    """The whole episode took too long."""
+    """The episode took too long."""
     CANCELLED = "cancelled"
     """The run was stopped, for example by Ctrl-C."""
 
@@ -104,71 +104,71 @@ _FAILED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One thing somebody said."""
+    """One message of a conversation."""
 
     role: Role
     content: str
 
     def as_dict(self) -> dict[str, str]:
-        """The form chat templates and chat servers take."""
+        """Return the dict that chat templates and chat servers take."""
         return {"role": self.role, "content": self.content}
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All the model is shown next, put by a wrapper into `info["context"]` when it rewrites the history."""
+    """The complete next prompt, set in `info["context"]` by a wrapper that rewrites the history."""
 
     messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a policy is asked to sample."""
+    """The sampling parameters of a generation."""
 
     temperature: float = 1.0
     top_p: float = 1.0
-    """Below 1 the logprobs are of the cut distribution, which a trainer does not recompute: policies warn."""
+    """Policies warn below 1: trainers do not recompute the logprobs of the cut distribution."""
     top_k: int = 0
-    """0 is no cut; the same warning applies."""
+    """0 disables the cut; otherwise the same warning applies."""
     max_tokens: int = 512
-    """The cap on the tokens of one turn."""
+    """The maximum number of tokens per turn."""
     seed: int | None = None
-    """For engines that can be seeded per request; the rollout engine draws that of each request from it."""
+    """For engines with a seed per request; the rollout engine derives these seeds from it."""
     stop: tuple[str, ...] = ()
-    """Strings that end a turn, where the engine supports them."""
+    """Strings that end a turn, if the engine supports them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a policy returns for one prompt."""
+    """The result of a policy for one prompt."""
 
     ids: tuple[int, ...]
-    """The sampled ids, the sampled stop token included."""
+    """The sampled ids, including a sampled stop token."""
     logprobs: tuple[float, ...] | None = None
-    """Of the distribution sampled from, one per id; None where the engine does not give them."""
+    """One per id, of the distribution sampled from; None if the engine does not return them."""
     finish: FinishReason = FinishReason.STOP
     text: str | None = None
-    """Only for policies without ids; otherwise the text is decoded from the ids."""
+    """Only for policies without ids; otherwise the ids are decoded."""
     versions: tuple[int, int] | None = None
-    """The first and last weight version the ids were sampled from, where the engine knows."""
+    """The first and last weight version the ids were sampled from, if the engine reports them."""
     tokens: int | None = None
-    """How many tokens were sampled, where a server without ids says so."""
+    """The number of sampled tokens, if a server without ids reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One prompt, what the model answered, and what the environment paid for it."""
+    """One prompt, the completion of the model, and the reward for it."""
 
     messages: tuple[Message, ...]
-    """What was said since the model's last action; the whole conversation where `restarted`."""
+    """The messages since the last action; the complete conversation if `restarted`."""
     action: str
-    """The text of the sampled ids, as given to the environment."""
+    """The text of the sampled ids, as passed to the environment."""
     reward: float | None
-    """None only where the turn is failed."""
+    """None only if the turn failed."""
     added_ids: tuple[int, ...] = ()
-    """Prompt ids since the end of the last action; the whole prompt where `restarted`."""
+    """The prompt ids since the last action; the complete prompt if `restarted`."""
     restarted: bool = False
-    """Whether the prompt is not the last prompt and action with something behind it."""
+    """Whether the prompt does not extend the previous prompt and action."""
     action_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] | None = None
     status: TurnStatus = TurnStatus.VALID
@@ -176,14 +176,14 @@ class Turn:
     sampling: Sampling | None = None
     versions: tuple[int, int] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment said about its answer to this action."""
+    """The `info` that `step` returned for this action."""
     tokens: int | None = None
-    """How many tokens were sampled, where there are no ids to count and the server says so."""
+    """The number of sampled tokens, if there are no ids and the server reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as picklable data: what broke, where, and the traceback as text."""
+    """An error as picklable data: its type, message, place and traceback."""
 
     kind: str
     message: str
@@ -197,24 +197,24 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One episode to be played: which environment, from which start."""
+    """One episode to play: the environment and its seed."""
 
     env_id: str
     seed: int | None = None
-    """None draws one; the episode records what was drawn."""
+    """None draws a seed; the episode records it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[Any, ...] = ()
     """Names or (name, arguments) pairs, innermost first."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     index: int = 0
-    """The place of this task in its batch; results carry it so that streams can be put in order."""
+    """The position of this task in its batch; episodes carry it too, to restore the order."""
     execution: Literal["declared", "process"] = "declared"
-    """`declared`: as the environment's class says. `process`: in a process of its own, whatever it says."""
+    """`declared`: as the environment's class declares. `process`: always in a separate process."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Episode:
-    """A whole play of one task: the turns, why it ended, and what came last."""
+    """A played task: its turns, why it ended, and the last observation."""
 
     env_id: str
     seed: int
@@ -222,72 +222,75 @@ class Episode:
     stop: StopReason
     options: Mapping[str, Any] = field(default_factory=dict)
     wrappers: str = ""
-    """The wrappers and arguments the environment was made with, in one canonical string."""
+    """The wrappers and their arguments, as one canonical string."""
     component: str = ""
-    """For a mixture: the id of the environment that was really played."""
+    """For a mixture: the id of the environment played."""
     final_observation: str = ""
-    """What the environment said after the last action: kept here, never in a row of tokens."""
+    """The observation after the last action; never part of a token sequence."""
     final_info: Mapping[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
     trainable: bool = True
-    """False where no token ids are known, for example behind a text-only server."""
+    """False if the token ids are unknown, for example with a text-only server."""
     index: int = 0
     attempts: int = 1
     seconds: float = 0.0
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment was made with beyond its id."""
+    """The keyword arguments of the environment."""
 
     def __repr__(self) -> str:
-        """Short: trainers print whole batches of these when something is wrong."""
-        paid = "" if self.failed else f", return {self.total_reward:g}"
-        why = f", {self.failure}" if self.failure is not None else ""
-        return f"<Episode {self.env_id} seed {self.seed}: {len(self.turns)} turns, {self.stop.value}{paid}{why}>"
+        """Return one line: trainers print complete batches when a check fails."""
+        summary = f"{len(self.turns)} turns, {self.stop.value}"
+        if not self.failed:
+            summary += f", return {self.total_reward:g}"
+        if self.failure is not None:
+            summary += f", {self.failure}"
+        return f"<Episode {self.env_id} seed {self.seed}: {summary}>"
 
     @property
     def failed(self) -> bool:
-        """Whether the rewards are unknown, so that nothing of it may be trained or counted."""
+        """Whether the rewards are unknown; a failed episode is neither trained nor counted."""
         return self.stop.failed
 
     @property
     def terminated(self) -> bool:
-        """Whether the environment came to an end of its own (a critic's bootstrap value is then 0)."""
+        """Whether the environment reached a terminal state (a critic's bootstrap value is 0)."""
         return self.stop is StopReason.TERMINATED
 
     @property
     def group(self) -> tuple[str, str, int, str]:
-        """Equal key, equal start: environment and its arguments, wrappers, seed and options."""
-        start = json.dumps([self.options, self.env_kwargs], sort_keys=True, default=repr)
-        return (self.env_id, self.wrappers, self.seed, start)
+        """Key of the initial state: environment and arguments, wrappers, seed and options."""
+        arguments = json.dumps([self.options, self.env_kwargs], sort_keys=True, default=repr)
+        return (self.env_id, self.wrappers, self.seed, arguments)
 
     @property
     def played_id(self) -> str:
-        """The environment really played: the component of a mixture, else the id itself."""
+        """The id of the environment played: the component of a mixture, otherwise `env_id`."""
         return self.component or self.env_id
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """The reward of each turn whose reward is known."""
+        """The known rewards, one per turn."""
         return tuple(t.reward for t in self.turns if t.reward is not None)
 
     @property
     def total_reward(self) -> float | None:
-        """The undiscounted sum, None where the episode is failed."""
+        """The undiscounted sum of the rewards; None if the episode failed."""
         return None if self.failed else float(sum(self.rewards))
 
     @property
     def success(self) -> bool | None:
-        """What the environment itself says in `info["success"]`; None where it does not say, or is failed."""
-        said = None if self.failed else self.final_info.get("success")
-        return None if said is None else bool(said)
+        """The environment's `info["success"]`; None if it is missing or the episode failed."""
+        success = None if self.failed else self.final_info.get("success")
+        return None if success is None else bool(success)
 
     def trained(self, turn: int) -> bool:
-        """Whether the tokens of this turn are trained and its return is counted."""
+        """Return whether the tokens of this turn are trained and its return is counted."""
         return not self.failed and self.turns[turn].status is TurnStatus.VALID
 
     def prompt_ids(self, turn: int) -> tuple[int, ...]:
-        """The whole prompt of a turn, rebuilt from what each turn added."""
+        """Return the complete prompt of a turn, rebuilt from the ids that each turn added."""
         if not 0 <= turn < len(self.turns):
-            raise IndexError(f"turn {turn} of an episode with {len(self.turns)} turns")
+            raise IndexError(f"expected a turn below {len(self.turns)}, got {turn}")
         first = turn
         while first > 0 and not self.turns[first].restarted:
             first -= 1
@@ -299,10 +302,9 @@ class Episode:
         return tuple(ids)
 
     def truncated_before_failed(self) -> Episode:
-        """The turns before the failed one, as an episode that was truncated there: an explicit choice, never a default.
+        """Return the turns before the failed one as a truncated episode. Never done by default.
 
-        The rewards of a failed episode are unknown, so training on its prefix as if it had been cut there biases credit
-        towards plays that break environments late.
+        Training on such prefixes rewards episodes that make an environment fail late.
         """
         if not self.failed:
             return self

@@ -1,7 +1,8 @@
 """Command line: `gem-rl`, one module per command.
 
-A command module has `SUMMARY` (one line for the help), `add_arguments(parser)` and `run(args)`, which returns the exit code.
-A plugin adds a command with the hook `register_commands`. What a command needs beyond the core is imported inside `run`.
+A command module has `SUMMARY` (one line for the help), `add_arguments(parser)` and `run(args)`,
+which returns the exit code and imports heavy packages itself. A plugin adds a command with the hook
+`register_commands`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ commands: Catalog[str] = Catalog("command", "gem-rl --help")
 
 
 def register_command(name: str, module: str, *, replace: bool = False) -> None:
-    """Register the command `gem-rl NAME`, found in a module; plugins call it through `register_commands(register)`."""
+    """Register the command `gem-rl NAME`; plugins call it in `register_commands(register)`."""
     commands.add(name, module, replace=replace)
 
 
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
-    """The commands of the core."""
+    """Register the commands of the core."""
     for name in ("envs", "wrappers", "play", "plugins", "adapters", "conformance"):
         register(name, f"gem_core.cli.{name}")
 

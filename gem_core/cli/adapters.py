@@ -1,4 +1,4 @@
-"""`gem-rl adapters`: for each trainer what is installed, what is missing, where it can be had, and the lines that install it."""
+"""`gem-rl adapters`: list the trainers, what is installed or missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from gem_core.cli.terminal import say, table, width
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
-SUMMARY = "list the trainers gem connects to, and what each still needs"
+SUMMARY = "list the supported trainers, and what is missing for each"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One adapter or all, and whether a program is reading."""
+    """Add the adapter name and the output format."""
     parser.add_argument("name", nargs="?", help="only this adapter")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table, then what is missing."""
+    """Print the adapters, then what is missing for each."""
     chosen = [adapters.get(args.name)] if args.name else list(adapters.all().values())
-    found = [probe(adapter) for adapter in chosen]
+    statuses = [probe(adapter) for adapter in chosen]
     if args.json:
-        say(json.dumps([_as_json(status) for status in found], indent=2))
+        say(json.dumps([_as_json(status) for status in statuses], indent=2))
         return 0
-    if not found:
+    if not statuses:
         say(
-            "There are none: gem is not installed (in its checkout: pip install .), or GEM_PLUGINS leaves them out."
+            "No adapters: gem is not installed (in its checkout, run: pip install .), "
+            "or GEM_PLUGINS excludes them."
         )
         return 0
     rows = [
@@ -42,22 +43,21 @@ def run(args: argparse.Namespace) -> int:
             ", ".join(s.adapter.platforms),
             s.adapter.summary,
         )
-        for s in found
+        for s in statuses
     ]
-    say(
-        table(
-            ("NAME", "STATUS", "INSTALLED", "FITS", "PYTHON", "PLATFORMS", "WAY IN"), rows, width()
-        )
-    )
-    for status in found:
+    headers = ("NAME", "STATUS", "INSTALLED", "FITS", "PYTHON", "PLATFORMS", "WAY IN")
+    say(table(headers, rows, width()))
+    for status in statuses:
         if status.missing:
             say(f"\n{status.adapter.name}: missing {'; '.join(status.missing)}")
-            say(f"  to install it{'' if status.can_be_had else ', elsewhere'}:")
+            where = "" if status.can_be_had else " on a supported machine"
+            say(f"  to install it{where}:")
             for line in status.adapter.install:
                 say(f"    {line}")
-    if any(status.missing for status in found):
+    if any(status.missing for status in statuses):
         say(
-            "\nThe lines are for a checkout of gem, each in a virtual environment of its own: the pins exclude each other."
+            "\nRun these lines in a checkout of gem, with one virtual environment per adapter: "
+            "their pinned versions conflict."
         )
     return 0
 

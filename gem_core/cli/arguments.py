@@ -1,4 +1,4 @@
-"""Arguments: what stands on a command line as JSON."""
+"""Command-line arguments in JSON."""
 
 from __future__ import annotations
 
@@ -11,28 +11,25 @@ __all__ = ["env_arguments", "json_object"]
 
 
 def env_arguments(text: str) -> dict[str, Any]:
-    """What `--args` gives to the environment."""
-    given = json_object("--args", text)
-    taken = {"execution", "id", "wrappers"} & set(given)
-    if taken:
+    """Return the keyword arguments of the environment from `--args`."""
+    arguments = json_object("--args", text)
+    reserved = {"execution", "id", "wrappers"} & set(arguments)
+    if reserved:
         raise ConfigError(
-            f"--args is for arguments of the environment itself, which {', '.join(sorted(taken))} is not"
+            f"--args takes arguments of the environment itself, got {', '.join(sorted(reserved))}"
         )
-    return given
+    return arguments
 
 
 def json_object(flag: str, text: str) -> dict[str, Any]:
-    """The object behind a flag; an empty one where the flag was left out."""
+    """Parse the JSON object of a flag; an empty text gives an empty object."""
     if not text:
         return {}
+    expected = f"{flag} must be a JSON object such as '{{\"name\": value}}'"
     try:
-        given = json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
-        raise ConfigError(
-            f"{flag} {text!r} is no JSON ({error}); write it as '{{\"name\": value}}'"
-        ) from None
-    if not isinstance(given, dict):
-        raise ConfigError(
-            f"{flag} must be a JSON object such as '{{\"name\": value}}'; given: {text}"
-        )
-    return given
+        raise ConfigError(f"{expected}, but {text!r} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{expected}, got {text}")
+    return value

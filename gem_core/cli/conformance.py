@@ -1,4 +1,4 @@
-"""`gem-rl conformance NAME`: golden episodes through an installed trainer's own code, as a table of what holds."""
+"""`gem-rl conformance NAME`: run golden episodes through an installed trainer and check it."""
 
 from __future__ import annotations
 
@@ -14,39 +14,42 @@ from gem_core.errors import ConfigError
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
-SUMMARY = "check that an installed trainer credits every token as gem promises"
+SUMMARY = "check that an installed trainer gives every token the expected advantage"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which adapter, and where the table goes."""
-    parser.add_argument("name", help="an adapter, as `gem-rl adapters` lists them")
+    """Add the adapter name, the checks to run and the output file."""
+    parser.add_argument("name", help="an adapter listed by `gem-rl adapters`")
     parser.add_argument(
-        "--no-ranks", action="store_true", help="leave out the checks that start several processes"
+        "--no-ranks", action="store_true", help="skip the checks that start several processes"
     )
     parser.add_argument("--out", type=Path, help="also write the table to this file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints each check as it ends, then the table; exit code 1 where one failed."""
+    """Print each result, then the table; return 1 if a check failed."""
     adapter = adapters.get(args.name)
     status = probe(adapter)
-    missing = "; ".join(status.missing) or "it is not written yet"
-    refusal = f"the adapter {adapter.name!r} cannot be checked here: {missing}. `gem-rl adapters {adapter.name}` says how to install it"
+    missing = "; ".join(status.missing) or "it is not implemented yet"
+    problem = (
+        f"the adapter {adapter.name!r} cannot be checked here: {missing}. "
+        f"`gem-rl adapters {adapter.name}` shows how to install it"
+    )
     if not status.supported or adapter.status != "ready":
-        raise ConfigError(refusal)
-    try:  # where only part of what it names is missing, for instance on another kind of machine, its own code decides
+        raise ConfigError(problem)
+    try:  # if only optional parts are missing, the import succeeds
         harness = importlib.import_module(f"{adapter.package}.conformance").harness()
     except ImportError as error:
-        raise ConfigError(f"{refusal} ({error})") from error
-    results = run_kit(harness, ranks=not args.no_ranks, progress=_show)
+        raise ConfigError(f"{problem} ({error})") from error
+    results = run_kit(harness, ranks=not args.no_ranks, progress=_print_result)
     table = report(harness, results)
     say(f"\n{table}")
     if args.out is not None:
         args.out.write_text(table + "\n", encoding="utf-8")
     failed = sum(r.outcome == "FAILED" for r in results)
-    say(f"\n{len(results) - failed} of {len(results)} checks hold or are refused as stated.")
+    say(f"\n{len(results) - failed} of {len(results)} checks pass or are refused as declared.")
     return int(failed > 0)
 
 
-def _show(result: Result) -> None:
+def _print_result(result: Result) -> None:
     say(f"{result.outcome:8} {result.case}")

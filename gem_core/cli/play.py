@@ -1,4 +1,4 @@
-"""`gem-rl play`: a person plays an environment in the terminal, or a random player does."""
+"""`gem-rl play`: play an environment in the terminal, or watch a random player."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gem_core.env.base import Env
 from gem_core.env.maybe_async import Waiter
 from gem_core.env.registry import make
 from gem_core.env.wrapper import Wrapper
-from gem_core.env.wrapper_stack import parse_wrappers, wrappers
+from gem_core.env.wrapper_stack import parse_wrappers
+from gem_core.env.wrapper_stack import wrappers as wrapper_catalog
 from gem_core.errors import ConfigError, UnknownNameError
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
@@ -23,13 +24,11 @@ SUMMARY = "play an environment in the terminal"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to play, from where, and who plays."""
+    """Add the environment, its options and the player."""
     parser.add_argument(
         "id", help="an environment id, or a mixture such as '2*game:A-v0 + 1*game:B-v0'"
     )
-    parser.add_argument(
-        "--seed", type=int, help="the start; drawn, and shown, where it is left out"
-    )
+    parser.add_argument("--seed", type=int, help="the seed of the episode (default: random)")
     parser.add_argument(
         "--wrappers", default="", metavar="A,B(K=V)", help="wrappers by name, innermost first"
     )
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tools",
         default="",
         metavar="A,B(K=V)",
-        help="tools by name, as in python,search(index='FOLDER')",
+        help="tools by name, for example python,search(index='FOLDER')",
     )
     parser.add_argument(
         "--options", default="", metavar="JSON", help="options of the reset, as a JSON object"
@@ -45,57 +44,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--args", default="", metavar="JSON", help="arguments of the environment, as a JSON object"
     )
-    parser.add_argument("--max-turns", type=int, metavar="N", help="leave after this many turns")
+    parser.add_argument("--max-turns", type=int, metavar="N", help="stop after this many turns")
+    parser.add_argument("--random", action="store_true", help="play random legal actions")
     parser.add_argument(
-        "--random", action="store_true", help="let a random player choose among the legal actions"
-    )
-    parser.add_argument(
-        "--raw",
-        action="store_true",
-        help="send what is typed as it is, without the action format around it",
+        "--raw", action="store_true", help="send your input unchanged, without the action format"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plays one episode."""
+    """Play one episode."""
     if args.max_turns is not None and args.max_turns < 1:
-        raise ConfigError(f"--max-turns must be 1 or more; given: {args.max_turns}")
+        raise ConfigError(f"--max-turns must be >= 1, got {args.max_turns}")
     options, arguments = json_object("--options", args.options), env_arguments(args.args)
-    with _Table(
-        make(args.id, wrappers=[*parse_wrappers(args.wrappers), *_tools(args.tools)], **arguments)
-    ) as table:
+    wrappers = [*parse_wrappers(args.wrappers), *_tools(args.tools)]
+    with _SyncEnv(make(args.id, wrappers=wrappers, **arguments)) as sync_env:
         try:
-            _play(table, args, options)
+            _play(sync_env, args, options)
         except EOFError:
-            say("\nleft.")
+            say("\nend of input")
     return 0
 
 
-def _play(table: _Table, args: argparse.Namespace, options: Mapping[str, Any]) -> None:
-    observation, info = table.reset(seed=args.seed, options=options)
-    say(
-        f"{args.id}, seed {table.env.seed}"
-        + (f", playing {info['env_id']}" if info.get("env_id") else "")
-    )
+def _play(sync_env: _SyncEnv, args: argparse.Namespace, options: Mapping[str, Any]) -> None:
+    observation, info = sync_env.reset(seed=args.seed, options=options)
+    component = f", playing {info['env_id']}" if info.get("env_id") else ""
+    say(f"{args.id}, seed {sync_env.env.seed}{component}")
     if info.get("system"):
         say(f"\n{info['system']}")
     _show(observation, info)
     total, turns = 0.0, 0
     while args.max_turns is None or turns < args.max_turns:
-        action = (
-            _random_action(table.env, args.id)
-            if args.random
-            else _typed_action(table.env, args.raw)
-        )
-        observation, reward, terminated, truncated, info = table.step(action)
+        if args.random:
+            action = _random_action(sync_env.env, args.id)
+        else:
+            action = _typed_action(sync_env.env, args.raw)
+        observation, reward, terminated, truncated, info = sync_env.step(action)
         total, turns = total + reward, turns + 1
         _show(observation, info)
         say(f"[turn {turns}: reward {reward:g}]")
         if terminated or truncated:
-            end = "the end" if terminated else "cut short"
+            end = "terminated" if terminated else "truncated"
             break
     else:
-        end = "stopped here"
+        end = "stopped"
     solved = {True: ", solved", False: ", not solved"}.get(info.get("success"), "")  # type: ignore[arg-type]
     say(f"\n{end} after {turns} turn{'s' * (turns != 1)}: total reward {total:g}{solved}")
 
@@ -110,16 +101,14 @@ def _random_action(env: Env, id: str) -> str:
     try:
         action = env.sample_action()
     except NotImplementedError:
-        raise ConfigError(
-            f"{id} has no sample_action(), so nobody can play it at random; leave --random out"
-        ) from None
+        raise ConfigError(f"{id} does not define sample_action(); omit --random") from None
     say(f"> {action}")
     return action
 
 
 def _typed_action(env: Env, raw: bool) -> str:
     typed = input("> ")
-    # a person should not have to type what a model has to
+    # A person may type the bare action, without the action format that a model must use.
     form = None if raw else format_of(env)
     if form is None or form.parse(typed) is not None or _calls_tools(env, typed):
         return typed
@@ -130,7 +119,7 @@ def _typed_action(env: Env, raw: bool) -> str:
 
 def _tools(text: str) -> list[Any]:
     pairs = parse_wrappers(text)
-    names = [spec.name for spec in wrappers.all().values() if spec.kind == "tool"]
+    names = [spec.name for spec in wrapper_catalog.all().values() if spec.kind == "tool"]
     for name, _ in pairs:
         if name not in names:
             raise UnknownNameError("tool", name, names, "`gem-rl tools` lists them all.")
@@ -139,14 +128,14 @@ def _tools(text: str) -> list[Any]:
 
 def _calls_tools(env: Env, typed: str) -> bool:
     while isinstance(env, Wrapper):
-        if hasattr(type(env), "calls_tools"):  # the wrapper that runs tools
+        if hasattr(type(env), "calls_tools"):  # the wrapper that calls tools
             return bool(env.calls_tools(typed))
         env = env.env
     return False
 
 
-class _Table:
-    """Where a sync or async environment is played: answers are waited for, on one event loop for the whole episode."""
+class _SyncEnv:
+    """A synchronous view of a sync or async environment, with one event loop per episode."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
@@ -161,7 +150,7 @@ class _Table:
             self._waiter.result(self.env.step(action)),
         )
 
-    def __enter__(self) -> _Table:
+    def __enter__(self) -> _SyncEnv:
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""`gem-rl plugins`: what is plugged in, where it came from, and what was left out."""
+"""`gem-rl plugins`: list the plugins, their origin and hooks, loaded or blocked."""
 
 from __future__ import annotations
 
@@ -15,23 +15,17 @@ SUMMARY = "list the plugins"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Whether a program is reading."""
+    """Add the output format."""
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table, or the list."""
+    """Print the plugins as a table or JSON."""
     plugins = installed_plugins()
     if args.json:
         say(json.dumps([asdict(plugin) for plugin in plugins], indent=2))
         return 0
-    rows = [
-        (
-            p.name,
-            p.origin,
-            ", ".join(p.hooks) if p.loaded else "left out by GEM_PLUGINS or GEM_PLUGINS_BLOCK",
-        )
-        for p in plugins
-    ]
+    blocked = "blocked by GEM_PLUGINS or GEM_PLUGINS_BLOCK"
+    rows = [(p.name, p.origin, ", ".join(p.hooks) if p.loaded else blocked) for p in plugins]
     say(table(("NAME", "FROM", "HOOKS"), rows, width()))
     return 0

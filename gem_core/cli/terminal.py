@@ -1,4 +1,4 @@
-"""Terminal: where a command writes. Tables fit the width of a terminal, and are never cut where the output is piped."""
+"""Terminal output: lines, and tables that fit the terminal. Piped tables are not wrapped."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["say", "table", "width"]
 
 _GAP = "  "
 _NARROWEST = 6
-"""No column is made narrower than this, however small the terminal."""
+"""The minimum width of a column, however small the terminal."""
 
 
 def say(text: str = "", *, end: str = "\n") -> None:
-    """Writes a line, at once: a person may be waiting for it, and a pipe may have been closed."""
+    """Print a line and flush, so that a closed pipe is noticed here."""
     print(text, end=end, flush=True)
 
 
 def width() -> int | None:
-    """The columns there are, None where nobody is looking."""
+    """Return the width of the terminal; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None) -> str:
-    """Rows in aligned columns. Where `columns` is given, cells are wrapped so that no line is longer."""
+    """Return rows in aligned columns; wrap cells to fit lines into `columns` characters."""
     cells = [list(headers), *(list(row) for row in rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     if columns is not None:
@@ -46,7 +46,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int | 
 
 
 def _narrowed(widths: list[int], room: int) -> list[int]:
-    """Takes a column at a time from the widest one until they fit."""
+    """Shrink the widest column by one until all fit."""
     widths = list(widths)
     while sum(widths) > room and max(widths) > _NARROWEST:
         widths[widths.index(max(widths))] -= 1

@@ -1,4 +1,4 @@
-"""`gem-rl wrappers`: the wrappers there are, by the names that `--wrappers` and YAML files take."""
+"""`gem-rl wrappers`: list the wrappers by the names that `--wrappers` and YAML files take."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SUMMARY = "list the wrappers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Whether a program is reading."""
+    """Add the output format."""
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table, or the list."""
+    """Print the wrappers as a table or JSON."""
     specs = wrappers.all().values()
     if args.json:
         facts = ("name", "kind", "extra", "summary")

@@ -1,1 +1,1 @@
-"""Environments: the base class, wrappers, the registry, mixtures and the checker."""
+"""Environments: the base class, wrappers, the registry and mixtures."""

@@ -1,7 +1,8 @@
-"""Action format: the wrapper that tells a model how to write its action, and reads the action from what it wrote.
+"""Action formats: wrappers that instruct the model how to write actions, and parse them.
 
-The sampled ids stay as they are; only the text that reaches the environment changes. A stack of wrappers holds one format;
-naming one in `make(..., wrappers=["react"])` replaces the environment's own. `gem_core.wrappers.formats` has the formats.
+A format changes only the text that reaches the environment, not the sampled ids. A wrapper stack
+has one format; `make(..., wrappers=["react"])` replaces the environment's own. The formats are in
+`gem_core.wrappers.formats`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from gem_core.errors import ConfigError
 __all__ = ["FORMAT_ERROR", "ActionFormat", "format_of", "with_instruction"]
 
 FORMAT_ERROR = -0.1
-"""The reward of an action that cannot be read; it also ends the episode, so that it never pays to repeat one."""
+"""The reward of an action that cannot be parsed. It also ends the episode by default."""
 
 
 class ActionFormat(Wrapper):
-    """The base of the formats. Subclasses say how to write an action and how to read one."""
+    """Base class of action formats. Subclasses define how to write and parse an action."""
 
     def __init__(
         self,
@@ -31,27 +32,31 @@ class ActionFormat(Wrapper):
         error_reward: float = FORMAT_ERROR,
         max_errors: int = 3,
     ) -> None:
-        """`place`: instructions as a system prompt, or behind the first observation. `on_error`: an answer without an action
-        ends the episode, costs only the turn, or goes to the environment as it is. An environment does not hear of the turns
-        that are lost in this way, so that its own limit never comes: the episode ends with the last of `max_errors` of them."""
+        """Wrap an environment.
+
+        `place` puts the instruction into the system prompt or after the first observation.
+        `on_error` decides what a completion without an action does: it ends the episode, costs
+        the turn (`again`), or goes to the environment unchanged. The environment does not see
+        turns lost to `again`, so its own turn limit cannot end the episode; `max_errors` does.
+        """
         super().__init__(env)
         if place not in ("system", "observation"):
-            raise ConfigError(f"place must be 'system' or 'observation'; given: {place!r}")
+            raise ConfigError(f"place must be 'system' or 'observation', got {place!r}")
         if on_error not in ("end", "again", "pass"):
-            raise ConfigError(f"on_error must be 'end', 'again' or 'pass'; given: {on_error!r}")
+            raise ConfigError(f"on_error must be 'end', 'again' or 'pass', got {on_error!r}")
         self.place, self.on_error, self.error_reward = place, on_error, float(error_reward)
         self.max_errors = whole_number("max_errors", max_errors, 1)
 
     def instruction(self) -> str:
-        """What the model is told about the format."""
+        """Return the instruction for the model."""
         raise NotImplementedError
 
     def parse(self, text: str) -> str | None:
-        """The action inside a text, None where there is none."""
+        """Return the action in a completion, or None if it contains none."""
         raise NotImplementedError
 
     def write(self, action: str) -> str:
-        """An action in this format, as a model would write it."""
+        """Return an action in this format, as a model would write it."""
         raise NotImplementedError
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
@@ -64,10 +69,10 @@ class ActionFormat(Wrapper):
         if parsed is None:
             if self.on_error != "pass":
                 self._errors += 1
-                said = f"No action was found in the answer. {self.instruction()}"
+                message = f"No action was found in the answer. {self.instruction()}"
                 ends = self.on_error == "end" or self._errors >= self.max_errors
                 info = {"success": False, "format_error": True} if ends else {"format_error": True}
-                return said, self.error_reward, ends, False, info
+                return message, self.error_reward, ends, False, info
             parsed = action
 
         observation, reward, terminated, truncated, info = yield self.env.step(parsed)
@@ -79,18 +84,16 @@ class ActionFormat(Wrapper):
 
 
 def with_instruction(instruction: str, place: str, result: ResetResult) -> ResetResult:
-    """A first observation with what is said about the format."""
+    """Return the result of a reset with an instruction added."""
     observation, info = result
     if place == "observation":
         return f"{observation}\n{instruction}", info
-    return observation, {
-        **info,
-        "system": f"{info['system']}\n\n{instruction}" if info.get("system") else instruction,
-    }
+    system = f"{info['system']}\n\n{instruction}" if info.get("system") else instruction
+    return observation, {**info, "system": system}
 
 
 def format_of(env: Env) -> ActionFormat | None:
-    """The action format in a stack of wrappers, None where there is none."""
+    """Return the action format in a wrapper stack, or None."""
     while isinstance(env, Wrapper):
         if isinstance(env, ActionFormat):
             return env

@@ -1,20 +1,20 @@
-"""Env: a text world. `reset` gives an observation, `step` takes an action and gives the next one with its reward.
+"""Env: the base class of text environments, with Gymnasium's `reset` and `step`.
 
-An author writes `on_reset(options)` and `on_step(action)`, plain or `async def`; the base class checks what comes in and
-what goes out, and owns the random generator. `wrapper.py` has what goes around one.
+An author writes `on_reset(options)` and `on_step(action)`, plain or `async def`. The base class
+checks arguments and results and owns the random generator. `wrapper.py` has the wrapper base class.
 
-Keys of `info` that mean something to the engine:
+Keys of `info` that the engine reads:
 
-| key            | where      | meaning                                                                              |
-|----------------|------------|--------------------------------------------------------------------------------------|
-| `success`      | at the end | whether the task was solved                                                          |
-| `role`         | any        | role of this observation: `user` (default), `tool`, or `continuation`                |
-| `suffix`       | any        | closes the prompt of the next turn (a board, a question); history wrappers drop it later |
-| `system`       | reset      | a system prompt                                                                      |
-| `context`      | any        | a `Context`: all the model is shown next, in place of the history so far             |
-| `env_id`       | reset      | the component a mixture chose                                                        |
-| `parsed_action`| step       | what a format or tool wrapper understood                                             |
-| `use_tool`     | step       | whether the action was a tool call                                                   |
+| key             | where     | meaning                                                         |
+|-----------------|-----------|-----------------------------------------------------------------|
+| `success`       | last step | whether the task was solved                                     |
+| `role`          | any       | role: `user` (default), `tool` or `continuation`                |
+| `suffix`        | any       | ends the next prompt (a board, a question); not in the history  |
+| `system`        | reset     | a system prompt                                                 |
+| `context`       | any       | a `Context`: the complete next prompt, replacing the history    |
+| `env_id`        | reset     | the component that a mixture chose                              |
+| `parsed_action` | step      | the action that a format or tool wrapper parsed                 |
+| `use_tool`      | step      | whether the action was a tool call                              |
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ __all__ = ["Env", "Offload", "ResetResult", "StepResult"]
 ResetResult = tuple[str, dict[str, Any]]
 StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 Offload = Callable[..., Awaitable[Any]]
-"""`await offload(function, *args)` runs a blocking function elsewhere."""
+"""`await offload(function, *args)` runs a blocking function, for example in a thread."""
 
 
 class Env:
-    """The base of every environment. Subclasses write `on_reset` and `on_step`."""
+    """Base class of all environments. Subclasses define `on_reset` and `on_step`."""
 
     execution: ClassVar[Literal["inline", "thread", "process"]] = "thread"
-    """How the engine runs a step: `inline` for microseconds of pure Python, `thread` where it may block, `process` where
-    it may hang for good or take the interpreter down. Environments with an async `on_step` are awaited."""
+    """How the engine runs a step: `inline` for fast pure Python, `thread` if it may block,
+    `process` if it may hang or crash the interpreter. The engine awaits an async `on_step`."""
     deterministic: ClassVar[bool] = True
-    """Whether (seed, options, actions) fix every observation and reward."""
+    """Whether (seed, options, actions) determine every observation and reward."""
     option_names: ClassVar[frozenset[str]] = frozenset()
-    """The options `reset` understands."""
+    """The options that `reset` accepts."""
     action_example: str = "action"
-    """What an action looks like, as a placeholder, for the instructions of an action format."""
+    """An example action, for the instructions of an action format."""
 
     spec: Any = None
-    """What the environment was made from, where `make` made it: a `registry.EnvSpec`."""
+    """The `registry.EnvSpec` of an environment that `make` created."""
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     _offload: Offload | None
@@ -70,14 +70,14 @@ class Env:
         for name in ("reset", "step", "close"):
             if name in vars(cls):
                 raise ContractError(
-                    f"{cls.__qualname__} overrides {name}(); define on_{name}() instead: `Env.{name}` checks arguments and "
-                    f"results and calls it. A Gymnasium environment can be used as it is: FromGymnasium(env)"
+                    f"{cls.__qualname__} overrides {name}(); define on_{name}() instead, "
+                    f"which Env.{name}() calls and checks. "
+                    "For a Gymnasium environment, use FromGymnasium(env)"
                 )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Env:
-        if (
-            args or kwargs
-        ) and cls.__init__ is object.__init__:  # which would swallow them, since there is a __new__
+        # With a custom __new__, object.__init__ would silently ignore arguments.
+        if (args or kwargs) and cls.__init__ is object.__init__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         self = super().__new__(cls)
         self._made_with = (args, kwargs)  # for `spawn`
@@ -89,29 +89,29 @@ class Env:
         self._rng, self._rng_seeded, self._action_rng = None, False, None
         return self
 
-    # What an author writes.
+    # Methods that an author defines.
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
-        """The first observation of a new episode. `self.rng` has just been seeded."""
+        """Start an episode and return (observation, info). `self.rng` has just been seeded."""
         raise NotImplementedError(f"{type(self).__name__} does not define on_reset(options)")
 
     def on_step(self, action: str) -> StepResult:
-        """The answer to an action: (observation, reward, terminated, truncated, info)."""
+        """Take an action and return (observation, reward, terminated, truncated, info)."""
         raise NotImplementedError(f"{type(self).__name__} does not define on_step(action)")
 
     def on_close(self) -> None:
-        """Gives resources back. Called once at most."""
+        """Release resources. Called at most once."""
 
     def sample_action(self) -> str:
-        """A legal action chosen at random, from a generator of its own so that it leaves the episode untouched."""
+        """Return a random legal action, drawn from `action_rng` to leave the episode unchanged."""
         raise NotImplementedError(f"{type(self).__name__} does not define sample_action()")
 
-    # What everybody calls.
+    # Methods that a caller uses.
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> ResetResult:
-        """Starts an episode: (observation, info). An async environment returns an awaitable of it."""
+        """Start an episode and return (observation, info); an awaitable if async."""
         if type(seed) is not int or seed < 0:
             seed = _checked_seed(seed)
         options = {} if options is None or options == {} else self._checked_options(options)
@@ -123,20 +123,20 @@ class Env:
         return self._finish_reset(self._call(self.on_reset, options))
 
     def step(self, action: str) -> StepResult:
-        """Takes one action. An async environment returns an awaitable of the result."""
+        """Take one action; return an awaitable if the environment is async."""
         if self._phase != "running" or not isinstance(action, str):
-            raise self._refusal(action)
+            raise self._step_error(action)
         return self._finish_step(self._call(self.on_step, action))
 
     def close(self) -> Awaitable[None] | None:
-        """Gives resources back; an async environment returns an awaitable. Calling it twice is harmless."""
+        """Release resources; return an awaitable if the environment is async. Idempotent."""
         if vars(self).get("_closed"):
             return None
         self._closed = True
         return cast("Awaitable[None] | None", self._call(self.on_close))
 
     def spawn(self) -> Env:
-        """Another instance made with the same arguments."""
+        """Create another instance with the same arguments."""
         args, kwargs = self._made_with
         other = type(self)(*args, **kwargs)
         other.spec = self.spec
@@ -155,7 +155,7 @@ class Env:
 
     @property
     def rng(self) -> random.Random:
-        """The generator of this episode, seeded by `reset`: the only source of chance an environment may use."""
+        """The random generator of this episode; an environment must not use any other."""
         if self._rng is None:
             self._rng = random.Random(self._seed)
         elif not self._rng_seeded:
@@ -165,18 +165,18 @@ class Env:
 
     @property
     def action_rng(self) -> random.Random:
-        """For `sample_action`, so that sampling an action leaves the episode as it was."""
+        """The random generator of `sample_action`, separate from the episode's."""
         if self._action_rng is None:
             self._action_rng = random.Random(f"{self._seed}/actions")
         return self._action_rng
 
     def vary_actions(self, number: int) -> None:
-        """Gives `sample_action` other chances than the seed alone does: those of one of several games from a start."""
+        """Reseed `action_rng`, to play several random episodes from the same seed."""
         self.action_rng.seed(f"{self._seed}/actions/{number}")
 
     @property
     def plays_at_random(self) -> bool:
-        """Whether there is a `sample_action`."""
+        """Whether the environment defines `sample_action`."""
         return type(self).sample_action is not Env.sample_action
 
     @property
@@ -186,16 +186,16 @@ class Env:
 
     @property
     def turn(self) -> int:
-        """How many actions were taken in this episode."""
+        """The number of actions taken in this episode."""
         return self._turn
 
     @property
     def ended(self) -> bool:
-        """Whether the episode is over and `reset` is due."""
+        """Whether the episode has ended."""
         return self._phase == "ended"
 
     def run_on(self, offload: Offload | None) -> None:
-        """Has blocking steps run by `offload` (threads, for instance): the environment is async from then on. None ends it."""
+        """Run blocking steps with `offload` and become async; None undoes it."""
         self._offload = offload
 
     def __enter__(self) -> Env:
@@ -205,14 +205,11 @@ class Env:
         self.close()
 
     def __repr__(self) -> str:
-        """The class and the id, wrappers outermost first, as Gymnasium prints it."""
-        return (
-            f"<{type(self).__name__}<{self.spec.id}>>"
-            if self.spec is not None
-            else f"<{type(self).__name__}>"
-        )
+        """Return the wrappers, outermost first, the class and the id, as in Gymnasium."""
+        id = f"<{self.spec.id}>" if self.spec is not None else ""
+        return f"<{type(self).__name__}{id}>"
 
-    # How it works.
+    # Implementation.
 
     def _name(self) -> str:
         return self.spec.id if self.spec is not None else type(self).__name__
@@ -225,23 +222,24 @@ class Env:
     def _checked_options(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(options, Mapping):
             raise OptionError(
-                f"options of {self._name()} must be a mapping, not {type(options).__name__} {short(options)}"
+                f"options of {self._name()} must be a mapping, "
+                f"got {type(options).__name__} {short(options)}"
             )
-        unknown = sorted(set(options) - self.accepted_options)
+        unknown = ", ".join(repr(name) for name in sorted(set(options) - self.accepted_options))
         if unknown:
-            known = ", ".join(sorted(self.accepted_options)) or "none at all"
+            accepted = ", ".join(sorted(self.accepted_options)) or "no options"
             raise OptionError(
-                f"{self._name()} does not know the option(s) {', '.join(map(repr, unknown))}; it takes: {known}"
+                f"{self._name()} does not know the option(s) {unknown}; it takes: {accepted}"
             )
         return dict(options)
 
     @property
     def accepted_options(self) -> frozenset[str]:
-        """The options `reset` understands, wrappers included."""
+        """The options that `reset` accepts, including those of wrappers."""
         return self.option_names
 
     def _finish_reset(self, result: Any) -> ResetResult:
-        """The checked result of a reset that may be a generator or an awaitable."""
+        """Check the result of a reset, which may be a generator or an awaitable."""
         return cast(
             ResetResult,
             after(drive(result) if type(result) is GeneratorType else result, self._check_reset),
@@ -260,23 +258,20 @@ class Env:
         self._phase = "running"
         return result
 
-    def _refusal(self, action: object) -> Exception:
-        """Why an action cannot be taken now."""
+    def _step_error(self, action: object) -> Exception:
+        """Return the error that explains why `step` cannot take this action."""
         if not isinstance(action, str):
             return ActionTypeError(
-                f"step() of {self._name()} was given {type(action).__name__} {short(action)}; an action is a string. "
-                "The episode stands where it stood."
+                f"step() of {self._name()} takes a string, got {type(action).__name__} "
+                f"{short(action)}; the episode is unchanged"
             )
+        when = f"after its episode ended at turn {self._turn}"
         if self._phase == "new":
-            return ResetNeededError(
-                f"step() of {self._name()} before reset(): call reset(seed=...) first"
-            )
-        return ResetNeededError(
-            f"step() of {self._name()} after its episode ended at turn {self._turn}: call reset(seed=...) first"
-        )
+            when = "before reset()"
+        return ResetNeededError(f"step() of {self._name()} {when}: call reset(seed=...) first")
 
     def _finish_step(self, result: Any) -> StepResult:
-        """The checked result of a step that may be a generator or an awaitable."""
+        """Check the result of a step, which may be a generator or an awaitable."""
         return cast(
             StepResult,
             after(drive(result) if type(result) is GeneratorType else result, self._check_step),
@@ -290,14 +285,12 @@ class Env:
                 "(observation, reward, terminated, truncated, info)"
             )
         observation, reward, terminated, truncated, info = result
-        reward, terminated, truncated = (
-            self._as_reward(reward),
-            self._flag(terminated),
-            self._flag(truncated),
-        )
+        reward = self._as_reward(reward)
+        terminated, truncated = self._as_bool(terminated), self._as_bool(truncated)
         if not (isinstance(observation, str) and isinstance(info, dict) and isfinite(reward)):
             raise ContractError(
-                f"step() of {self._name()} returned observation {short(observation)}, reward {reward}, info {short(info)}; "
+                f"step() of {self._name()} returned observation {short(observation)}, "
+                f"reward {reward}, info {short(info)}; "
                 "it must return a str, a finite number and a dict"
             )
         self._turn += 1
@@ -306,7 +299,7 @@ class Env:
         return observation, reward, terminated, truncated, info
 
     def _as_reward(self, reward: Any) -> float:
-        """A reward as a float: whole numbers, bools and the scalars of numpy and torch are taken."""
+        """Convert a reward to a float: ints, bools and the scalars of numpy and torch are fine."""
         try:
             if isinstance(reward, (str, bytes)):
                 raise TypeError
@@ -316,12 +309,13 @@ class Env:
                 f"step() of {self._name()} returned the reward {short(reward)}; it must be a number"
             ) from None
 
-    def _flag(self, value: Any) -> bool:
-        """`terminated` or `truncated` as a bool: 0, 1 and numpy's bools are taken; a text would be true whatever it says."""
+    def _as_bool(self, value: Any) -> bool:
+        """Convert `terminated` or `truncated`: 0, 1 and numpy's bools are fine, strings are not."""
         if value == 0 or value == 1:
             return bool(value)
         raise ContractError(
-            f"step() of {self._name()} returned {short(value)} for terminated or truncated; it must be a bool"
+            f"step() of {self._name()} returned {short(value)} for terminated or truncated; "
+            "it must be a bool"
         )
 
 
@@ -330,13 +324,10 @@ def _checked_seed(seed: int | None) -> int:
         return seed
     if seed is None:
         return secrets.randbits(32)
+    expected = "seed must be an integer >= 0, or None to draw one"
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise OptionError(
-            f"a seed is a whole number from 0 up, or None to draw one; given: {type(seed).__name__} {short(seed)}"
-        )
+        raise OptionError(f"{expected}, got {type(seed).__name__} {short(seed)}")
     number = seed.__index__()
     if number < 0:
-        raise OptionError(
-            f"a seed is a whole number from 0 up, or None to draw one; given: {number}"
-        )
+        raise OptionError(f"{expected}, got {number}")
     return number

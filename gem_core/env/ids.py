@@ -13,12 +13,12 @@ _TERM = re.compile(r"\s*(?:(?P<weight>[0-9.]+)\s*\*)?\s*(?P<id>[a-z][a-z0-9_]*:[
 
 
 def is_mixture(id: str) -> bool:
-    """Whether an id is a weighted sum of ids."""
+    """Return whether an id is a weighted sum of ids."""
     return isinstance(id, str) and ("+" in id or "*" in id)
 
 
 def parse_mixture(text: str) -> list[tuple[str, float]]:
-    """The (id, weight) pairs of `2*a:A + b:B`; a weight that is left out is 1."""
+    """Return the (id, weight) pairs of `2*a:A + b:B`; the default weight is 1."""
     parts: list[tuple[str, float]] = []
     for term in text.split("+"):
         match = _TERM.fullmatch(term)
@@ -28,7 +28,7 @@ def parse_mixture(text: str) -> list[tuple[str, float]]:
             weight = 0.0
         if match is None or weight <= 0:
             raise ConfigError(
-                f"{term.strip()!r} in the mixture {text!r} is not weight*id; write it as "
+                f"{term.strip()!r} in the mixture {text!r} is not weight*id; write, for example, "
                 "'2*game:GuessTheNumber-v0-easy + 1*game:Wordle-v0-easy', with weights above 0"
             )
         parts.append((match["id"], weight))

@@ -1,4 +1,4 @@
-"""Mixture: several environments as one. Each episode plays the one its seed draws, by weight."""
+"""Mixture: several environments as one. The seed of an episode draws one of them by weight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Mixture"]
 
 
 class Mixture(Wrapper):
-    """Stands around the component that the seed drew; `info["env_id"]` of the reset says which."""
+    """A wrapper around the component drawn by the seed; `info["env_id"]` of the reset names it."""
 
     spec: Any = None
 
@@ -35,7 +35,7 @@ class Mixture(Wrapper):
         super().__init__(self.members[self.ids[0]])
 
     def choose(self, seed: int) -> str:
-        """The component a seed plays; a generator of its own, so that the component's chances are the seed's alone."""
+        """Return the component for a seed, drawn from a generator separate from the component's."""
         return random.Random(f"{seed}/mixture").choices(self.ids, self.weights)[0]
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
@@ -44,7 +44,8 @@ class Mixture(Wrapper):
         unknown = sorted(set(options) - self.env.accepted_options)
         if unknown:
             raise OptionError(
-                f"{chosen}, which seed {self._seed} drew from the mixture, does not know the option(s) {unknown}"
+                f"seed {self._seed} drew {chosen} from the mixture, "
+                f"which does not know the option(s) {unknown}"
             )
         observation, info = yield self.env.reset(seed=self._seed, options=options)
         return observation, {"env_id": chosen, **info}

@@ -1,8 +1,8 @@
-"""Registry: environments, found and made by id.
+"""Registry: register, look up and create environments by id.
 
-An environment id reads `namespace:Name[-vN][-variant]`. A mixture is written as a weighted sum of ids,
-`2*game:GuessTheNumber-v0-easy + 1*game:Wordle-v0-easy`, and is made and trained on like any other environment.
-Nothing is imported before it is made: an entry point is a callable or a string `module:name`.
+An environment id has the form `namespace:Name[-vN][-variant]`. A mixture is a weighted sum of ids,
+`2*game:GuessTheNumber-v0-easy + 1*game:Wordle-v0-easy`, and works like any other environment.
+An entry point is a callable or a string `module:name`, which `make` imports.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ _PROCESS_ENV = "gem_execution.process:ProcessEnv"
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What is known of an environment without importing it."""
+    """The description of an environment, readable without importing it."""
 
     id: str
     entry_point: EntryPoint
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[Any, ...] = ()
-    """Put around it by default, innermost first. An action format among the caller's wrappers replaces the one here."""
+    """The default wrappers, innermost first. The caller's action format replaces the one here."""
     summary: str = ""
     turns: int | None = None
-    """The environment's own turn limit, where it has one."""
+    """The environment's own turn limit, if any."""
     reward: str = ""
     """`terminal` or `dense`, and the scale."""
     data: str = ""
-    """Where the tasks come from."""
+    """The source of the tasks."""
     extra: str = ""
-    """The extra of this distribution that installs what it needs."""
+    """The extra of this distribution that installs the required packages."""
     deterministic: bool = True
     offline: bool = True
-    """Whether it runs without a network once the extra is installed: no data set to fetch, no server to ask."""
+    """Whether it runs without a network: it downloads no dataset and calls no server."""
 
     def load(self) -> Callable[..., Any]:
-        """The class or function behind the entry point."""
+        """Import the entry point and return the class or function."""
         return load_entry_point(self.entry_point, f"environment {self.id!r}", self.extra)
 
 
@@ -98,10 +98,11 @@ def register(
     replace: bool = False,
     **facts: Any,
 ) -> EnvSpec:
-    """Registers an environment. `facts` are the descriptive fields of `EnvSpec`."""
+    """Register an environment. `facts` are the descriptive fields of `EnvSpec`."""
     if not isinstance(id, str) or not ENV_ID.fullmatch(id):
         raise RegistrationError(
-            f"{id!r} is no environment id; it reads namespace:Name[-vN][-variant], as in 'game:Wordle-v0-easy'"
+            f"{id!r} is not an environment id; "
+            "use namespace:Name[-vN][-variant], for example 'game:Wordle-v0-easy'"
         )
     check_entry_point(entry_point, f"environment {id!r}")
     entry = EnvSpec(id, entry_point, dict(kwargs or {}), tuple(wrappers), **facts)
@@ -110,10 +111,11 @@ def register(
 
 
 def spec(id: str) -> EnvSpec:
-    """What is known of an environment id, or of a mixture."""
+    """Return the description of an environment or a mixture."""
     if not isinstance(id, str):
         raise ConfigError(
-            f"an environment id is a string such as 'game:GuessTheNumber-v0-easy', not {type(id).__name__} {id!r}"
+            "an environment id is a string such as 'game:GuessTheNumber-v0-easy', "
+            f"got {type(id).__name__} {id!r}"
         )
     if not is_mixture(id):
         return environments.get(id.strip())
@@ -140,25 +142,27 @@ def make(
     execution: Execution = "here",
     **kwargs: Any,
 ) -> Env:
-    """Makes an environment by id or mixture, with wrappers by name put around it, innermost first.
+    """Create an environment or mixture by id, with wrappers, innermost first.
 
-    Keyword arguments go to the environment; one it does not take is refused. `execution`: in this process, as its class
-    declares (what the engine does), in a process of its own, or wherever a function of the spec puts it.
+    Keyword arguments go to the environment, which must accept them. `execution` runs it in this
+    process (`here`), as its class declares (`declared`, which the engine uses), in a separate
+    process (`process`), or returns it from a function of the spec.
     """
     if execution not in ("here", "declared", "process") and not callable(execution):
         raise ConfigError(
-            f"execution must be 'here', 'declared', 'process' or a function of the spec; given: {execution!r}"
+            "execution must be 'here', 'declared', 'process' or a function of the spec, "
+            f"got {execution!r}"
         )
-    known = spec(id)
+    env_spec = spec(id)
     if is_mixture(id):
         kwargs = {"wrappers": tuple(parse_wrappers(wrappers)), "execution": execution, **kwargs}
         stack: list[tuple[WrapperSpec | Callable[..., Any], dict[str, Any]]] = []
     else:
-        stack = wrapper_stack(known.wrappers, wrappers)
-    build = known.load()
-    arguments = {**known.kwargs, **kwargs}
-    check_arguments(build, arguments, f"environment {known.id!r}")
-    known = replace(known, kwargs=arguments)
+        stack = wrapper_stack(env_spec.wrappers, wrappers)
+    build = env_spec.load()
+    arguments = {**env_spec.kwargs, **kwargs}
+    check_arguments(build, arguments, f"environment {env_spec.id!r}")
+    env_spec = replace(env_spec, kwargs=arguments)
     if (
         is_mixture(id)
         or execution == "here"
@@ -166,16 +170,18 @@ def make(
     ):
         env = build(**arguments)
     elif callable(execution):
-        env = execution(known)
+        env = execution(env_spec)
     else:
-        env = load_entry_point(_PROCESS_ENV, "execution 'process'")(known.entry_point, arguments)
+        process_env = load_entry_point(_PROCESS_ENV, "execution 'process'")
+        env = process_env(env_spec.entry_point, arguments)
     if not isinstance(env, Env):
         raise RegistrationError(
-            f"the entry point of {known.id!r} returned {type(env).__name__}; it must return a gem_core Env"
+            f"the entry point of {env_spec.id!r} must return a gem_core Env, "
+            f"got {type(env).__name__}"
         )
-    (env if is_mixture(id) else env.unwrapped).spec = known
-    for entry, more in stack:
-        env = wrap(env, entry, more)
+    (env if is_mixture(id) else env.unwrapped).spec = env_spec
+    for wrapper, wrapper_kwargs in stack:
+        env = wrap(env, wrapper, wrapper_kwargs)
     return env
 
 
@@ -186,50 +192,49 @@ def check_make(
     options: Mapping[str, Any] | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> None:
-    """Raises what `make` and `reset` would say of names they do not know, without making anything.
+    """Check the names that `make` and `reset` would get, without creating an environment.
 
-    Packages that are missing are no matter: an environment may be made on another machine than it is asked for.
+    Missing optional packages are ignored: the environment may be created on another machine.
     """
-    known, given = spec(id), dict(env_kwargs or {})
+    env_spec, kwargs = spec(id), dict(env_kwargs or {})
     if is_mixture(id):
         for part, _ in parse_mixture(id):
             check_make(part, wrappers=wrappers)
-        given |= {"wrappers": wrappers, "execution": "here"}
-    stack = [] if is_mixture(id) else wrapper_stack(known.wrappers, wrappers)
+        kwargs |= {"wrappers": wrappers, "execution": "here"}
+    stack = [] if is_mixture(id) else wrapper_stack(env_spec.wrappers, wrappers)
     with suppress(MissingDependencyError):
-        build = known.load()
-        check_arguments(build, {**known.kwargs, **given}, f"environment {known.id!r}")
-        kinds = [build]
-        for entry, more in stack:
-            kind, arguments, what = built(entry, more)
-            check_arguments(kind, arguments, what, skip_first=True)
-            kinds.append(kind)
-        if (
-            getattr(build, "accepted_options", None) is Env.accepted_options
-        ):  # else it decides when it is reset
-            takes = {name for kind in kinds for name in getattr(kind, "option_names", ())}
-            unknown = [name for name in options or () if name not in takes]
+        build = env_spec.load()
+        check_arguments(build, {**env_spec.kwargs, **kwargs}, f"environment {env_spec.id!r}")
+        builders = [build]
+        for wrapper, wrapper_kwargs in stack:
+            builder, arguments, label = built(wrapper, wrapper_kwargs)
+            check_arguments(builder, arguments, label, skip_first=True)
+            builders.append(builder)
+        # An environment with its own `accepted_options` checks its options in `reset`.
+        if getattr(build, "accepted_options", None) is Env.accepted_options:
+            accepted = {name for b in builders for name in getattr(b, "option_names", ())}
+            unknown = ", ".join(repr(name) for name in options or () if name not in accepted)
             if unknown:
-                shown = ", ".join(sorted(takes)) or "none"
                 raise OptionError(
-                    f"{known.id!r} does not take the option {', '.join(map(repr, unknown))}; it takes: {shown}"
+                    f"{env_spec.id!r} does not take the option {unknown}; "
+                    f"it takes: {', '.join(sorted(accepted)) or 'no options'}"
                 )
 
 
 def list_envs(pattern: str = "*") -> list[str]:
-    """The registered ids that match a pattern with `*` and `?`; a pattern without either matches anywhere in the id."""
+    """Return the ids that match a pattern with `*` and `?`, or that contain the text."""
     if not any(c in pattern for c in "*?["):
         pattern = f"*{pattern}*"
     return [id for id in environments.all() if fnmatch.fnmatchcase(id.lower(), pattern.lower())]
 
 
-def canonical_wrappers(id: str, given: Sequence[WrapperLike] | str = ()) -> str:
-    """One string for the whole stack around an environment, so that equal stacks compare equal."""
-    pairs = parse_wrappers(given)
+def canonical_wrappers(id: str, wrappers: Sequence[WrapperLike] | str = ()) -> str:
+    """Return one string for a wrapper stack; equal stacks give equal strings."""
+    pairs = parse_wrappers(wrappers)
     if not is_mixture(id):
         pairs = [
             (e.name, a) if isinstance(e, WrapperSpec) else e
-            for e, a in wrapper_stack(spec(id).wrappers, given)
+            for e, a in wrapper_stack(spec(id).wrappers, wrappers)
         ]
     return json.dumps(
         [[p[0], p[1]] if isinstance(p, tuple) else callable_name(p) for p in pairs],
@@ -239,12 +244,10 @@ def canonical_wrappers(id: str, given: Sequence[WrapperLike] | str = ()) -> str:
 
 
 def wrappers_of(task: Task) -> str:
-    """The canonical string of a task's wrappers; equal stacks give equal strings."""
+    """Return `canonical_wrappers` of a task, or their repr if the task is invalid."""
     try:
         return canonical_wrappers(task.env_id, task.wrappers)
-    except (
-        GemError
-    ):  # an environment that is not registered, or a stack that cannot be made: its episode says so
+    except GemError:  # the failed episode of this task reports it
         return repr(task.wrappers) if task.wrappers else ""
 
 

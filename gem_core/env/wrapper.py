@@ -1,14 +1,14 @@
 """Wrapper: an environment around another one.
 
-It writes `on_reset` and `on_step` as generators that `yield` the inner call:
+It defines `on_reset` and `on_step` as generators that `yield` the inner call:
 
     class Shout(Wrapper):
         def on_step(self, action):
             observation, reward, terminated, truncated, info = yield self.env.step(action.upper())
             return observation, reward, terminated, truncated, info
 
-so that one wrapper serves sync and async environments: the outer `step` returns a result as long as every inner call does,
-and an awaitable as soon as one inner call does.
+The same wrapper works for sync and async environments: the outer `step` returns an awaitable if an
+inner call returns one, and a plain result otherwise.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ __all__ = ["Wrapper"]
 
 
 class Wrapper(Env):
-    """An environment around another one. What it does not define is the inner one's, live."""
+    """Base class of wrappers. Undefined attributes come from the inner environment."""
 
     def __init__(self, env: Env) -> None:
         if not isinstance(env, Env):
-            raise ConfigError(f"{type(self).__name__} wraps an Env, not {type(env).__name__}")
+            raise ConfigError(f"{type(self).__name__} wraps an Env, got {type(env).__name__}")
         self.env = env
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
-        """A generator that yields inner calls and returns (observation, info)."""
+        """Yield inner calls and return (observation, info)."""
         return (yield self.env.reset(seed=self._seed, options=options))
 
     def on_step(self, action: str) -> Any:
-        """A generator that yields inner calls and returns the five values of a step."""
+        """Yield inner calls and return the five values of a step."""
         return (yield self.env.step(action))
 
     def on_close(self) -> Any:
-        """A generator; closes the inner environment."""
+        """Close the inner environment."""
         return (yield self.env.close())
 
     def sample_action(self) -> str:
-        """A legal action of the inner environment; a wrapper that changes what an action is overrides this."""
+        """Return a legal action of the inner environment. Override it if actions change."""
         return self.env.sample_action()
 
     @property
@@ -62,7 +62,7 @@ class Wrapper(Env):
         return self.option_names | self.env.accepted_options
 
     def run_on(self, offload: Offload | None) -> None:
-        self._offload = offload  # a wrapper's own code runs inline; this is for its tools
+        self._offload = offload  # for the tools of a wrapper; its own code runs inline
         self.env.run_on(offload)
 
     def spawn(self) -> Env:
@@ -76,19 +76,17 @@ class Wrapper(Env):
         return f"<{type(self).__name__}{self.env!r}>"
 
     def __getattr__(self, name: str) -> Any:
-        if (
-            name.startswith("__") or name == "env"
-        ):  # unpickling and copying ask before `env` is there
+        # Unpickling and copying look up attributes before `env` is set.
+        if name.startswith("__") or name == "env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.env, name)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        steps = function(*args)
-        return (
-            drive(steps) if type(steps) is GeneratorType else steps
-        )  # a wrapper without an inner call needs no yield
+        result = function(*args)
+        # A method without an inner call is not a generator.
+        return drive(result) if type(result) is GeneratorType else result
 
 
 for _attribute in ("execution", "deterministic", "action_example", "spec"):
-    # Declared on Env, so that __getattr__ would never be asked for them on a wrapper.
+    # Env declares these, so Python would never call __getattr__ for them.
     setattr(Wrapper, _attribute, property(attrgetter(f"env.{_attribute}")))

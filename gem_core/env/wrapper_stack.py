@@ -1,4 +1,4 @@
-"""Wrapper stack: the wrappers around an environment, by name, from Python, a command line or a YAML file."""
+"""Wrapper stacks: the wrappers around an environment, named in Python, a command line or YAML."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ __all__ = [
 _NAME = re.compile(r"[a-z0-9][a-z0-9_+.-]*")
 
 WrapperLike = Any
-"""A name, `name(key=value)`, a (name, arguments) pair, a one-key mapping {name: arguments}, or a callable."""
+"""A name, `name(key=value)`, (name, arguments), {name: arguments} or a callable."""
 
 
 @dataclass(frozen=True)
 class WrapperSpec:
-    """What is known of a wrapper without importing it."""
+    """The description of a wrapper, readable without importing it."""
 
     name: str
     entry_point: EntryPoint
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "wrapper"
-    """`format` for an action format, of which a stack holds one; `tool` for one that adds a tool; else `wrapper`."""
+    """`format` for an action format (one per stack), `tool` for a tool, otherwise `wrapper`."""
     summary: str = ""
     extra: str = ""
 
     def load(self) -> Callable[..., Any]:
-        """The class or function behind the entry point."""
+        """Import the entry point and return the class or function."""
         return load_entry_point(self.entry_point, f"wrapper {self.name!r}", self.extra)
 
 
@@ -61,10 +61,10 @@ wrappers: Catalog[WrapperSpec] = Catalog("wrapper", "gem-rl wrappers")
 def register_wrapper(
     name: str, entry_point: EntryPoint, *, replace: bool = False, **facts: Any
 ) -> WrapperSpec:
-    """Registers a wrapper under a name that `make(..., wrappers=[name])` and command lines take."""
+    """Register a wrapper under a name for `make(..., wrappers=[name])` and command lines."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise RegistrationError(
-            f"{name!r} is no wrapper name; use lower-case letters, digits, '_', '+', '.' and '-'"
+            f"{name!r} is not a wrapper name; use lower-case letters, digits, '_', '+', '.' and '-'"
         )
     check_entry_point(entry_point, f"wrapper {name!r}")
     entry = WrapperSpec(name, entry_point, **facts)
@@ -72,14 +72,14 @@ def register_wrapper(
     return entry
 
 
-def parse_wrappers(given: Sequence[WrapperLike] | str) -> list[WrapperLike]:
-    """(name, arguments) pairs from what a command line, a YAML file or Python gives; callables are left as they are."""
-    if isinstance(given, str):
-        given = _split_wrappers(given)
-    elif isinstance(given, Mapping):
-        given = list(given.items())
+def parse_wrappers(items: Sequence[WrapperLike] | str) -> list[WrapperLike]:
+    """Return (name, arguments) pairs; callables stay as they are."""
+    if isinstance(items, str):
+        items = _split_wrappers(items)
+    elif isinstance(items, Mapping):
+        items = list(items.items())
     pairs: list[WrapperLike] = []
-    for item in given:
+    for item in items:
         if isinstance(item, str):
             pairs.append(_parse_call(item))
         elif isinstance(item, Mapping) and len(item) == 1:
@@ -91,17 +91,21 @@ def parse_wrappers(given: Sequence[WrapperLike] | str) -> list[WrapperLike]:
             pairs.append(item)
         else:
             raise ConfigError(
-                f"{item!r} is no wrapper; give a name, 'name(key=value)', (name, {{...}}), {{name: {{...}}}} or a callable"
+                f"{item!r} is not a wrapper; "
+                "use a name, 'name(key=value)', (name, {...}), {name: {...}} or a callable"
             )
     return pairs
 
 
 def wrapper_stack(
-    default: Sequence[WrapperLike] | str, given: Sequence[WrapperLike] | str
+    default: Sequence[WrapperLike] | str, requested: Sequence[WrapperLike] | str
 ) -> list[tuple[WrapperSpec | Callable[..., Any], dict[str, Any]]]:
-    """The default wrappers and the caller's, innermost first; the caller's action format replaces the default one."""
+    """Return the default and the requested wrappers, innermost first.
 
-    def looked_up(
+    A requested action format replaces the default one.
+    """
+
+    def look_up(
         items: Iterable[WrapperLike],
     ) -> list[tuple[WrapperSpec | Callable[..., Any], dict[str, Any]]]:
         return [(wrappers.get(i[0]), i[1]) if isinstance(i, tuple) else (i, {}) for i in items]
@@ -109,45 +113,43 @@ def wrapper_stack(
     def is_format(entry: WrapperSpec | Callable[..., Any]) -> bool:
         return isinstance(entry, WrapperSpec) and entry.kind == "format"
 
-    own, theirs = looked_up(parse_wrappers(default)), looked_up(parse_wrappers(given))
-    formats = [e.name for e, _ in theirs if isinstance(e, WrapperSpec) and e.kind == "format"]
+    inner, outer = look_up(parse_wrappers(default)), look_up(parse_wrappers(requested))
+    formats = [e.name for e, _ in outer if isinstance(e, WrapperSpec) and e.kind == "format"]
     if len(formats) > 1:
-        raise ConfigError(
-            f"the wrappers {formats} are all action formats; an environment takes one"
-        )
+        raise ConfigError(f"an environment takes one action format, got {formats}")
     if formats:
-        own = [pair for pair in own if not is_format(pair[0])]
-    return own + theirs
+        inner = [pair for pair in inner if not is_format(pair[0])]
+    return inner + outer
 
 
-def wrap(env: Env, entry: WrapperSpec | Callable[..., Any], more: Mapping[str, Any]) -> Env:
+def wrap(env: Env, entry: WrapperSpec | Callable[..., Any], kwargs: Mapping[str, Any]) -> Env:
     """Put one wrapper around an environment."""
-    build, arguments, what = built(entry, more)
-    check_arguments(build, arguments, what, skip_first=True)
+    build, arguments, label = built(entry, kwargs)
+    check_arguments(build, arguments, label, skip_first=True)
     wrapped = build(env, **arguments)
     if not isinstance(wrapped, Wrapper):
         raise RegistrationError(
-            f"{what} returned {type(wrapped).__name__}; it must return a gem_core Wrapper"
+            f"{label} must return a gem_core Wrapper, got {type(wrapped).__name__}"
         )
     return wrapped
 
 
 def built(
-    entry: WrapperSpec | Callable[..., Any], more: Mapping[str, Any]
+    entry: WrapperSpec | Callable[..., Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], dict[str, Any], str]:
-    """What makes a wrapper, with which arguments, and what it is called."""
+    """Return the class or function of a wrapper, its arguments, and its name for messages."""
     if isinstance(entry, WrapperSpec):
-        return entry.load(), {**entry.kwargs, **more}, f"wrapper {entry.name!r}"
-    return entry, dict(more), f"wrapper {callable_name(entry)}"
+        return entry.load(), {**entry.kwargs, **kwargs}, f"wrapper {entry.name!r}"
+    return entry, dict(kwargs), f"wrapper {callable_name(entry)}"
 
 
 def callable_name(item: Any) -> str:
-    """`module.name` of a callable, for messages and records."""
+    """Return `module.name` of a callable, for messages and records."""
     return f"{getattr(item, '__module__', '?')}.{getattr(item, '__qualname__', repr(item))}"
 
 
 def _split_wrappers(text: str) -> list[str]:
-    """Splits at commas outside brackets and quotes; blanks around a name do not matter."""
+    """Split at commas outside brackets and quotes, and strip the parts."""
     parts, depth = [""], 0
     for piece in re.findall(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", text, re.DOTALL):
         depth += (piece in "([{") - (piece in ")]}")

@@ -1,1 +1,1 @@
-"""Plugins: hooks, catalogs of what they register, and how they are found and loaded."""
+"""Plugins: hook specifications, the plugin manager, entry points, catalogs and events."""

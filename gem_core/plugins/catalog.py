@@ -1,4 +1,4 @@
-"""Catalog: what plugins registered of one kind (environments, wrappers, tools, estimators, adapters), by name."""
+"""Catalog: the registered values of one kind (environments, wrappers, adapters...), by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Catalog(Generic[T]):
-    """What is registered of one kind, by name. Looking a name up loads the plugins first."""
+    """The registered values of one kind, by name. The first lookup loads the plugins."""
 
     def __init__(self, kind: str, command: str = "") -> None:
         self.kind = kind
@@ -22,17 +22,17 @@ class Catalog(Generic[T]):
         self._owner: dict[str, str] = {}
 
     def add(self, name: str, value: T, *, replace: bool = False) -> None:
-        """Registers a value; a name that is taken is refused and both owners are named."""
+        """Register a value. The error for a taken name names both owners."""
         owner = current_plugin()
         if name in self._known and not replace:
             raise RegistrationError(
-                f"the {self.kind} {name!r} is registered already, by {self._owner[name]}; {owner} wants it too. "
-                "Choose another name, or pass replace=True."
+                f"the {self.kind} {name!r} is already registered by {self._owner[name]}; "
+                f"{owner} cannot register it again. Choose another name, or pass replace=True."
             )
         self._known[name], self._owner[name] = value, owner
 
     def get(self, name: str) -> T:
-        """The value under a name, or an error that suggests the nearest ones."""
+        """Return the value of a name; the error for an unknown name suggests similar ones."""
         load_plugins()
         try:
             return self._known[name]
@@ -40,11 +40,11 @@ class Catalog(Generic[T]):
             raise UnknownNameError(self.kind, str(name), tuple(self._known), self._hint) from None
 
     def all(self) -> dict[str, T]:
-        """Everything registered, sorted by name."""
+        """Return all values, sorted by name."""
         load_plugins()
         return dict(sorted(self._known.items()))
 
     def remove(self, name: str) -> None:
-        """Forgets a name (for tests and interactive work)."""
+        """Remove a name, if registered (for tests and interactive work)."""
         self._known.pop(name, None)
         self._owner.pop(name, None)

@@ -1,4 +1,4 @@
-"""Entry points: a callable, or the string `module:name` that imports one when it is needed."""
+"""Entry points: a callable, or a string `module:name` that is imported on first use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EntryPoint = str | Callable[..., Any]
 
 
 def load_entry_point(entry_point: EntryPoint, what: str, extra: str = "") -> Callable[..., Any]:
-    """Imports what an entry point names; an import that fails names the extra that would mend it."""
+    """Import an entry point. If packages are missing, the error names the extra to install."""
     if not isinstance(entry_point, str):
         return entry_point
     module, _, name = entry_point.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        value = getattr(importlib.import_module(module), name)
     except MissingDependencyError:
         raise
     except ImportError as error:
@@ -34,20 +34,24 @@ def load_entry_point(entry_point: EntryPoint, what: str, extra: str = "") -> Cal
         raise RegistrationError(
             f"the entry point {entry_point!r} of {what} does not exist: {error}"
         ) from error
-    if not callable(found):
+    if not callable(value):
         raise RegistrationError(
-            f"the entry point {entry_point!r} of {what} is {type(found).__name__}, not something to call"
+            f"the entry point {entry_point!r} of {what} must be callable, "
+            f"got {type(value).__name__}"
         )
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def check_arguments(
     build: Callable[..., Any], arguments: Mapping[str, Any], what: str, *, skip_first: bool = False
 ) -> None:
-    """Raise `ConfigError` if `build` does not take these keyword arguments; a wrapper's first one is the inner environment."""
+    """Raise `ConfigError` if `build` does not take these keyword arguments.
+
+    `skip_first` ignores the first parameter, which is the inner environment of a wrapper.
+    """
     if not inspect.isclass(build):
         parameters = list(inspect.signature(build).parameters.values())
-    elif build.__init__ is object.__init__:  # its signature would take anything
+    elif build.__init__ is object.__init__:  # its signature accepts anything
         parameters = []
     else:
         parameters = list(inspect.signature(build.__init__).parameters.values())[1:]
@@ -55,24 +59,22 @@ def check_arguments(
         parameters = parameters[1:]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
-    takes = {p.name: p for p in parameters if p.kind is not p.VAR_POSITIONAL}
-    unknown = [name for name in arguments if name not in takes]
-    missing = [n for n, p in takes.items() if p.default is p.empty and n not in arguments]
+    accepted = {p.name: p for p in parameters if p.kind is not p.VAR_POSITIONAL}
+    unknown = [name for name in arguments if name not in accepted]
+    missing = [n for n, p in accepted.items() if p.default is p.empty and n not in arguments]
     if unknown or missing:
-        said = (
-            f"does not take {', '.join(map(repr, unknown))}"
-            if unknown
-            else f"needs {', '.join(map(repr, missing))}"
-        )
-        raise ConfigError(f"{what} {said}; it takes: {', '.join(takes) or 'no arguments'}")
+        problem = "does not take" if unknown else "needs"
+        names = ", ".join(map(repr, unknown or missing))
+        takes = ", ".join(accepted) or "no arguments"
+        raise ConfigError(f"{what} {problem} {names}; it takes: {takes}")
 
 
 def check_entry_point(entry_point: EntryPoint, what: str) -> None:
-    """Raise `RegistrationError` unless `entry_point` is callable or reads `module:name`."""
+    """Raise `RegistrationError` unless `entry_point` is callable or has the form `module:name`."""
     if not (
         callable(entry_point)
         or (isinstance(entry_point, str) and re.fullmatch(r"[\w.]+:\w+", entry_point))
     ):
         raise RegistrationError(
-            f"the entry point of {what} must be callable or 'module:name', not {entry_point!r}"
+            f"the entry point of {what} must be callable or 'module:name', got {entry_point!r}"
         )

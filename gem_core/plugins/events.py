@@ -1,4 +1,4 @@
-"""Events: the hooks that tell plugins what happened."""
+"""Events: hooks that notify plugins of episodes, turns, batches and updates."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from gem_core.plugins.manager import hook
 __all__ = ["send_event"]
 
 
-def send_event(name: str, **about: Any) -> None:
-    """Calls an event hook of all plugins; free where no plugin listens."""
+def send_event(name: str, **arguments: Any) -> None:
+    """Call an event hook of all plugins; costs almost nothing if no plugin implements it."""
     caller = getattr(hook, name)
     if not caller.get_hookimpls():
         return
     try:
-        caller(**about)
+        caller(**arguments)
     except Exception as error:
-        listening = ", ".join(repr(i.plugin_name) for i in caller.get_hookimpls())
+        plugins = ", ".join(repr(i.plugin_name) for i in caller.get_hookimpls())
         raise PluginError(
-            f"the event hook {name} failed in one of the plugins {listening}: {type(error).__name__}: {error}"
+            f"the event hook {name} failed in one of the plugins {plugins}: "
+            f"{type(error).__name__}: {error}"
         ) from error

@@ -1,8 +1,8 @@
-"""Plugins: packages that add environments, wrappers, tools, adapters, estimators, or listen to events.
+"""Plugin manager: loads packages that add environments, wrappers, tools, adapters and the like.
 
-A plugin is a module or object with hook implementations, found through the entry-point group `gem`. Two environment
-variables choose among the installed ones, by entry-point name and separated by commas: `GEM_PLUGINS` allows only those
-named (empty: none), `GEM_PLUGINS_BLOCK` leaves out those named.
+A plugin is a module or object with hook implementations, found through the entry-point group `gem`.
+Two environment variables select plugins by comma-separated entry-point names: `GEM_PLUGINS` loads
+only those named (empty: none), `GEM_PLUGINS_BLOCK` skips those named.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ BUILT_IN = (
     "gem_eval",
     "gem_check",
 )
-"""Plugins of this distribution, loaded by import path before all others."""
+"""The plugins of this distribution, imported before all others."""
 
 _manager = pluggy.PluginManager("gem")
 _manager.add_hookspecs(hookspecs)
 _lock = threading.RLock()
 _loaded = False
 _loader: int | None = None
-"""The thread that is loading."""
+"""The id of the thread that is loading plugins."""
 _current: ContextVar[str] = ContextVar("gem_current_plugin", default="your own code")
 hook = _manager.hook
 """Calls the hooks of all plugins, for example `hook.episode_end(episode=...)`."""
@@ -60,26 +60,25 @@ hook = _manager.hook
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """One plugin that is built in, installed or registered by hand."""
+    """One plugin: built in, installed or registered by hand."""
 
     name: str
     origin: str
-    """`built in`, `registered by hand`, or the distribution it came with."""
+    """`built in`, `registered by hand`, or the name and version of its distribution."""
     loaded: bool
     hooks: tuple[str, ...] = ()
 
 
 def current_plugin() -> str:
-    """Who is registering just now, for error messages."""
+    """Return the plugin that is registering now, for error messages."""
     return _current.get()
 
 
 def load_plugins() -> None:
-    """Loads the built-in plugins and those of installed packages, once."""
+    """Load the built-in plugins and those of installed packages, once."""
     global _loaded, _loader
-    if (
-        _loaded or _loader == threading.get_ident()
-    ):  # a plugin that looks a name up while registering does not start this again
+    # A plugin may look up a name while it registers; that must not load plugins again.
+    if _loaded or _loader == threading.get_ident():
         return
     with _lock:
         if _loaded:
@@ -95,18 +94,18 @@ def load_plugins() -> None:
                     with _named(point.name, _distribution(point)):
                         _manager.register(point.load(), name=point.name)
                         _check_hooks(point.name)
-            _loaded = True  # last: other threads wait for the lock until everything is there
+            _loaded = True  # last: other threads wait for the lock until all plugins are loaded
         finally:
             _loader = None
 
 
 def on_registration(hook_name: str, register: Callable[..., Any]) -> None:
-    """Call a registration hook with `register`, for the plugins loaded so far and for those to come."""
+    """Call a registration hook with `register`, for current and for future plugins."""
     getattr(hook, hook_name).call_historic(kwargs={"register": register})
 
 
 def register_plugin(plugin: object, name: str | None = None) -> None:
-    """Registers a plugin by hand: a module, or an object with methods marked `@hookimpl`."""
+    """Register a plugin: a module, or an object with methods marked `@hookimpl`."""
     load_plugins()
     name = name or getattr(plugin, "__name__", None) or type(plugin).__name__
     with _lock, _named(name):
@@ -115,12 +114,12 @@ def register_plugin(plugin: object, name: str | None = None) -> None:
 
 
 def unregister_plugin(name: str) -> None:
-    """Takes a plugin's event hooks out again; what it registered stays registered."""
+    """Remove a plugin's event hooks; its environments, wrappers etc. stay registered."""
     _manager.unregister(name=name)
 
 
 def installed_plugins() -> list[PluginInfo]:
-    """Every plugin there is, loaded or blocked."""
+    """Return all plugins, loaded or blocked."""
     load_plugins()
     origins = {p.name: _distribution(p) for p in _entry_points()}
     infos = []
@@ -143,11 +142,8 @@ def _entry_points() -> list[EntryPoint]:
 
 
 def _distribution(point: EntryPoint) -> str:
-    return (
-        f"{point.dist.name} {point.dist.version}"
-        if point.dist is not None
-        else "an unknown distribution"
-    )
+    dist = point.dist
+    return f"{dist.name} {dist.version}" if dist is not None else "an unknown distribution"
 
 
 def _names(variable: str) -> set[str]:
@@ -161,7 +157,7 @@ def _allowed(name: str) -> bool:
 
 
 def _check_hooks(name: str) -> None:
-    """pluggy keeps a misspelt hook silently until it is asked; a plugin that does nothing must not look installed."""
+    """Raise `PluginError` for a misspelt hook, which pluggy ignores unless asked."""
     try:
         _manager.check_pending()
     except pluggy.PluginValidationError as error:
@@ -169,27 +165,26 @@ def _check_hooks(name: str) -> None:
         kinds = ("register_", "episode_", "turn_", "batch_", "update_")
         known = ", ".join(sorted(n for n in vars(hookspecs) if n.startswith(kinds)))
         raise PluginError(
-            f"the plugin {name!r} implements a hook that does not exist: {error}. The hooks are: {known}"
+            f"the plugin {name!r} implements an unknown hook: {error}. The hooks are: {known}"
         ) from error
 
 
 @contextmanager
 def _named(name: str, origin: str = "") -> Iterator[None]:
     token = _current.set(f"the plugin {name!r}")
-    known = _manager.has_plugin(name)
+    registered_before = _manager.has_plugin(name)
     try:
         yield
     except PluginError:
         raise
     except Exception as error:
-        if not known and _manager.has_plugin(
-            name
-        ):  # pluggy keeps one whose hook raised: it would pass for loaded
+        # pluggy keeps a plugin whose hook raised, which would then count as loaded.
+        if not registered_before and _manager.has_plugin(name):
             _manager.unregister(name=name)
-        whence = f" (from {origin})" if origin else ""
+        source = f" (from {origin})" if origin else ""
         raise PluginError(
-            f"the plugin {name!r}{whence} cannot be loaded: {type(error).__name__}: {error}. "
-            f"Mend or uninstall it, or leave it out with GEM_PLUGINS_BLOCK={name}"
+            f"the plugin {name!r}{source} cannot be loaded: {type(error).__name__}: {error}. "
+            f"Fix or uninstall it, or skip it with GEM_PLUGINS_BLOCK={name}"
         ) from error
     finally:
         _current.reset(token)

@@ -1,1 +1,1 @@
-"""Records: episodes in files."""
+"""Episode records: JSON-lines files, serialisation and redaction of secrets."""

@@ -1,14 +1,14 @@
-"""Record: episodes in a file, one JSON object a line, with the exact ids in the delta form turns keep them in.
+"""Episode records: JSON-lines files that resume and survive kill -9.
 
-The first line is a header, `{"gem_record": 1, ...}`; every further line is an episode. The file only grows, each episode is
-one write, and a path that ends in `.gz` is compressed one gzip member per write: whatever a killed process left half written
-is the last line or member, which readers pass over and the next writer cuts off. Nothing else can be lost.
+The first line is a header, `{"gem_record": 1, ...}`; every other line is an episode. Each episode
+is one append, and one gzip member if the path ends in `.gz`. A killed process can therefore leave
+only an incomplete last line, which readers skip and the next writer removes.
 
     with RecordWriter("run.jsonl.gz") as record:
         run_batch(tasks, policy, renderer, on_episode=record.write)
-    episodes = read_episodes("run.jsonl.gz")     # feeds advantages() and token_sequences() without a model
+    episodes = read_episodes("run.jsonl.gz")  # input for advantages() and token_sequences()
 
-How an episode becomes JSON, and that no secret is written, is `gem_core.records.serialize`.
+`gem_core.records.serialize` converts episodes to JSON and redacts secrets.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from uuid import uuid4
@@ -37,9 +38,7 @@ from gem_core.types import Episode
 
 try:
     import fcntl
-except (
-    ImportError
-):  # a platform without file locks: two writers on one file are then the user's business
+except ImportError:  # a platform without file locks cannot detect a second writer
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
@@ -56,11 +55,14 @@ _CHUNK = 1 << 16
 
 
 class RecordTakenError(RecordError):
-    """Raised when a record is being written by somebody else."""
+    """Raised when another writer has the record open."""
 
 
 class RecordWriter:
-    """Appends episodes to a record; a new file gets a header, an old one loses a half-written tail. Safe to share by threads."""
+    """Append episodes to a record. Thread-safe.
+
+    Writes a header to a new file, and removes an incomplete last line from an existing one.
+    """
 
     def __init__(
         self,
@@ -71,11 +73,14 @@ class RecordWriter:
         sync: bool = False,
         secrets: Iterable[str] = (),
     ) -> None:
-        """`meta` goes into the header of a new file. `sync` has each episode survive a power cut, not only a killed process.
-        `secrets` are strings to redact besides those found in the environment."""
+        """Open a record, to resume or create it.
+
+        `meta` goes into the header of a new file. `sync` makes each episode survive a power cut,
+        not only a killed process. `secrets` are redacted, as are those in environment variables.
+        """
         self.path = Path(path)
         self.written = 0
-        """Episodes written through this object."""
+        """The number of episodes written through this object."""
         self._sync = sync
         self._redactor = Redactor(secrets)
         self._lock = threading.Lock()
@@ -83,11 +88,10 @@ class RecordWriter:
         self._file: int | None = os.open(
             self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644
         )
-        self._let_go = weakref.finalize(
-            self, os.close, self._file
-        )  # with the last reference: the file is locked till then
+        # Closing releases the lock; without a call to `close`, the garbage collector does it.
+        self._close_file = weakref.finalize(self, os.close, self._file)
         try:
-            self._take_over(overwrite)
+            self._lock_and_trim(overwrite)
             if os.fstat(self._file).st_size == 0:
                 plain = to_plain(dict(meta or {}), self._redactor)
                 self._append({"gem_record": VERSION, "gem_version": __version__, "meta": plain})
@@ -96,21 +100,19 @@ class RecordWriter:
             raise
 
     def write(self, episode: Episode) -> None:
-        """Appends one episode; when it returns, killing the process cannot lose it."""
+        """Append one episode, which then survives a killed process."""
         if not isinstance(episode, Episode):
-            raise RecordError(
-                f"write() was given {type(episode).__name__}; a record holds episodes"
-            )
+            raise RecordError(f"write() takes an Episode, got {type(episode).__name__}")
         with self._lock:
             self._redactor.refresh()
             self._append(episode_to_json(episode, self._redactor))
             self.written += 1
 
     def close(self) -> None:
-        """Closes the file. Calling it twice is harmless."""
+        """Close the file. Idempotent."""
         with self._lock:
             self._file = None
-            self._let_go()
+            self._close_file()
 
     def __enter__(self) -> RecordWriter:
         return self
@@ -118,56 +120,53 @@ class RecordWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take_over(self, overwrite: bool) -> None:
+    def _lock_and_trim(self, overwrite: bool) -> None:
+        """Lock the file and remove an incomplete last line, or all lines."""
         assert self._file is not None
         if fcntl is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RecordTakenError(
-                    f"{self.path} is being written by somebody else, or an earlier writer in this process was not closed; "
-                    "give each writer a file of its own"
+                    f"another process, or a RecordWriter of this process, has {self.path} open; "
+                    "close it or use another path"
                 ) from None
         if overwrite:
             os.ftruncate(self._file, 0)
         with self.path.open("rb") as stream:
             end = 0
-            for line, behind in _lines(stream, self.path):
+            for line, line_end in _lines(stream, self.path):
                 if end == 0:
                     _check_header(line, self.path)
-                end = behind
+                end = line_end
         if end < os.fstat(self._file).st_size:
-            os.ftruncate(self._file, end)  # what a killed writer left half written
+            os.ftruncate(self._file, end)
 
     def _append(self, content: Mapping[str, Any]) -> None:
         if self._file is None:
             raise RecordError(f"{self.path} is closed; open a new RecordWriter to append to it")
-        line = (
-            json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
-        )
+        dumps = partial(json.dumps, separators=(",", ":"), allow_nan=False)
         try:
-            data = line.encode()
-        except UnicodeEncodeError:  # half a surrogate pair, as byte-level tokenizers may decode to
-            data = (json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n").encode()
+            data = (dumps(content, ensure_ascii=False) + "\n").encode()
+        except UnicodeEncodeError:  # byte-level tokenizers may decode to half a surrogate pair
+            data = (dumps(content) + "\n").encode()
         if _compressed(self.path):
             member = zlib.compressobj(6, zlib.DEFLATED, 31)
             data = member.compress(data) + member.flush()
         start = os.fstat(self._file).st_size
         try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(self._file, left) :]
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
             if self._sync:
                 os.fsync(self._file)
         except BaseException:
-            os.ftruncate(
-                self._file, start
-            )  # a full disk must not leave half a line in front of the next one
+            os.ftruncate(self._file, start)  # a full disk must not leave half a line
             raise
 
 
 def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
-    """The episodes of a record, in the order they were written; a half-written tail is passed over."""
+    """Read the episodes of a record in file order; skip an incomplete last line."""
     path = Path(path)
     with _open(path) as stream:
         for number, (line, _) in enumerate(_lines(stream, path), 1):
@@ -178,19 +177,19 @@ def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
 
 
 def episodes_after(path: str | os.PathLike[str], offset: int = 0) -> Iterator[tuple[Episode, int]]:
-    """The episodes behind an offset of a record, each with the offset behind it: for those who follow a record that grows."""
+    """Read the episodes after an offset, each with its end offset, to follow a growing record."""
     path = Path(path)
     with _open(path) as stream:
         stream.seek(offset)
-        for number, (line, behind) in enumerate(_lines(stream, path), 1):
+        for number, (line, line_end) in enumerate(_lines(stream, path), 1):
             if offset == 0 and number == 1:
                 _check_header(line, path)
             else:
-                yield _episode_at(line, path, number), offset + behind
+                yield _episode_at(line, path, number), offset + line_end
 
 
 def record_of(path: str, mark: str) -> RecordWriter:
-    """Opens the record of one worker among several: `{rank}` in the path becomes its mark. A path without it serves one."""
+    """Open the record of one worker: `mark` replaces `{rank}` in the path."""
     try:
         return RecordWriter(path.replace("{rank}", mark))
     except RecordTakenError as error:
@@ -199,20 +198,19 @@ def record_of(path: str, mark: str) -> RecordWriter:
         stem, dot, suffixes = Path(path).name.partition(".")
         marked = Path(path).with_name(f"{stem}-{{rank}}{dot}{suffixes}")
         raise RecordTakenError(
-            f"the record {path} is being written: by an earlier run of this process, which needs another path, or by another "
-            "worker. Each worker needs a file of its own: put {rank}, which stands for the worker, into the path, as in "
-            f"{marked}"
+            f"another worker, or an earlier run of this process, has the record {path} open. "
+            f"Each worker needs its own file: put {{rank}} into the path, for example {marked}; "
+            "a second run needs another path"
         ) from error
 
 
 class WorkerRecords:
-    """The record files of one worker process, opened at the first write. `{rank}` in a path becomes the mark of this worker."""
+    """The record files of one worker process, opened at the first write."""
 
     def __init__(self, mark: str | None = None) -> None:
-        """`mark`: such as a rank; a random one if None."""
-        self._mark = (
-            uuid4().hex[:8] if mark is None else mark
-        )  # no process id, which another machine may have as well
+        """`mark`, such as a rank, replaces `{rank}` in paths; None draws a random one."""
+        # Random, because a process id may also occur on another machine.
+        self._mark = uuid4().hex[:8] if mark is None else mark
         self._writers: dict[str, RecordWriter] = {}
 
     def write(self, path: str | None, episodes: Iterable[Episode]) -> None:
@@ -231,16 +229,16 @@ class WorkerRecords:
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The header of a record: its format version, gem's version and `meta`."""
+    """Read the header of a record: format version, gem version and `meta`."""
     path = Path(path)
     with _open(path) as stream:
         for line, _ in _lines(stream, path):
             header = _check_header(line, path)
             return {**header, "meta": from_plain(header.get("meta", {}))}
-    raise RecordError(f"{path} is empty; a record begins with a header line")
+    raise RecordError(f"{path} is empty; a record starts with a header line")
 
 
-# Files.
+# Reading files.
 
 
 def _compressed(path: Path) -> bool:
@@ -255,7 +253,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
-    """Each whole line with the offset in the file behind it; what is half written at the end is left out."""
+    """Yield each complete line with the offset after it; skip an incomplete last line."""
     if _compressed(path):
         yield from _members(stream, path)
         return
@@ -268,7 +266,7 @@ def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _members(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
-    """The content of each whole gzip member, which is one line, with the offset behind it."""
+    """Yield the line in each complete gzip member with the offset after the member."""
     end, number, rest = 0, 0, b""
     while rest or (rest := stream.read(_CHUNK)):
         member = zlib.decompressobj(31)
@@ -282,12 +280,12 @@ def _members(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
                     break
                 rest = stream.read(_CHUNK)
                 if not rest:
-                    return  # the last member is half written
+                    return  # the last member is incomplete
         except zlib.error as error:
             if not rest.strip(b"\0") and not stream.read().strip(b"\0"):
-                return  # zeros a crashed machine left behind the end
+                return  # zeros that a machine crash left at the end
             raise RecordError(
-                f"{path} is damaged at byte {end}, in line {number + 1} or behind it: {error}"
+                f"{path} is damaged at byte {end}, in line {number + 1} or later: {error}"
             ) from error
         rest = member.unused_data
         end += used - len(rest)
@@ -301,11 +299,12 @@ def _check_header(line: bytes, path: Path) -> dict[str, Any]:
         version = header["gem_record"]
     except (ValueError, KeyError, TypeError):
         raise RecordError(
-            f"{path} is no record of gem: its first line is no header with 'gem_record'"
+            f"{path} is not a gem record: its first line is not a header with 'gem_record'"
         ) from None
     if not isinstance(version, int) or not 1 <= version <= VERSION:
         raise RecordError(
-            f"{path} is a record of version {version!r}; this gem reads up to version {VERSION}. Use a newer gem to read it."
+            f"{path} has record version {version!r}, but this gem reads versions up to {VERSION}; "
+            "use a newer gem"
         )
     return cast("dict[str, Any]", header)
 
@@ -316,4 +315,4 @@ def _episode_at(line: bytes, path: Path, number: int) -> Episode:
     except RecordError as error:
         raise RecordError(f"{path}, line {number}: {error}") from error
     except ValueError as error:
-        raise RecordError(f"{path}, line {number}, is damaged: {error}") from error
+        raise RecordError(f"{path}, line {number} is damaged: {error}") from error

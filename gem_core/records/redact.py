@@ -1,10 +1,15 @@
-"""Redaction: what keeps secrets out of anything that is written down.
+"""Redaction: remove secrets from text and data before they are written.
 
-A secret is (1) the value, of 8 characters or more, of an environment variable whose name holds KEY, TOKEN, SECRET, PASSWORD,
-PASSWD or CREDENTIAL, or one the caller names; and, in text that comes from programs rather than from a model: (2) the value of
-a header such as `Authorization` or `Cookie`, (3) the user and password of a URL, (4) a string in the well-known shape of a key;
-and, in a mapping: (5) the string under a key that is such a header, or whose last word names a secret, such as `api_key`,
-`dbPassword` or `SERVICE_TOKEN`.
+A secret in any text is
+1. the value (8 characters or more) of an environment variable whose name contains KEY, TOKEN,
+   SECRET, PASSWORD, PASSWD or CREDENTIAL, or a string that the caller names.
+In text from programs, such as errors, also
+2. the value of a header such as `Authorization` or `Cookie`,
+3. the user and password of a URL,
+4. a string with the known shape of a key.
+In a mapping, also
+5. the string under a key that is such a header, or whose last word names a secret, such as
+   `api_key`, `dbPassword` or `SERVICE_TOKEN`.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ __all__ = ["REDACTED", "Redactor"]
 REDACTED = "[redacted]"
 
 _SHORTEST = 8
-"""Shorter values (`true`, `1`, `none`) stand in too many innocent texts."""
+"""Shorter values (`true`, `1`, `none`) occur in too many harmless texts."""
 _NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _HEADERS = (
     r"(?:proxy-)?authorization|x-api-key|api[-_]?key|x-auth-token|access[-_]token|cookie|set-cookie"
@@ -30,16 +35,17 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _SECRET_NAME = re.compile(
-    r"(?:.*_)?(?:token|secret|password|passwd|passphrase|credentials?|api_?key|(?:access|account|auth|private|secret|signing)_?key)"
+    r"(?:.*_)?(?:token|secret|password|passwd|passphrase|credentials?|"
+    r"api_?key|(?:access|account|auth|private|secret|signing)_?key)"
 )
 _VARIABLE = re.compile(r"[A-Z0-9_]+_KEY")
-"""In capitals, which is an environment variable; `answer_key` is the name of a column."""
+"""An environment variable, in capitals; `answer_key` is a column name."""
 _PLAIN_TOKEN = re.compile(
     r"(?:.*_)?(?:bos|cls|end|eos|first|image|last|mask|next|pad|sep|special|start|stop|unk)_token"
 )
-"""These are read by a model or written by it."""
-_OF_GAMES = frozenset({"secret", "token"})
-"""In an info, the word to be guessed, or the one that was sampled."""
+"""Special tokens and the like, which are not secrets."""
+_GAME_WORDS = frozenset({"secret", "token"})
+"""Keys of an environment's info that are not secrets: a word to guess, a sampled token."""
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 _BEARER = re.compile(
     r"(?P<name>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE
@@ -51,52 +57,48 @@ _SHAPES = re.compile(
 
 
 class Redactor:
-    """Takes secrets out of strings. The environment is read at `refresh`, so that keys set later are known too."""
+    """Remove secrets from strings. `refresh` reads the environment variables again."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """`secrets`: further strings that must never be written."""
-        self._given = {s for s in secrets if s}
+        """`secrets` are additional strings to redact."""
+        self._named = {s for s in secrets if s}
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads the environment variables again."""
-        found = {
+        """Read the environment variables again."""
+        secrets = {
             value
             for name, value in os.environ.items()
             if len(value) >= _SHORTEST and _NAME.search(name)
         }
-        found |= self._given
-        # the longest first: one secret may hold another
-        self._known = (
-            re.compile("|".join(re.escape(s) for s in sorted(found, key=len, reverse=True)))
-            if found
-            else None
-        )
+        secrets |= self._named
+        longest_first = sorted(secrets, key=len, reverse=True)  # one may contain another
+        pattern = "|".join(re.escape(s) for s in longest_first)
+        self._pattern = re.compile(pattern) if pattern else None
 
     def text(self, text: str) -> str:
-        """A text from a model or an environment, without the secrets that are known by value."""
-        return self._known.sub(REDACTED, text) if self._known is not None else text
+        """Redact text from a model or an environment: secrets known by their value."""
+        return self._pattern.sub(REDACTED, text) if self._pattern is not None else text
 
-    def said(self, text: str) -> str:
-        """A text from a program (an error, an info), also without headers, passwords in URLs and what looks like a key."""
+    def program_text(self, text: str) -> str:
+        """Redact text from a program (an error, an info): also headers, URLs and key shapes."""
         text = self.text(text)
         text = _HEADER.sub(_without_value, text)
         text = _BEARER.sub(rf"\g<name>{REDACTED}", text)
         return _SHAPES.sub(REDACTED, _IN_URL.sub(REDACTED, text))
 
     def names_secret(self, key: str, *, info: bool = False) -> bool:
-        """Whether a string under this key of a mapping is a secret, whatever it looks like. `info`: an environment wrote it."""
+        """Return whether a string under this key is a secret. `info`: an environment wrote it."""
         if _HEADER_NAME.fullmatch(key) or _VARIABLE.fullmatch(key):
             return True
         words = _BETWEEN_WORDS.sub("_", key).strip("_").lower()
-        if _PLAIN_TOKEN.fullmatch(words) or (info and words in _OF_GAMES):
+        if _PLAIN_TOKEN.fullmatch(words) or (info and words in _GAME_WORDS):
             return False
         return _SECRET_NAME.fullmatch(words) is not None
 
 
 def _without_value(header: re.Match[str]) -> str:
-    """Quotes stay, so that a text that is redacted twice is the same as one that is redacted once."""
-    at = next(
-        header.span(name) for name in ("double", "single", "bare") if header[name] is not None
-    )
-    return header.string[header.start() : at[0]] + REDACTED + header.string[at[1] : header.end()]
+    """Redact the value but keep its quotes, so redacting twice changes nothing."""
+    groups = ("double", "single", "bare")
+    start, end = next(header.span(name) for name in groups if header[name] is not None)
+    return header.string[header.start() : start] + REDACTED + header.string[end : header.end()]

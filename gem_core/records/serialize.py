@@ -1,10 +1,11 @@
-"""Plain: episodes as JSON data, and any plain data without the secrets in it.
+"""Serialisation: episodes as JSON data, with secrets redacted.
 
-Values in `info`, `options` and `env_kwargs` that JSON lacks are kept under a marker: a tuple, a float that is no number, a
-mapping whose keys are no strings come back as they were; anything else comes back as a `OpaqueValue`, its type and its `repr`.
+Values in `info`, `options` and `env_kwargs` that JSON does not support are stored under a marker.
+Tuples, non-finite floats and mappings with other keys than strings are restored; anything else
+becomes an `OpaqueValue` with its type and `repr`.
 
-A `Redactor` (`gem_core.records.redact`) removes secrets. If the prompt or the completion contains one, its token ids would spell
-it, so the text is redacted, the ids are dropped, and the episode is no longer trainable.
+If a prompt or completion contains a secret, its token ids encode it. The record then has redacted
+text without ids, and the episode is not trainable.
 """
 
 from __future__ import annotations
@@ -44,25 +45,25 @@ __all__ = [
 ]
 
 VERSION = 1
-"""Of this form of episodes. Readers refuse a higher one."""
+"""The version of the record format. Readers reject higher versions."""
 
-_DEEPEST = 32
-_LONGEST = 10_000
-_INFOS = ("info", "final_info")
-"""What environments say. All other mappings are what somebody set."""
+_MAX_DEPTH = 32
+_MAX_REPR = 10_000
+_INFO_FIELDS = ("info", "final_info")
+"""The mappings that environments write; users set the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpaqueValue:
-    """What is left in a record of a value that JSON cannot hold."""
+    """The type and `repr` of a value that JSON cannot represent."""
 
     type: str
     text: str
-    """Its `repr`, cut where it is very long."""
+    """The `repr`, cut if very long."""
 
 
 def episode_to_json(episode: Episode, redactor: Redactor | None = None) -> dict[str, Any]:
-    """An episode as plain JSON data; fields that hold their default are left out. Redacts nothing without a redactor."""
+    """Return an episode as JSON data without fields at their default; redact if asked to."""
     if redactor is not None:
         episode = _without_secrets(episode, redactor)
     data = _fields(episode, redactor)
@@ -73,27 +74,27 @@ def episode_to_json(episode: Episode, redactor: Redactor | None = None) -> dict[
 
 
 def episode_from_json(data: Mapping[str, Any]) -> Episode:
-    """The episode `episode_to_json` was given."""
+    """Restore an episode from the result of `episode_to_json`."""
     try:
-        known = _known(data, Episode)
-        known["turns"] = tuple(_turn(t) for t in known["turns"])
-        known["stop"] = StopReason(known["stop"])
+        values = _field_values(data, Episode)
+        values["turns"] = tuple(_turn(t) for t in values["turns"])
+        values["stop"] = StopReason(values["stop"])
         for name in ("options", "final_info", "env_kwargs"):
-            if name in known:
-                known[name] = from_plain(known[name])
-        if known.get("failure") is not None:
-            known["failure"] = Failure(**_known(known["failure"], Failure))
-        return Episode(**known)
+            if name in values:
+                values[name] = from_plain(values[name])
+        if values.get("failure") is not None:
+            values["failure"] = Failure(**_field_values(values["failure"], Failure))
+        return Episode(**values)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, RecordError):
             raise
         raise RecordError(
-            f"this is no episode of record version {VERSION}: {type(error).__name__}: {error}"
+            f"not an episode of record version {VERSION}: {type(error).__name__}: {error}"
         ) from error
 
 
 def without_secrets(value: Any, redactor: Redactor | None = None) -> Any:
-    """What a record would give back of plain data: the same, less the secrets. For what is written beside a record."""
+    """Return data as a record would restore it: the same, with secrets redacted."""
     return from_plain(to_plain(value, redactor or Redactor()))
 
 
@@ -109,7 +110,7 @@ def _encode_turn(turn: Turn, redactor: Redactor | None) -> dict[str, Any]:
 
 
 def _fields(thing: Any, redactor: Redactor | None) -> dict[str, Any]:
-    """The fields that differ from their default, tuples as lists, enums as their value; mappings may hold anything."""
+    """Return the fields that differ from their default as JSON data."""
     data: dict[str, Any] = {}
     for field in fields(thing):
         value = getattr(thing, field.name)
@@ -118,7 +119,7 @@ def _fields(thing: Any, redactor: Redactor | None) -> dict[str, Any]:
         ):
             continue
         if isinstance(value, Mapping):
-            value = to_plain(dict(value), redactor, info=field.name in _INFOS)
+            value = to_plain(dict(value), redactor, info=field.name in _INFO_FIELDS)
         elif isinstance(value, (TurnStatus, FinishReason, StopReason)):
             value = value.value
         elif isinstance(value, tuple):
@@ -128,18 +129,19 @@ def _fields(thing: Any, redactor: Redactor | None) -> dict[str, Any]:
 
 
 def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:
-    """Texts without secrets. Ids would spell a secret that was shown to the model or sampled by it, so they go with it."""
-    spoken = [
+    """Redact the texts. If the conversation contains a secret, drop the ids, which encode it."""
+    texts = [
         episode.final_observation,
         *(t.action for t in episode.turns),
         *(m.content for t in episode.turns for m in t.messages),
     ]
     turns = episode.turns
-    if any(redactor.text(text) != text for text in spoken):
+    if any(redactor.text(text) != text for text in texts):
         warnings.warn(
-            f"the episode of {episode.env_id} with seed {episode.seed} shows the value of an environment variable that is named "
-            "like a key, or of a secret the writer was told: it is recorded redacted, without token ids, and cannot be trained "
-            "from. Keep keys out of what environments and tools print.",
+            f"the episode of {episode.env_id} with seed {episode.seed} contains a secret: the "
+            "value of an environment variable named like a key, or a string in `secrets`. It is "
+            "recorded redacted, without token ids, and cannot be trained on. "
+            "Keep keys out of the output of environments and tools.",
             stacklevel=4,
         )
         turns = tuple(
@@ -163,8 +165,8 @@ def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:
     if failure is not None:
         failure = replace(
             failure,
-            message=redactor.said(failure.message),
-            traceback=redactor.said(failure.traceback),
+            message=redactor.program_text(failure.message),
+            traceback=redactor.program_text(failure.traceback),
         )
     return replace(
         episode, failure=failure, wrappers=wrappers_without_secrets(episode.wrappers, redactor)
@@ -172,34 +174,31 @@ def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:
 
 
 def wrappers_without_secrets(wrappers: str, redactor: Redactor) -> str:
-    """As data, in which a secret is known by the name it stands under; the text stays as it is where there is none."""
+    """Redact a wrapper stack as data, where keys name secrets; return it unchanged without any."""
     for read, write in (
         (json.loads, partial(json.dumps, sort_keys=True, default=repr)),
         (ast.literal_eval, repr),
     ):
         try:
             stack = read(wrappers)
-        except (
-            ValueError,
-            SyntaxError,
-        ):  # a stack that could not be made is a `repr`, which may hold anything
+        except (ValueError, SyntaxError):  # the repr of an invalid stack can be any text
             continue
-        kept = without_secrets(stack, redactor)
-        return wrappers if write(kept) == write(stack) else str(write(kept))
-    return redactor.said(wrappers)
+        redacted = without_secrets(stack, redactor)
+        return wrappers if write(redacted) == write(stack) else str(write(redacted))
+    return redactor.program_text(wrappers)
 
 
 def to_plain(value: Any, redactor: Redactor | None, depth: int = 0, *, info: bool = False) -> Any:
-    """Plain JSON data that `from_plain` brings back, or a marked string form where that cannot be had."""
+    """Return JSON data that `from_plain` restores, or an `OpaqueValue` if impossible."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return redactor.said(value) if redactor is not None else str(value)
+        return redactor.program_text(value) if redactor is not None else str(value)
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
-    if depth < _DEEPEST:
+    if depth < _MAX_DEPTH:
         if isinstance(value, Mapping):
             return _plain_mapping(value, redactor, depth, info)
         if type(value) is list:
@@ -211,39 +210,34 @@ def to_plain(value: Any, redactor: Redactor | None, depth: int = 0, *, info: boo
             and hasattr(value, "item")
             and not isinstance(value.item(), type(value))
         ):
-            return to_plain(
-                value.item(), redactor, depth + 1
-            )  # a scalar of numpy or torch, which need not be installed here
-    shown = (
-        value
-        if isinstance(value, OpaqueValue)
-        else OpaqueValue(f"{type(value).__module__}.{type(value).__qualname__}", _repr(value))
-    )
-    return {
-        "$shown": [shown.type, redactor.said(shown.text) if redactor is not None else shown.text]
-    }
+            return to_plain(value.item(), redactor, depth + 1)  # a scalar of numpy or torch
+    if not isinstance(value, OpaqueValue):
+        name = f"{type(value).__module__}.{type(value).__qualname__}"
+        value = OpaqueValue(name, _repr(value))
+    text = redactor.program_text(value.text) if redactor is not None else value.text
+    return {"$shown": [value.type, text]}
 
 
 def _plain_mapping(
     value: Mapping[Any, Any], redactor: Redactor | None, depth: int, info: bool
 ) -> Any:
-    def kept(key: Any, item: Any) -> Any:
-        if redactor is not None and isinstance(key, str) and isinstance(item, (str, bytes)):
-            return (
-                REDACTED
-                if redactor.names_secret(key, info=info)
-                else to_plain(item, redactor, depth + 1, info=info)
-            )
-        return to_plain(item, redactor, depth + 1, info=info)
+    def plain(key: Any, item: Any) -> Any:
+        secret = (
+            redactor is not None
+            and isinstance(key, str)
+            and isinstance(item, (str, bytes))
+            and redactor.names_secret(key, info=info)
+        )
+        return REDACTED if secret else to_plain(item, redactor, depth + 1, info=info)
 
     if all(type(key) is str and not key.startswith("$") for key in value):
         return {
-            (redactor.text(key) if redactor is not None else key): kept(key, item)
+            (redactor.text(key) if redactor is not None else key): plain(key, item)
             for key, item in value.items()
         }
     return {
         "$items": [
-            [to_plain(key, redactor, depth + 1, info=info), kept(key, item)]
+            [to_plain(key, redactor, depth + 1, info=info), plain(key, item)]
             for key, item in value.items()
         ]
     }
@@ -252,44 +246,45 @@ def _plain_mapping(
 def _repr(value: object) -> str:
     try:
         text = repr(value)
-    except Exception as error:  # noqa: BLE001 - a repr that fails must not cost the episode
+    except Exception as error:  # noqa: BLE001 - a failing repr must not lose the episode
         text = f"<its repr raised {type(error).__name__}>"
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return text if len(text) <= _MAX_REPR else text[:_MAX_REPR] + "..."
 
 
 # Decoding.
 
 
 def _turn(data: Mapping[str, Any]) -> Turn:
-    known = _known(data, Turn)
-    known["messages"] = tuple(Message(role, content) for role, content in known["messages"])
+    values = _field_values(data, Turn)
+    values["messages"] = tuple(Message(role, content) for role, content in values["messages"])
     for name in ("added_ids", "action_ids", "logprobs", "versions"):
-        if known.get(name) is not None:
-            known[name] = tuple(known[name])
-    if "info" in known:
-        known["info"] = from_plain(known["info"])
+        if values.get(name) is not None:
+            values[name] = tuple(values[name])
+    if "info" in values:
+        values["info"] = from_plain(values["info"])
     for name, enum in (("status", TurnStatus), ("finish", FinishReason)):
-        if name in known:
-            known[name] = enum(known[name])
-    if known.get("sampling") is not None:
-        sampling = _known(known["sampling"], Sampling)
+        if name in values:
+            values[name] = enum(values[name])
+    if values.get("sampling") is not None:
+        sampling = _field_values(values["sampling"], Sampling)
         sampling["stop"] = tuple(sampling.get("stop", ()))
-        known["sampling"] = Sampling(**sampling)
-    return Turn(**known)
+        values["sampling"] = Sampling(**sampling)
+    return Turn(**values)
 
 
-def _known(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
+def _field_values(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
     names = {f.name for f in fields(kind)}
     unknown = sorted(set(data) - names)
     if unknown:
         raise RecordError(
-            f"{kind.__name__} has no field {unknown[0]!r} in record version {VERSION}; was it written by a newer gem?"
+            f"{kind.__name__} has no field {unknown[0]!r} in record version {VERSION}; "
+            "was it written by a newer gem?"
         )
     return dict(data)
 
 
 def from_plain(value: Any) -> Any:
-    """What `to_plain` was given."""
+    """Restore a value from the result of `to_plain`."""
     if isinstance(value, list):
         return [from_plain(v) for v in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Wrappers that come with gem, registered as an ordinary plugin."""
+"""Built-in wrappers, registered as an ordinary plugin."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ _HISTORY = "gem_core.wrappers.history"
 
 @hookimpl
 def register_wrappers(register: Callable[..., Any]) -> None:
-    """Action formats, history modes, limits and statistics."""
+    """Register action formats, history modes, limits and statistics."""
     register(
-        "boxed",
-        f"{_FORMATS}:Boxed",
-        kind="format",
-        summary=r"the action stands in the last \boxed{}",
+        "boxed", f"{_FORMATS}:Boxed", kind="format", summary=r"the action is in the last \boxed{}"
     )
     register("react", f"{_FORMATS}:React", kind="format", summary="Thought: ... then Action: ...")
     register(
@@ -40,17 +37,17 @@ def register_wrappers(register: Callable[..., Any]) -> None:
         "concat_with_action",
         f"{_HISTORY}:Concat",
         kwargs={"actions": True},
-        summary="and the actions between them",
+        summary="all observations and actions so far, as one text",
     )
     register(
         "concat_chat",
         f"{_HISTORY}:ConcatChat",
-        summary="the conversation so far, with a window and without old suffixes",
+        summary="the conversation so far, with a window, without earlier suffixes",
     )
     register(
         "concat_chat_on_reset",
         f"{_HISTORY}:ConcatChatOnReset",
-        summary="a template around the first prompt only",
+        summary="the chat template around the first prompt only",
     )
     register(
         "turn_limit",

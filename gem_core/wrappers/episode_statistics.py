@@ -1,4 +1,4 @@
-"""Statistics: return and turns of the running episode, in `info["episode"]` of every step."""
+"""Episode statistics: the return and turns so far, in `info["episode"]` of every step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ __all__ = ["Statistics"]
 
 
 class Statistics(Wrapper):
-    """Counts from the reset on. `last` keeps the figures of the episode before, and the seconds it took: those are not in
-    `info`, because equal actions must give equal transcripts."""
+    """Add return and turns to `info`. `last` has those of the last episode, and its seconds.
+
+    The seconds are not in `info`, because equal actions must give equal transcripts.
+    """
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)

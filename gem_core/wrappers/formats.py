@@ -1,8 +1,4 @@
-r"""Action formats: how a model writes its action, and what of it the environment takes.
-
-A format wrapper tells the model how to answer and parses what it wrote; the sampled ids stay as they are. A stack holds one
-format; naming one in `make(..., wrappers=["react"])` takes the place of the environment's own.
-"""
+r"""The built-in action formats: `\boxed{}`, ReAct, tool calls and code blocks."""
 
 from __future__ import annotations
 
@@ -18,26 +14,26 @@ _BRACES = re.compile(r"\\boxed\{|[{}]")
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{...}`, braces inside it balanced; None where there is none."""
+    r"""Return the content of the last complete `\boxed{...}`, with balanced braces, or None."""
     _, box, tail = text.rpartition("\\boxed{")
     if not box:
         return None
     content, close, _ = tail.partition("}")
     if close and "{" not in content:
         return content
-    # Braces in it, or a box that is never closed: one walk over all braces, so that no text takes more than linear time.
+    # The box contains braces or is never closed: one pass over all braces, in linear time.
     opened: list[int] = []
-    found = (0, 0)
+    box_span = (0, 0)
     for brace in _BRACES.finditer(text):
         if brace[0] != "}":
             opened.append(brace.end() if brace[0] != "{" else -1)
-        elif opened and (begin := opened.pop()) > found[0]:
-            found = (begin, brace.start())
-    return text[slice(*found)] if found[0] else None
+        elif opened and (begin := opened.pop()) > box_span[0]:
+            box_span = (begin, brace.start())
+    return text[slice(*box_span)] if box_span[0] else None
 
 
 class Boxed(ActionFormat):
-    r"""The action stands in `\boxed{}`; the last complete box counts."""
+    r"""The action is in `\boxed{}`; the last complete box counts."""
 
     def instruction(self) -> str:
         return f"Give your answer as \\boxed{{{self.env.action_example}}}."
@@ -58,15 +54,15 @@ class React(ActionFormat):
         return f"Answer with your reasoning and one action, in this form:\n{form}"
 
     def parse(self, text: str) -> str | None:
-        found = [a for a in map(str.strip, self._action.findall(text)) if a]
-        return found[-1] if found else None
+        actions = [a for a in map(str.strip, self._action.findall(text)) if a]
+        return actions[-1] if actions else None
 
     def write(self, action: str) -> str:
         return f"Thought: I try this.\nAction: {action}"
 
 
 class ToolCall(ActionFormat):
-    """A JSON call of the function `act` in `<tool_call>` tags, as models with function calling write it; the last one counts."""
+    """A JSON call of the function `act` in `<tool_call>` tags; the last call counts."""
 
     def instruction(self) -> str:
         return (
@@ -76,7 +72,7 @@ class ToolCall(ActionFormat):
 
     def parse(self, text: str) -> str | None:
         end = text.rfind("</tool_call>")
-        while end >= 0:  # from the last one back, each part of the text looked at once
+        while end >= 0:  # backwards, reading each part of the text once
             start = text.rfind("<tool_call>", 0, end)
             if start < 0:
                 return None
@@ -84,13 +80,10 @@ class ToolCall(ActionFormat):
                 call = json.loads(text[start + len("<tool_call>") : end])
             except (ValueError, RecursionError):
                 call = None
-            arguments = (
-                call.get("arguments")
-                if isinstance(call, dict) and call.get("name") == "act"
-                else None
-            )
-            if isinstance(arguments, dict) and "action" in arguments:
-                return str(arguments["action"])
+            if isinstance(call, dict) and call.get("name") == "act":
+                arguments = call.get("arguments")
+                if isinstance(arguments, dict) and "action" in arguments:
+                    return str(arguments["action"])
             end = text.rfind("</tool_call>", 0, start)
         return None
 
@@ -103,7 +96,7 @@ class ToolCall(ActionFormat):
 
 
 class Code(ActionFormat):
-    """The action is the last fenced code block; a block that is only `act("...")` stands for the text inside."""
+    """The action is the last fenced code block, or the string in it if it is only `act("...")`."""
 
     _block = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
     _act = re.compile(
@@ -111,7 +104,8 @@ class Code(ActionFormat):
     )
 
     def instruction(self) -> str:
-        return f"Act by writing one block of Python code, in this form:\n```python\nact({self.env.action_example!r})\n```"
+        block = f"```python\nact({self.env.action_example!r})\n```"
+        return f"Act by writing one block of Python code, in this form:\n{block}"
 
     def parse(self, text: str) -> str | None:
         blocks = self._block.findall(text)
@@ -121,10 +115,8 @@ class Code(ActionFormat):
         act = self._act.fullmatch(body)
         if act is None:
             return body
-        try:
-            return str(
-                ast.literal_eval(act[1])
-            )  # a string or a number: Python's parser can crash on what a model may write
+        try:  # only a string or a number: other text from a model can crash Python's parser
+            return str(ast.literal_eval(act[1]))
         except (SyntaxError, ValueError):
             return body
 

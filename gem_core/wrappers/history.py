@@ -1,17 +1,17 @@
-r"""History: what of an episode's past the model is shown.
+r"""History wrappers: choose which part of the episode so far the model sees.
 
-The engine itself keeps the whole conversation, append-only, which is the cheapest and trains as one row of tokens. These
-wrappers show something else, and put it into `info["context"]`, so that the engine starts the prompt anew:
+By default the engine appends to the conversation, which is cheapest and trains as one sequence.
+These wrappers set another prompt in `info["context"]`, and the engine starts a new sequence:
 
-| name                   | after two turns of a task T with observations O1, O2, actions a1, a2 and a suffix S             |
-|------------------------|-------------------------------------------------------------------------------------------------|
-| `concat`               | user: `T\nO1\nO2\nS`                                                                            |
-| `concat_with_action`   | user: `T\na1\nO1\na2\nO2\nS`                                                                    |
-| `concat_chat`          | user: T, assistant: a1, user: O1, assistant: a2, user: `O2\nS`                                  |
-| `concat_chat_on_reset` | the template around `T`, then a1, O1, a2, `O2\nS` as plain text behind it: append-only, one row |
+| name                   | prompt after a task T, actions a1, a2, observations O1, O2, suffix S |
+|------------------------|----------------------------------------------------------------------|
+| `concat`               | user: `T\nO1\nO2\nS`                                                 |
+| `concat_with_action`   | user: `T\na1\nO1\na2\nO2\nS`                                         |
+| `concat_chat`          | user: T, assistant: a1, user: O1, assistant: a2, user: `O2\nS`       |
+| `concat_chat_on_reset` | the template around `T`, then a1, O1, a2, `O2\nS` as plain text      |
 
-`window=k` keeps the task and the last k turns. A suffix belongs to one turn: it closes the prompt of that turn, in front
-of the generation prompt, and is not part of the history.
+The last one only appends, so it gives one sequence. `window=k` keeps the task and the last k turns.
+A suffix ends the prompt of one turn and is not part of the history.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = ["Concat", "ConcatChat", "ConcatChatOnReset", "History"]
 
 
 class History(Wrapper):
-    """The base: remembers what was said, shows it in the subclass's way."""
+    """Base class of history wrappers. Subclasses store the turns and build the prompt."""
 
     def __init__(self, env: Env, window: int | None = None) -> None:
         super().__init__(env)
         self.window = whole_number_or_none("window", window, 1, "the whole history")
 
     def begin(self, task: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """What is shown at the start."""
+        """Start a history and return the observation and info to show."""
         raise NotImplementedError
 
     def add_turn(
         self, action: str, observation: str, info: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
-        """What is shown after an action and its answer."""
+        """Add a turn and return the observation and info to show."""
         raise NotImplementedError
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
@@ -56,7 +56,7 @@ class History(Wrapper):
 
 
 class Concat(History):
-    """One text of all observations, with the actions between them if asked for."""
+    """All observations as one text; `actions` includes the actions."""
 
     def __init__(self, env: Env, window: int | None = None, actions: bool = False) -> None:
         super().__init__(env, window)
@@ -71,13 +71,11 @@ class Concat(History):
     def add_turn(
         self, action: str, observation: str, info: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
-        said = _line(action) + _line(observation) if self.actions else _line(observation)
+        turn = _line(action) + _line(observation) if self.actions else _line(observation)
         if self.window is None:
-            self._text += (
-                said  # one growing string: a turn costs one copy of it, not a join over all turns
-            )
+            self._text += turn  # cheaper than joining all turns again
         else:
-            self._recent.append(said)
+            self._recent.append(turn)
         return self._show(info)
 
     def _show(self, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -92,10 +90,10 @@ class Concat(History):
 
 
 class ConcatChat(History):
-    """The conversation, with a window, and with a suffix only in its last message.
+    """The conversation, with a window, and with a suffix only in the last message.
 
-    The context is rewritten only where it has to be: when the window lets a turn go, or an older suffix goes. With
-    `template`, a function from messages to text such as a tokenizer's, the observation itself is the rendered text.
+    It rewrites the context only when the window drops a turn or an earlier suffix goes away.
+    With `template`, a function from messages to text, the observation is the rendered text.
     """
 
     def __init__(
@@ -128,7 +126,7 @@ class ConcatChat(History):
         self, observation: str, info: dict[str, Any], rewritten: bool
     ) -> tuple[str, dict[str, Any]]:
         if self.template is None and not rewritten:
-            return observation, info  # the engine appends it to what the model has seen
+            return observation, info  # the engine appends it to the conversation
         messages = [*self._start, *(message for turn in self._turns for message in turn)]
         if info.get("suffix"):
             last = messages[-1]
@@ -140,7 +138,7 @@ class ConcatChat(History):
 
 
 class ConcatChatOnReset(History):
-    """The template around the first prompt only; what follows stands behind it as plain text."""
+    """The chat template around the first prompt only; plain text follows it."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)

@@ -1,4 +1,4 @@
-"""Limits: wrappers that truncate an episode after so many turns or so many tokens of action."""
+"""Limit wrappers: truncate an episode after a number of turns or action tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TokenLimit", "TurnLimit"]
 
 
 class TurnLimit(Wrapper):
-    """Truncates after `max_turns` actions; the answer to the last one, and its reward, are kept."""
+    """Truncate after `max_turns` actions, keeping the last observation and reward."""
 
     def __init__(self, env: Env, max_turns: int) -> None:
         super().__init__(env)
@@ -28,7 +28,7 @@ class TurnLimit(Wrapper):
 
 
 class TokenLimit(Wrapper):
-    """Truncates once the actions of an episode hold `max_tokens` tokens, counted by `count` (default: words)."""
+    """Truncate at `max_tokens` action tokens per episode, counted by `count` (default: words)."""
 
     def __init__(
         self, env: Env, max_tokens: int, count: Callable[[str], int] | None = None

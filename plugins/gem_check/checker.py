@@ -1,10 +1,10 @@
-"""Checker: whether an environment keeps the contract of `Env`. Each check returns one sentence per problem.
+"""Environment checker: checks that an environment keeps the `Env` contract.
 
-    check_env("game:Wordle-v0-easy")            # by id; or an environment object, of which further ones are spawned
-    find_problems("game:Wordle-v0-easy")        # the same, as data
+    check_env("game:Wordle-v0-easy")       # by id, or an environment object, which it spawns
+    find_problems("game:Wordle-v0-easy")   # return the problems as data
 
-`gem-rl check PATTERN` is the command. Determinism is checked in this process and in two others with different PYTHONHASHSEED,
-where the same seed and actions must give the same transcript byte by byte.
+The command is `gem-rl check PATTERN`. Determinism is checked in this process and in two others with
+different PYTHONHASHSEED: the same seed and actions must give byte-identical transcripts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gem_core.errors import (
 __all__ = ["CHECKS", "Problem", "check_env", "find_problems"]
 
 LONGEST = 2000
-"""The turns after which an episode counts as endless."""
+"""An episode with more turns counts as endless."""
 ODD_TEXTS = (
     "",
     " ",
@@ -56,7 +56,7 @@ ODD_TEXTS = (
     "\\boxed{}",
     "\\boxed{hello}",
 )
-"""What a model may write: sent as it is, and in the environment's action format."""
+"""Unusual actions a model may write: sent unchanged, and in the environment's action format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Problem:
     """One violation of the contract."""
 
     check: str
-    """The check that found it; several if they report the same, as in `types, seeding`."""
+    """The name of the check; several names if they report the same, such as `types, seeding`."""
     message: str
 
     def __str__(self) -> str:
@@ -72,17 +72,15 @@ class Problem:
 
 
 def check_env(env: str | Env, *, processes: bool = True) -> None:
-    """Raise `CheckError` with a sentence for each problem. `processes`: also play in other processes."""
+    """Raise `CheckError` with a sentence per problem. `processes` also plays in other processes."""
     problems = find_problems(env, processes=processes)
     if problems:
-        raise CheckError(
-            f"{env_name(env)} has {len(problems)} problem(s):\n"
-            + "\n".join(f"- {problem}" for problem in problems)
-        )
+        listing = "\n".join(f"- {problem}" for problem in problems)
+        raise CheckError(f"{env_name(env)} has {len(problems)} problem(s):\n{listing}")
 
 
 def find_problems(env: str | Env, *, processes: bool = True) -> list[Problem]:
-    """Return the problems of an environment, given by id or as an object; an empty list if there are none.
+    """Return the problems of an environment (an id or an object); an empty list if it has none.
 
     Raises `MissingDependencyError` if it needs packages that are not installed.
     """
@@ -91,11 +89,10 @@ def find_problems(env: str | Env, *, processes: bool = True) -> list[Problem]:
         with subject.closing():
             subject.make()
     except MissingDependencyError:
-        raise  # it cannot be checked here
-    except Exception as error:  # noqa: BLE001 - an environment may raise anything; that is the problem to report
-        return [
-            Problem("making", f"{subject.name} cannot be made: {_describe(error)}.")
-        ]  # each check would report the same
+        raise
+    except Exception as error:  # noqa: BLE001 - reported as a problem
+        # Each check would report this error again.
+        return [Problem("making", f"{subject.name} cannot be made: {_describe(error)}.")]
     for check in CHECKS:
         if check is check_other_processes and not processes:
             continue
@@ -106,7 +103,7 @@ def find_problems(env: str | Env, *, processes: bool = True) -> list[Problem]:
                     subject.report(message, name)
         except MissingDependencyError:
             raise
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - reported as a problem
             subject.report(f"{subject.name} raised {_describe(error)}.", name)
     return [Problem(", ".join(checks), message) for message, checks in subject.problems.items()]
 
@@ -117,7 +114,7 @@ class CheckedEnv(Subject):
     def __init__(self, env: str | Env) -> None:
         super().__init__(env)
         self.problems: dict[str, list[str]] = {}
-        """The checks that reported each message."""
+        """Maps each message to the checks that reported it."""
 
     def report(self, message: str, check: str) -> None:
         """Note a problem, once per check."""
@@ -126,32 +123,39 @@ class CheckedEnv(Subject):
             checks.append(check)
 
 
-# The checks. Each yields a full sentence for every problem.
+# The checks. Each yields a complete sentence per problem.
 
 
 def check_declarations(subject: CheckedEnv) -> Iterator[str]:
     env = subject.make()
     if env.execution not in ("inline", "thread", "process"):
-        yield f"{subject.name} declares execution = {env.execution!r}; it must be 'inline', 'thread' or 'process'."
+        yield (
+            f"{subject.name} declares execution = {env.execution!r}; "
+            "it must be 'inline', 'thread' or 'process'."
+        )
     if subject.spec is not None and subject.spec.deterministic != env.deterministic:
         yield (
-            f"{subject.name} is registered with deterministic={subject.spec.deterministic}, but its class says "
-            f"{env.deterministic}; say the same in both places."
+            f"{subject.name} is registered with deterministic={subject.spec.deterministic}, "
+            f"but its class declares {env.deterministic}; declare the same value in both places."
         )
-    unwrapped = env.unwrapped
-    if not isinstance(env.accepted_options, frozenset) or not all(
-        isinstance(o, str) for o in env.accepted_options
-    ):
-        yield f"{subject.name} declares option_names = {unwrapped.option_names!r}; it must be a frozenset of strings."
+    options = env.accepted_options
+    if not isinstance(options, frozenset) or not all(isinstance(o, str) for o in options):
+        yield (
+            f"{subject.name} declares option_names = {env.unwrapped.option_names!r}; "
+            "it must be a frozenset of strings."
+        )
     if not isinstance(env.action_example, str) or not env.action_example:
-        yield f"{subject.name} declares action_example = {env.action_example!r}; it must be a text that is not empty."
+        yield (
+            f"{subject.name} declares action_example = {env.action_example!r}; "
+            "it must be a non-empty string."
+        )
 
 
 def check_types(subject: CheckedEnv) -> Iterator[str]:
     env = subject.make()
     observation, info = subject.result(env.reset(seed=SEEDS[0]))
     if not observation:
-        yield f"reset() of {subject.name} returned an empty observation; a model has nothing to go by."
+        yield f"reset() of {subject.name} returned an empty observation; return a prompt."
     yield from _check_info(subject.name, "reset", info)
     for _ in range(TURNS):
         *_, info = subject.result(env.step(subject.action(env)))
@@ -173,24 +177,20 @@ def check_order_of_calls(subject: CheckedEnv) -> Iterator[str]:
             break
         subject.step(env, subject.action(env))
     if env.ended and not _raises(ResetNeededError, lambda: subject.result(env.step("x"))):
-        yield f"step() of {subject.name} after the end of its episode did not raise ResetNeededError."
+        yield f"step() of {subject.name} after its episode ended did not raise ResetNeededError."
     if not env.ended:
-        played = (
-            "random actions"
-            if env.unwrapped.plays_at_random
-            else f"nothing but {subject.action(env)!r} (it has no sample_action())"
-        )
+        played = "random actions"
+        if not env.unwrapped.plays_at_random:
+            played = f"the action {subject.action(env)!r} (it has no sample_action())"
         if turns:
             yield (
-                f"{subject.name} is registered with turns={turns}, but an episode of {played} went on; "
-                "return terminated or truncated by then, or register another number."
+                f"{subject.name} is registered with turns={turns}, but an episode with {played} "
+                "did not end by then; return terminated or truncated, or register another number."
             )
-        elif (
-            subject.spec is None or subject.spec.offline
-        ):  # where episodes end on a server, it is not for this side to mend
+        elif subject.spec is None or subject.spec.offline:  # a server ends its own episodes
             yield (
-                f"{subject.name} went on after {LONGEST} turns of {played}; return terminated or truncated at some turn, "
-                "or put turn_limit around it."
+                f"{subject.name} did not end after {LONGEST} turns with {played}; "
+                "return terminated or truncated at some turn, or use the wrapper turn_limit."
             )
     subject.result(env.close())
     subject.result(env.close())
@@ -199,33 +199,42 @@ def check_order_of_calls(subject: CheckedEnv) -> Iterator[str]:
 def check_seeding(subject: CheckedEnv) -> Iterator[str]:
     if not subject.deterministic:
         return
-    apart, later = [], []
+    new_differs, used_differs = [], []
     for seed in SEEDS:
         first, second = subject.make(), subject.make()
         expected = subject.play(first, seed)
         if subject.play(second, seed) != expected:
-            apart.append(str(seed))
+            new_differs.append(str(seed))
         subject.play(second, seed + 100)
         if subject.play(second, seed) != expected:
-            later.append(str(seed))
-    if apart:
-        yield f"two instances of {subject.name} played different episodes with the same actions, from seed {', '.join(apart)}."
-    elif later:
+            used_differs.append(str(seed))
+    if new_differs:
         yield (
-            f"an instance of {subject.name} that had played before played another episode than a new one, "
-            f"from seed {', '.join(later)}."
+            f"two instances of {subject.name} played different episodes with the same actions, "
+            f"from seed {', '.join(new_differs)}."
+        )
+    elif used_differs:
+        yield (
+            f"a new and a used instance of {subject.name} played different episodes "
+            f"with the same actions, from seed {', '.join(used_differs)}."
         )
 
 
 def check_global_random_state(subject: CheckedEnv) -> Iterator[str]:
     played: list[Transcript] = []
-    for start in (1, 2):
-        with _global_random(start) as touched:
+    for global_seed in (1, 2):
+        with _global_random(global_seed) as changed:
             played.append(subject.play(subject.make(), SEEDS[0]))
-        for name in touched:
-            yield f"{subject.name} changed the global random state of {name}; draw from self.rng instead."
+        for name in changed:
+            yield (
+                f"{subject.name} changed the global random state of {name}; "
+                "draw from self.rng instead."
+            )
     if subject.deterministic and played[0] != played[1]:
-        yield f"what {subject.name} does depends on the global random state; draw from self.rng instead."
+        yield (
+            f"episodes of {subject.name} depend on the global random state; "
+            "draw from self.rng instead."
+        )
 
 
 def check_random_actions(subject: CheckedEnv) -> Iterator[str]:
@@ -234,37 +243,46 @@ def check_random_actions(subject: CheckedEnv) -> Iterator[str]:
     try:
         action = env.sample_action()
     except NotImplementedError:
-        return  # not every environment can say what is legal
+        return  # optional
     if not isinstance(action, str):
-        yield f"sample_action() of {subject.name} returned {type(action).__name__} {action!r}; an action is a string."
+        yield (
+            f"sample_action() of {subject.name} returned {type(action).__name__} {action!r}; "
+            "it must return a string."
+        )
         return
     for seed in SEEDS:
         for turn in subject.play(env, seed):
             info = turn[-1]
             if "format_error" in info or "invalid_action" in info:
-                yield f"sample_action() of {subject.name} gave {turn[0]!r}, which the environment does not take: {turn[1]!r}."
+                yield (
+                    f"sample_action() of {subject.name} returned {turn[0]!r}, "
+                    f"which the environment rejects: {turn[1]!r}."
+                )
                 return
     if not subject.deterministic:
         return
     actions = [turn[0] for turn in subject.play(env, SEEDS[0])[1:]]
     first, second = subject.play(env, SEEDS[0], actions), subject.play(env, SEEDS[0], actions)
     if first == second != subject.play(env, SEEDS[0], actions, extra=2):
-        yield f"asking {subject.name} for sample_action() changes its episode; draw from self.action_rng there."
+        yield (
+            f"sample_action() of {subject.name} changes the episode; "
+            "draw from self.action_rng instead."
+        )
 
 
 def check_odd_actions(subject: CheckedEnv) -> Iterator[str]:
     env = subject.make()
     subject.result(env.reset(seed=SEEDS[0]))
     form = format_of(env)
-    failed: dict[Any, tuple[str, list[str]]] = {}  # by kind and place: a message may quote the text
-    for text in dict.fromkeys(
-        [*ODD_TEXTS, *(form.write(text) for text in ODD_TEXTS if form is not None)]
-    ):
+    # Keyed by error type and line, because the message may quote the text.
+    failed: dict[Any, tuple[str, list[str]]] = {}
+    formatted = [form.write(text) for text in ODD_TEXTS] if form is not None else []
+    for text in dict.fromkeys([*ODD_TEXTS, *formatted]):
         if env.ended:
             subject.result(env.reset(seed=SEEDS[0]))
         try:
             subject.step(env, text)
-        except Exception as error:  # noqa: BLE001 - that is the problem to report
+        except Exception as error:  # noqa: BLE001 - reported as a problem
             where = traceback.extract_tb(error.__traceback__)[-1]
             _, texts = failed.setdefault(
                 (type(error), where.filename, where.lineno), (_describe(error), [])
@@ -273,16 +291,12 @@ def check_odd_actions(subject: CheckedEnv) -> Iterator[str]:
             env = subject.make()
             subject.result(env.reset(seed=SEEDS[0]))
     for description, texts in failed.values():
-        always = f"{subject.name} raised {description}."
+        reported = f"{subject.name} raised {description}."  # by a check with ordinary actions
         more = f", and {len(texts) - 1} more such texts," if len(texts) > 1 else ""
-        clause = (
-            "" if description.startswith(ContractError.__name__) else "; a model may write anything"
-        )
-        yield (
-            always
-            if always in subject.problems
-            else f"step({texts[0]}){more} of {subject.name} raised {description}{clause}."
-        )
+        violation = description.startswith(ContractError.__name__)
+        reason = "" if violation else "; a model may write anything"
+        message = f"step({texts[0]}){more} of {subject.name} raised {description}{reason}."
+        yield reported if reported in subject.problems else message
 
 
 def check_other_processes(subject: CheckedEnv) -> Iterator[str]:
@@ -295,11 +309,14 @@ def check_other_processes(subject: CheckedEnv) -> Iterator[str]:
     for hash_seed in (0, 1):
         result = transcripts_elsewhere([recipe], hash_seed)[subject.name]
         if isinstance(result, str):
-            yield f"{subject.name} cannot be played in a process of its own: {result}."
+            yield f"{subject.name} cannot be played in another process: {result}."
             return
         if result != expected:
             seed = next(s for s, a, b in zip(SEEDS, result, expected, strict=True) if a != b)
-            yield f"{subject.name} played another episode from seed {seed} in a process with PYTHONHASHSEED={hash_seed}."
+            yield (
+                f"{subject.name} played a different episode from seed {seed} "
+                f"in a process with PYTHONHASHSEED={hash_seed}."
+            )
             return
 
 
@@ -307,7 +324,7 @@ CHECKS: tuple[Callable[[CheckedEnv], Iterator[str]], ...] = (
     check_declarations,
     check_types,
     check_order_of_calls,
-    check_global_random_state,  # before what it leads to
+    check_global_random_state,  # before the checks that fail as a result
     check_seeding,
     check_random_actions,
     check_odd_actions,
@@ -316,30 +333,22 @@ CHECKS: tuple[Callable[[CheckedEnv], Iterator[str]], ...] = (
 
 
 def _describe(error: Exception) -> str:
-    """An error and the author's place to look at, where one is known."""
+    """Describe an error, with the place in the author's code if known."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = frames[-1]
     place = ""
-    if isinstance(error, ContractError) and _is_ours(
-        last
-    ):  # of what a method returned, which therefore is no frame
+    if isinstance(error, ContractError) and _is_ours(last):
+        # The method returned a bad result, so the traceback has no frame of it.
         owner: Any = last.f_locals.get("self")
         owner = owner if isinstance(owner, Env) else getattr(owner, "env", None)
-        method = getattr(
-            owner, "on_reset" if last.f_code.co_name == "_check_reset" else "on_step", None
-        )
-        place = getattr(method, "__qualname__", "")
+        hook = "on_reset" if last.f_code.co_name == "_check_reset" else "on_step"
+        place = getattr(getattr(owner, hook, None), "__qualname__", "")
     else:
-        shown = (
-            [frame for frame in frames if not _is_ours(frame)]
-            if isinstance(error, GemError)
-            else frames
-        )
-        place = (
-            f"{os.path.basename(shown[-1].f_code.co_filename)}:{shown[-1].f_lineno}"
-            if shown
-            else ""
-        )
+        if isinstance(error, GemError):
+            frames = [frame for frame in frames if not _is_ours(frame)]
+        if frames:
+            code = frames[-1].f_code
+            place = f"{os.path.basename(code.co_filename)}:{frames[-1].f_lineno}"
     return f"{type(error).__name__}: {str(error).rstrip('.')}" + (f" ({place})" if place else "")
 
 
@@ -349,15 +358,21 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _check_info(name: str, where: str, info: Mapping[Any, Any]) -> Iterator[str]:
-    odd = [key for key in info if not isinstance(key, str)]
-    if odd:
-        yield f"{where}() of {name} returned an info with the key {odd[0]!r}; keys are strings."
+    other_keys = [key for key in info if not isinstance(key, str)]
+    if other_keys:
+        yield (
+            f"{where}() of {name} returned an info with the key {other_keys[0]!r}; "
+            "keys must be strings."
+        )
     if "success" in info and not isinstance(info["success"], bool):
         yield f"{where}() of {name} returned success = {info['success']!r}; it must be a bool."
     try:
         pickle.dumps(dict(info))
-    except Exception as error:  # noqa: BLE001 - whatever pickling raises is the finding
-        yield f"{where}() of {name} returned an info that cannot be pickled: {type(error).__name__}: {error}."
+    except Exception as error:  # noqa: BLE001 - reported as a problem
+        yield (
+            f"{where}() of {name} returned an info that cannot be pickled: "
+            f"{type(error).__name__}: {error}."
+        )
 
 
 def _raises(kind: type[Exception], call: Callable[[], Any]) -> bool:
@@ -369,24 +384,24 @@ def _raises(kind: type[Exception], call: Callable[[], Any]) -> bool:
 
 
 @contextmanager
-def _global_random(start: int) -> Iterator[list[str]]:
-    """Seeds the global generators, notes which of them were drawn from or seeded meanwhile, and puts them back."""
-    touched: list[str] = []
+def _global_random(seed: int) -> Iterator[list[str]]:
+    """Seed the global generators, yield a list of those that change, and restore them."""
+    changed: list[str] = []
     numpy: Any = sys.modules.get("numpy")
-    kept = random.getstate()
-    kept_numpy = numpy.random.get_state() if numpy is not None else None
-    random.seed(start)
+    saved = random.getstate()
+    saved_numpy = numpy.random.get_state() if numpy is not None else None
+    random.seed(seed)
     before = random.getstate()
     if numpy is not None:
-        numpy.random.seed(start)
+        numpy.random.seed(seed)
         before_numpy = pickle.dumps(numpy.random.get_state())
     try:
-        yield touched
+        yield changed
         if random.getstate() != before:
-            touched.append("the module random")
+            changed.append("the module random")
         if numpy is not None and pickle.dumps(numpy.random.get_state()) != before_numpy:
-            touched.append("numpy.random")
+            changed.append("numpy.random")
     finally:
-        random.setstate(kept)
+        random.setstate(saved)
         if numpy is not None:
-            numpy.random.set_state(kept_numpy)
+            numpy.random.set_state(saved_numpy)

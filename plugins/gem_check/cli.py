@@ -1,6 +1,7 @@
-"""`gem-rl check`: whether environments keep the contract, one sentence for each thing that is wrong.
+"""`gem-rl check`: check that environments keep the `Env` contract; one sentence per problem.
 
-Exit code: 0 where all that were checked keep it; 1 where one does not, or none could be checked; 2 for a mistake.
+Exit code: 0 if all checked environments pass; 1 if one fails or none could be checked; 2 for a
+usage error.
 """
 
 from __future__ import annotations
@@ -22,60 +23,57 @@ SUMMARY = "check that environments keep the contract"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which, and how thoroughly."""
+    """Add the environments, the checks to run and the output format."""
     parser.add_argument("pattern", help="an id, part of one, a pattern with * and ?, or a mixture")
     parser.add_argument(
         "--here",
         action="store_true",
-        help="leave out the check in other processes, which takes seconds",
+        help="skip the check in other processes, which takes seconds",
     )
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print a JSON object: problems by id, and why ids were left out",
+        help="print a JSON object: the problems per id, and why ids were skipped",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints a line for each environment; 1 where any has a problem, or all were left out."""
-    found: dict[str, list[dict[str, str]]] = {}
-    left_out: dict[str, str] = {}
+    """Print a line per environment; return 1 if any has a problem or all were skipped."""
+    checked: dict[str, list[dict[str, str]]] = {}
+    skipped: dict[str, str] = {}
     for id in _chosen(args.pattern):
         try:
             problems = find_problems(id, processes=not args.here)
         except MissingDependencyError as error:
-            left_out[id] = str(error)
+            skipped[id] = str(error)
             if not args.json:
-                say(f"left out  {id}: {error}")
+                say(f"skipped   {id}: {error}")
             continue
-        found[id] = [asdict(problem) for problem in problems]
+        checked[id] = [asdict(problem) for problem in problems]
         if not args.json:
             say(f"{'ok' if not problems else 'problems':9} {id}")
             for problem in problems:
                 say(f"    {problem}")
-    bad = sum(bool(problems) for problems in found.values())
+    failed = sum(bool(problems) for problems in checked.values())
     if args.json:
-        say(json.dumps({"problems": found, "left_out": left_out}, indent=2))
-    elif found:
-        say(
-            f"{len(found) - bad} of {len(found)} keep the contract"
-            + (f"; {len(left_out)} left out" if left_out else "")
-        )
-    if not found:
-        print(
-            f"gem-rl: nothing was checked: {len(left_out)} left out, for packages that are not there",
-            file=sys.stderr,
-        )
-    return 1 if bad or not found else 0
+        say(json.dumps({"problems": checked, "left_out": skipped}, indent=2))
+    elif checked:
+        also = f"; {len(skipped)} skipped" if skipped else ""
+        say(f"{len(checked) - failed} of {len(checked)} keep the contract{also}")
+    if not checked:
+        message = f"nothing was checked: {len(skipped)} skipped because packages are missing"
+        print(f"gem-rl: {message}", file=sys.stderr)
+    return 1 if failed or not checked else 0
 
 
 def _chosen(pattern: str) -> list[str]:
-    known = environments.all()
-    if pattern in known:
+    registered = environments.all()
+    if pattern in registered:
         return [pattern]
     ids = list_envs(pattern)
     if ids:
         return ids
     if is_mixture(pattern) and ":" in pattern:
         return [spec(pattern).id]
-    raise UnknownNameError("environment", pattern, tuple(known), "`gem-rl envs` lists them all.")
+    hint = "`gem-rl envs` lists them all."
+    raise UnknownNameError("environment", pattern, tuple(registered), hint)

@@ -1,6 +1,7 @@
-"""Transcripts: whole episodes as data that can be compared, played in this process or in another one.
+"""Transcripts: complete episodes as comparable data, played in this process or in another one.
 
-`check_env` compares them: the same seed and actions must give the same transcript, byte by byte, under any PYTHONHASHSEED.
+`check_env` compares them: the same seed and actions must give byte-identical transcripts under any
+PYTHONHASHSEED.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = [
 
 SEEDS = (0, 1, 2)
 TURNS = 12
-"""How many turns of an episode are played."""
+"""The number of turns played per episode."""
 
 Transcript = list[Any]
 
@@ -49,7 +50,7 @@ class Subject:
     def __init__(self, env: str | Env) -> None:
         if not isinstance(env, (str, Env)):
             raise ConfigError(
-                f"check_env() takes an environment or its id, not {type(env).__name__} {env!r}"
+                f"check_env() takes an environment or its id, got {type(env).__name__} {env!r}"
             )
         self.source = env
         self.name = env_name(env)
@@ -65,7 +66,7 @@ class Subject:
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Close, on the way out, the instances made inside."""
+        """Close, on exit, the instances made inside."""
         try:
             yield
         finally:
@@ -75,7 +76,7 @@ class Subject:
             self._waiter.close()
 
     def result(self, value: Any) -> Any:
-        """Wait for what an async environment returns."""
+        """Wait for an awaitable; return other values unchanged."""
         return self._waiter.result(value)
 
     def play(
@@ -86,7 +87,10 @@ class Subject:
         turns: int = TURNS,
         extra: int = 0,
     ) -> Transcript:
-        """Play one episode, with random actions unless given; `extra` further actions are sampled at each turn and dropped."""
+        """Play one episode, by default with random actions.
+
+        `extra` actions are sampled and dropped at each turn.
+        """
         observation, info = self.result(env.reset(seed=seed))
         transcript: Transcript = [["reset", observation, _comparable(info)]]
         for turn in range(turns if actions is None else len(actions)):
@@ -104,18 +108,18 @@ class Subject:
         return [observation, reward, terminated, truncated, _comparable(info)]
 
     def action(self, env: Env) -> str:
-        """Return a random action; without `sample_action`, the environment's `action_example` in its action format."""
+        """Return a random action, or the formatted `action_example` without `sample_action`."""
         try:
             return env.sample_action()
         except NotImplementedError:
             form, example = format_of(env), env.action_example
-            return (
-                example if form is None or form.parse(example) is not None else form.write(example)
-            )
+            if form is None or form.parse(example) is not None:
+                return example
+            return form.write(example)
 
     @property
     def deterministic(self) -> bool:
-        """What a fresh instance declares."""
+        """The declaration of a fresh instance."""
         return self.make().deterministic
 
 
@@ -127,9 +131,10 @@ def transcripts(ids: Iterable[str]) -> dict[str, list[str] | str]:
 def transcripts_elsewhere(
     recipes: Sequence[str | tuple[Any, ...]], hash_seed: int
 ) -> dict[str, list[str] | str]:
-    """Return `transcripts` from a new process with that PYTHONHASHSEED. A recipe is an id or comes from `recipe_of`.
+    """Return `transcripts` from a new process with that PYTHONHASHSEED.
 
-    Give it many recipes at once: starting the process takes longer than playing.
+    A recipe is an id or the result of `recipe_of`. Pass many recipes at once, because starting the
+    process takes longer than playing.
     """
     environment = {
         **os.environ,
@@ -141,22 +146,19 @@ def transcripts_elsewhere(
         "-c",
         "from gem_check.transcripts import _play_recipes; _play_recipes()",
     ]
-    done = subprocess.run(
-        command,
-        input=base64.b64encode(pickle.dumps(list(recipes))),
-        capture_output=True,
-        env=environment,
-    )
+    stdin = base64.b64encode(pickle.dumps(list(recipes)))
+    done = subprocess.run(command, input=stdin, capture_output=True, env=environment)
     if done.returncode:
         raise RuntimeError(
-            f"a process that plays environments ended with exit code {done.returncode}: {done.stderr.decode()[-2000:]}"
+            f"a process that plays environments failed with exit code {done.returncode}: "
+            f"{done.stderr.decode()[-2000:]}"
         )
-    answer: dict[str, list[str] | str] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    results: dict[str, list[str] | str] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 def recipe_of(subject: Subject) -> str | tuple[Any, ...] | None:
-    """Return what another process needs to make the environment, or None if it cannot be sent."""
+    """Return a picklable recipe that makes the environment in another process, or None."""
     source = subject.source
     if isinstance(source, str):
         recipe: Any = source if is_mixture(source) else ("spec", subject.spec)
@@ -166,7 +168,7 @@ def recipe_of(subject: Subject) -> str | tuple[Any, ...] | None:
         recipe = ("class", subject.name, type(source), *source._made_with)
     try:
         pickle.dumps(recipe)
-    except Exception:  # noqa: BLE001 - a local class or a lambda exists in this process only
+    except Exception:  # noqa: BLE001 - for example a local class or a lambda
         return None
     return recipe  # type: ignore[no-any-return]
 
@@ -181,23 +183,23 @@ def digests(subject: Subject) -> list[str]:
 
 
 def env_name(env: str | Env) -> str:
-    """Return the id of an environment, or its class where it has none."""
+    """Return the id of an environment, or its class name if it has no id."""
     if isinstance(env, str):
         return env
     return str(env.spec.id) if env.spec is not None else type(env.unwrapped).__name__
 
 
 def _play_recipes() -> None:
-    """In the other process: read recipes from stdin, write digests to stdout."""
+    """Read recipes from stdin and write digests to stdout, in the other process."""
     results: dict[str, list[str] | str] = {}
     for recipe in pickle.loads(base64.b64decode(sys.stdin.buffer.read())):
         if isinstance(recipe, str):
             results |= transcripts([recipe])
         elif recipe[0] == "spec":
-            known: EnvSpec = recipe[1]
-            if known.id not in environments.all():
-                register(known.id, known.entry_point, kwargs=known.kwargs, wrappers=known.wrappers)
-            results |= transcripts([known.id])
+            env: EnvSpec = recipe[1]
+            if env.id not in environments.all():
+                register(env.id, env.entry_point, kwargs=env.kwargs, wrappers=env.wrappers)
+            results |= transcripts([env.id])
         else:
             _, name, build, args, kwargs = recipe
             results[name] = _digests_or_error(Subject(build(*args, **kwargs)))
@@ -208,10 +210,10 @@ def _digests_or_error(subject: Subject) -> list[str] | str:
     try:
         with subject.closing():
             return digests(subject)
-    except Exception as error:  # noqa: BLE001 - reported to the process that asked
+    except Exception as error:  # noqa: BLE001 - reported to the parent process
         return f"{type(error).__name__}: {error}"
 
 
 def _comparable(info: Mapping[str, Any]) -> dict[str, Any]:
-    """An info in a form that compares and prints the same everywhere."""
+    """Return an info that compares and prints the same in every process."""
     return {key: repr(info[key]) for key in sorted(info)}

@@ -316,7 +316,7 @@ def test_registering_and_making_say_what_is_wrong() -> None:
         make_tool("ecoh")
     with pytest.raises(ConfigError, match="it takes: name"):
         make_tool("echo", volume=3)
-    with pytest.raises(RegistrationError, match="registered already"):
+    with pytest.raises(RegistrationError, match="already registered"):
         register_tool("echo", Echo)
     with pytest.raises(RegistrationError, match="must be callable"):
         register_tool("other", "nonsense")

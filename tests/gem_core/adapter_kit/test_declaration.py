@@ -171,7 +171,7 @@ def test_registering_refuses_what_is_no_adapter() -> None:
     register_adapter(an_adapter())
     try:
         assert adapters.get("test").distribution == "pluggy"
-        with pytest.raises(RegistrationError, match="registered already"):
+        with pytest.raises(RegistrationError, match="already registered"):
             register_adapter(an_adapter())
     finally:
         adapters.remove("test")

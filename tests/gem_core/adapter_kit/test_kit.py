@@ -237,13 +237,13 @@ def test_a_config_survives_plain_data() -> None:
     ("field", "value", "message"),
     [
         ("gamma", "0.9", "gamma must be a number between 0 and 1"),
-        ("max_turn_tokens", 0, "max_turn_tokens must be a whole number from 1 up"),
+        ("max_turn_tokens", 0, "max_turn_tokens must be an integer >= 1"),
         ("max_context", -5, "max_context must be"),
         ("seeds", "12", "seeds must be a number of seeds, or a list"),
         ("seeds", 1e3, "seeds must be"),
-        ("seeds", [-1], "each of seeds must be a whole number from 0 up"),
+        ("seeds", [-1], "each of seeds must be an integer >= 0"),
         ("eval_seeds", True, "eval_seeds must be"),
-        ("retries", "2", "retries must be a whole number"),
+        ("retries", "2", "retries must be an integer"),
         ("step_deadline", "5", "step_deadline must be a number above 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Registry: environments and wrappers by name, mixtures, and errors that say what to write instead."""
+"""Tests of the registry: environments and wrappers by name, mixtures, and helpful errors."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ MIXTURE = f"3*{EASY} + 1*{HARD}"
 
 @pytest.fixture(autouse=True)
 def clean_registry() -> Iterator[None]:
-    known, wrapping = dict(environments.all()), dict(wrappers.all())
+    env_names, wrapper_names = set(environments.all()), set(wrappers.all())
     yield
-    for name in set(environments.all()) - set(known):
+    for name in set(environments.all()) - env_names:
         environments.remove(name)
-    for name in set(wrappers.all()) - set(wrapping):
+    for name in set(wrappers.all()) - wrapper_names:
         wrappers.remove(name)
 
 
 def stack(env: Env) -> list[type[Env]]:
-    """The classes of an environment, innermost first."""
-    found: list[type[Env]] = [type(env)]
+    """Return the classes of an environment and its wrappers, innermost first."""
+    classes: list[type[Env]] = [type(env)]
     while hasattr(env, "env"):
         env = env.env
-        found.insert(0, type(env))
-    return found
+        classes.insert(0, type(env))
+    return classes
 
 
 # Ids.
 
 
-def test_what_is_registered_can_be_made_by_its_id() -> None:
+def test_registered_env_can_be_made_by_id() -> None:
     register(
         "test:Counting-v0-short",
         ScriptedEnv,
@@ -71,7 +71,7 @@ def test_what_is_registered_can_be_made_by_its_id() -> None:
 @pytest.mark.parametrize(
     "id", ["GuessTheNumber", "game:", "Game:X-v0", "game:a b", "game:X+Y", "2*game:X", "", None, 5]
 )
-def test_a_malformed_id_cannot_be_registered(id: Any) -> None:
+def test_register_rejects_a_malformed_id(id: Any) -> None:
     with pytest.raises(RegistrationError, match="namespace:Name"):
         register(id, ScriptedEnv)
 
@@ -79,14 +79,14 @@ def test_a_malformed_id_cannot_be_registered(id: Any) -> None:
 @pytest.mark.parametrize(
     "id", ["test:X", "test:X-v0", "test:letter_counting", "test:GSM8K", "a_1:B2-v12-easy.hard"]
 )
-def test_well_formed_ids_can_be_registered(id: str) -> None:
+def test_register_accepts_well_formed_ids(id: str) -> None:
     assert register(id, ScriptedEnv).id == id
 
 
-def test_an_id_that_is_taken_names_its_owner() -> None:
+def test_registering_a_taken_id_names_its_owner() -> None:
     with pytest.raises(
         RegistrationError,
-        match=r"registered already, by the plugin 'gem_envs'; your own code wants it too",
+        match="already registered by the plugin 'gem_envs'; your own code cannot",
     ):
         register(EASY, ScriptedEnv)
     register("test:Mine-v0", ScriptedEnv)
@@ -95,20 +95,20 @@ def test_an_id_that_is_taken_names_its_owner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("id", "meant"),
+    ("id", "suggested"),
     [
         ("game:GuesTheNumber-v0", "game:GuessTheNumber-v0"),
         ("game:GuessTheNumber-v0-esy", EASY),
         ("GuessTheNumber-v0-easy", EASY),
     ],
 )
-def test_an_unknown_id_suggests_the_nearest(id: str, meant: str) -> None:
-    with pytest.raises(UnknownNameError, match=f"did you mean .*'{meant}'.*gem-rl envs") as unknown:
+def test_unknown_id_suggests_similar_ids(id: str, suggested: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"did you mean .*'{suggested}'.*gem-rl envs") as e:
         make(id)
-    assert isinstance(unknown.value, LookupError)
+    assert isinstance(e.value, LookupError)
 
 
-def test_a_part_of_a_name_comes_first_and_then_what_is_spelt_like_it_in_its_namespace() -> None:
+def test_suggestions_list_substring_matches_before_similar_names() -> None:
     known = (
         "game:Guess-v0",
         "game:Guess-v0-easy",
@@ -119,26 +119,26 @@ def test_a_part_of_a_name_comes_first_and_then_what_is_spelt_like_it_in_its_name
     assert "mean 'game:Guess-v0' or 'game:Guess-v0-easy' or 'text:MyGuess-v0'?" in str(
         UnknownNameError("kind", "guess", known)
     )
-    said = str(UnknownNameError("kind", "game:Guesst-v0", known))
-    assert "'game:Guess-v0'" in said
-    assert "code:" not in said
+    message = str(UnknownNameError("kind", "game:Guesst-v0", known))
+    assert "'game:Guess-v0'" in message
+    assert "code:" not in message, "a name in the same namespace is preferred"
     assert "mean 'game:Guild-v0'" in str(UnknownNameError("kind", "gam:Guild-v0", known))
 
 
 @pytest.mark.parametrize("id", [None, 5, ["game:X"]])
-def test_an_id_that_is_no_text_is_refused(id: Any) -> None:
+def test_make_rejects_a_non_string_id(id: Any) -> None:
     with pytest.raises(ConfigError, match="an environment id is a string"):
         make(id)
 
 
-def test_ids_are_listed_by_pattern() -> None:
+def test_list_envs_filters_by_pattern() -> None:
     assert EASY in list_envs("guess")
     assert list_envs("game:GuessTheNumber-v0-*") == [EASY, HARD, "game:GuessTheNumber-v0-random"]
     assert list_envs("nothing:*") == []
     assert list_envs() == sorted(list_envs())
 
 
-def test_arguments_of_the_caller_win_and_unknown_ones_are_refused() -> None:
+def test_make_arguments_override_defaults_and_must_be_known() -> None:
     assert make(EASY, max_number=20).max_number == 20
     with pytest.raises(
         ConfigError,
@@ -159,41 +159,41 @@ def test_arguments_of_the_caller_win_and_unknown_ones_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry_point", "said"),
+    ("entry_point", "message"),
     [
         ("no_such_module:X", "cannot be imported"),
         ("scripted_env:Missing", "does not exist"),
-        ("scripted_env:__doc__", "not something to call"),
+        ("scripted_env:__doc__", "must be callable, got str"),
     ],
 )
-def test_an_entry_point_that_leads_nowhere_is_named_when_it_is_made(
-    entry_point: str, said: str
-) -> None:
+def test_make_reports_a_broken_entry_point(entry_point: str, message: str) -> None:
     register("test:Nowhere-v0", entry_point)
-    with pytest.raises(RegistrationError, match=said):
+    with pytest.raises(RegistrationError, match=message):
         make("test:Nowhere-v0")
 
 
-def test_a_missing_package_names_the_extra(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "needs_more.py").write_text("import package_nobody_has\nclass X: pass\n")
+def test_missing_package_error_names_the_extra(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_more.py").write_text("import missing_package\nclass X: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     register("test:More-v0", "needs_more:X", extra="search")
     with pytest.raises(
-        MissingDependencyError, match=r"pip install '\.\[search\]'.*package_nobody_has"
+        MissingDependencyError, match=r"pip install '\.\[search\]'.*missing_package"
     ) as missing:
         make("test:More-v0")
     assert isinstance(missing.value, ImportError)
 
 
 @pytest.mark.parametrize("entry_point", [5, None, "module", "module:", ":name", "a b:c"])
-def test_an_entry_point_that_cannot_be_one_is_refused(entry_point: Any) -> None:
+def test_register_rejects_a_malformed_entry_point(entry_point: Any) -> None:
     with pytest.raises(RegistrationError, match="'module:name'"):
         register("test:Bad-v0", entry_point)
 
 
-def test_an_entry_point_must_return_an_environment() -> None:
+def test_entry_point_must_return_an_env() -> None:
     register("test:Dict-v0", dict)
-    with pytest.raises(RegistrationError, match="returned dict; it must return a gem_core Env"):
+    with pytest.raises(RegistrationError, match="must return a gem_core Env, got dict"):
         make("test:Dict-v0")
 
 
@@ -201,7 +201,7 @@ def test_an_entry_point_must_return_an_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "items",
     [
         ["turn_limit(max_turns=3)", "concat_chat(window=2)"],
         "turn_limit(max_turns=3), concat_chat(window=2)",
@@ -213,24 +213,24 @@ def test_an_entry_point_must_return_an_environment() -> None:
     ],
     ids=["texts", "one text", "one text, spaced", "pairs", "YAML list", "YAML mapping", "lists"],
 )
-def test_wrappers_are_given_in_many_forms_and_mean_the_same(given: Any) -> None:
-    env = make(EASY, wrappers=given)
+def test_wrappers_have_several_equivalent_notations(items: Any) -> None:
+    env = make(EASY, wrappers=items)
     assert stack(env) == [GuessTheNumber, Boxed, TurnLimit, ConcatChat]
     assert (env.window, env.env.max_turns) == (2, 3)
-    assert canonical_wrappers(EASY, given) == canonical_wrappers(
+    assert canonical_wrappers(EASY, items) == canonical_wrappers(
         EASY, "turn_limit(max_turns=3),concat_chat(window=2)"
     )
 
 
 @pytest.mark.parametrize(
-    "given", [["concat"], "concat", [{"concat": None}], [("concat", None)], (Concat,)], ids=str
+    "items", [["concat"], "concat", [{"concat": None}], [("concat", None)], (Concat,)], ids=str
 )
-def test_a_wrapper_without_arguments(given: Any) -> None:
-    assert stack(make(EASY, wrappers=given)) == [GuessTheNumber, Boxed, Concat]
+def test_wrapper_without_arguments_has_several_notations(items: Any) -> None:
+    assert stack(make(EASY, wrappers=items)) == [GuessTheNumber, Boxed, Concat]
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("a(x=1, y=(2, 3)), b", [("a", {"x": 1, "y": (2, 3)}), ("b", {})]),
         ("a(x=[1, {'k': (2,)}]),b(y='),(')", [("a", {"x": [1, {"k": (2,)}]}), ("b", {"y": "),("})]),
@@ -238,12 +238,12 @@ def test_a_wrapper_without_arguments(given: Any) -> None:
         ("", []),
     ],
 )
-def test_a_line_of_wrappers_is_split_where_it_should_be(text: str, wanted: Any) -> None:
-    assert parse_wrappers(text) == wanted
+def test_wrapper_line_is_split_at_top_level_commas(text: str, expected: Any) -> None:
+    assert parse_wrappers(text) == expected
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "items",
     [
         "turn_limit(3)",
         "turn_limit(max_turns=",
@@ -254,21 +254,19 @@ def test_a_line_of_wrappers_is_split_where_it_should_be(text: str, wanted: Any) 
         [{}],
     ],
 )
-def test_wrappers_that_cannot_be_read_are_refused(bad: Any) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read|is no wrapper"):
-        parse_wrappers(bad)
+def test_parse_wrappers_rejects_malformed_input(items: Any) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read|is not a wrapper"):
+        parse_wrappers(items)
 
 
-def test_a_name_like_no_other_is_answered_with_all_of_them_where_they_are_few() -> None:
+def test_unknown_name_without_similar_names_lists_all_if_few() -> None:
     error = UnknownNameError("kind", "zzz", ("beta", "alpha"))
-    assert str(error) == "no kind is registered as 'zzz'; there are: alpha, beta."
-    assert (
-        str(UnknownNameError("kind", "zzz", map(str, range(100))))
-        == "no kind is registered as 'zzz'."
-    )
+    assert str(error) == "no kind is registered as 'zzz'; known names: alpha, beta."
+    error = UnknownNameError("kind", "zzz", map(str, range(100)))
+    assert str(error) == "no kind is registered as 'zzz'."
 
 
-def test_a_wrapper_that_does_not_fit_is_named() -> None:
+def test_make_reports_an_unusable_wrapper() -> None:
     with pytest.raises(
         UnknownNameError, match="no wrapper is registered as 'conct'; did you mean 'concat'"
     ):
@@ -281,40 +279,38 @@ def test_a_wrapper_that_does_not_fit_is_named() -> None:
         make(EASY, wrappers=[lambda env: env.unwrapped])
 
 
-def test_a_format_replaces_the_environments_own() -> None:
+def test_requested_format_replaces_the_default_one() -> None:
     assert stack(make(EASY)) == [GuessTheNumber, Boxed]
     assert stack(make(EASY, wrappers=["react"])) == [GuessTheNumber, React]
     assert stack(make(EASY, wrappers=["concat", "react"])) == [GuessTheNumber, Concat, React]
-    with pytest.raises(
-        ConfigError, match=r"\['react', 'boxed'\] are all action formats; an environment takes one"
-    ):
+    with pytest.raises(ConfigError, match=r"one action format, got \['react', 'boxed'\]"):
         make(EASY, wrappers=["react", "boxed"])
 
 
-def test_a_wrapper_of_ones_own_goes_by_its_name() -> None:
+def test_registered_wrapper_can_be_used_by_name() -> None:
     register_wrapper("shout", Shout, kwargs={"mark": "?"})
     env = make("game:GuessTheNumber-v0-easy", wrappers=["shout"])
     env.reset(seed=1)
     assert env.mark == "?"
     assert make(EASY, wrappers=["shout(mark='!!')"]).mark == "!!"
     for name in ("Shout", "a b", "", "shout()"):
-        with pytest.raises(RegistrationError, match="is no wrapper name"):
+        with pytest.raises(RegistrationError, match="is not a wrapper name"):
             register_wrapper(name, Shout)
-    with pytest.raises(RegistrationError, match="registered already"):
+    with pytest.raises(RegistrationError, match="already registered"):
         register_wrapper("boxed", Shout)
 
 
 # Mixtures.
 
 
-def test_a_mixture_plays_its_parts_by_weight() -> None:
+def test_mixture_draws_components_by_weight() -> None:
     env = make(MIXTURE)
     chosen = Counter(env.reset(seed=seed)[1]["env_id"] for seed in range(400))
     assert set(chosen) == {EASY, HARD}
     assert 0.68 < chosen[EASY] / 400 < 0.82
 
 
-def test_a_mixture_is_determined_by_the_seed_and_leaves_its_parts_alone() -> None:
+def test_mixture_plays_the_same_episode_as_its_component() -> None:
     one, other = make(MIXTURE), make(MIXTURE)
     for seed in (5, 0, 7, 5):
         (observation, info), again = one.reset(seed=seed), other.reset(seed=seed)
@@ -324,7 +320,7 @@ def test_a_mixture_is_determined_by_the_seed_and_leaves_its_parts_alone() -> Non
         assert part.secret == one.secret
 
 
-def test_a_mixture_takes_wrappers_for_all_its_parts() -> None:
+def test_mixture_wraps_every_component() -> None:
     env = make(MIXTURE, wrappers=["react", "concat"])
     for seed in range(4):
         env.reset(seed=seed)
@@ -332,9 +328,9 @@ def test_a_mixture_takes_wrappers_for_all_its_parts() -> None:
     assert env.sample_action().startswith("Thought")
 
 
-def test_what_is_known_of_a_mixture() -> None:
-    known = spec(f"2 * {EASY}+{HARD}")
-    assert (known.id, known.turns, known.deterministic) == (f"2*{EASY} + 1*{HARD}", 7, True)
+def test_spec_describes_a_mixture() -> None:
+    mixture = spec(f"2 * {EASY}+{HARD}")
+    assert (mixture.id, mixture.turns, mixture.deterministic) == (f"2*{EASY} + 1*{HARD}", 7, True)
     assert spec(f"{EASY} + game:GuessTheNumber-v0-random").turns is None
     assert make(MIXTURE).spec.id == MIXTURE
 
@@ -350,19 +346,19 @@ def test_what_is_known_of_a_mixture() -> None:
         f"{EASY} + 2*",
     ],
 )
-def test_a_mixture_that_means_nothing_is_refused(id: str) -> None:
+def test_make_rejects_a_malformed_mixture(id: str) -> None:
     with pytest.raises(ConfigError, match="weight"):
         make(id)
 
 
-def test_an_unknown_part_of_a_mixture_suggests_the_nearest() -> None:
+def test_mixture_reports_unknown_components_and_arguments() -> None:
     with pytest.raises(GemError, match=f"did you mean .*'{EASY}'"):
         make("game:GuessTheNumber-v0-esy + game:GuessTheNumber-v0-hard")
     with pytest.raises(ConfigError, match="does not take 'max_turns'"):
         make(MIXTURE, max_turns=3)
 
 
-def test_closing_a_mixture_closes_all_parts() -> None:
+def test_closing_a_mixture_closes_all_components() -> None:
     log: list[str] = []
     register("test:A-v0", lambda: ScriptedEnv(log=log))
     register("test:B-v0", lambda: ScriptedEnv(log=log))

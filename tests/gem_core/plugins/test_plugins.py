@@ -1,4 +1,4 @@
-"""What somebody sees who installs a plugin, leaves one out, or has written one that does not load."""
+"""Tests of plugins: install, select and block them, and report those that do not load."""
 
 from __future__ import annotations
 
@@ -35,28 +35,25 @@ print(json.dumps({
 """
 
 
-def test_the_example_plugin_adds_all_it_says(with_plugin: Installation) -> None:
+def test_example_plugin_adds_env_wrapper_estimator_and_hook(with_plugin: Installation) -> None:
     done = with_plugin.run_python(USE_ALL_OF_IT)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["rewards"] == [[-0.5, -0.5, -0.5]] * 2
-    assert found["advantages"] == [[-0.5, 0.0, 0.5]] * 2
-    assert found["stops"] == {"terminated": 2}
+    printed = json.loads(done.stdout)
+    assert printed["rewards"] == [[-0.5, -0.5, -0.5]] * 2
+    assert printed["advantages"] == [[-0.5, 0.0, 0.5]] * 2
+    assert printed["stops"] == {"terminated": 2}
 
 
-def test_the_example_plugin_passes_its_own_tests(with_plugin: Installation, tmp_path: Path) -> None:
-    tests = (
-        tmp_path / "test_plugin.py"
-    )  # away from the sources, so that the installed package is what is tested
-    tests.write_text(
-        (ROOT / "examples" / "plugin_project" / "tests" / "test_plugin.py").read_text()
-    )
+def test_example_plugin_passes_its_own_tests(with_plugin: Installation, tmp_path: Path) -> None:
+    source = ROOT / "examples" / "plugin_project" / "tests" / "test_plugin.py"
+    tests = tmp_path / "test_plugin.py"  # a copy, to test the installed package
+    tests.write_text(source.read_text())
     assert "6 passed" in run(
         with_plugin.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, cwd=tmp_path
     )
 
 
-def test_the_commands_know_the_plugin(with_plugin: Installation) -> None:
+def test_commands_list_and_use_the_plugin(with_plugin: Installation) -> None:
     plugins = {p["name"]: p for p in json.loads(with_plugin.command("plugins", "--json").stdout)}
     assert plugins["example"]["origin"] == "gem-example-plugin 1.0.0"
     assert set(plugins["example"]["hooks"]) == {
@@ -90,7 +87,7 @@ def test_the_commands_know_the_plugin(with_plugin: Installation) -> None:
         ({"GEM_PLUGINS": ""}, set()),
     ],
 )
-def test_two_variables_choose_among_the_installed_plugins(
+def test_environment_variables_select_plugins(
     with_plugin: Installation, variables: dict[str, str], loaded: set[str]
 ) -> None:
     done = with_plugin.command("plugins", "--json", **variables)
@@ -111,7 +108,7 @@ def test_two_variables_choose_among_the_installed_plugins(
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """`gem-rl` with an installed plugin `broken` whose module is the given text."""
+    """Run `gem-rl` with an installed plugin `broken` that has this source."""
 
     def with_module(
         text: str, *arguments: str, **variables: str
@@ -134,7 +131,7 @@ def broken(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return with_module
 
 
-def test_a_plugin_that_fails_to_import_is_named_with_the_way_to_leave_it_out(
+def test_plugin_import_error_names_the_plugin_and_how_to_block_it(
     broken: Callable[..., Any],
 ) -> None:
     done = broken("import no_such_module")
@@ -142,17 +139,17 @@ def test_a_plugin_that_fails_to_import_is_named_with_the_way_to_leave_it_out(
     assert done.stderr == (
         "gem-rl: error: the plugin 'broken' (from broken-plugin 3.1) cannot be loaded: "
         "ModuleNotFoundError: No module named 'no_such_module'. "
-        "Mend or uninstall it, or leave it out with GEM_PLUGINS_BLOCK=broken\n"
+        "Fix or uninstall it, or skip it with GEM_PLUGINS_BLOCK=broken\n"
     )
 
 
-def test_leaving_it_out_helps(broken: Callable[..., Any]) -> None:
+def test_blocked_plugin_is_not_imported(broken: Callable[..., Any]) -> None:
     done = broken("import no_such_module", GEM_PLUGINS_BLOCK="broken")
     assert done.returncode == 0, done.stderr
     assert "game:GuessTheNumber-v0-easy" in done.stdout
 
 
-def test_a_plugin_that_takes_a_name_that_is_taken_is_named(broken: Callable[..., Any]) -> None:
+def test_plugin_that_registers_a_taken_name_is_reported(broken: Callable[..., Any]) -> None:
     done = broken(
         "from gem_core import hookimpl\n"
         "@hookimpl\n"
@@ -161,11 +158,11 @@ def test_a_plugin_that_takes_a_name_that_is_taken_is_named(broken: Callable[...,
     )
     assert done.returncode == 2
     assert "the plugin 'broken' (from broken-plugin 3.1) cannot be loaded" in done.stderr
-    assert "is registered already, by the plugin 'gem_envs'" in done.stderr
+    assert "is already registered by the plugin 'gem_envs'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_misspelt_hook_of_an_installed_plugin_is_refused(broken: Callable[..., Any]) -> None:
+def test_misspelt_hook_of_an_installed_plugin_is_rejected(broken: Callable[..., Any]) -> None:
     done = broken(
         "from gem_core import hookimpl\n@hookimpl\ndef register_environment(register): ...\n"
     )
@@ -188,9 +185,13 @@ def run(args):
 """
 
 
-def test_a_plugin_adds_a_command(broken: Callable[..., Any], tmp_path: Path) -> None:
+def test_plugin_adds_a_command(broken: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "greeting.py").write_text(COMMAND)
-    plugin = "from gem_core import hookimpl\n@hookimpl\ndef register_commands(register): register('greet', 'greeting')\n"
+    plugin = (
+        "from gem_core import hookimpl\n"
+        "@hookimpl\n"
+        "def register_commands(register): register('greet', 'greeting')\n"
+    )
     done = broken(plugin, "--help")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ +greet +greet a person$", done.stdout, re.MULTILINE)
@@ -200,12 +201,14 @@ def test_a_plugin_adds_a_command(broken: Callable[..., Any], tmp_path: Path) -> 
     assert "broken" in broken(plugin, "plugins").stdout
 
 
-def test_a_command_that_is_taken_names_both_plugins(broken: Callable[..., Any]) -> None:
+def test_plugin_that_registers_a_taken_command_is_reported(broken: Callable[..., Any]) -> None:
     done = broken(
-        "from gem_core import hookimpl\n@hookimpl\ndef register_commands(register): register('eval', 'mine')\n"
+        "from gem_core import hookimpl\n"
+        "@hookimpl\n"
+        "def register_commands(register): register('eval', 'mine')\n"
     )
     assert done.returncode == 2
-    assert "'eval' is registered already, by the plugin 'gem_eval'" in done.stderr
+    assert "'eval' is already registered by the plugin 'gem_eval'" in done.stderr
 
 
 @pytest.fixture
@@ -215,8 +218,8 @@ def by_hand() -> Iterator[str]:
     environments.remove("test:ByHand-v0")
 
 
-def test_a_plugin_registered_by_hand_registers_and_listens(by_hand: str) -> None:
-    heard: list[tuple[Any, ...]] = []
+def test_register_plugin_calls_registration_and_event_hooks(by_hand: str) -> None:
+    events: list[tuple[Any, ...]] = []
 
     class Plugin:
         @hookimpl
@@ -229,19 +232,19 @@ def test_a_plugin_registered_by_hand_registers_and_listens(by_hand: str) -> None
 
         @hookimpl
         def episode_start(self, task: gem_core.Task, seed: int) -> None:
-            heard.append(("start", task.env_id, seed))
+            events.append(("start", task.env_id, seed))
 
         @hookimpl
         def turn_end(self, number: int, turn: gem_core.Turn) -> None:
-            heard.append(("turn", number, turn.action))
+            events.append(("turn", number, turn.action))
 
         @hookimpl
         def episode_end(self, episode: gem_core.Episode) -> None:
-            heard.append(("end", episode.stop.value))
+            events.append(("end", episode.stop.value))
 
         @hookimpl
         def batch_end(self, episodes: list[gem_core.Episode]) -> None:
-            heard.append(("batch", len(episodes)))
+            events.append(("batch", len(episodes)))
 
     register_plugin(Plugin(), by_hand)
     assert {p.origin for p in installed_plugins() if p.name == by_hand} == {"registered by hand"}
@@ -249,7 +252,7 @@ def test_a_plugin_registered_by_hand_registers_and_listens(by_hand: str) -> None
         gem_core.tasks_for("test:ByHand-v0", [7]),
         gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{0}"),
     )
-    assert heard == [
+    assert events == [
         ("start", "test:ByHand-v0", 7),
         *(("turn", number, "\\boxed{0}") for number in range(4)),
         ("end", "truncated"),
@@ -257,37 +260,35 @@ def test_a_plugin_registered_by_hand_registers_and_listens(by_hand: str) -> None
     ]
 
 
-def test_a_misspelt_hook_registered_by_hand_is_refused_and_leaves_nothing_behind() -> None:
+def test_register_plugin_rejects_a_misspelt_hook_and_forgets_the_plugin() -> None:
     plugin = SimpleNamespace(__name__="misspelt", episode_ended=hookimpl(lambda episode: None))
-    with pytest.raises(
-        PluginError, match=r"'misspelt' implements a hook that does not exist.*episode_ended"
-    ):
+    with pytest.raises(PluginError, match="'misspelt' implements an unknown hook.*episode_ended"):
         register_plugin(plugin)
     assert "misspelt" not in {p.name for p in installed_plugins()}
     gem_core.run_episode("game:GuessTheNumber-v0-easy", gem_core.RandomPlayer(), seed=1)
 
 
-def test_threads_that_come_first_all_find_everything() -> None:
-    """Nobody sees a registry that is still being filled."""
+def test_plugins_load_once_when_threads_start_together() -> None:
+    """No thread sees an incomplete registry."""
     code = """
 import threading
 from gem_core import make
-barrier, wrong = threading.Barrier(8), []
-def first():
+barrier, errors = threading.Barrier(8), []
+def make_one():
     barrier.wait()
     try:
         make("game:Wordle-v0-easy")
     except Exception as error:
-        wrong.append(error)
-threads = [threading.Thread(target=first) for _ in range(8)]
+        errors.append(error)
+threads = [threading.Thread(target=make_one) for _ in range(8)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-print(len(wrong), wrong[:1])
+print(len(errors), errors[:1])
 """
     assert run(sys.executable, "-c", code).strip() == "0 []"
 
 
-def test_a_plugin_that_failed_is_not_there_at_the_second_try() -> None:
+def test_failed_plugin_does_not_stay_registered() -> None:
     class Broken:
         @hookimpl
         def register_wrappers(self, register: Any) -> None:

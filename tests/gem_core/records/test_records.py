@@ -1,4 +1,4 @@
-"""A record gives back what was written, loses nothing to a kill, and never holds a secret."""
+"""Tests of records: episodes round-trip, survive kill -9, and never contain a secret."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,19 +114,19 @@ def failed_episode() -> Episode:
     [full_episode(), failed_episode(), Episode("x:Y", 0, (), StopReason.CONTEXT_FULL)],
     ids=["full", "failed", "empty"],
 )
-def test_an_episode_survives_json_exactly(episode: Episode) -> None:
+def test_episode_round_trips_through_json(episode: Episode) -> None:
     assert episode_from_json(json.loads(json.dumps(episode_to_json(episode)))) == episode
 
 
-def test_what_an_environment_was_made_with_comes_back_as_it_was() -> None:
+def test_env_kwargs_round_trip_through_json() -> None:
     episode = full_episode(env_kwargs={"dim_room": (6, 6), "odds": {1: float("inf")}})
-    back = episode_from_json(json.loads(json.dumps(episode_to_json(episode))))
-    assert back == episode
-    assert back.env_kwargs["dim_room"] == (6, 6)
-    assert back.group == episode.group
+    restored = episode_from_json(json.loads(json.dumps(episode_to_json(episode))))
+    assert restored == episode
+    assert restored.env_kwargs["dim_room"] == (6, 6)
+    assert restored.group == episode.group
 
 
-def test_ids_are_written_as_deltas_and_not_as_whole_prompts() -> None:
+def test_record_stores_only_the_added_ids() -> None:
     turns = episode_to_json(full_episode())["turns"]
     assert [t.get("added_ids") for t in turns] == [[1, 2, 3], [6], [7]]
     assert [t.get("action_ids") for t in turns] == [[4, 5], None, [8]]
@@ -143,11 +144,11 @@ def test_ids_are_written_as_deltas_and_not_as_whole_prompts() -> None:
         OpaqueValue("t", "x"),
     ],
 )
-def test_info_beyond_json_comes_back_as_it_was(value: object) -> None:
+def test_info_beyond_json_round_trips(value: object) -> None:
     episode = full_episode(final_info={"it": value})
-    found = episode_from_json(json.loads(json.dumps(episode_to_json(episode)))).final_info["it"]
-    assert found == value
-    assert type(found) is type(value)
+    restored = episode_from_json(json.loads(json.dumps(episode_to_json(episode))))
+    assert restored.final_info["it"] == value
+    assert type(restored.final_info["it"]) is type(value)
 
 
 class Unprintable:
@@ -155,17 +156,26 @@ class Unprintable:
         raise RuntimeError("no")
 
 
-def endless() -> list[object]:
-    circle: list[object] = []
-    circle.append(circle)
-    return circle
+def recursive_list() -> list[object]:
+    items: list[object] = []
+    items.append(items)
+    return items
 
 
 @pytest.mark.parametrize(
     "value",
-    [{1, 2}, b"bytes", object(), Unprintable(), endless(), ValueError("x"), lambda: 0, 1 + 2j],
+    [
+        {1, 2},
+        b"bytes",
+        object(),
+        Unprintable(),
+        recursive_list(),
+        ValueError("x"),
+        lambda: 0,
+        1 + 2j,
+    ],
 )
-def test_info_that_cannot_be_kept_is_marked_as_shown_and_is_stable(value: object) -> None:
+def test_info_that_json_cannot_represent_becomes_an_opaque_value(value: object) -> None:
     once = episode_from_json(
         json.loads(json.dumps(episode_to_json(full_episode(final_info={"it": value}))))
     )
@@ -174,7 +184,7 @@ def test_info_that_cannot_be_kept_is_marked_as_shown_and_is_stable(value: object
 
 
 @pytest.mark.parametrize("name", SUFFIXES)
-def test_a_record_grows_over_several_writers(tmp_path: Path, name: str) -> None:
+def test_record_grows_across_writers(tmp_path: Path, name: str) -> None:
     path = tmp_path / "deep" / name
     for seed in range(3):
         with RecordWriter(path, meta={"run": 1}) as record:
@@ -188,25 +198,25 @@ def test_a_record_grows_over_several_writers(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SUFFIXES)
-def test_a_file_cut_anywhere_loses_only_what_was_cut(tmp_path: Path, name: str) -> None:
-    whole, ends = tmp_path / name, []
-    with RecordWriter(whole) as record:
-        ends.append(whole.stat().st_size)
+def test_truncated_file_loses_only_the_truncated_episodes(tmp_path: Path, name: str) -> None:
+    path, ends = tmp_path / name, []
+    with RecordWriter(path) as record:
+        ends.append(path.stat().st_size)
         for seed in range(3):
             record.write(full_episode(seed))
-            ends.append(whole.stat().st_size)
-    data = whole.read_bytes()
-    cut = tmp_path / f"cut-{name}"
+            ends.append(path.stat().st_size)
+    data = path.read_bytes()
+    truncated = tmp_path / f"truncated-{name}"
     for length in range(0, len(data), 7):
-        kept = sum(1 for end in ends[1:] if end <= length)
-        cut.write_bytes(data[:length])
-        assert [e.seed for e in read_episodes(cut)] == list(range(kept))
-        with RecordWriter(cut) as record:
+        complete = sum(1 for end in ends[1:] if end <= length)
+        truncated.write_bytes(data[:length])
+        assert [e.seed for e in read_episodes(truncated)] == list(range(complete))
+        with RecordWriter(truncated) as record:
             record.write(full_episode(9))
-        assert [e.seed for e in read_episodes(cut)] == [*range(kept), 9]
+        assert [e.seed for e in read_episodes(truncated)] == [*range(complete), 9]
 
 
-def test_zeros_behind_the_end_are_no_episodes(tmp_path: Path) -> None:
+def test_trailing_zeros_are_ignored(tmp_path: Path) -> None:
     for name in SUFFIXES:
         path = tmp_path / name
         with RecordWriter(path) as record:
@@ -230,7 +240,7 @@ with RecordWriter(sys.argv[1]) as record:
 
 
 @pytest.mark.parametrize("name", SUFFIXES)
-def test_kill_9_loses_no_episode_that_was_written(tmp_path: Path, name: str) -> None:
+def test_kill_9_loses_no_written_episode(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     command = [
         sys.executable,
@@ -259,59 +269,59 @@ def test_kill_9_loses_no_episode_that_was_written(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", SUFFIXES)
-def test_damage_in_the_middle_is_an_error_that_names_the_place(tmp_path: Path, name: str) -> None:
+def test_damage_in_the_middle_raises_with_the_line_number(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     with RecordWriter(path) as record:
-        at = path.stat().st_size
+        header_end = path.stat().st_size
         for seed in range(3):
             record.write(full_episode(seed))
     data = bytearray(path.read_bytes())
-    data[at + 2 : at + 30] = b"#" * 28
+    data[header_end + 2 : header_end + 30] = b"#" * 28
     path.write_bytes(data)
     with pytest.raises(RecordError, match="line 2"):
         list(read_episodes(path))
 
 
+UNKNOWN_FIELD = '{"env_id": "x", "seed": 1, "turns": [], "stop": "terminated", "new": 1}'
+
+
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        ('{"a": 1}\n', "no record of gem"),
-        ("hello\n", "no record of gem"),
+        ('{"a": 1}\n', "not a gem record"),
+        ("hello\n", "not a gem record"),
         ('{"gem_record": 99}\n', "version 99"),
         ('{"gem_record": 1}\n{"env_id": "x"}\n', "line 2"),
-        (
-            '{"gem_record": 1}\n{"env_id": "x", "seed": 1, "turns": [], "stop": "terminated", "new": 1}\n',
-            "'new'",
-        ),
+        (f'{{"gem_record": 1}}\n{UNKNOWN_FIELD}\n', "'new'"),
     ],
 )
-def test_a_file_that_is_no_record_is_refused(tmp_path: Path, content: str, said: str) -> None:
+def test_non_record_file_is_rejected(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "record.jsonl"
     path.write_text(content)
-    with pytest.raises(RecordError, match=said):
+    with pytest.raises(RecordError, match=message):
         list(read_episodes(path))
-    if "line 2" not in said and "new" not in said:
-        with pytest.raises(RecordError, match=said):
+    if "line 2" not in message and "new" not in message:
+        with pytest.raises(RecordError, match=message):
             RecordWriter(path)
         assert path.read_text() == content
 
 
-def test_a_missing_record_is_an_error_to_a_reader(tmp_path: Path) -> None:
+def test_reading_a_missing_record_raises(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot be opened"):
         list(read_episodes(tmp_path / "none.jsonl"))
 
 
-def test_two_writers_on_one_file_are_refused(tmp_path: Path) -> None:
+def test_second_writer_on_one_file_is_rejected(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     with RecordWriter(tmp_path / "r.jsonl") as record:
-        with pytest.raises(RecordError, match="somebody else"):
+        with pytest.raises(RecordError, match="another process, or a RecordWriter"):
             RecordWriter(tmp_path / "r.jsonl")
         record.write(full_episode())
     with pytest.raises(RecordError, match="closed"):
         record.write(full_episode())
 
 
-def test_a_writer_that_nobody_holds_lets_its_file_go(tmp_path: Path) -> None:
+def test_garbage_collected_writer_releases_its_file(tmp_path: Path) -> None:
     RecordWriter(tmp_path / "r.jsonl").write(full_episode())
     gc.collect()
     with RecordWriter(tmp_path / "r.jsonl") as record:
@@ -319,32 +329,32 @@ def test_a_writer_that_nobody_holds_lets_its_file_go(tmp_path: Path) -> None:
     assert len(list(read_episodes(tmp_path / "r.jsonl"))) == 2
 
 
-def test_a_record_feeds_credit_and_rows_without_a_model(tmp_path: Path) -> None:
+def test_advantages_and_sequences_can_be_computed_from_a_record(tmp_path: Path) -> None:
     episodes = [full_episode(0), full_episode(1), failed_episode()]
     with RecordWriter(tmp_path / "r.jsonl") as record:
         for episode in episodes:
             record.write(episode)
-    again = list(read_episodes(tmp_path / "r.jsonl"))
-    assert advantages(again, "rebn", gamma=0.9) == advantages(episodes, "rebn", gamma=0.9)
-    assert [token_sequences(e) for e in again] == [token_sequences(e) for e in episodes]
+    restored = list(read_episodes(tmp_path / "r.jsonl"))
+    assert advantages(restored, "rebn", gamma=0.9) == advantages(episodes, "rebn", gamma=0.9)
+    assert [token_sequences(e) for e in restored] == [token_sequences(e) for e in episodes]
 
 
 KEY = "correct-horse-battery"
 
 
-def test_a_key_of_the_environment_never_lands_in_a_record(
+def test_environment_variable_keys_are_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "r.jsonl"
-    with RecordWriter(path, secrets=["given-by-hand"]) as record:
-        monkeypatch.setenv("SOME_API_KEY", KEY)  # set after the writer was made
+    with RecordWriter(path, secrets=["named-by-caller"]) as record:
+        monkeypatch.setenv("SOME_API_KEY", KEY)  # set after the writer was created
         failure = Failure(
             "HTTPError", f"401 with {KEY}", "generate", f"Traceback\n  headers={{'x': '{KEY}'}}"
         )
         info = {
             "argv": ["--key", KEY],
             "deep": {"t": (f"={KEY}",), f"k{KEY}": object()},
-            "by": "given-by-hand",
+            "by": "named-by-caller",
             "b": KEY.encode(),
         }
         record.write(
@@ -357,14 +367,14 @@ def test_a_key_of_the_environment_never_lands_in_a_record(
         )
     text = path.read_text()
     assert KEY not in text
-    assert "given-by-hand" not in text
-    found = next(read_episodes(path))
-    assert found.options == {"auth": REDACTED}
-    assert found.turns == full_episode().turns  # the ids are as they were
+    assert "named-by-caller" not in text
+    episode = next(read_episodes(path))
+    assert episode.options == {"auth": REDACTED}
+    assert episode.turns == full_episode().turns  # the ids are unchanged
 
 
 @pytest.mark.parametrize("place", ["message", "action", "final"])
-def test_a_key_that_was_shown_to_the_model_takes_the_ids_with_it(
+def test_conversation_with_a_key_is_recorded_without_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", KEY)
@@ -386,10 +396,10 @@ def test_a_key_that_was_shown_to_the_model_takes_the_ids_with_it(
     ):
         record.write(episode)
     assert KEY not in (tmp_path / "r.jsonl").read_text()
-    found = next(read_episodes(tmp_path / "r.jsonl"))
-    assert not found.trainable
-    assert found.turns[0].action_ids == found.turns[0].added_ids == ()
-    assert found.total_reward == 1.0
+    restored = next(read_episodes(tmp_path / "r.jsonl"))
+    assert not restored.trainable
+    assert restored.turns[0].action_ids == restored.turns[0].added_ids == ()
+    assert restored.total_reward == 1.0
 
 
 @pytest.mark.parametrize(
@@ -404,16 +414,12 @@ def test_a_key_that_was_shown_to_the_model_takes_the_ids_with_it(
         ("token sk-abcdefghijklmnop1234 refused by host", "sk-abcdefghijklmnop1234"),
     ],
 )
-def test_headers_urls_and_key_shapes_are_redacted_in_what_programs_say(
-    text: str, secret: str
-) -> None:
-    said = Redactor().said(text)
-    assert secret not in said
-    assert REDACTED in said
-    assert said.count("ost") == text.count("ost")  # and nothing else is lost
-    assert (
-        Redactor().said(said) == said
-    )  # what is read from a record and compared is redacted once more
+def test_program_text_is_redacted_for_headers_urls_and_key_shapes(text: str, secret: str) -> None:
+    redacted = Redactor().program_text(text)
+    assert secret not in redacted
+    assert REDACTED in redacted
+    assert redacted.count("ost") == text.count("ost")  # nothing else is lost
+    assert Redactor().program_text(redacted) == redacted  # redacting is idempotent
 
 
 def test_header_mappings_are_redacted_by_name(tmp_path: Path) -> None:
@@ -429,139 +435,96 @@ def test_header_mappings_are_redacted_by_name(tmp_path: Path) -> None:
     }
 
 
-SECRET_NAMES = [
-    *(
-        "token",
-        "secret",
-        "password",
-        "passwd",
-        "api_key",
-        "apikey",
-        "apiKey",
-        "credential",
-        "credentials",
-        "private_key",
-    ),
-    *(
-        "SERVICE_TOKEN",
-        "DB_PASSWORD",
-        "AWS_SECRET_ACCESS_KEY",
-        "OPENAI_KEY",
-        "hf-token",
-        "X-Custom-Token",
-        "clientSecret",
-    ),
-]
-PLAIN_NAMES = [
-    *(
-        "max_tokens",
-        "tokens",
-        "num_tokens",
-        "token_limit",
-        "stop_token_ids",
-        "tokenizer",
-        "token_type",
-        "eos_token",
-        "pad_token",
-    ),
-    *(
-        "next_token",
-        "answer_key",
-        "question_key",
-        "key",
-        "secret_word",
-        "password_length",
-        "secretary",
-        "keyboard",
-        "monkey",
-    ),
-]
+SECRET_NAMES = (
+    "token secret password passwd api_key apikey apiKey credential credentials private_key "
+    "SERVICE_TOKEN DB_PASSWORD AWS_SECRET_ACCESS_KEY OPENAI_KEY hf-token X-Custom-Token "
+    "clientSecret"
+).split()
+PLAIN_NAMES = (
+    "max_tokens tokens num_tokens token_limit stop_token_ids tokenizer token_type eos_token "
+    "pad_token next_token answer_key question_key key secret_word password_length secretary "
+    "keyboard monkey"
+).split()
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_what_stands_under_the_name_of_a_secret_is_not_recorded(tmp_path: Path, name: str) -> None:
+def test_values_under_secret_names_are_not_recorded(tmp_path: Path, name: str) -> None:
     stack = json.dumps(
         [["boxed", {}], ["mcp", {"command": "server", "env": {name: "abcd-1234", "LANG": "C"}}]],
         sort_keys=True,
     )
-    made = {name: "abcd-1234", "deep": [{name: b"abcd-1234"}], "seen": {name: 3}}
+    kwargs = {name: "abcd-1234", "deep": [{name: b"abcd-1234"}], "seen": {name: 3}}
     path = tmp_path / "r.jsonl"
-    with RecordWriter(path, meta={"plan": made}) as record:
-        record.write(full_episode(env_kwargs=made, options=made, wrappers=stack))
+    with RecordWriter(path, meta={"plan": kwargs}) as record:
+        record.write(full_episode(env_kwargs=kwargs, options=kwargs, wrappers=stack))
     assert "abcd-1234" not in path.read_text()
-    found = next(read_episodes(path))
-    assert (
-        found.env_kwargs
-        == found.options
-        == {name: REDACTED, "deep": [{name: REDACTED}], "seen": {name: 3}}
-    )
-    assert json.loads(found.wrappers) == [
+    episode = next(read_episodes(path))
+    redacted = {name: REDACTED, "deep": [{name: REDACTED}], "seen": {name: 3}}
+    assert episode.env_kwargs == episode.options == redacted
+    assert json.loads(episode.wrappers) == [
         ["boxed", {}],
         ["mcp", {"command": "server", "env": {name: REDACTED, "LANG": "C"}}],
     ]
 
 
 @pytest.mark.parametrize("name", PLAIN_NAMES)
-def test_names_that_only_sound_like_a_secret_are_recorded(tmp_path: Path, name: str) -> None:
+def test_values_under_harmless_names_are_recorded(tmp_path: Path, name: str) -> None:
     stack = json.dumps([["token_limit", {name: "seven"}]])
     with RecordWriter(tmp_path / "r.jsonl") as record:
         record.write(
             full_episode(env_kwargs={name: "seven"}, final_info={name: "seven"}, wrappers=stack)
         )
-    found = next(read_episodes(tmp_path / "r.jsonl"))
-    assert found.env_kwargs == found.final_info == {name: "seven"}
-    assert found.wrappers == stack
+    episode = next(read_episodes(tmp_path / "r.jsonl"))
+    assert episode.env_kwargs == episode.final_info == {name: "seven"}
+    assert episode.wrappers == stack
 
 
-def test_an_info_may_hold_the_word_to_be_guessed_and_no_password(tmp_path: Path) -> None:
+def test_info_keeps_a_word_to_guess_but_not_a_password(tmp_path: Path) -> None:
     info = {
         "state": [{"secret": "cat", "token": "the"}],
         "env": {"SERVICE_TOKEN": "abcd", "db_password": "abcd"},
     }
     with RecordWriter(tmp_path / "r.jsonl") as record:
         record.write(full_episode(final_info=info))
-    kept = {"SERVICE_TOKEN": REDACTED, "db_password": REDACTED}
-    assert next(read_episodes(tmp_path / "r.jsonl")).final_info == {**info, "env": kept}
+    redacted = {"SERVICE_TOKEN": REDACTED, "db_password": REDACTED}
+    assert next(read_episodes(tmp_path / "r.jsonl")).final_info == {**info, "env": redacted}
 
 
-@pytest.mark.parametrize(
-    "env", ["game:GuessTheNumber-v0-easy", "test:Nowhere-v0"]
-)  # a stack, and the repr of one
-def test_a_secret_in_the_wrappers_is_not_recorded(tmp_path: Path, env: str) -> None:
+# The wrappers of an unknown environment are recorded as a repr.
+@pytest.mark.parametrize("env", ["game:GuessTheNumber-v0-easy", "test:Nowhere-v0"])
+def test_secrets_in_wrapper_arguments_are_not_recorded(tmp_path: Path, env: str) -> None:
     path = tmp_path / "r.jsonl"
-    given = {
+    arguments = {
         "url": "http://ann:hunter2@host",
         "headers": {"Authorization": "odd", "A": "b"},
         "env": {"SERVICE_TOKEN": "abcd-1234"},
     }
-    task = Task(env, 0, wrappers=(("retrieval", given),))
+    task = Task(env, 0, wrappers=(("retrieval", arguments),))
     with RecordWriter(path) as record:
         record.write(Episode(env, 0, (), StopReason.TERMINATED, wrappers=wrappers_of(task)))
     assert not [secret for secret in ("hunter2", "odd", "abcd-1234") if secret in path.read_text()]
 
 
-def test_data_without_secrets_is_else_the_same() -> None:
+def test_without_secrets_changes_nothing_else() -> None:
     data = {
         "a": (1, [2.5, None]),
         3: "x",
         "headers": {"Authorization": "odd"},
         "url": "http://ann:hunter2@host",
     }
-    kept = {**data, "headers": {"Authorization": REDACTED}, "url": f"http://{REDACTED}@host"}
-    assert without_secrets(data) == kept
-    assert without_secrets(kept) == kept
+    redacted = {**data, "headers": {"Authorization": REDACTED}, "url": f"http://{REDACTED}@host"}
+    assert without_secrets(data) == redacted
+    assert without_secrets(redacted) == redacted
 
 
-def test_short_and_harmless_variables_do_not_redact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_or_harmless_variables_are_not_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     monkeypatch.setenv("GREETING", "good morning")
-    assert (
-        Redactor().said("false good morning, cookie jar, the key is 5")
-        == "false good morning, cookie jar, the key is 5"
-    )
+    text = "false good morning, cookie jar, the key is 5"
+    assert Redactor().program_text(text) == text
 
 
-def test_every_worker_has_a_record_of_its_own(tmp_path: Path) -> None:
+def test_each_worker_writes_its_own_record(tmp_path: Path) -> None:
     for seed in range(2):
         worker = WorkerRecords()
         worker.write(str(tmp_path / "{rank}.jsonl"), [full_episode(seed), failed_episode()])
@@ -571,24 +534,24 @@ def test_every_worker_has_a_record_of_its_own(tmp_path: Path) -> None:
     assert [len(list(read_episodes(path))) for path in paths] == [2, 2]
 
 
-def test_a_path_without_a_rank_serves_one_worker_and_the_next_is_told_what_to_do(
+def test_second_worker_on_a_path_without_rank_gets_a_remedy(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("fcntl")
     first, second = WorkerRecords(), WorkerRecords()
     first.write(str(tmp_path / "run.jsonl.gz"), [full_episode(0), full_episode(1)])
-    with pytest.raises(
-        RecordError, match=r"put \{rank\}, which.*run-\{rank\}\.jsonl\.gz"
-    ) as refused:
+    with pytest.raises(RecordError, match=r"put \{rank\} into the path") as raised:
         second.write(str(tmp_path / "run.jsonl.gz"), [full_episode(0)])
-    second.write(str(refused.value).rsplit(" ", 1)[1], [full_episode(0)])  # which works
+    suggested = re.search(r"for example (\S+run-\{rank\}\.jsonl\.gz);", str(raised.value))
+    assert suggested is not None
+    second.write(suggested[1], [full_episode(0)])
     first.close()
     second.close()
     assert [len(list(read_episodes(path))) for path in sorted(tmp_path.iterdir())] == [1, 2]
 
 
-def test_a_file_that_is_no_record_is_not_blamed_on_its_path(tmp_path: Path) -> None:
+def test_non_record_error_does_not_suggest_a_rank(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text("mine\n")
-    with pytest.raises(RecordError, match="no record of gem") as refused:
+    with pytest.raises(RecordError, match="not a gem record") as raised:
         WorkerRecords().write(str(tmp_path / "run.jsonl"), [full_episode(0)])
-    assert "rank" not in str(refused.value)
+    assert "rank" not in str(raised.value)

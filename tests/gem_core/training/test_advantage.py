@@ -505,7 +505,7 @@ def test_an_estimator_of_ones_own_goes_by_its_name() -> None:
         assert advantages(batch, "test-constant") == [[5.0, 0.0], [0.0, 0.0], [5.0, 5.0]]
         with pytest.raises(ConfigError, match=r"returned \[2\] numbers for \[1\] turns"):
             advantages([episode(1.0)], "test-constant")
-        with pytest.raises(RegistrationError, match="registered already"):
+        with pytest.raises(RegistrationError, match="already registered"):
             register_estimator("test-constant", lambda episodes: [])
     finally:
         estimators.remove("test-constant")

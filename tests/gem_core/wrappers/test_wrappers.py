@@ -1,4 +1,4 @@
-"""Wrappers: what the model is shown, how its actions are read, and where an episode is cut."""
+"""Tests of the built-in wrappers: history, action formats, limits and statistics."""
 
 from __future__ import annotations
 
@@ -30,34 +30,38 @@ def result_of(value: Any) -> Any:
     return asyncio.run(wait()) if isawaitable(value) else value
 
 
-def says(suffix: str = "", system: str = "", role: str = "") -> Callable[[type[ScriptedEnv]], Env]:
-    """A task T with observations O1, O2, ..., each with a suffix, a system prompt, or a role."""
+def env_with(
+    suffix: str = "", system: str = "", role: str = ""
+) -> Callable[[type[ScriptedEnv]], Env]:
+    """Build an environment with a task T and observations O1, O2, ..., with this info."""
     info = {k: v for k, v in (("suffix", suffix), ("role", role)) if v}
+    reset_info = {k: v for k, v in (("suffix", suffix), ("system", system)) if v}
 
     def build(kind: type[ScriptedEnv] = ScriptedEnv) -> Env:
-        begin = {"suffix": suffix} if suffix else {}
         return kind(
             lambda env, action: (f"O{env.turn + 1}", 1.0, False, False, dict(info)),
-            lambda env: ("T", {**begin, **({"system": system} if system else {})}),
+            lambda env: ("T", dict(reset_info)),
         )
 
     return build
 
 
-def shown(env: Env, *actions: str) -> list[Any]:
-    """What the model is shown after the reset and after each action: a rewritten context, or what is appended to it."""
-    observation, info = result_of(env.reset(seed=1))
-    found = [info.get("context") or (observation, info.get("suffix", ""), info.get("role", "user"))]
+def prompts(env: Env, *actions: str) -> list[Any]:
+    """Return, for the reset and each action, the rewritten context or the appended observation."""
+
+    def prompt(observation: str, info: dict[str, Any]) -> Any:
+        appended = (observation, info.get("suffix", ""), info.get("role", "user"))
+        return info.get("context") or appended
+
+    shown = [prompt(*result_of(env.reset(seed=1)))]
     for action in actions:
         observation, _, _, _, info = result_of(env.step(action))
-        found.append(
-            info.get("context") or (observation, info.get("suffix", ""), info.get("role", "user"))
-        )
-    return found
+        shown.append(prompt(observation, info))
+    return shown
 
 
-def context(*said: tuple[str, str]) -> Context:
-    return Context(tuple(Message(role, content) for role, content in said))  # type: ignore[arg-type]
+def context(*messages: tuple[str, str]) -> Context:
+    return Context(tuple(Message(role, content) for role, content in messages))  # type: ignore[arg-type]
 
 
 # History.
@@ -65,7 +69,7 @@ def context(*said: tuple[str, str]) -> Context:
 HISTORY = {
     "concat": (
         Concat,
-        says("S"),
+        env_with("S"),
         [
             context(("user", "T\nS")),
             context(("user", "T\nO1\nS")),
@@ -74,7 +78,7 @@ HISTORY = {
     ),
     "concat with actions": (
         lambda env: Concat(env, actions=True),
-        says("S"),
+        env_with("S"),
         [
             context(("user", "T\nS")),
             context(("user", "T\na1\nO1\nS")),
@@ -83,7 +87,7 @@ HISTORY = {
     ),
     "concat with a window": (
         lambda env: Concat(env, window=1, actions=True),
-        says(),
+        env_with(),
         [
             context(("user", "T\n")),
             context(("user", "T\na1\nO1\n")),
@@ -93,16 +97,16 @@ HISTORY = {
     ),
     "concat with a system prompt": (
         Concat,
-        says(system="be brief"),
+        env_with(system="be brief"),
         [
             context(("system", "be brief"), ("user", "T\n")),
             context(("system", "be brief"), ("user", "T\nO1\n")),
         ],
     ),
-    "chat": (ConcatChat, says(), [("T", "", "user"), ("O1", "", "user"), ("O2", "", "user")]),
+    "chat": (ConcatChat, env_with(), [("T", "", "user"), ("O1", "", "user"), ("O2", "", "user")]),
     "chat with a suffix": (
         ConcatChat,
-        says("S"),
+        env_with("S"),
         [
             ("T", "S", "user"),
             context(("user", "T"), ("assistant", "a1"), ("user", "O1\nS")),
@@ -117,7 +121,7 @@ HISTORY = {
     ),
     "chat with a window": (
         lambda env: ConcatChat(env, window=1),
-        says(system="be brief"),
+        env_with(system="be brief"),
         [
             ("T", "", "user"),
             ("O1", "", "user"),
@@ -127,7 +131,7 @@ HISTORY = {
     ),
     "chat with tools": (
         lambda env: ConcatChat(env, window=1),
-        says(role="tool"),
+        env_with(role="tool"),
         [
             ("T", "", "user"),
             ("O1", "", "tool"),
@@ -136,7 +140,7 @@ HISTORY = {
     ),
     "chat on reset": (
         ConcatChatOnReset,
-        says("S"),
+        env_with("S"),
         [("T", "S", "user"), ("O1", "S", "continuation"), ("O2", "S", "continuation")],
     ),
 }
@@ -144,60 +148,57 @@ HISTORY = {
 
 @pytest.mark.parametrize("kind", [ScriptedEnv, AsyncEnv], ids=["sync", "async"])
 @pytest.mark.parametrize("mode", HISTORY)
-def test_what_the_model_is_shown(mode: str, kind: type[ScriptedEnv]) -> None:
-    wrap, build, wanted = HISTORY[mode]
-    actions = [f"a{n}" for n in range(1, len(wanted))]
-    assert shown(wrap(build(kind)), *actions) == wanted  # type: ignore[operator]
+def test_history_wrapper_shows_the_expected_prompts(mode: str, kind: type[ScriptedEnv]) -> None:
+    wrap, build, expected = HISTORY[mode]
+    actions = [f"a{n}" for n in range(1, len(expected))]
+    assert prompts(wrap(build(kind)), *actions) == expected  # type: ignore[operator]
 
 
-def test_a_line_is_ended_once() -> None:
+def test_concat_does_not_double_line_ends() -> None:
     env = Concat(
         ScriptedEnv(lambda env, action: ("O1\n", 0.0, False, False, {}), lambda env: ("T\n", {})),
         actions=True,
     )
-    assert shown(env, "a1\n", "a2")[-1] == context(("user", "T\na1\nO1\na2\nO1\n"))
+    assert prompts(env, "a1\n", "a2")[-1] == context(("user", "T\na1\nO1\na2\nO1\n"))
 
 
-def test_a_window_of_any_size_keeps_the_task() -> None:
+def test_window_always_keeps_the_task() -> None:
     for wrap in (Concat, ConcatChat):
         for size in (1, 2, 5):
-            last = shown(wrap(says()(ScriptedEnv), window=size), *(f"a{n}" for n in range(1, 9)))[
-                -1
-            ]
+            env = wrap(env_with()(ScriptedEnv), window=size)
+            last = prompts(env, *(f"a{n}" for n in range(1, 9)))[-1]
             text = "\n".join(m.content for m in last.messages)
             assert text.startswith("T\n")
-            assert ("O8" in text, f"O{9 - size}" in text, f"O{8 - size}" in text) == (
-                True,
-                True,
-                False,
-            )
+            assert "O8" in text
+            assert f"O{9 - size}" in text
+            assert f"O{8 - size}" not in text
 
 
-def test_a_template_makes_the_observation_itself_a_prompt() -> None:
+def test_template_renders_the_observation_as_a_prompt() -> None:
     env = ConcatChat(
-        says("S")(ScriptedEnv), template=lambda messages: json.dumps(messages) + "<gen>"
+        env_with("S")(ScriptedEnv), template=lambda messages: json.dumps(messages) + "<gen>"
     )
     observation, _ = env.reset(seed=1)
     assert observation == '[{"role": "user", "content": "T\\nS"}]<gen>', (
-        "the suffix stands before the generation prompt"
+        "the suffix comes before the generation prompt"
     )
     assert env.step("a")[0].endswith('{"role": "user", "content": "O1\\nS"}]<gen>')
 
 
-def test_history_begins_anew_with_each_episode() -> None:
+def test_reset_clears_the_history() -> None:
     for wrap in (Concat, ConcatChat):
-        env = wrap(says("S")(ScriptedEnv), window=2)
-        first = shown(env, "a1", "a2")
-        assert shown(env, "a1", "a2") == first
+        env = wrap(env_with("S")(ScriptedEnv), window=2)
+        first = prompts(env, "a1", "a2")
+        assert prompts(env, "a1", "a2") == first
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 2.5, "2"])
-def test_a_window_that_means_nothing_is_refused(size: Any) -> None:
+def test_invalid_window_is_rejected(size: Any) -> None:
     with pytest.raises(ConfigError, match="window"):
         Concat(ScriptedEnv(), window=size)
 
 
-def test_a_long_history_costs_no_more_than_its_text() -> None:
+def test_long_history_takes_linear_time() -> None:
     env = Concat(ScriptedEnv(lambda env, action: ("x" * 100, 0.0, False, False, {})), actions=True)
     env.reset(seed=1)
     began = time.process_time()
@@ -244,7 +245,8 @@ FORMATS: dict[str, tuple[type[ActionFormat], list[tuple[str, str | None]]]] = {
             ('<tool_call>\n{"name": "act", "arguments": {"action": "5"}}\n</tool_call>', "5"),
             ('<tool_call>{"name": "act", "arguments": {"action": 5}}</tool_call>', "5"),
             (
-                '<tool_call>{"name": "act", "arguments": {"action": "a"}}</tool_call><tool_call>{broken}</tool_call>',
+                '<tool_call>{"name": "act", "arguments": {"action": "a"}}</tool_call>'
+                "<tool_call>{broken}</tool_call>",
                 "a",
             ),
             ('<tool_call>{"name": "look", "arguments": {"action": "5"}}</tool_call>', None),
@@ -275,29 +277,26 @@ FORMATS: dict[str, tuple[type[ActionFormat], list[tuple[str, str | None]]]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "wanted"),
+    ("name", "text", "expected"),
     [(name, *case) for name, (_, cases) in FORMATS.items() for case in cases],
 )
-def test_an_action_is_read_from_what_the_model_wrote(
-    name: str, text: str, wanted: str | None
-) -> None:
-    assert FORMATS[name][0](ScriptedEnv()).parse(text) == wanted
+def test_format_parses_the_action(name: str, text: str, expected: str | None) -> None:
+    assert FORMATS[name][0](ScriptedEnv()).parse(text) == expected
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-def test_what_a_format_writes_it_reads_back(action: str) -> None:
+def test_format_parses_what_it_writes(action: str) -> None:
+    tool_call, code, boxed, react = (f(ScriptedEnv()) for f in (ToolCall, Code, Boxed, React))
     if "<" not in action:
-        assert (
-            ToolCall(ScriptedEnv()).parse("hm " + ToolCall(ScriptedEnv()).write(action)) == action
-        )
+        assert tool_call.parse("hm " + tool_call.write(action)) == action
     if "`" not in action:
-        assert Code(ScriptedEnv()).parse("hm " + Code(ScriptedEnv()).write(action)) == action
+        assert code.parse("hm " + code.write(action)) == action
     if not set("{}") & set(action):
-        assert Boxed(ScriptedEnv()).parse("hm " + Boxed(ScriptedEnv()).write(action)) == action
+        assert boxed.parse("hm " + boxed.write(action)) == action
     line = " ".join(action.split())
     if line and len(line.splitlines()) == 1:
-        assert React(ScriptedEnv()).parse("hm\n" + React(ScriptedEnv()).write(line)) == line
+        assert react.parse("hm\n" + react.write(line)) == line
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -320,22 +319,20 @@ def test_what_a_format_writes_it_reads_back(action: str) -> None:
     ],
     ids=lambda text: text[:12],
 )
-def test_no_text_takes_long_or_breaks_anything(name: str, text: str) -> None:
-    """A megabyte that a model may well write, made to hurt."""
+def test_format_parses_hostile_text_in_linear_time(name: str, text: str) -> None:
+    """A megabyte of the worst text for each parser."""
     began = time.process_time()
     FORMATS[name][0](ScriptedEnv()).parse(text)
     assert time.process_time() - began < 3.0
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_format_tells_the_model_how_to_answer_without_giving_an_answer_away(name: str) -> None:
+def test_format_instruction_contains_no_legal_action(name: str) -> None:
     env = make("game:GuessTheNumber-v0-easy", wrappers=[name])
     for seed in range(20):
         _, info = env.reset(seed=seed)
         assert env.instruction() == info["system"]
-        assert env.parse(env.instruction()) in ("n", None), (
-            "an example that a model may copy is no guess"
-        )
+        assert env.parse(env.instruction()) in ("n", None), "a copied example must not be legal"
     assert (
         make("game:GuessTheNumber-v0-easy")
         .reset(seed=1)[0]
@@ -343,40 +340,39 @@ def test_a_format_tells_the_model_how_to_answer_without_giving_an_answer_away(na
     )
 
 
-def test_the_instructions_stand_behind_an_environments_own_system_prompt() -> None:
-    env = React(says(system="be brief")(ScriptedEnv))
+def test_instruction_follows_the_environments_system_prompt() -> None:
+    env = React(env_with(system="be brief")(ScriptedEnv))
     assert env.reset(seed=1)[1]["system"] == "be brief\n\n" + env.instruction()
-    observation, info = React(says(system="be brief")(ScriptedEnv), place="observation").reset(
-        seed=1
-    )
+    env = React(env_with(system="be brief")(ScriptedEnv), place="observation")
+    observation, info = env.reset(seed=1)
     assert (observation, info["system"]) == ("T\n" + env.instruction(), "be brief")
 
 
 @pytest.mark.parametrize("kind", [ScriptedEnv, AsyncEnv], ids=["sync", "async"])
 @pytest.mark.parametrize(
-    ("on_error", "log", "wanted"),
+    ("on_error", "log", "expected"),
     [
         ("end", [], (-0.5, True, {"success": False, "format_error": True})),
         ("again", [], (-0.5, False, {"format_error": True})),
         ("pass", ["step nothing"], (1.0, False, {"parsed_action": "nothing"})),
     ],
 )
-def test_an_answer_without_an_action(
-    kind: type[ScriptedEnv], on_error: Any, log: list[str], wanted: Any
+def test_format_handles_an_answer_without_an_action(
+    kind: type[ScriptedEnv], on_error: Any, log: list[str], expected: Any
 ) -> None:
     inner = kind()
     env = Boxed(inner, on_error=on_error, error_reward=-0.5)
     result_of(env.reset(seed=1))
     observation, reward, terminated, truncated, info = result_of(env.step("nothing"))
-    assert (inner.log[2:], (reward, terminated, info), truncated) == (log, wanted, False)
+    assert (inner.log[2:], (reward, terminated, info), truncated) == (log, expected, False)
     assert ("No action was found" in observation) == (on_error != "pass")
     if on_error == "again":
         assert result_of(env.step(r"\boxed{x}"))[4] == {"parsed_action": "x"}
         assert inner.log[2:] == ["step x"]
 
 
-def test_unreadable_answers_come_to_an_end() -> None:
-    """The environment's own turn limit does not see them."""
+def test_max_errors_ends_the_episode() -> None:
+    """The environment's own turn limit does not count turns without an action."""
     env = make(
         "game:GuessTheNumber-v0-easy", wrappers=[("boxed", {"on_error": "again", "max_errors": 2})]
     )
@@ -388,13 +384,13 @@ def test_unreadable_answers_come_to_an_end() -> None:
     assert terminated and info["success"] is False
 
 
-@pytest.mark.parametrize("wrong", [{"place": "end"}, {"on_error": "ignore"}, {"max_errors": 0}])
-def test_a_format_that_means_nothing_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Boxed(ScriptedEnv(), **wrong)
+@pytest.mark.parametrize("kwargs", [{"place": "end"}, {"on_error": "ignore"}, {"max_errors": 0}])
+def test_invalid_format_arguments_are_rejected(kwargs: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(kwargs))):
+        Boxed(ScriptedEnv(), **kwargs)
 
 
-def test_the_last_box_is_found_in_a_long_text() -> None:
+def test_last_boxed_searches_a_long_text() -> None:
     assert last_boxed("x" * 1_000_000 + r"\boxed{5}" + "y" * 1_000_000) == "5"
 
 
@@ -406,7 +402,7 @@ def endless(kind: type[ScriptedEnv] = ScriptedEnv) -> ScriptedEnv:
 
 
 @pytest.mark.parametrize("kind", [ScriptedEnv, AsyncEnv], ids=["sync", "async"])
-def test_a_turn_limit_truncates_and_keeps_the_last_answer(kind: type[ScriptedEnv]) -> None:
+def test_turn_limit_truncates_and_keeps_the_last_result(kind: type[ScriptedEnv]) -> None:
     env = TurnLimit(endless(kind), 2)
     for _ in range(2):
         result_of(env.reset(seed=1))
@@ -415,13 +411,13 @@ def test_a_turn_limit_truncates_and_keeps_the_last_answer(kind: type[ScriptedEnv
         assert env.ended
 
 
-def test_a_limit_does_not_overrule_an_end() -> None:
+def test_turn_limit_does_not_override_terminated() -> None:
     env = TurnLimit(ScriptedEnv(lambda env, action: ("O", 1.0, True, False, {"success": True})), 1)
     env.reset(seed=1)
     assert env.step("a") == ("O", 1.0, True, False, {"success": True})
 
 
-def test_a_token_limit_counts_the_actions() -> None:
+def test_token_limit_counts_action_tokens() -> None:
     env = TokenLimit(endless(), 5)
     env.reset(seed=1)
     assert env.step("one two three")[3:] == (False, {"action_tokens": 3})
@@ -432,9 +428,9 @@ def test_a_token_limit_counts_the_actions() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, None])
-def test_limits_that_mean_nothing_are_refused(limit: Any) -> None:
+def test_invalid_limits_are_rejected(limit: Any) -> None:
     for wrapper in (TurnLimit, TokenLimit):
-        with pytest.raises(ConfigError, match="whole number from 1 up"):
+        with pytest.raises(ConfigError, match="integer >= 1"):
             wrapper(ScriptedEnv(), limit)
 
 

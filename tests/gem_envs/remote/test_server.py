@@ -287,7 +287,7 @@ def test_requests_that_cannot_be_answered_have_a_status_that_says_so() -> None:
             "400 needs 'id'": post(server, "/reset", {"seed": 1}),
             "404 not valid": post(server, "/reset", {"id": 5}),
             "404 session x": post(server, "/reset", {"id": "x"}),
-            "400 whole number": post(server, "/reset", {"id": number, "seed": "x"}),
+            "400 integer >= 0": post(server, "/reset", {"id": number, "seed": "x"}),
             "400 does not know": post(
                 server, "/reset", {"id": number, "seed": 1, "options": {"stop": 1}}
             ),
