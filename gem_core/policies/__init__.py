@@ -1,4 +1,4 @@
-"""Policies: ready-made ones, for a transformers model. Nothing heavy is imported here."""
+"""Policies: generate actions, with a transformers model, a script or a baseline player."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Policy: what chooses actions. Three kinds, told apart by the method they have:
+"""Policy: an object that chooses actions. Its method determines its kind:
 
-- `Policy.generate(prompt_ids, sampling)` samples token ids: what a trainer needs;
-- `ChatPolicy.chat(messages, sampling)` answers in text, as a server without token ids does: not trainable;
-- `Player.act(env, observation)` looks at the environment itself: a person, a random player, a scripted expert.
+- `Policy.generate(prompt_ids, sampling)` samples token ids, which trainers need;
+- `ChatPolicy.chat(messages, sampling)` answers in text, like a server without token ids; its
+  episodes are not trainable;
+- `Player.act(env, observation)` sees the environment: a person, a baseline player.
 
-Every framework's engine is one small `Policy`. `batching.BatchPolicy` makes one of a blocking function that generates for
-many prompts at once.
+Each trainer's engine is one small `Policy`. `batching.BatchPolicy` turns a blocking function over
+many prompts into one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Policy(Protocol):
     """Samples the ids of one turn."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """The sampled ids, the sampled stop token included, with the logprobs of the distribution sampled from."""
+        """Return the sampled ids, stop token included, and their logprobs when sampled."""
         ...
 
 
@@ -34,25 +35,25 @@ class ChatPolicy(Protocol):
     """Answers a conversation in text."""
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Generation:
-        """A generation with `text`, and without ids."""
+        """Return a generation with `text` and without ids."""
         ...
 
 
 @runtime_checkable
 class Player(Protocol):
-    """Acts on an environment it can look into."""
+    """Chooses actions with access to the environment object."""
 
     def act(self, env: Env, observation: str) -> str | Awaitable[str]:
-        """The next action."""
+        """Return the next action."""
         ...
 
 
 def warn_if_cut(sampling: Sampling) -> None:
-    """Warns where logprobs would be those of a cut distribution, which no trainer recomputes."""
+    """Warn if top_p or top_k cut the distribution: trainers recompute logprobs of the full one."""
     if sampling.top_p < 1.0 or sampling.top_k > 0:
         warnings.warn(
-            f"sampling with top_p={sampling.top_p} and top_k={sampling.top_k} cuts the distribution: the logprobs are "
-            "those of the "
-            "cut one, and importance ratios against a trainer's full one are biased. Use top_p=1.0 and top_k=0 for training.",
+            f"top_p={sampling.top_p} and top_k={sampling.top_k} cut the sampling distribution, "
+            "which biases importance ratios against the trainer's full distribution; "
+            "use top_p=1.0 and top_k=0 for training",
             stacklevel=3,
         )

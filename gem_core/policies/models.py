@@ -1,4 +1,4 @@
-"""Models: a language model by name, for recipes and evaluation."""
+"""Models: load a language model by name, for recipes and evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["load_model", "model_path"]
 
 
 def model_path(name: str) -> str:
-    """What `from_pretrained` takes for a name: `tiny` (ships with gem), `smollm2` (fetched once), a folder, or a hub name."""
+    """Resolve `tiny` (ships with gem), `smollm2` (downloaded once), a folder or a hub name."""
     if name == "tiny":
         return str(tiny_model_path())
     if name == "smollm2":
@@ -22,12 +22,12 @@ def model_path(name: str) -> str:
 
 
 def load_model(name: str, device: Any = "cpu") -> tuple[Any, Any]:
-    """(model, tokenizer) in float32 for a name that `model_path` takes."""
+    """Load (model, tokenizer) in float32 by a name that `model_path` resolves."""
     path = model_path(name)
     try:
         return load_folder(path, f"the model {name!r}", device)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"the model {name!r} cannot be loaded; name a folder with a config.json, a model of the hub, 'tiny' or 'smollm2'. "
-            f"{str(error).splitlines()[0]}"
+            f"the model {name!r} cannot be loaded ({str(error).splitlines()[0]}); "
+            "use a folder with a config.json, a hub name, 'tiny' or 'smollm2'"
         ) from error

@@ -1,4 +1,4 @@
-"""Scripted policies: a function or a list of texts in the place of a model, for experts, people and tests."""
+"""Scripted policies: a function or a list of texts instead of a model."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ __all__ = ["ScriptedPlayer", "ScriptedPolicy"]
 
 
 class ScriptedPlayer:
-    """Plays a function of the environment and the observation: experts, people, tests."""
+    """Plays the actions that a function of environment and observation returns."""
 
     def __init__(self, play: Callable[[Env, str], str | Awaitable[str]]) -> None:
         self._play = play
 
     def act(self, env: Env, observation: str) -> str | Awaitable[str]:
-        """What the function says."""
+        """Call the function."""
         return self._play(env, observation)
 
 
 class ScriptedPolicy:
-    """Gives texts, or whole generations, as if a model had sampled them. A list is played in order, for one episode at a
-    time; a function of the prompt's text serves any number of episodes."""
+    """Returns texts or generations as if a model had sampled them.
+
+    A list is used in order, for one episode at a time. A function of the prompt's text serves any
+    number of episodes.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class ScriptedPolicy:
         self._lines = iter(()) if callable(script) else iter(script)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """The next line, encoded, with the turn-end token behind it, and cut at the token cap."""
+        """Encode the next line, append the turn-end token, and cut it at the token cap."""
         if self._script is not None:
             line = self._script(self._tokenizer.decode(list(prompt_ids), skip_special_tokens=False))
         else:
@@ -48,7 +51,7 @@ class ScriptedPolicy:
                 line = next(self._lines)
             except StopIteration:
                 raise PolicyError(
-                    "the script has no more lines; the episode asked for another action"
+                    "the script has no more lines, but the episode needs another action"
                 ) from None
         if isinstance(line, Generation):
             return line

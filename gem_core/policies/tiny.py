@@ -1,4 +1,4 @@
-"""Tiny: the language model that ships with gem, a weak player of GuessTheNumber made by scripts/make_tiny_model.py."""
+"""Tiny model: ships with gem and plays GuessTheNumber weakly; see scripts/make_tiny_model.py."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ __all__ = ["load_tiny", "tiny_model_path"]
 
 
 def tiny_model_path() -> Path:
-    """The model folder, as `from_pretrained` takes it."""
+    """Return the model folder, for `from_pretrained`."""
     return Path(__file__).parent / "tiny_model"
 
 
 def load_tiny(device: Any = "cpu") -> tuple[Any, Any]:
-    """(model, tokenizer), in float32."""
+    """Load (model, tokenizer) in float32."""
     return load_folder(tiny_model_path(), "the tiny model", device)
 
 
-def load_folder(path: str | Path, what: str, device: Any = "cpu") -> tuple[Any, Any]:
-    """(model, tokenizer) of a model folder, in float32, ready to sample from."""
+def load_folder(path: str | Path, name: str, device: Any = "cpu") -> tuple[Any, Any]:
+    """Load (model, tokenizer) in float32, ready to sample from; `name` is for error messages."""
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        raise MissingDependencyError(what, "transformers", str(error)) from error
-    with _without_bar():
+        raise MissingDependencyError(name, "transformers", str(error)) from error
+    with _without_progress_bar():
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(path)
     tokenizer.padding_side = "left"
@@ -37,14 +37,14 @@ def load_folder(path: str | Path, what: str, device: Any = "cpu") -> tuple[Any, 
 
 
 @contextmanager
-def _without_bar() -> Iterator[None]:
-    """Keeps transformers from showing a bar for a folder that is read in a moment; that of a download stays."""
+def _without_progress_bar() -> Iterator[None]:
+    """Hide the progress bar of loading weights; downloads keep theirs."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
-    # not disable_progress_bar(), which also overwrites what the user has set in huggingface_hub
+    active = logging.is_progress_bar_enabled()
+    # not disable_progress_bar(), which also changes the user's setting in huggingface_hub
     logging._tqdm_active = False
     try:
         yield
     finally:
-        logging._tqdm_active = shown
+        logging._tqdm_active = active

@@ -1,4 +1,4 @@
-"""Local: a transformers model in this process as a policy, one batch for all episodes that wait."""
+"""Transformers policy: samples from a transformers model in this process, in batches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gem_core.types import FinishReason, Generation, Sampling
 __all__ = ["TransformersPolicy", "stop_ids_of"]
 
 _SECONDS_TO_END = 60.0
-"""How long to wait, at most, for the one token that is being computed when a policy is closed."""
+"""How long `close` waits for the token that is being computed."""
 
 
 class TransformersPolicy:
-    """Samples from a causal language model. Concurrent requests go into one left-padded batch with a key-value cache.
+    """Samples from a causal language model, in left-padded batches with a key-value cache.
 
-    The logprobs are those of the distribution sampled from, in float32: temperature applied, and renormalised behind a
-    top-k and top-p cut where there is one. At temperature 0 that is a single token, whose logprob is 0.
+    The logprobs are float32 and of the sampling distribution: with temperature, and renormalised
+    after a top-k or top-p cut. At temperature 0 every logprob is 0.
     """
 
     def __init__(
@@ -37,13 +37,14 @@ class TransformersPolicy:
         max_wait: float = 0.01,
         where: Literal["thread", "inline"] = "thread",
     ) -> None:
-        """`stop_ids`: the tokens that end a turn; None takes those of the model's generation config and the tokenizer's own.
-        `seed`: for a run that can be repeated; no global generator is read or written. The rest is as in `BatchPolicy`."""
+        """`stop_ids`: the tokens that end a turn; default: see `stop_ids_of`. `seed`: makes a run
+        reproducible; global generators are not used. For the rest, see `BatchPolicy`.
+        """
         torch = _torch()
         self.model, self.tokenizer = model, tokenizer
         self.stop_ids = stop_ids_of(model, tokenizer) if stop_ids is None else frozenset(stop_ids)
         self.weight_version = 0
-        """Which weights the model holds, counted by whoever changes them; every generation carries it."""
+        """The version of the model's weights, set by the trainer and copied to every generation."""
         self._generator = torch.Generator(device=model.device)
         if seed is None:
             self._generator.seed()
@@ -54,32 +55,32 @@ class TransformersPolicy:
         )
         takes = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in takes
-        self._takes_last_only = (
-            "logits_to_keep" in takes
-        )  # without it, a long prompt pays for a vocabulary per token
+        self._takes_logits_to_keep = "logits_to_keep" in takes  # saves logits of the prompt
         self._requests = BatchPolicy(
             self.generate_batch, max_batch=max_batch, max_wait=max_wait, where=where, seeded=True
         )
-        self._generating = _Generating()
-        # A thread that is inside torch when Python shuts down aborts the whole program, whoever left it behind.
+        self._generating = _GeneratingThreads()
+        # A thread that runs torch code while Python shuts down aborts the program.
         weakref.finalize(self, self._generating.end)
 
     @property
     def batches(self) -> int:
-        """How many batches were generated."""
+        """How many batches were started."""
         return self._requests.batches
 
     def set_live(self, episodes: int) -> None:
-        """Told by the engine how many episodes can be waiting."""
+        """Set the number of running episodes, as in `BatchPolicy`."""
         self._requests.set_live(episodes)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """Waits for the batch this prompt goes into."""
+        """Generate for one prompt, as part of a batch."""
         return await self._requests.generate(prompt_ids, sampling)
 
     def close(self) -> None:
-        """Ends what is being generated for a run that was cut short, after the token it is at; a closed policy generates no more.
-        Done by itself when the program ends."""
+        """End running generations after their current token; the policy is unusable afterwards.
+
+        The end of the program calls it too.
+        """
         self._generating.end()
 
     def generate_batch(
@@ -88,15 +89,14 @@ class TransformersPolicy:
         sampling: Sampling,
         seeds: Sequence[int | None] | None = None,
     ) -> list[Generation]:
-        """Generates for many prompts at once; blocks. For programs without an event loop, and for tests. `seeds`: one for each
-        prompt, where they are not all that of `sampling`."""
+        """Generate for many prompts, blocking; `seeds`: one per prompt, not `sampling.seed`."""
         torch = _torch()
         _check(prompts, sampling)
         if not prompts:
             return []
         self._generating.begin()
         was_training = self.model.training
-        self.model.eval()  # dropout would sample from another distribution than the trainer computes
+        self.model.eval()  # dropout would change the distribution
         try:
             with torch.no_grad():
                 return self._sample(
@@ -116,9 +116,9 @@ class TransformersPolicy:
         )
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
-        own = self._row_generators(seeds)
+        generators = self._seeded_generators(seeds)
         stops = torch.tensor(sorted(self.stop_ids), dtype=torch.long, device=device)
-        rows = list(range(len(prompts)))  # which prompt each row of the batch is
+        active = list(range(len(prompts)))  # the prompt of each entry in the batch
         ids: list[list[int]] = [[] for _ in prompts]
         logprobs: list[list[float]] = [[] for _ in prompts]
         stopped = [False] * len(prompts)
@@ -126,28 +126,27 @@ class TransformersPolicy:
         for _ in range(sampling.max_tokens):
             self._generating.check()
             logits, cache = self._forward(inputs, mask, positions, cache)
-            chosen, chosen_logprobs = _choose(
-                logits, sampling, self._generator, [own[r] for r in rows] if own else None
-            )
+            seeded = [generators[i] for i in active] if generators else None
+            chosen, chosen_logprobs = _choose(logits, sampling, self._generator, seeded)
             ended = torch.isin(chosen, stops).tolist()
-            for row, token, logprob, end in zip(
-                rows, chosen.tolist(), chosen_logprobs.tolist(), ended
+            for prompt, token, logprob, end in zip(
+                active, chosen.tolist(), chosen_logprobs.tolist(), ended
             ):
-                if not stopped[row]:
-                    ids[row].append(token)
-                    logprobs[row].append(logprob)
-                    stopped[row] = end or self._said(ids[row], sampling.stop)
-            going = [i for i, row in enumerate(rows) if not stopped[row]]
+                if not stopped[prompt]:
+                    ids[prompt].append(token)
+                    logprobs[prompt].append(logprob)
+                    stopped[prompt] = end or self._has_stop_string(ids[prompt], sampling.stop)
+            going = [i for i, prompt in enumerate(active) if not stopped[prompt]]
             if not going:
                 break
             inputs, positions = chosen[:, None], positions[:, -1:] + 1
-            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
-            if 2 * len(going) <= len(rows) and hasattr(cache, "batch_select_indices"):
-                # copying the cache costs about one step, so rows that have ended leave by halves
-                kept = torch.tensor(going, device=device)
-                cache.batch_select_indices(kept)
-                inputs, positions, mask = inputs[kept], positions[kept], mask[kept]
-                rows = [rows[i] for i in going]
+            mask = torch.cat([mask, mask.new_ones(len(active), 1)], 1)
+            if 2 * len(going) <= len(active) and hasattr(cache, "batch_select_indices"):
+                # copying the cache costs about one step, so remove ended prompts only by halves
+                select = torch.tensor(going, device=device)
+                cache.batch_select_indices(select)
+                inputs, positions, mask = inputs[select], positions[select], mask[select]
+                active = [active[i] for i in going]
         finishes = [FinishReason.STOP if s else FinishReason.LENGTH for s in stopped]
         return [
             Generation(tuple(i), tuple(p), f, versions=(version, version))
@@ -155,65 +154,65 @@ class TransformersPolicy:
         ]
 
     def _forward(self, inputs: Any, mask: Any, positions: Any, cache: Any) -> tuple[Any, Any]:
-        more: dict[str, Any] = {"position_ids": positions} if self._takes_positions else {}
-        if self._takes_last_only:
-            more["logits_to_keep"] = 1
+        options: dict[str, Any] = {"position_ids": positions} if self._takes_positions else {}
+        if self._takes_logits_to_keep:
+            options["logits_to_keep"] = 1
         out = self.model(
-            input_ids=inputs, attention_mask=mask, past_key_values=cache, use_cache=True, **more
+            input_ids=inputs, attention_mask=mask, past_key_values=cache, use_cache=True, **options
         )
         return out.logits[:, -1].float(), out.past_key_values
 
-    def _row_generators(self, seeds: Sequence[int | None]) -> list[Any] | None:
-        """With a seed in the request, a generator per row: the answer then depends on the request, not on its batch."""
+    def _seeded_generators(self, seeds: Sequence[int | None]) -> list[Any] | None:
+        """Return a generator per seeded prompt, so its answer does not depend on the batch."""
         if all(seed is None for seed in seeds):
             return None
         make = partial(_torch().Generator, device=self.model.device)
         return [self._generator if seed is None else make().manual_seed(seed) for seed in seeds]
 
-    def _said(self, ids: list[int], stop: tuple[str, ...]) -> bool:
-        """Whether a stop string stands in the text so far; it stays there, and so does its last token."""
+    def _has_stop_string(self, ids: list[int], stop: tuple[str, ...]) -> bool:
+        """Whether the text contains a stop string, which stays part of the generation."""
         if not stop:
             return False
         text = self.tokenizer.decode(ids, skip_special_tokens=False)
         return any(s in text for s in stop)
 
 
-class _Generating:
-    """The threads that generate, and the word that they are to end."""
+class _GeneratingThreads:
+    """The threads that generate, and the flag that ends them."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
         self._threads: set[threading.Thread] = set()
 
     def begin(self) -> None:
-        """Called on a thread that is about to generate."""
+        """Register the current thread before it generates."""
         self._threads = {t for t in self._threads if t.is_alive()} | {threading.current_thread()}
         self.check()
 
     def check(self) -> None:
-        """Raises once it was said to end."""
+        """Raise `PolicyError` after `end`."""
         if self._ended.is_set():
-            raise PolicyError("the policy was closed; make a new one to generate with")
+            raise PolicyError("the policy is closed; create a new one")
 
     def end(self) -> None:
-        """Waits for every thread but the one that asks and the main one, which does not end before the program does."""
+        """Wait for the threads, except this one and the main thread, which outlives this call."""
         self._ended.set()
         for thread in self._threads - {threading.current_thread(), threading.main_thread()}:
             thread.join(_SECONDS_TO_END)
 
 
 def stop_ids_of(model: Any, tokenizer: Any) -> frozenset[int]:
-    """The tokens that end a turn: all end tokens of the model's generation config, and the tokenizer's own."""
+    """Return the end tokens of the model's generation config and of the tokenizer."""
     config = getattr(model, "generation_config", None)
-    said = getattr(config, "eos_token_id", None)
-    found = list(said) if isinstance(said, (list, tuple)) else [said]
-    return frozenset(int(i) for i in (*found, tokenizer.eos_token_id) if i is not None)
+    eos = getattr(config, "eos_token_id", None)
+    ids = list(eos) if isinstance(eos, (list, tuple)) else [eos]
+    return frozenset(int(i) for i in (*ids, tokenizer.eos_token_id) if i is not None)
 
 
 def _choose(
     logits: Any, sampling: Sampling, generator: Any, generators: list[Any] | None
 ) -> tuple[Any, Any]:
-    """One token per row and its logprob under the distribution it was drawn from."""
+    """Sample one token per prompt; return the tokens and their logprobs."""
     torch = _torch()
     if sampling.temperature == 0:
         chosen = logits.argmax(-1)
@@ -230,16 +229,14 @@ def _choose(
 
 
 def _cut(logits: Any, sampling: Sampling) -> Any:
-    """-inf for what lies outside the k likeliest tokens, and outside the smallest set that holds probability top_p."""
+    """Set logits outside the top-k tokens and the top-p nucleus to -inf."""
     if 0 < sampling.top_k < logits.shape[-1]:
         least = logits.topk(sampling.top_k, -1).values[:, -1:]
         logits = logits.masked_fill(logits < least, float("-inf"))
     if sampling.top_p < 1.0:
         ordered, order = logits.sort(-1, descending=True)
         probs = ordered.softmax(-1)
-        outside = (
-            probs.cumsum(-1) - probs >= sampling.top_p
-        )  # what stands before it already holds top_p; never the first
+        outside = probs.cumsum(-1) - probs >= sampling.top_p  # the likelier tokens reach top_p
         outside[:, 0] = False
         logits = logits.masked_fill(outside.scatter(-1, order, outside), float("-inf"))
     return logits
@@ -247,17 +244,15 @@ def _cut(logits: Any, sampling: Sampling) -> Any:
 
 def _check(prompts: Sequence[Sequence[int]], sampling: Sampling) -> None:
     if any(len(p) == 0 for p in prompts):
-        raise PolicyError("a prompt has no ids; a model needs at least one to continue from")
+        raise PolicyError("a prompt has no ids; the model needs at least one")
     if not sampling.temperature >= 0:
-        raise ConfigError(
-            f"temperature must be 0 (greedy) or more; given: {sampling.temperature!r}"
-        )
+        raise ConfigError(f"temperature must be 0 (greedy) or more, got {sampling.temperature!r}")
     if not 0 < sampling.top_p <= 1:
-        raise ConfigError(f"top_p must be above 0 and at most 1; given: {sampling.top_p!r}")
+        raise ConfigError(f"top_p must be above 0 and at most 1, got {sampling.top_p!r}")
     if sampling.top_k < 0:
-        raise ConfigError(f"top_k must be 0 (no cut) or more; given: {sampling.top_k!r}")
+        raise ConfigError(f"top_k must be 0 (no cut) or more, got {sampling.top_k!r}")
     if sampling.max_tokens < 1:
-        raise ConfigError(f"max_tokens must be 1 or more; given: {sampling.max_tokens!r}")
+        raise ConfigError(f"max_tokens must be 1 or more, got {sampling.max_tokens!r}")
 
 
 def _torch() -> Any:

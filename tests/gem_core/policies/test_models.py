@@ -1,4 +1,4 @@
-"""Models by name, as recipes and evaluations take them."""
+"""Models: names resolve to paths, and folders load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gem_core.policies.models import load_model, model_path
 from gem_core.policies.tiny import tiny_model_path
 
 
-def test_a_name_becomes_what_from_pretrained_takes(
+def test_model_path_resolves_names_and_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -28,7 +28,7 @@ def test_a_name_becomes_what_from_pretrained_takes(
     assert model_path("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
 
 
-def test_a_folder_is_loaded_in_float32_ready_to_sample_from(tmp_path: Path) -> None:
+def test_load_model_loads_a_folder_in_float32_for_sampling(tmp_path: Path) -> None:
     shutil.copytree(tiny_model_path(), tmp_path / "model")
     model, tokenizer = load_model(str(tmp_path / "model"))
     assert {p.dtype for p in model.parameters()} == {torch.float32}
@@ -36,13 +36,11 @@ def test_a_folder_is_loaded_in_float32_ready_to_sample_from(tmp_path: Path) -> N
     assert tokenizer.padding_side == "left"
 
 
-def test_a_model_that_does_not_exist_is_a_config_error(
+def test_load_model_raises_config_error_for_a_missing_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        ConfigError, match="the model 'no/such' cannot be loaded; name a folder with a config.json"
-    ):
+    with pytest.raises(ConfigError, match="'no/such' cannot be loaded .*; use a folder with a"):
         load_model("no/such")
     with pytest.raises(ConfigError, match="cannot be loaded"):
         load_model(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Policies: a blocking engine behind concurrent requests, and scripts that stand in for a model."""
+"""Policies: batching for a blocking engine, scripted policies and players."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHERE: Any = pytest.mark.parametrize("where", ["thread", "inline"])
 
 
 class Engine:
-    """A blocking generate() for many prompts, which answers each with its own sum."""
+    """A blocking generate() whose ids are the sum of each prompt."""
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.before = before
@@ -71,16 +71,16 @@ async def ask(
 
 
 @WHERE
-def test_requests_of_one_moment_go_into_one_batch(where: Literal["thread", "inline"]) -> None:
+def test_simultaneous_requests_share_a_batch(where: Literal["thread", "inline"]) -> None:
     engine = Engine()
-    found = asyncio.run(ask(BatchPolicy(engine, where=where), 1, 2, 3, 4))
-    assert [g.ids[0] for g in found] == [1, 2, 3, 4], "each request gets its own answer"
+    generations = asyncio.run(ask(BatchPolicy(engine, where=where), 1, 2, 3, 4))
+    assert [g.ids[0] for g in generations] == [1, 2, 3, 4], "each request gets its own generation"
     assert engine.sizes == [4]
     assert engine.threads == {"gem-generate" if where == "thread" else threading.main_thread().name}
 
 
 @WHERE
-def test_a_batch_starts_as_soon_as_all_live_episodes_wait(
+def test_a_batch_starts_when_all_live_episodes_wait(
     where: Literal["thread", "inline"],
 ) -> None:
     engine = Engine()
@@ -91,7 +91,7 @@ def test_a_batch_starts_as_soon_as_all_live_episodes_wait(
 
 
 @WHERE
-def test_a_batch_does_not_wait_for_ever_for_an_episode_that_is_busy(
+def test_a_batch_starts_after_max_wait_without_busy_episodes(
     where: Literal["thread", "inline"],
 ) -> None:
     engine = Engine()
@@ -100,7 +100,9 @@ def test_a_batch_does_not_wait_for_ever_for_an_episode_that_is_busy(
 
 
 @WHERE
-def test_an_episode_that_ends_lets_the_others_go(where: Literal["thread", "inline"]) -> None:
+def test_a_batch_starts_when_an_episode_ends(
+    where: Literal["thread", "inline"],
+) -> None:
     async def main() -> None:
         policy = BatchPolicy(engine, where=where, max_wait=30)
         policy.set_live(3)
@@ -116,19 +118,19 @@ def test_an_episode_that_ends_lets_the_others_go(where: Literal["thread", "inlin
 
 
 @WHERE
-def test_a_batch_is_no_larger_than_allowed(where: Literal["thread", "inline"]) -> None:
+def test_a_batch_has_at_most_max_batch_requests(where: Literal["thread", "inline"]) -> None:
     engine = Engine()
-    found = asyncio.run(
+    generations = asyncio.run(
         ask(BatchPolicy(engine, where=where, max_batch=3, max_wait=0.01), *range(8))
     )
-    assert [g.ids[0] for g in found] == list(range(8))
+    assert [g.ids[0] for g in generations] == list(range(8))
     assert max(engine.sizes) == 3
     assert sum(engine.sizes) == 8
-    assert engine.most_at_once == 1, "an engine is never called twice at once"
+    assert engine.most_at_once == 1, "calls of the engine do not overlap"
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5])
-def test_a_batch_size_that_means_nothing_is_refused(size: Any) -> None:
+def test_batch_policy_rejects_invalid_arguments(size: Any) -> None:
     with pytest.raises(ConfigError, match="max_batch"):
         BatchPolicy(Engine(), max_batch=size)
     with pytest.raises(ConfigError, match="where"):
@@ -137,11 +139,11 @@ def test_a_batch_size_that_means_nothing_is_refused(size: Any) -> None:
 
 @WHERE
 @pytest.mark.parametrize("error", [ValueError("out of memory"), SystemExit(1)], ids=repr)
-def test_an_error_reaches_every_request_of_its_batch(
+def test_an_exception_reaches_every_request_of_its_batch(
     where: Literal["thread", "inline"], error: BaseException
 ) -> None:
     if where == "inline" and isinstance(error, SystemExit):
-        return  # an exit on the caller's own thread is the caller's
+        return  # an inline exit ends the caller's thread
 
     def fail() -> None:
         if len(engine.calls) == 1:
@@ -156,36 +158,36 @@ def test_an_error_reaches_every_request_of_its_batch(
     assert [type(e) for e in first] == [PolicyError, PolicyError]
     assert str(error) in str(first[0])
     assert first[0].__cause__ is error
-    assert second[0].ids[0] == 3, "the next batch is none the worse"
+    assert second[0].ids[0] == 3, "the next batch works"
 
 
 @WHERE
-def test_a_wrong_number_of_answers_is_an_error(where: Literal["thread", "inline"]) -> None:
+def test_a_wrong_number_of_generations_raises(where: Literal["thread", "inline"]) -> None:
     policy = BatchPolicy(lambda prompts, sampling: [Generation((1,))], where=where)
-    assert "given 2 prompts and returned 1" in str(asyncio.run(ask(policy, 1, 2))[0])
+    assert "got 1 for 2 prompts" in str(asyncio.run(ask(policy, 1, 2))[0])
 
 
 @WHERE
-def test_a_request_that_was_cancelled_waits_no_more(where: Literal["thread", "inline"]) -> None:
+def test_a_cancelled_request_leaves_the_queue(where: Literal["thread", "inline"]) -> None:
     async def main() -> Any:
         policy = BatchPolicy(engine, where=where, max_wait=30)
         policy.set_live(2)
-        left = asyncio.ensure_future(policy.generate([1], Sampling()))
+        cancelled = asyncio.ensure_future(policy.generate([1], Sampling()))
         await asyncio.sleep(0)
-        left.cancel()
+        cancelled.cancel()
         await asyncio.sleep(0)
-        stays = asyncio.ensure_future(policy.generate([2], Sampling()))
+        remaining = asyncio.ensure_future(policy.generate([2], Sampling()))
         await asyncio.sleep(0.01)
-        assert engine.sizes == [], "one of two live episodes waits"
+        assert engine.sizes == [], "only one of two live episodes waits"
         policy.set_live(1)
-        return await asyncio.wait_for(stays, 5)
+        return await asyncio.wait_for(remaining, 5)
 
     engine = Engine()
     assert asyncio.run(main()).ids[0] == 2
     assert engine.calls == [[[2]]]
 
 
-def test_a_request_cancelled_while_it_is_generated_leaves_the_others_alone() -> None:
+def test_cancelling_a_running_request_does_not_affect_its_batch() -> None:
     gate = threading.Event()
 
     async def main() -> Any:
@@ -201,7 +203,9 @@ def test_a_request_cancelled_while_it_is_generated_leaves_the_others_alone() -> 
 
 
 @WHERE
-def test_requests_that_sample_differently_are_not_mixed(where: Literal["thread", "inline"]) -> None:
+def test_requests_with_different_sampling_go_into_separate_batches(
+    where: Literal["thread", "inline"],
+) -> None:
     async def main() -> None:
         policy = BatchPolicy(engine, where=where, max_wait=0.01)
         policy.set_live(4)
@@ -216,7 +220,7 @@ def test_requests_that_sample_differently_are_not_mixed(where: Literal["thread",
 
 
 @WHERE
-def test_requests_that_differ_only_in_their_token_cap_share_a_batch(
+def test_requests_with_different_max_tokens_share_a_batch(
     where: Literal["thread", "inline"],
 ) -> None:
     async def main() -> list[Generation]:
@@ -227,17 +231,17 @@ def test_requests_that_differ_only_in_their_token_cap_share_a_batch(
         )
 
     engine = Engine()
-    found = asyncio.run(main())
+    generations = asyncio.run(main())
     assert engine.sizes == [3]
     assert engine.samplings[0].max_tokens == 9
-    assert [(g.ids, g.logprobs, g.finish) for g in found] == [
+    assert [(g.ids, g.logprobs, g.finish) for g in generations] == [
         ((1, 1, 1), (-1.0, -2.0, -3.0), FinishReason.STOP),
         ((2, 2), (-1.0, -2.0), FinishReason.LENGTH),
         ((3, 3, 3), (-1.0, -2.0, -3.0), FinishReason.STOP),
     ]
 
 
-def test_environments_go_on_while_a_batch_is_generated_on_its_thread() -> None:
+def test_the_event_loop_runs_while_a_thread_generates() -> None:
     async def main() -> int:
         policy = BatchPolicy(Engine(lambda: time.sleep(0.1)))
         policy.set_live(1)
@@ -251,8 +255,8 @@ def test_environments_go_on_while_a_batch_is_generated_on_its_thread() -> None:
     assert asyncio.run(main()) >= 5
 
 
-def test_a_policy_serves_run_after_run_also_when_one_was_cut_short() -> None:
-    """As in a training loop: each run has an event loop of its own."""
+def test_a_policy_serves_the_next_event_loop_after_a_cancelled_one() -> None:
+    """As in a training loop, where each run has its own event loop."""
     gate = threading.Event()
     engine = Engine(lambda: gate.wait(5) and None)
     policy = BatchPolicy(engine)
@@ -266,10 +270,10 @@ def test_a_policy_serves_run_after_run_also_when_one_was_cut_short() -> None:
     asyncio.run(cut_short())
     threading.Timer(0.1, gate.set).start()
     assert asyncio.run(asyncio.wait_for(ask(policy, 2), 5))[0].ids[0] == 2
-    assert engine.most_at_once == 1, "the batch that was left behind ends first"
+    assert engine.most_at_once == 1, "the abandoned batch ends first"
 
 
-def test_a_rollout_batches_its_episodes() -> None:
+def test_a_rollout_batches_the_requests_of_its_episodes() -> None:
     class Uneven(AsyncEnv):
         async def on_step(self, action: str) -> Any:
             n = self.turn + 1
@@ -287,12 +291,12 @@ def test_a_rollout_batches_its_episodes() -> None:
     )
     began = time.monotonic()
     episodes = rollout.run_batch(tasks_for("test:Env", range(9)))
-    assert time.monotonic() - began < 10, "no batch waited for an episode that had ended"
+    assert time.monotonic() - began < 10, "a batch waited for an ended episode"
     assert [len(e.turns) for e in episodes] == [1, 2, 3] * 3
     assert engine.sizes == [9, 6, 3]
 
 
-def test_a_generation_past_its_deadline_is_failed_and_the_rest_goes_on() -> None:
+def test_a_generation_past_its_deadline_fails_only_its_own_episode() -> None:
     slow = threading.Event()
 
     def generate(prompts: list[list[int]], sampling: Sampling) -> Sequence[Generation]:
@@ -313,10 +317,10 @@ def test_a_generation_past_its_deadline_is_failed_and_the_rest_goes_on() -> None
     assert stops[-1] is StopReason.TERMINATED
 
 
-# Scripts and players.
+# Scripted policies and players.
 
 
-def test_a_script_of_lines_and_of_a_function() -> None:
+def test_scripted_policy_takes_lines_or_a_function() -> None:
     tokenizer = ByteTokenizer()
 
     async def main() -> None:
@@ -335,7 +339,7 @@ def test_a_script_of_lines_and_of_a_function() -> None:
     asyncio.run(main())
 
 
-def test_a_player_that_looks_and_one_that_does_not() -> None:
+def test_random_and_scripted_players_act() -> None:
     class Dice(Env):
         def sample_action(self) -> str:
             return "six"
@@ -344,7 +348,7 @@ def test_a_player_that_looks_and_one_that_does_not() -> None:
     assert ScriptedPlayer(lambda env, observation: observation + "!").act(Dice(), "?") == "?!"
 
 
-def test_what_a_policy_is_is_told_by_its_method() -> None:
+def test_the_method_determines_the_kind_of_policy() -> None:
     class Chat:
         async def chat(self, messages: Any, sampling: Any) -> Any: ...
 

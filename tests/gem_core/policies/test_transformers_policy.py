@@ -1,4 +1,4 @@
-"""A transformers model as a policy: what it samples is what the model says, however requests are batched."""
+"""Transformers policy: samples and logprobs follow the model, however requests are batched."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tiny():
 
 @pytest.fixture(scope="module")
 def prompts(tiny):
-    """Prompts of very different lengths, so that padding matters."""
+    """Prompts of very different lengths, which need padding."""
     _, tokenizer = tiny
     rng = random.Random(7)
     texts = [
@@ -39,13 +39,13 @@ def prompts(tiny):
 
 
 def game_prompt(tokenizer):
-    """The first prompt of a game, which the model has learnt to answer."""
+    """The first prompt of a game that the model has learnt."""
     observation, _ = make(EASY).reset(seed=0)
     return Renderer(tokenizer).start([Message("user", observation)])
 
 
 def forward_logprobs(model, prompt, ids, temperature=1.0):
-    """What the model says about each sampled id, from one pass over the whole sequence without cache or padding."""
+    """The logprobs of the sampled ids, from one forward pass without cache or padding."""
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].float()
     return (
@@ -54,17 +54,17 @@ def forward_logprobs(model, prompt, ids, temperature=1.0):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.9])
-def test_logprobs_are_those_of_a_full_forward_pass(tiny, prompts, temperature):
+def test_logprobs_equal_a_full_forward_pass(tiny, prompts, temperature):
     policy = TransformersPolicy(*tiny, seed=0)
-    found = policy.generate_batch(prompts, Sampling(temperature=temperature, max_tokens=12))
-    for prompt, generation in zip(prompts, found):
+    generations = policy.generate_batch(prompts, Sampling(temperature=temperature, max_tokens=12))
+    for prompt, generation in zip(prompts, generations):
         assert len(generation.ids) == len(generation.logprobs) > 0
         assert generation.logprobs == pytest.approx(
             forward_logprobs(tiny[0], prompt, generation.ids, temperature), abs=1e-4
         )
 
 
-def test_a_batch_equals_one_at_a_time(tiny, prompts):
+def test_a_greedy_batch_equals_single_generations(tiny, prompts):
     policy = TransformersPolicy(*tiny, seed=0)
     greedy = Sampling(temperature=0.0, max_tokens=10)
     together = policy.generate_batch(prompts, greedy)
@@ -77,7 +77,7 @@ def test_a_batch_equals_one_at_a_time(tiny, prompts):
         )
 
 
-def test_a_seed_in_the_request_makes_its_answer_independent_of_the_batch(tiny, prompts):
+def test_a_seeded_request_does_not_depend_on_its_batch(tiny, prompts):
     policy = TransformersPolicy(*tiny)
     seeded = Sampling(max_tokens=8, seed=3)
     together = policy.generate_batch(prompts, seeded)
@@ -85,7 +85,7 @@ def test_a_seed_in_the_request_makes_its_answer_independent_of_the_batch(tiny, p
     assert [g.ids for g in together] == [g.ids for g in alone]
 
 
-def test_the_policy_seed_repeats_a_run_and_no_global_generator_is_touched(tiny, prompts):
+def test_the_policy_seed_reproduces_a_run_without_global_generators(tiny, prompts):
     sampling = Sampling(max_tokens=8)
     before = torch.random.get_rng_state()
     runs = [
@@ -99,13 +99,13 @@ def test_the_policy_seed_repeats_a_run_and_no_global_generator_is_touched(tiny, 
 def test_samples_follow_the_distribution(tiny, prompts):
     model, _ = tiny
     prompt, n = prompts[0], 4000
-    found = TransformersPolicy(*tiny, seed=1, max_batch=None).generate_batch(
+    generations = TransformersPolicy(*tiny, seed=1, max_batch=None).generate_batch(
         [prompt] * n, Sampling(max_tokens=1)
     )
     with torch.no_grad():
         expected = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
     counts = torch.zeros_like(expected).index_add(
-        0, torch.tensor([g.ids[0] for g in found]), torch.ones(n)
+        0, torch.tensor([g.ids[0] for g in generations]), torch.ones(n)
     )
     assert (counts / n - expected).abs().sum().item() / 2 < 0.1  # total variation
 
@@ -114,43 +114,41 @@ def test_samples_follow_the_distribution(tiny, prompts):
 def test_a_cut_distribution_is_renormalised(tiny, prompts, cut):
     model, _ = tiny
     prompt = prompts[1]
-    found = TransformersPolicy(*tiny, seed=1).generate_batch(
+    generations = TransformersPolicy(*tiny, seed=1).generate_batch(
         [prompt] * 64, Sampling(max_tokens=1, **cut)
     )
     with torch.no_grad():
         logprobs = model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
     order = logprobs.argsort(descending=True)
-    kept, total = [], 0.0
-    for token in order[: cut.get("top_k") or len(order)].tolist():
-        kept.append(token)
-    within = logprobs[kept].softmax(-1).tolist()  # top-p counts what top-k has left
+    top_k, total = order[: cut.get("top_k") or len(order)].tolist(), 0.0
+    probabilities = logprobs[top_k].softmax(-1).tolist()  # top-p applies to the top-k tokens
     final = []
-    for token, p in zip(kept, within):
+    for token, p in zip(top_k, probabilities):
         if total >= cut.get("top_p", 1.0):
             break
         final.append(token)
         total += p
     expected = dict(zip(final, logprobs[final].log_softmax(-1).tolist()))
-    assert {g.ids[0] for g in found} <= set(expected)
-    for generation in found:
+    assert {g.ids[0] for g in generations} <= set(expected)
+    for generation in generations:
         assert generation.logprobs[0] == pytest.approx(expected[generation.ids[0]], abs=1e-4)
 
 
-def test_stop_tokens_end_a_turn_and_are_among_the_ids(tiny, prompts):
+def test_stop_tokens_end_a_turn_and_are_kept(tiny, prompts):
     model, tokenizer = tiny
     assert stop_ids_of(model, tokenizer) == {
         tokenizer.eos_token_id,
         tokenizer.convert_tokens_to_ids("<|endoftext|>"),
     }
-    found = TransformersPolicy(model, tokenizer, seed=0).generate_batch(
+    generations = TransformersPolicy(model, tokenizer, seed=0).generate_batch(
         [game_prompt(tokenizer)] * 20, Sampling(max_tokens=30)
     )
     stops = stop_ids_of(model, tokenizer)
-    assert {g.finish for g in found} == {FinishReason.STOP}
-    for generation in found:
+    assert {g.finish for g in generations} == {FinishReason.STOP}
+    for generation in generations:
         assert generation.ids[-1] in stops
         assert not stops & set(generation.ids[:-1])
-    chosen = found[0].ids[0]
+    chosen = generations[0].ids[0]
     own = TransformersPolicy(model, tokenizer, stop_ids=[chosen]).generate_batch(
         [prompts[0]], Sampling(temperature=0, max_tokens=50)
     )
@@ -159,22 +157,22 @@ def test_stop_tokens_end_a_turn_and_are_among_the_ids(tiny, prompts):
 
 def test_stop_strings_end_a_turn(tiny):
     model, tokenizer = tiny
-    (found,) = TransformersPolicy(model, tokenizer, seed=0).generate_batch(
+    (generation,) = TransformersPolicy(model, tokenizer, seed=0).generate_batch(
         [game_prompt(tokenizer)], Sampling(max_tokens=20, stop=("boxed{",))
     )
-    text = tokenizer.decode(found.ids)
+    text = tokenizer.decode(generation.ids)
     assert text.endswith("boxed{")
-    assert found.finish is FinishReason.STOP
+    assert generation.finish is FinishReason.STOP
 
 
-def test_the_cap_cuts_and_says_so(tiny, prompts):
-    found = TransformersPolicy(*tiny, stop_ids=[], seed=0).generate_batch(
+def test_max_tokens_cuts_with_finish_reason_length(tiny, prompts):
+    generations = TransformersPolicy(*tiny, stop_ids=[], seed=0).generate_batch(
         prompts, Sampling(max_tokens=3)
     )
-    assert {(len(g.ids), g.finish) for g in found} == {(3, FinishReason.LENGTH)}
+    assert {(len(g.ids), g.finish) for g in generations} == {(3, FinishReason.LENGTH)}
 
 
-def test_concurrent_requests_share_a_batch_whatever_their_caps(tiny, prompts):
+def test_requests_with_different_max_tokens_share_a_batch(tiny, prompts):
     policy = TransformersPolicy(*tiny, seed=0)
 
     async def ask():
@@ -186,24 +184,26 @@ def test_concurrent_requests_share_a_batch_whatever_their_caps(tiny, prompts):
             )
         )
 
-    found = asyncio.run(ask())
+    generations = asyncio.run(ask())
     assert policy.batches == 1
     full = policy.generate_batch(prompts, Sampling(temperature=0, max_tokens=5))
-    for n, (capped, whole) in enumerate(zip(found, full)):
+    for n, (capped, uncapped) in enumerate(zip(generations, full)):
         cap = 1 + n % 5
-        assert capped.ids == whole.ids[:cap]
+        assert capped.ids == uncapped.ids[:cap]
         assert len(capped.logprobs) == len(capped.ids)
-        assert capped.finish is (FinishReason.LENGTH if len(whole.ids) > cap else whole.finish)
+        assert capped.finish is (
+            FinishReason.LENGTH if len(uncapped.ids) > cap else uncapped.finish
+        )
 
 
-def test_weight_versions_travel_with_the_generation(tiny, prompts):
+def test_a_generation_has_the_weight_version(tiny, prompts):
     policy = TransformersPolicy(*tiny, seed=0)
     policy.weight_version = 4
-    (found,) = policy.generate_batch(prompts[:1], Sampling(max_tokens=2))
-    assert found.versions == (4, 4)
+    (generation,) = policy.generate_batch(prompts[:1], Sampling(max_tokens=2))
+    assert generation.versions == (4, 4)
 
 
-def test_dropout_is_off_while_sampling_and_the_mode_is_given_back(tiny, prompts):
+def test_sampling_restores_the_training_mode(tiny, prompts):
     model, _ = tiny
     policy = TransformersPolicy(*tiny, seed=0)
     model.train()
@@ -215,7 +215,7 @@ def test_dropout_is_off_while_sampling_and_the_mode_is_given_back(tiny, prompts)
 
 
 @pytest.mark.parametrize(
-    ("sampling", "named"),
+    ("sampling", "field"),
     [
         (Sampling(temperature=-1.0), "temperature"),
         (Sampling(temperature=float("nan")), "temperature"),
@@ -224,23 +224,23 @@ def test_dropout_is_off_while_sampling_and_the_mode_is_given_back(tiny, prompts)
         (Sampling(max_tokens=0), "max_tokens"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(tiny, sampling, named):
-    with pytest.raises(ConfigError, match=named):
+def test_generate_batch_rejects_invalid_sampling(tiny, sampling, field):
+    with pytest.raises(ConfigError, match=field):
         TransformersPolicy(*tiny).generate_batch([[5]], sampling)
 
 
-def test_an_empty_prompt_is_refused(tiny):
+def test_generate_batch_rejects_an_empty_prompt(tiny):
     with pytest.raises(PolicyError, match="no ids"):
         TransformersPolicy(*tiny).generate_batch([[5], []], Sampling())
 
 
-def test_whole_episodes_are_token_exact(tiny):
-    """Every logprob the rollout kept is what the model says about that token behind the whole prompt of its turn."""
+def test_episodes_are_token_exact(tiny):
+    """Every recorded logprob equals that of a forward pass over the turn's prompt."""
     model, tokenizer = tiny
     policy = TransformersPolicy(model, tokenizer, seed=0)
     engine = Rollout(policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12), concurrency=16)
     episodes = engine.run_batch(tasks_for(EASY, range(16)))
-    assert policy.batches <= 4 + 4  # one per turn; a straggler may cost one more
+    assert policy.batches <= 4 + 4  # one per turn; stragglers add some
     for episode in episodes:
         assert not episode.failed
         for number, turn in enumerate(episode.turns):
@@ -264,7 +264,7 @@ def test_the_same_seeds_give_the_same_episodes(tiny):
     assert play() == play()
 
 
-# The batching bridge itself, where no model is needed.
+# BatchPolicy, without a model.
 
 
 def answer(prompts, sampling):
@@ -276,7 +276,7 @@ def answer(prompts, sampling):
     ]
 
 
-def test_requests_that_differ_in_temperature_do_not_share_a_batch():
+def test_requests_with_different_temperatures_do_not_share_a_batch():
     seen = []
     policy = BatchPolicy(lambda p, s: (seen.append((len(p), s.temperature)), answer(p, s))[1])
 
@@ -289,8 +289,8 @@ def test_requests_that_differ_in_temperature_do_not_share_a_batch():
     assert sorted(seen) == [(1, 0.5), (2, 1.0)]
 
 
-def test_a_run_that_was_cut_short_does_not_block_the_next():
-    """A batch is being generated when its event loop ends; the same policy then serves a new one."""
+def test_a_cancelled_run_does_not_block_the_next():
+    """A batch is running when its event loop ends; the policy then serves a new loop."""
     running, overlaps = [], []
 
     def slow(prompts, sampling):
@@ -308,14 +308,14 @@ def test_a_run_that_was_cut_short_does_not_block_the_next():
     with pytest.raises(asyncio.TimeoutError):
         asyncio.run(ask(0.1))
     assert asyncio.run(ask(60)).ids == (0, 1)
-    assert overlaps == [False, False]  # the engine is never called twice at once
+    assert overlaps == [False, False]  # calls of the engine do not overlap
 
 
-def test_an_error_of_the_engine_reaches_every_request_with_its_cause():
-    def broken(prompts, sampling):
+def test_an_engine_exception_is_the_cause_of_every_requests_error():
+    def fail(prompts, sampling):
         raise ZeroDivisionError("no such kernel")
 
-    policy = BatchPolicy(broken)
+    policy = BatchPolicy(fail)
 
     async def ask():
         return await asyncio.gather(
@@ -327,7 +327,7 @@ def test_an_error_of_the_engine_reaches_every_request_with_its_cause():
     assert all(isinstance(e.__cause__, ZeroDivisionError) for e in errors)
 
 
-def test_two_event_loops_at_once_are_refused():
+def test_batch_policy_rejects_two_event_loops_at_once():
     policy = BatchPolicy(answer)
 
     async def outer():
@@ -342,14 +342,14 @@ def test_two_event_loops_at_once_are_refused():
     asyncio.run(outer())
 
 
-def test_a_seed_repeats_episodes_and_still_tells_samples_of_a_start_apart(tiny):
-    """And the requests of one round, each with a seed of its own, are one batch."""
+def test_a_sampling_seed_reproduces_episodes_that_differ_within_a_group(tiny):
+    """The requests of one round, each with its own seed, share a batch."""
     model, tokenizer = tiny
 
-    def play(**more):
+    def play(**settings):
         policy = TransformersPolicy(model, tokenizer, max_wait=5.0)
         with Rollout(
-            policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12, **more)
+            policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12, **settings)
         ) as engine:
             episodes = engine.run_batch(tasks_for(EASY, range(4), samples=4))
         return [[t.action_ids for t in e.turns] for e in episodes], policy.batches
