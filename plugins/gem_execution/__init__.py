@@ -1,1 +1,1 @@
-"""Execution: environments in processes of their own, on a Ray cluster, and in vectors."""
+"""Execution of environments in separate processes, on a Ray cluster, and in vectors."""

@@ -1,12 +1,11 @@
-"""ProcessEnv: an environment in a process of its own, for those that may hang for good or take the interpreter down.
+"""ProcessEnv: an environment in its own process, for environments that may hang or crash.
 
-The process is spawned at the first reset and answers one call at a time over a pipe. A step that overruns its deadline, and one
-that is pending when the environment is closed, is ended by killing the process with all that it started; a process that dies
-costs its episode, as `EnvDiedError`. The process ends by itself as soon as the program that made it is gone.
+The first reset spawns the process, which answers one call at a time over a pipe. `ProcessEnv` kills
+the process and its children when a step exceeds its deadline, and when `close` is called during a
+step. If the process dies, the call raises `EnvDiedError`. The process exits when its parent does.
 
-Only the environment lives there; wrappers stay outside. What is sent to the process (entry point and arguments) and what comes
-back (observations, infos) must be picklable; a program that uses it needs `if __name__ == "__main__":`, as with every spawned
-process.
+Wrappers stay in the parent process. The entry point, its arguments, observations and infos must be
+picklable. The main program needs `if __name__ == "__main__":`, as for every spawned process.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ __all__ = ["ProcessEnv"]
 
 _SECONDS_TO_CLOSE = 2.0
 _SECONDS_TO_ANSWER = 30.0
-"""For calls that no engine's deadline stands behind, such as `sample_action`."""
+"""Timeout of calls without a deadline, such as `sample_action`."""
 
 
 class ProcessEnv(RemoteEnv):
-    """Stands for an environment that lives in another process."""
+    """Proxy for an environment in another process."""
 
-    execution = "thread"  # it waits for a pipe
+    execution = "thread"  # it blocks on a pipe
 
     def __init__(
         self,
@@ -48,20 +47,21 @@ class ProcessEnv(RemoteEnv):
         *,
         deadline: float | None = None,
     ) -> None:
-        """`entry_point` as in `register`: a callable, or 'module:name'. `deadline`: seconds for one reset or step, then the
-        process is killed; engines and vectors bring their own."""
+        """Pickle the entry point; the process starts with the first reset.
+
+        `entry_point`: a callable or 'module:name', as in `register`. `deadline`: seconds for one
+        reset or step, after which the process is killed. Engines and vectors have their own.
+        """
         super().__init__(entry_point, kwargs)
         if deadline is not None and not deadline > 0:
-            raise ConfigError(
-                f"deadline must be above 0, or None for no limit; given: {deadline!r}"
-            )
+            raise ConfigError(f"deadline must be above 0, or None for no limit; got {deadline!r}")
         self.deadline = deadline
         try:
-            self._recipe = pickle.dumps((entry_point, self.kwargs))
+            self._pickled = pickle.dumps((entry_point, self.kwargs))
         except Exception as error:
             raise ConfigError(
-                f"{described(entry_point)} cannot be sent to a process of its own: {type(error).__name__}: {error}. Define it, "
-                "and what it is made with, at the top of a module that can be imported"
+                f"cannot pickle {described(entry_point)}: {type(error).__name__}: {error}. "
+                "Define it and its arguments at the top level of an importable module"
             ) from error
         self._link: _Link | None = None
 
@@ -77,41 +77,43 @@ class ProcessEnv(RemoteEnv):
         if self._link is not None:
             self._link.close()
 
-    def ask(self, what: str, *args: Any) -> Any:
-        return self._linked().ask(what, args, _SECONDS_TO_ANSWER)
+    def ask(self, method: str, *args: Any) -> Any:
+        return self._linked().ask(method, args, _SECONDS_TO_ANSWER)
 
     @property
     def pid(self) -> int | None:
-        """The process, once there is one."""
+        """Id of the process; None before the first reset."""
         return self._link.process.pid if self._link is not None else None
 
     def _linked(self) -> _Link:
-        if self._link is None or self._link.over:
-            self._link = _Link(self._recipe, described(self.entry_point))
+        if self._link is None or self._link.closed:
+            self._link = _Link(self._pickled, described(self.entry_point))
         return self._link
 
 
 class _Link:
-    """The pipe to one process. `ask` blocks; `close` may be called from another thread meanwhile."""
+    """The pipe to one process. `ask` blocks; another thread may call `close` meanwhile."""
 
-    def __init__(self, recipe: bytes, name: str) -> None:
+    def __init__(self, pickled: bytes, name: str) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
+        self._pipe, child_pipe = context.Pipe()
         self._name = name
-        self.busy = self.over = False
-        self.process = context.Process(target=_serve, args=(theirs, recipe), name=f"gem-env {name}")
+        self.busy = self.closed = False
+        self.process = context.Process(
+            target=_serve, args=(child_pipe, pickled), name=f"gem-env {name}"
+        )
         self.process.start()
-        theirs.close()
-        _living.add(self)
+        child_pipe.close()
+        _open_links.add(self)
 
-    def ask(self, what: str, args: tuple[Any, ...], seconds: float | None) -> Any:
+    def ask(self, method: str, args: tuple[Any, ...], seconds: float | None) -> Any:
         self.busy = True
         try:
-            self._pipe.send((what, args))
+            self._pipe.send((method, args))
             if seconds is not None and not self._pipe.poll(seconds):
                 self.kill()
                 raise DeadlineError(
-                    f"{what} of {self._name} took over {seconds:g} s; its process was killed"
+                    f"{method} of {self._name} took over {seconds:g} s; its process was killed"
                 )
             done, value = self._pipe.recv()
         except (EOFError, OSError) as error:
@@ -119,11 +121,11 @@ class _Link:
                 raise
             self.kill()
             raise EnvDiedError(
-                f"the process of {self._name} ended during {what}, with {self._last_words()}"
+                f"the process of {self._name} ended during {method} with {self._exit_reason()}"
             ) from None
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise EnvError(
-                f"{what} of {self._name} was given something that cannot be sent to its process: {error}"
+                f"cannot pickle an argument of {method} for the process of {self._name}: {error}"
             ) from error
         finally:
             self.busy = False
@@ -132,25 +134,25 @@ class _Link:
         raise from_data(value)
 
     def close(self) -> None:
-        """Asks the process to end, or kills it where it is busy or does not listen."""
-        if not self.over and not self.busy:
+        """Ask the process to exit, or kill it if it is busy or does not answer."""
+        if not self.closed and not self.busy:
             try:
                 self._pipe.send(("close", ()))
                 self._pipe.poll(_SECONDS_TO_CLOSE)
             except OSError:
-                self.over = True  # it is gone already
+                self.closed = True  # the process is gone already
         self.kill()
 
     def kill(self) -> None:
-        """Ends the process, and what it started, at once."""
-        self.over = True
+        """Kill the process and its children."""
+        self.closed = True
         _kill(self.process)
         self.process.join(_SECONDS_TO_CLOSE)
-        _living.discard(self)
+        _open_links.discard(self)
         if not self.busy:
             self._pipe.close()
 
-    def _last_words(self) -> str:
+    def _exit_reason(self) -> str:
         code = self.process.exitcode
         if code is None:
             return "an unknown exit code"
@@ -159,7 +161,7 @@ class _Link:
         return f"exit code {code}"
 
 
-_living: weakref.WeakSet[_Link] = weakref.WeakSet()
+_open_links: weakref.WeakSet[_Link] = weakref.WeakSet()
 
 
 def _kill(process: Any) -> None:
@@ -167,77 +169,69 @@ def _kill(process: Any) -> None:
         return
     try:
         if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)  # its group: what it started goes with it
+            os.killpg(process.pid, signal.SIGKILL)  # its group includes its children
     except ProcessLookupError:
-        pass  # it has not come to lead a group yet, or is gone
-    except PermissionError:  # on some systems, a group of nothing but zombies
+        pass  # it does not lead a group yet, or is gone
+    except PermissionError:  # on some systems, a group that only has zombies
         pass
     process.kill()
 
 
 @atexit.register
 def _kill_all() -> None:
-    # Registered behind multiprocessing's own handler, hence called before it: that one would wait for each process to end.
-    for link in list(_living):
-        link.over = True
+    # atexit runs this before multiprocessing's handler, which would wait for each process
+    for link in list(_open_links):
+        link.closed = True
         _kill(link.process)
 
 
 # In the other process.
 
 
-def _serve(pipe: Connection, recipe: bytes) -> None:
+def _serve(pipe: Connection, pickled: bytes) -> None:
     if hasattr(os, "setsid"):
         os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that made us
-    asked: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, asked), daemon=True).start()
-    entry_point, kwargs = pickle.loads(recipe)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    calls: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, calls), daemon=True).start()
+    entry_point, kwargs = pickle.loads(pickled)
     waiter = Waiter()
     env: Env | None = None
 
     while True:
-        what, args = asked.get()
+        method, args = calls.get()
         try:
             if env is None:
-                if what == "close":
+                if method == "close":
                     answer: tuple[bool, Any] = (True, None)
                 else:
                     env = build(entry_point, kwargs)
             if env is not None:
-                answer = (True, waiter.result(perform(env, what, args)))
-        except Exception as error:  # noqa: BLE001 - raised again in the other process
+                answer = (True, waiter.result(perform(env, method, args)))
+        except Exception as error:  # noqa: BLE001 - the parent process raises it
             answer = (False, as_data(error))
         try:
             pipe.send(answer)
         except (OSError, EOFError):
-            _leave()
-        except Exception as error:  # noqa: BLE001 - what the environment returned cannot be pickled
-            name = described(entry_point)
-            pipe.send(
-                (
-                    False,
-                    as_data(
-                        ContractError(
-                            f"{what}() of {name} returned something that cannot leave its process: {error}"
-                        )
-                    ),
-                )
-            )
-        if what == "close":
-            _leave()
+            _exit()
+        except Exception as error:  # noqa: BLE001 - the result cannot be pickled
+            name = f"{method}() of {described(entry_point)}"
+            unpicklable = ContractError(f"cannot pickle the result of {name}: {error}")
+            pipe.send((False, as_data(unpicklable)))
+        if method == "close":
+            _exit()
 
 
-def _listen(pipe: Connection, asked: SimpleQueue[tuple[str, tuple[Any, ...]]]) -> None:
-    """Reads on a thread, so that the end of the pipe is noticed in the middle of a step."""
+def _listen(pipe: Connection, calls: SimpleQueue[tuple[str, tuple[Any, ...]]]) -> None:
+    """Read calls on a thread, so a closed pipe ends the process even during a step."""
     while True:
         try:
-            asked.put(pipe.recv())
+            calls.put(pipe.recv())
         except (EOFError, OSError):
-            _leave()
+            _exit()
 
 
-def _leave() -> None:
+def _exit() -> None:
     if hasattr(os, "killpg"):
-        os.killpg(0, signal.SIGKILL)  # ourselves, and what the environment started
+        os.killpg(0, signal.SIGKILL)  # this process and its children
     os._exit(0)

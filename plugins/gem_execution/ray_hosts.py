@@ -1,15 +1,17 @@
-"""EnvHosts: environments on a Ray cluster, driven by the same engine and the same vectors as those on this machine.
+"""EnvHosts: environments on a Ray cluster, for the same engine and vectors as local environments.
 
-A host is an actor that holds many environments; `RayEnv` stands here for one of them, and is an ordinary async environment:
+A host is an actor that holds many environments. `RayEnv` is a proxy for one of them and an ordinary
+async environment:
 
     hosts = EnvHosts(8)
     engine = Rollout(policy, renderer, make_env=hosts.make_env, limits=Limits(retries=2))
     vec = make_vec("game:GuessTheNumber-v0-hard", 128, mode="ray", hosts=hosts)
 
-A host that dies costs the episodes it was playing: their next call raises `EnvDiedError`, which the engine retries elsewhere or
-turns into a failed episode. A new host is asked for in its place and takes part as soon as the cluster has room for it. Each host
-answers `calls` calls at a time; further ones wait here, not in its queue. What is played does not depend on where: seeds come
-with the tasks, and a batch comes back in their order.
+When a host dies, the next call of each of its episodes raises `EnvDiedError`; the engine retries
+the episode on another host or marks it as failed. A new host replaces the dead one as soon as the
+cluster has room. Each host runs `calls` calls at a time; further calls wait in the caller, not in
+the host's queue. Episodes do not depend on the host: tasks carry their seeds, and a batch returns
+its episodes in the order of the tasks.
 """
 
 from __future__ import annotations
@@ -58,11 +60,11 @@ except ImportError as error:
 __all__ = ["EnvHost", "EnvHosts", "RayEnv", "make_ray_vec"]
 
 _SECONDS_TO_ANSWER = 30.0
-"""For calls that no engine's deadline stands behind, such as `sample_action`."""
+"""Timeout of calls without a deadline, such as `sample_action`."""
 
 
 class EnvHosts:
-    """The hosts of a cluster. May be shared by engines and vectors."""
+    """The hosts of a cluster. Several engines and vectors can share them."""
 
     def __init__(
         self,
@@ -73,8 +75,11 @@ class EnvHosts:
         start_seconds: float = 60.0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`calls`: at a time for each host. `start_seconds`: how long to wait for a host where there is none. `options`: further
-        options of the actors, such as `resources`. Starts or joins a cluster with `ray.init()` unless that was done."""
+        """Start the hosts, after `ray.init()` if Ray is not initialized.
+
+        `calls`: concurrent calls per host. `start_seconds`: timeout for the first host to start.
+        `options`: further options of the actors, such as `resources`.
+        """
         whole_number("count", count, 1)
         whole_number("calls", calls, 1)
         if not ray.is_initialized():
@@ -86,30 +91,30 @@ class EnvHosts:
             "max_restarts": 0,
             **(options or {}),
         }
-        # room for calls whose waiter gave up, and for closing
+        # leave room for cancelled calls and for `close`
         self._actor = ray.remote(EnvHost).options(max_concurrency=2 * calls + 16, **settings)
         self._lock = threading.RLock()
         self._hosts = [_Host(self._actor.remote(calls)) for _ in range(count)]
         self._keys = itertools.count()
         self.died = 0
-        """How many hosts were lost so far."""
+        """Number of hosts that died so far."""
 
     def env(self, spec: EnvSpec) -> RayEnv:
-        """An environment on one of the hosts; what `make(id, execution=hosts.env)` calls."""
+        """Create a proxy for an environment on a host, for `make(id, execution=hosts.env)`."""
         return RayEnv(self, spec.entry_point, spec.kwargs)
 
     def make_env(self, task: Task) -> Env:
-        """What `Rollout(make_env=...)` takes."""
+        """Make the environment of a task, for `Rollout(make_env=...)`."""
         return make(task.env_id, wrappers=task.wrappers, execution=self.env, **task.env_kwargs)
 
     @property
     def living(self) -> int:
-        """How many hosts have answered so far and are not known to be dead."""
+        """Number of hosts that have started and are not known to be dead."""
         with self._lock:
             return sum(host.is_ready() for host in self._hosts)
 
     def close(self) -> None:
-        """Ends all hosts with what is on them."""
+        """Kill all hosts with their environments."""
         with self._lock:
             hosts, self._hosts = self._hosts, []
         for host in hosts:
@@ -121,44 +126,46 @@ class EnvHosts:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def place(self, now: _Host | None) -> _Host:
-        """The host with the fewest environments, or the one an environment is on now where moving gains nothing; waits where
-        none has started."""
+    async def place(self, current: _Host | None) -> _Host:
+        """Choose the host with the fewest environments; wait until one has started.
+
+        The choice is the current host if a move would not balance the load.
+        """
         end = time.monotonic() + self.start_seconds
         while True:
             with self._lock:
                 if not self._hosts:
-                    raise EnvDiedError("the hosts were closed; make a new EnvHosts")
+                    raise EnvDiedError("the hosts were closed; create a new EnvHosts")
                 ready = [host for host in self._hosts if host.is_ready()]
                 if ready:
                     host = min(ready, key=lambda h: h.envs)
-                    if now in ready and now.envs <= host.envs + 1:
-                        return now
+                    if current in ready and current.envs <= host.envs + 1:
+                        return current
                     host.envs += 1
                     return host
             if time.monotonic() > end:
                 cpus = ray.cluster_resources().get("CPU", 0)
                 raise EnvDiedError(
-                    f"no host started within {self.start_seconds:g} s on a cluster with {cpus:g} CPUs. "
-                    "Ask for fewer hosts, or for less with num_cpus"
+                    f"no host started within {self.start_seconds:g} s on a cluster with "
+                    f"{cpus:g} CPUs; use fewer hosts, or a smaller num_cpus"
                 )
             await asyncio.sleep(0.05)
 
     def lost(self, host: _Host) -> None:
-        """Puts a new host in the place of one that died."""
+        """Replace a host that died."""
         with self._lock:
             if host in self._hosts:
                 self.died += 1
                 self._hosts[self._hosts.index(host)] = _Host(self._actor.remote(self.calls))
-                ray.kill(host.actor)  # where it is only out of reach, it must not come back
+                ray.kill(host.actor)  # if it was only unreachable, it must not come back
 
     def next_key(self) -> int:
-        """A name for one environment on a host."""
+        """Return a unique key for an environment on a host."""
         return next(self._keys)
 
 
 class RayEnv(RemoteEnv):
-    """Stands for an environment on a host."""
+    """Proxy for an environment on a host."""
 
     def __init__(
         self, hosts: EnvHosts, entry_point: EntryPoint, kwargs: Mapping[str, Any] | None = None
@@ -173,88 +180,79 @@ class RayEnv(RemoteEnv):
         if host is not self._host:
             await self.on_close()
             self._host = host
-        return cast(ResetResult, await self._tell("reset", self._seed, dict(options)))
+        return cast(ResetResult, await self._call("reset", self._seed, dict(options)))
 
     async def on_step(self, action: str) -> StepResult:  # type: ignore[override]
-        return cast(StepResult, await self._tell("step", action))
+        return cast(StepResult, await self._call("step", action))
 
     async def on_close(self) -> None:  # type: ignore[override]
         host, self._host = self._host, None
         if host is not None and not host.dead:
             host.envs -= 1
-            host.actor.close.remote(
-                self._key
-            )  # nobody waits: a host that hangs must not hold up the end
+            host.actor.close.remote(self._key)  # do not wait: the host may hang
 
-    def ask(self, what: str, *args: Any) -> Any:
-        """Blocks until the host has answered."""
-        host = self._placed()
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method and block until the host has answered."""
+        host = self._current_host()
         try:
-            return self._answer(
-                what, ray.get(self._send(host, what, args), timeout=_SECONDS_TO_ANSWER)
-            )
+            return _result(ray.get(self._send(host, method, args), timeout=_SECONDS_TO_ANSWER))
         except RayError as error:
-            raise self._broken(host, what, error) from error
+            raise self._host_error(host, method, error) from error
 
-    async def _tell(self, what: str, *args: Any) -> Any:
-        host = self._placed()
+    async def _call(self, method: str, *args: Any) -> Any:
+        host = self._current_host()
         async with host.turn(self.hosts.calls):
-            reference = self._send(host, what, args)
+            reference = self._send(host, method, args)
             try:
-                return self._answer(what, await reference)
+                return _result(await reference)
             except asyncio.CancelledError:
                 ray.cancel(reference)
                 raise
             except RayError as error:
-                raise self._broken(host, what, error) from error
+                raise self._host_error(host, method, error) from error
 
-    def _placed(self) -> _Host:
+    def _current_host(self) -> _Host:
         if self._host is None:
-            raise EnvDiedError(f"{self._name()} is on no host: call reset(seed=...) first")
+            raise EnvDiedError(f"{self._name()} is not on a host; call reset(seed=...) first")
         return self._host
 
-    def _send(self, host: _Host, what: str, args: tuple[Any, ...]) -> Any:
+    def _send(self, host: _Host, method: str, args: tuple[Any, ...]) -> Any:
         try:
-            return host.actor.call.remote(self._key, self.entry_point, self.kwargs, what, args)
+            return host.actor.call.remote(self._key, self.entry_point, self.kwargs, method, args)
         except RayActorError as error:
-            raise self._broken(host, what, error) from error
+            raise self._host_error(host, method, error) from error
         except TypeError as error:
             raise EnvError(
-                f"{what} of {self._name()} was given something that cannot be sent to its host: {error}"
+                f"cannot send an argument of {method} to the host of {self._name()}: {error}"
             ) from error
 
-    def _answer(self, what: str, answer: tuple[bool, Any]) -> Any:
-        done, value = answer
-        if done:
-            return value
-        raise from_data(value)
-
-    def _broken(self, host: _Host, what: str, error: RayError) -> Exception:
+    def _host_error(self, host: _Host, method: str, error: RayError) -> Exception:
         if isinstance(error, RayTaskError):
             return ContractError(
-                f"{what}() of {self._name()} returned something that cannot leave its host: {error.cause}"
+                f"cannot send the result of {method}() of {self._name()} from its host: "
+                f"{error.cause}"
             )
         if isinstance(error, (GetTimeoutError, TaskCancelledError)):
             return DeadlineError(
-                f"{what} of {self._name()} was not answered within {_SECONDS_TO_ANSWER:g} s, or cancelled"
+                f"{method} of {self._name()} was cancelled, or took over {_SECONDS_TO_ANSWER:g} s"
             )
         if not host.dead:
             host.dead = True
             self.hosts.lost(host)
         return EnvDiedError(
-            f"the host of {self._name()} died during {what}: {type(error).__name__}"
+            f"the host of {self._name()} died during {method}: {type(error).__name__}"
         )
 
 
 class EnvHost:
-    """An actor that holds environments under keys."""
+    """Actor that holds environments by key."""
 
     def __init__(self, calls: int) -> None:
         self._threads = StepThreads(calls)
         self._envs: dict[int, Env] = {}
 
     async def ready(self) -> str:
-        """Answers as soon as the host is there: the node it is on."""
+        """Return the id of the host's node, as soon as the host has started."""
         return str(ray.get_runtime_context().get_node_id())
 
     async def call(
@@ -262,10 +260,10 @@ class EnvHost:
         key: int,
         entry_point: EntryPoint,
         kwargs: dict[str, Any],
-        what: str,
+        method: str,
         args: tuple[Any, ...],
     ) -> tuple[bool, Any]:
-        """Does a verb of `perform` with the environment under a key, which is made where it is not there."""
+        """Run a method of `perform` on the environment of a key; make the environment first."""
         try:
             env = self._envs.get(key)
             if env is None:
@@ -273,13 +271,13 @@ class EnvHost:
                     _build, entry_point, kwargs, late=close_unused
                 )
                 env.run_on(self._threads.call)
-            value = perform(env, what, args)
+            value = perform(env, method, args)
             return True, await value if isawaitable(value) else value
-        except Exception as error:  # noqa: BLE001 - raised again where the call came from
+        except Exception as error:  # noqa: BLE001 - the caller raises it
             return False, as_data(error)
 
     async def close(self, key: int) -> None:
-        """Lets an environment go."""
+        """Close and remove an environment."""
         env = self._envs.pop(key, None)
         if env is not None:
             value: Any = env.close()
@@ -288,7 +286,7 @@ class EnvHost:
 
 
 class _Host:
-    """What is known here of a host."""
+    """The caller's view of a host: whether it is alive, its environments and its running calls."""
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
@@ -296,7 +294,7 @@ class _Host:
         self.envs = 0
         self._started = False
         self._starting = actor.ready.remote()
-        self._lock = threading.Lock()  # its calls may come from several event loops
+        self._lock = threading.Lock()  # calls may come from several event loops
         self._running = 0
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
@@ -307,12 +305,12 @@ class _Host:
         return self._started and not self.dead
 
     def turn(self, calls: int) -> _Turn:
-        """A place among the calls it answers at a time."""
+        """Return a context manager that limits the concurrent calls."""
         return _Turn(self, calls)
 
 
 class _Turn:
-    """Held while a call is under way; entering waits while a host has all the calls it may have."""
+    """Semaphore slot of one call; entering waits while the host runs its maximum of calls."""
 
     def __init__(self, host: _Host, calls: int) -> None:
         self._host, self._calls = host, calls
@@ -320,19 +318,19 @@ class _Turn:
     async def __aenter__(self) -> None:
         host, loop = self._host, asyncio.get_running_loop()
         while True:
-            place: asyncio.Future[None] = loop.create_future()
+            woken: asyncio.Future[None] = loop.create_future()
             with host._lock:
                 if host._running < self._calls:
                     host._running += 1
                     return
-                host._waiting.append((loop, place))
+                host._waiting.append((loop, woken))
             try:
-                await place
+                await woken
             except asyncio.CancelledError:
                 with host._lock:
-                    if (loop, place) in host._waiting:
-                        host._waiting.remove((loop, place))
-                    else:  # its turn had come: the next one that waits takes it
+                    if (loop, woken) in host._waiting:
+                        host._waiting.remove((loop, woken))
+                    else:  # this call was woken already: wake the next one instead
                         self._wake_next()
                 raise
 
@@ -343,10 +341,10 @@ class _Turn:
 
     def _wake_next(self) -> None:
         while self._host._waiting:
-            loop, place = self._host._waiting.pop(0)
+            loop, woken = self._host._waiting.pop(0)
             try:
-                loop.call_soon_threadsafe(_wake, place)  # it may wait on another loop than ours
-            except RuntimeError:  # that loop is closed: nobody waits there
+                loop.call_soon_threadsafe(_wake, woken)  # it may wait on another event loop
+            except RuntimeError:  # that event loop is closed
                 continue
             return
 
@@ -360,33 +358,42 @@ def make_ray_vec(
     autoreset: Autoreset | str = Autoreset.NEXT_STEP,
     deadline: float | None = None,
 ) -> AsyncVectorEnv:
-    """What `make_vec(mode="ray")` returns: a vector over hosts that are given, or made for it and closed with it."""
+    """Make the vector of `make_vec(mode="ray")`.
+
+    `hosts`: existing hosts, or the number of hosts to start and to close with the vector.
+    """
     own = not isinstance(hosts, EnvHosts)
-    placed = hosts if isinstance(hosts, EnvHosts) else EnvHosts(hosts)
+    env_hosts = hosts if isinstance(hosts, EnvHosts) else EnvHosts(hosts)
     makers: list[Callable[[], Env]] = []
     for id, arguments in zip(each, kwargs, strict=True):
         if not isinstance(id, str):
             raise ConfigError(
-                f"make_vec(mode='ray') takes environment ids, not {described(id)}; register it under an id"
+                f"make_vec(mode='ray') needs environment ids; got {described(id)}, "
+                "which you can register with an id"
             )
-        makers.append(partial(make, id, wrappers=wrappers, execution=placed.env, **arguments))
+        makers.append(partial(make, id, wrappers=wrappers, execution=env_hosts.env, **arguments))
     vec = AsyncVectorEnv(
         makers, autoreset=autoreset, env_ids=[str(id) for id in each], deadline=deadline
     )
     if own:
-        vec.on_closed = placed.close
+        vec.on_closed = env_hosts.close
     return vec
 
 
+def _result(answer: tuple[bool, Any]) -> Any:
+    done, value = answer
+    if done:
+        return value
+    raise from_data(value)
+
+
 def _build(entry_point: EntryPoint, kwargs: Mapping[str, Any]) -> Env:
-    made = load_entry_point(entry_point, "an environment on a host")
-    return (
-        ProcessEnv(entry_point, kwargs)
-        if getattr(made, "execution", "") == "process"
-        else build(entry_point, kwargs)
-    )
+    loaded = load_entry_point(entry_point, "an environment on a host")
+    if getattr(loaded, "execution", "") == "process":
+        return ProcessEnv(entry_point, kwargs)
+    return build(entry_point, kwargs)
 
 
-def _wake(place: asyncio.Future[None]) -> None:
-    if not place.done():
-        place.set_result(None)
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

@@ -1,7 +1,7 @@
-"""RemoteEnv: stands here for an environment that lives elsewhere, in another process or on another machine.
+"""RemoteEnv: base class of proxies for environments in other processes or on other machines.
 
-What is sent there is a verb and its arguments; what comes back is (True, result) or (False, an error as data). Wrappers stay
-here; only the environment itself is elsewhere.
+A proxy sends a method name and its arguments. The answer is (True, result) or (False, error as
+data). Wrappers stay with the proxy.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from gem_core.plugins.entry_points import EntryPoint, load_entry_point
 __all__ = ["RemoteEnv", "as_data", "build", "described", "from_data", "perform"]
 
 _EXAMPLE = "$action_example"
-"""Where the answer to a reset carries what an action looks like, so that nobody has to ask."""
+"""Info key of a reset's answer for the action example, which saves a second call."""
 
 
 class RemoteEnv(Env):
-    """The base: answers what the class of the environment declares without asking there."""
+    """Base class of proxies; it reads class attributes of the environment without a call."""
 
     _example: str | None = None
 
     def __init__(self, entry_point: EntryPoint, kwargs: Mapping[str, Any] | None = None) -> None:
-        """`entry_point` as in `register`: a callable, or 'module:name'."""
+        """`entry_point`: a callable or 'module:name', as in `register`."""
         self.entry_point, self.kwargs = entry_point, dict(kwargs or {})
 
-    def ask(self, what: str, *args: Any) -> Any:
-        """Has a verb of `perform` done there, and waits for the answer."""
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method of `perform` remotely and wait for the answer."""
         raise NotImplementedError
 
     def _check_reset(self, result: ResetResult) -> ResetResult:
-        return self._with_example_kept(super()._check_reset(result))
+        result = super()._check_reset(result)
+        self._example = result[1].pop(_EXAMPLE, None)
+        return result
 
     def sample_action(self) -> str:
         return cast(str, self.ask("sample_action"))
@@ -47,11 +49,11 @@ class RemoteEnv(Env):
 
     @property
     def plays_at_random(self) -> bool:
-        """As the class of the environment declares."""
+        """Whether the class of the environment defines `sample_action`."""
         return self._declared("sample_action") is not Env.sample_action
 
     def attribute(self, name: str) -> Any:
-        """An attribute of the environment there, as a copy."""
+        """Return a copy of an attribute of the remote environment."""
         return self.ask("attribute", name)
 
     @property
@@ -60,31 +62,25 @@ class RemoteEnv(Env):
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
-        """Whether the class says so."""
+        """Whether the class of the environment declares itself deterministic."""
         return cast(bool, self._declared("deterministic"))
 
     @property
     def action_example(self) -> str:  # type: ignore[override]
-        """What an action looks like, as the environment itself says once it is there; it may differ from episode to episode."""
+        """Example action: the class's before the first reset, then that of the episode."""
         if self._phase == "new":
             return cast(str, self._declared("action_example"))
         if self._example is None:  # the episode was restored
             self._example = cast(str, self.attribute("action_example"))
         return self._example
 
-    def _with_example_kept(self, result: ResetResult) -> ResetResult:
-        self._example = result[1].pop(_EXAMPLE, None)
-        return result
-
     def _declared(self, name: str) -> Any:
-        made = load_entry_point(self.entry_point, described(self.entry_point))
-        return (
-            getattr(made, name) if isclass(made) else getattr(Env, name)
-        )  # a function declares nothing
+        loaded = load_entry_point(self.entry_point, described(self.entry_point))
+        return getattr(loaded if isclass(loaded) else Env, name)  # a function declares nothing
 
 
 def build(entry_point: EntryPoint, kwargs: Mapping[str, Any]) -> Env:
-    """Makes the environment, there."""
+    """Make the environment on the remote side."""
     env = load_entry_point(entry_point, "a remote environment")(**kwargs)
     if not isinstance(env, Env):
         raise ContractError(
@@ -93,59 +89,57 @@ def build(entry_point: EntryPoint, kwargs: Mapping[str, Any]) -> Env:
     return env
 
 
-def perform(env: Env, what: str, args: tuple[Any, ...]) -> Any:
-    """Does a verb, there; an awaitable where the environment is async."""
-    if what == "reset":
+def perform(env: Env, method: str, args: tuple[Any, ...]) -> Any:
+    """Run a method on the remote side; the result of an async environment is awaitable."""
+    if method == "reset":
         return after(
             env.reset(seed=args[0], options=args[1]),
-            lambda began: (began[0], {**began[1], _EXAMPLE: env.action_example}),
+            lambda result: (result[0], {**result[1], _EXAMPLE: env.action_example}),
         )
-    if what == "step":
+    if method == "step":
         return env.step(args[0])
-    if what == "attribute":
+    if method == "attribute":
         return getattr(env, args[0])
-    if what == "sample_action":
+    if method == "sample_action":
         return env.sample_action()
-    if what == "vary_actions":
+    if method == "vary_actions":
         return env.vary_actions(args[0])
     return env.close()
 
 
 def as_data(error: Exception) -> tuple[bytes | None, str, str]:
-    """An error in a form that can travel: itself if it can be pickled, what it says, and its traceback."""
+    """Convert an error to (pickled error or None, text, traceback)."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
-        raised: bytes | None = pickle.dumps(error)
-        pickle.loads(cast(bytes, raised))
-    except Exception:  # noqa: BLE001 - an error that cannot travel is told in words
-        raised = None
-    return raised, f"{type(error).__name__}: {error}", trace
+        pickled: bytes | None = pickle.dumps(error)
+        pickle.loads(cast(bytes, pickled))
+    except Exception:  # noqa: BLE001 - the text replaces an error that cannot be pickled
+        pickled = None
+    return pickled, f"{type(error).__name__}: {error}", trace
 
 
 def from_data(data: tuple[bytes | None, str, str]) -> Exception:
-    """An error that was raised there, to be raised here; its traceback there is its cause."""
-    raised, said, trace = data
+    """Restore a remote error, with the remote traceback as its cause."""
+    pickled, text, trace = data
     try:
-        error = pickle.loads(raised) if raised is not None else None
-    except Exception:  # noqa: BLE001 - its class is known over there only; what it said is kept
+        error = pickle.loads(pickled) if pickled is not None else None
+    except Exception:  # noqa: BLE001 - only the remote side knows its class; keep the text
         error = None
     if not isinstance(error, Exception):
-        error = EnvError(said)
+        error = EnvError(text)
     error.__cause__ = _RemoteTraceback(trace)
     return error
 
 
 def described(entry_point: EntryPoint) -> str:
-    """The name of an entry point, for messages."""
-    return (
-        entry_point
-        if isinstance(entry_point, str)
-        else str(getattr(entry_point, "__qualname__", repr(entry_point)))
-    )
+    """Return the name of an entry point, for messages."""
+    if isinstance(entry_point, str):
+        return entry_point
+    return str(getattr(entry_point, "__qualname__", repr(entry_point)))
 
 
 class _RemoteTraceback(Exception):
-    """The traceback in the other process, shown as the cause."""
+    """The traceback on the remote side, shown as the cause."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"

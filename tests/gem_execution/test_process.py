@@ -1,4 +1,4 @@
-"""An environment in a process of its own behaves like one in this process, and dies alone."""
+"""An environment in its own process behaves like a local one, and its failure stays its own."""
 
 from __future__ import annotations
 
@@ -38,28 +38,15 @@ from gem_core.wrappers.limits import TurnLimit
 from gem_execution.process import ProcessEnv
 
 GUESS = "game:GuessTheNumber-v0-hard"
+NAMES = ("Counter", "Blocking", "Isolated", "Misbehaving", "MisbehavingIsolated", "FailsToStart")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Iterator[None]:
-    for name in (
-        "Counter",
-        "Blocking",
-        "Isolated",
-        "Misbehaving",
-        "MisbehavingIsolated",
-        "FailsToStart",
-    ):
+    for name in NAMES:
         register(f"test_process:{name}", f"misbehaving:{name}")
     yield
-    for name in (
-        "Counter",
-        "Blocking",
-        "Isolated",
-        "Misbehaving",
-        "MisbehavingIsolated",
-        "FailsToStart",
-    ):
+    for name in NAMES:
         registry.environments.remove(f"test_process:{name}")
 
 
@@ -80,24 +67,25 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
     return True
 
 
-def test_it_plays_the_same_episode_as_in_this_process() -> None:
-    here, there = make(GUESS), make(GUESS, execution="process")
+def test_process_env_plays_the_same_episode_as_a_local_one() -> None:
+    local, remote = make(GUESS), make(GUESS, execution="process")
     try:
-        assert isinstance(there.unwrapped, ProcessEnv)
-        assert here.reset(seed=5) == there.reset(seed=5)
-        while not here.ended:
-            action = here.sample_action()
-            assert there.sample_action() == action
-            assert here.step(action) == there.step(action)
-        assert there.ended
+        assert isinstance(remote.unwrapped, ProcessEnv)
+        assert local.reset(seed=5) == remote.reset(seed=5)
+        while not local.ended:
+            action = local.sample_action()
+            assert remote.sample_action() == action
+            assert local.step(action) == remote.step(action)
+        assert remote.ended
         with pytest.raises(ResetNeededError):
-            there.step("1")
-        assert there.unwrapped.attribute("secret") == here.unwrapped.secret  # type: ignore[attr-defined]
+            remote.step("1")
+        secret = local.unwrapped.secret  # type: ignore[attr-defined]
+        assert remote.unwrapped.attribute("secret") == secret
     finally:
-        there.close()
+        remote.close()
 
 
-def test_options_and_spawn_work_across_the_pipe() -> None:
+def test_process_env_supports_options_and_spawn() -> None:
     with ProcessEnv(misbehaving.Counter, {"length": 9}) as env:
         observation, info = env.reset(seed=1, options={"start": 4})
         assert observation.startswith("start 4")
@@ -112,41 +100,41 @@ def test_options_and_spawn_work_across_the_pipe() -> None:
         assert env.action_example == "go"
 
 
-def test_what_an_action_looks_like_is_told_anew_with_every_episode(
+def test_reset_updates_the_action_example_without_another_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
     attribute = ProcessEnv.attribute
     monkeypatch.setattr(
-        ProcessEnv, "attribute", lambda env, name: asked.append(name) or attribute(env, name)
+        ProcessEnv, "attribute", lambda env, name: calls.append(name) or attribute(env, name)
     )
-    name, said = "game:Mastermind-v0-random", set()
+    name, examples = "game:Mastermind-v0-random", set()
     with (
-        make(name, wrappers=["boxed"]) as here,
-        make(name, wrappers=["boxed"], execution="process") as there,
+        make(name, wrappers=["boxed"]) as local,
+        make(name, wrappers=["boxed"], execution="process") as remote,
     ):
         for seed in range(6):
-            assert here.reset(seed=seed) == there.reset(seed=seed)
-            assert here.action_example == there.action_example
-            said.add(here.action_example)
-    assert len(said) > 1, "the games were of one length"
-    assert not asked, "a reset's answer has it"
+            assert local.reset(seed=seed) == remote.reset(seed=seed)
+            assert local.action_example == remote.action_example
+            examples.add(local.action_example)
+    assert len(examples) > 1, "all episodes had the same code length"
+    assert not calls, "the answer to a reset contains the example"
 
 
 @pytest.mark.parametrize(
-    ("action", "error", "said"),
+    ("action", "error", "message"),
     [
         ("raise", ValueError, "told to raise"),
         ("nonsense", ContractError, "must return"),
         ("nan", ContractError, "finite"),
-        ("unpicklable", ContractError, "cannot leave its process"),
+        ("unpicklable", ContractError, "cannot pickle the result"),
         ("exit", EnvDiedError, "exit code 3"),
         ("segfault", EnvDiedError, "SIGSEGV"),
         ("hang", DeadlineError, "took over"),
     ],
 )
-def test_what_goes_wrong_there_is_raised_here(
-    action: str, error: type[Exception], said: str
+def test_errors_in_the_process_are_raised_in_the_caller(
+    action: str, error: type[Exception], message: str
 ) -> None:
     with ProcessEnv(misbehaving.Misbehaving, deadline=20.0) as env:
         env.reset(seed=0)
@@ -154,17 +142,17 @@ def test_what_goes_wrong_there_is_raised_here(
         assert pid is not None
         if action == "hang":
             env.deadline = 0.3
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             env.step(action)
         if issubclass(error, (EnvDiedError, DeadlineError)):
             assert gone(pid)
         env.deadline = 20.0
-        assert env.reset(seed=0)[0].startswith("start")  # a new process where the old one is gone
+        assert env.reset(seed=0)[0].startswith("start")  # in a new process if the old one is gone
     assert env.pid is not None
     assert gone(env.pid)
 
 
-def test_an_error_that_cannot_travel_is_told_in_words_with_its_traceback() -> None:
+def test_unpicklable_error_becomes_env_error_with_its_traceback() -> None:
     with ProcessEnv(misbehaving.RaisesOdd) as env:
         env.reset(seed=0)
         with pytest.raises(EnvError, match="OddError: odd 1 2") as caught:
@@ -172,7 +160,7 @@ def test_an_error_that_cannot_travel_is_told_in_words_with_its_traceback() -> No
         assert "in misbehave" in str(caught.value.__cause__)
 
 
-def test_a_constructor_that_fails_there_fails_the_reset_here() -> None:
+def test_reset_raises_the_error_of_the_constructor() -> None:
     with (
         ProcessEnv(misbehaving.FailsToStart) as env,
         pytest.raises(RuntimeError, match="cannot be made"),
@@ -180,17 +168,17 @@ def test_a_constructor_that_fails_there_fails_the_reset_here() -> None:
         env.reset(seed=0)
 
 
-def test_what_cannot_be_sent_is_refused_at_once() -> None:
+def test_process_env_rejects_an_unpicklable_class() -> None:
     class Local(Env):
         pass
 
-    with pytest.raises(ConfigError, match="top of a module"):
+    with pytest.raises(ConfigError, match="top level of an importable module"):
         ProcessEnv(Local)
 
 
-def test_killing_takes_the_processes_an_environment_started_with_it() -> None:
+def test_missed_deadline_also_kills_child_processes() -> None:
     env = ProcessEnv(misbehaving.Misbehaving, deadline=60.0)
-    env.reset(seed=0)  # starts an interpreter, which takes seconds on a busy machine
+    env.reset(seed=0)  # starting the process takes seconds on a busy machine
     env.deadline = 2.0
     with pytest.raises(DeadlineError):
         env.step("child")
@@ -202,30 +190,50 @@ def test_killing_takes_the_processes_an_environment_started_with_it() -> None:
     ] == []
 
 
-def test_the_process_ends_with_the_program_that_made_it() -> None:
-    code = (
-        "import misbehaving, os, sys, threading, time\nfrom gem_execution.process import ProcessEnv\n"
-        "def hang(env):\n    try:\n        env.step('hang')\n"
-        "    except Exception:\n        pass  # a traceback that is printed while Python ends may bring it down\n"
-        "if __name__ == '__main__':\n"
-        "    env = ProcessEnv(misbehaving.Misbehaving)\n    env.reset(seed=0)\n    print(env.pid, flush=True)\n"
-        "    threading.Thread(target=hang, args=(env,), daemon=True).start()\n    time.sleep(0.3)\n"
-        "    os.kill(os.getpid(), 9) if sys.argv[1] == 'kill' else None\n"
+PARENT_PROGRAM = """
+import os
+import sys
+import threading
+import time
+
+from misbehaving import Misbehaving
+
+from gem_execution.process import ProcessEnv
+
+
+def hang(env):
+    try:
+        env.step("hang")
+    except Exception:
+        pass  # printing a traceback while Python exits may crash it
+
+
+if __name__ == "__main__":
+    env = ProcessEnv(Misbehaving)
+    env.reset(seed=0)
+    print(env.pid, flush=True)
+    threading.Thread(target=hang, args=(env,), daemon=True).start()
+    time.sleep(0.3)
+    if sys.argv[1] == "kill":
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_process_exits_with_its_parent(end: str) -> None:
+    path = os.pathsep.join([str(SUPPORT), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT_PROGRAM, end],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": path},
     )
-    for how in ("leave", "kill"):
-        path = os.pathsep.join([str(SUPPORT), *sys.path])
-        done = subprocess.run(
-            [sys.executable, "-c", code, how],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        assert (done.returncode == 0) is (how == "leave"), done.stderr
-        assert gone(int(done.stdout)), how
+    assert (done.returncode == 0) is (end == "exit"), done.stderr
+    assert gone(int(done.stdout))
 
 
-def test_the_engine_isolates_what_declares_it_and_what_a_task_asks_for() -> None:
+def test_engine_uses_a_process_if_the_class_or_the_task_requires_it() -> None:
     tasks = [
         Task("test_process:Isolated", 1),
         Task("test_process:Counter", 1),
@@ -243,7 +251,7 @@ def test_the_engine_isolates_what_declares_it_and_what_a_task_asks_for() -> None
     assert all(gone(pid) for pid in pids if pid != os.getpid())
 
 
-def test_a_wrapper_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrappers_stay_in_the_parent_process() -> None:
     env = make("test_process:Isolated", wrappers=["turn_limit(max_turns=1)"], execution="declared")
     try:
         assert isinstance(env, TurnLimit)
@@ -254,7 +262,7 @@ def test_a_wrapper_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("action", ["hang", "exit", "segfault", "raise"])
-def test_one_broken_process_costs_one_episode(action: str) -> None:
+def test_failing_process_fails_only_its_episode(action: str) -> None:
     def play(env: Env, observation: str) -> str:
         return action if env.seed == 3 else "x"
 
@@ -266,14 +274,13 @@ def test_one_broken_process_costs_one_episode(action: str) -> None:
     episodes = engine.run_batch(tasks_for("test_process:MisbehavingIsolated", range(6)))
     assert [e.seed for e in episodes if e.failed] == [3]
     assert [e.total_reward for e in episodes if not e.failed] == [3.0] * 5
-    broken = episodes[3].failure
-    assert broken is not None
-    assert broken.kind == {"hang": "DeadlineError", "raise": "ValueError"}.get(
-        action, "EnvDiedError"
-    )
+    failure = episodes[3].failure
+    assert failure is not None
+    kinds = {"hang": "DeadlineError", "raise": "ValueError"}
+    assert failure.kind == kinds.get(action, "EnvDiedError")
 
 
-def test_an_environment_that_takes_long_to_make_holds_up_nobody() -> None:
+def test_slow_constructor_does_not_delay_other_episodes() -> None:
     class Slow(misbehaving.Blocking):
         def __init__(self) -> None:
             time.sleep(1.0)

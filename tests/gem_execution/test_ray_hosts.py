@@ -1,4 +1,4 @@
-"""The engine and the vectors on a real Ray cluster of several nodes, one of which is killed half-way."""
+"""Engine and vectors on a Ray cluster with several nodes, one of which is killed during a batch."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ray.cluster_utils import Cluster
 
 from gem_core import (
     Env,
+    Episode,
     Limits,
     RandomPlayer,
     Rollout,
@@ -47,27 +48,27 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(SUPPORT), *sys.path]
-    )  # the hosts import misbehaving.py
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    # the hosts import misbehaving.py
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *sys.path])
+    head = {"num_cpus": 0, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
-        made.add_node(num_cpus=4)
-    ray.init(address=made.address, log_to_driver=False)
+        cluster.add_node(num_cpus=4)
+    ray.init(address=cluster.address, log_to_driver=False)
     for name in NAMES:
         register(f"test_ray:{name}", f"misbehaving:{name}")
-    yield made
+    yield cluster
     for name in NAMES:
         registry.environments.remove(f"test_ray:{name}")
     ray.shutdown()
-    made.shutdown()
+    cluster.shutdown()
 
 
 @pytest.fixture
 def hosts(cluster: Any) -> Iterator[EnvHosts]:
-    with EnvHosts(2, calls=16) as made:
-        wait_for(made, 2)
-        yield made
+    with EnvHosts(2, calls=16) as hosts:
+        wait_for(hosts, 2)
+        yield hosts
 
 
 def wait_for(hosts: EnvHosts, count: int) -> None:
@@ -78,7 +79,7 @@ def wait_for(hosts: EnvHosts, count: int) -> None:
 
 
 def wait_for_death(actor: Any) -> None:
-    """An actor lives on until it has noticed that its node is gone."""
+    """Wait until the actor has noticed that its node is gone."""
     while True:
         try:
             ray.get(actor.ready.remote(), timeout=30)
@@ -86,16 +87,18 @@ def wait_for_death(actor: Any) -> None:
             return
 
 
-def test_a_batch_is_the_same_as_on_this_machine(hosts: EnvHosts) -> None:
+def test_batch_equals_a_local_batch(hosts: EnvHosts) -> None:
+    def compared(episodes: list[Episode]) -> list[Any]:
+        return [
+            (e.seed, e.turns, e.stop, e.final_observation, e.wrappers, e.index) for e in episodes
+        ]
+
     tasks = tasks_for(GUESS, range(12), samples=2, wrappers=["turn_limit(max_turns=5)"])
-    there = Rollout(RandomPlayer(), make_env=hosts.make_env, concurrency=8).run_batch(tasks)
-    here = run_batch(tasks, RandomPlayer())
-    assert [(e.seed, e.turns, e.stop, e.final_observation, e.wrappers, e.index) for e in there] == [
-        (e.seed, e.turns, e.stop, e.final_observation, e.wrappers, e.index) for e in here
-    ]
+    remote = Rollout(RandomPlayer(), make_env=hosts.make_env, concurrency=8).run_batch(tasks)
+    assert compared(remote) == compared(run_batch(tasks, RandomPlayer()))
 
 
-def test_environments_are_spread_over_the_hosts(hosts: EnvHosts) -> None:
+def test_environments_are_distributed_over_the_hosts(hosts: EnvHosts) -> None:
     episodes = Rollout(RandomPlayer(), make_env=hosts.make_env, concurrency=8).run_batch(
         tasks_for("test_ray:Blocking", range(8))
     )
@@ -105,7 +108,7 @@ def test_environments_are_spread_over_the_hosts(hosts: EnvHosts) -> None:
 
 
 @pytest.mark.parametrize("name", ["Counter", "Blocking", "Awaited"])
-def test_a_vector_steps_on_the_cluster(hosts: EnvHosts, name: str) -> None:
+def test_vector_steps_on_the_cluster(hosts: EnvHosts, name: str) -> None:
     with make_vec(f"test_ray:{name}", 6, mode="ray", hosts=hosts, autoreset="same_step") as vec:
         observations, _ = vec.reset(seed=3)
         with make_vec(f"test_ray:{name}", 6, autoreset="same_step") as local:
@@ -115,7 +118,7 @@ def test_a_vector_steps_on_the_cluster(hosts: EnvHosts, name: str) -> None:
                 assert vec.step(actions)[:4] == local.step(actions)[:4]
 
 
-def test_a_slow_environment_holds_up_nobody(hosts: EnvHosts) -> None:
+def test_slow_environment_does_not_delay_the_others(hosts: EnvHosts) -> None:
     with make_vec(
         ["test_ray:Blocking"] * 4,
         mode="ray",
@@ -133,7 +136,7 @@ def play(env: Env, observation: str) -> str:
     return {3: "raise", 4: "nonsense", 5: "unpicklable", 6: "hang"}.get(env.seed, "x")
 
 
-def test_what_breaks_on_a_host_costs_its_own_episode(hosts: EnvHosts) -> None:
+def test_failing_environment_fails_only_its_episode(hosts: EnvHosts) -> None:
     tasks = tasks_for("test_ray:Misbehaving", range(10))
     engine = Rollout(
         ScriptedPlayer(play),
@@ -155,16 +158,16 @@ def test_what_breaks_on_a_host_costs_its_own_episode(hosts: EnvHosts) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_a_host_that_dies_costs_only_its_episodes(cluster: Any, retries: int) -> None:
-    """A host is killed from outside; what was on it is retried or failed, everything else is untouched."""
+def test_dead_host_fails_only_its_episodes(cluster: Any, retries: int) -> None:
+    """The episodes of a killed host are retried or failed; the others are not affected."""
     with EnvHosts(2, calls=16) as hosts:
         wait_for(hosts, 2)
-        ended = 0
+        finished = 0
 
         def on_episode(episode: Any) -> None:
-            nonlocal ended
-            ended += 1
-            if ended == 10:
+            nonlocal finished
+            finished += 1
+            if finished == 10:
                 ray.kill(hosts._hosts[0].actor)
 
         tasks = tasks_for("test_ray:Blocking", range(60), env_kwargs={"seconds": 0.05})
@@ -176,11 +179,11 @@ def test_a_host_that_dies_costs_only_its_episodes(cluster: Any, retries: int) ->
     assert [e.seed for e in episodes] == list(range(60))
     failed = [e for e in episodes if e.failed]
     assert all(e.failure is not None and e.failure.kind == "EnvDiedError" for e in failed)
-    assert len(failed) in (range(1, 13) if retries == 0 else [0])  # no more than were being played
+    assert len(failed) in (range(1, 13) if retries == 0 else [0])  # at most the running episodes
     assert [e.total_reward for e in episodes if not e.failed] == [3.0] * (60 - len(failed))
 
 
-def test_an_isolated_environment_does_not_take_its_host_down(hosts: EnvHosts) -> None:
+def test_dead_process_env_does_not_kill_its_host(hosts: EnvHosts) -> None:
     engine = Rollout(
         ScriptedPlayer(lambda env, _: "exit" if env.seed == 1 else "x"),
         make_env=hosts.make_env,
@@ -191,7 +194,7 @@ def test_an_isolated_environment_does_not_take_its_host_down(hosts: EnvHosts) ->
     assert hosts.died == 0
 
 
-def test_back_pressure_keeps_calls_waiting_here(cluster: Any) -> None:
+def test_calls_beyond_the_limit_wait_in_the_caller(cluster: Any) -> None:
     with EnvHosts(1, calls=2) as hosts:
         with make_vec(
             "test_ray:Blocking", 6, mode="ray", hosts=hosts, env_kwargs={"seconds": 0.3}
@@ -199,15 +202,15 @@ def test_back_pressure_keeps_calls_waiting_here(cluster: Any) -> None:
             assert isinstance(vec, AsyncVectorEnv)
             vec.reset(seed=0)
             vec.send(["a"] * 6)
-            assert len(vec.recv(at_least=2).indices) <= 4
-            seen = 2
+            received = vec.recv(at_least=2).indices
+            assert len(received) <= 4
             while vec.pending:
-                seen += len(vec.recv().indices)
-            assert seen >= 6
+                received += vec.recv().indices
+            assert sorted(received) == list(range(6))
 
 
-def test_a_call_that_is_cancelled_passes_its_turn_on() -> None:
-    """At the very moment its turn comes, and before; and a place that is free serves the next one."""
+def test_cancelled_call_passes_its_turn_to_the_next() -> None:
+    """Call b is cancelled when it has been woken but has not run, call c while it waits."""
 
     async def main() -> list[str]:
         host = _Host(SimpleNamespace(ready=SimpleNamespace(remote=lambda: None)))
@@ -219,9 +222,7 @@ def test_a_call_that_is_cancelled_passes_its_turn_on() -> None:
             then()
             done.append(name)
 
-        first = asyncio.ensure_future(
-            call("a", lambda: second.cancel())
-        )  # it was told that it may go, and has not gone yet
+        first = asyncio.ensure_future(call("a", lambda: second.cancel()))
         await asyncio.sleep(0)
         second, third, fourth = (asyncio.ensure_future(call(name)) for name in "bcd")
         await asyncio.sleep(0)
@@ -233,7 +234,7 @@ def test_a_call_that_is_cancelled_passes_its_turn_on() -> None:
     assert asyncio.run(asyncio.wait_for(main(), 5)) == ["a", "d", "e"]
 
 
-def test_a_vector_replaces_what_a_dead_host_held(cluster: Any) -> None:
+def test_vector_replaces_the_environments_of_a_dead_host(cluster: Any) -> None:
     with EnvHosts(2) as hosts, make_vec("test_ray:Misbehaving", 8, mode="ray", hosts=hosts) as vec:
         vec.reset(seed=0)
         batch = vec.step({0: "exit"})
@@ -247,7 +248,7 @@ def test_a_vector_replaces_what_a_dead_host_held(cluster: Any) -> None:
         assert set(vec.step(["x"] * 8).rewards) <= {1.0, 0.0}
 
 
-def test_a_constructor_that_fails_is_an_environment_error(hosts: EnvHosts) -> None:
+def test_failing_constructor_gives_an_environment_error(hosts: EnvHosts) -> None:
     episode = Rollout(RandomPlayer(), make_env=hosts.make_env).run_batch(
         tasks_for("test_ray:FailsToStart", [0])
     )[0]
@@ -256,7 +257,7 @@ def test_a_constructor_that_fails_is_an_environment_error(hosts: EnvHosts) -> No
     assert "cannot be made" in episode.failure.message
 
 
-def test_too_little_room_is_said(cluster: Any) -> None:
+def test_reset_raises_when_no_host_can_start(cluster: Any) -> None:
     with EnvHosts(1, num_cpus=1000, start_seconds=1.0) as hosts:
         env = hosts.make_env(tasks_for(GUESS, [0])[0])
 
@@ -269,8 +270,8 @@ def test_too_little_room_is_said(cluster: Any) -> None:
         EnvHosts(0)
 
 
-def test_a_node_killed_half_way_loses_no_episode(cluster: Any) -> None:
-    """The last test: afterwards the cluster has one node less."""
+def test_killed_node_loses_no_episode(cluster: Any) -> None:
+    """The test adds a node and kills it during a batch."""
     node = cluster.add_node(num_cpus=4)
     with EnvHosts(3, calls=16, options={"scheduling_strategy": "SPREAD"}, num_cpus=4.0) as hosts:
         wait_for(hosts, 3)
@@ -281,11 +282,11 @@ def test_a_node_killed_half_way_loses_no_episode(cluster: Any) -> None:
         ]
         tasks = tasks_for("test_ray:Blocking", range(150), env_kwargs={"seconds": 0.02})
         player = ScriptedPlayer(lambda env, observation: f"{observation[-1]} seen")
-        ended: list[int] = []
+        finished: list[int] = []
 
         def on_episode(episode: Any) -> None:
-            ended.append(episode.index)
-            if len(ended) == 60:
+            finished.append(episode.index)
+            if len(finished) == 60:
                 cluster.remove_node(node, allow_graceful=False)
                 wait_for_death(doomed)
 
@@ -297,19 +298,16 @@ def test_a_node_killed_half_way_loses_no_episode(cluster: Any) -> None:
         )
         episodes = engine.run_batch(tasks, on_episode)
         assert hosts.died >= 1
-    here = run_batch(tasks, player, concurrency=64)
+    local = run_batch(tasks, player, concurrency=64)
     assert [e.index for e in episodes] == list(range(150))
     assert not [e for e in episodes if e.failed]
     assert [e.total_reward for e in episodes] == [3.0] * 150
-    assert [[t.action for t in e.turns] for e in episodes] == [
-        [t.action for t in e.turns] for e in here
-    ]
-    assert [[t.messages for t in e.turns] for e in episodes] == [
-        [t.messages for t in e.turns] for e in here
+    assert [[(t.action, t.messages) for t in e.turns] for e in episodes] == [
+        [(t.action, t.messages) for t in e.turns] for e in local
     ]
 
 
-def test_the_example_and_the_page_run_on_ray(cluster: None) -> None:
+def test_code_of_the_vector_page_runs_on_ray(cluster: None) -> None:
     page = (ROOT / "docs" / "vector.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1], names)

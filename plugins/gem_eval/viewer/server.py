@@ -111,9 +111,9 @@ class ViewerServer:
             self._reset()
             self._generation += 1
         self._file = (stat.st_dev, stat.st_ino)
-        for episode, behind in episodes_after(self._path, self._offset):
+        for episode, end in episodes_after(self._path, self._offset):
             self._lines += self._shelf.add(episode)
-            self._offset = behind
+            self._offset = end
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ let details = []; // details of each episode as JSON, parsed when it is opened
 let vocabulary = new Map(); // texts of token ids
 let credits = null; // advantages per episode and turn; null if a server computes them
 let order = []; // episodes that pass the filters, sorted
-let found = null; // episodes that match the search; null without a search
+let matches = null; // episodes that match the search; null without a search
 let open = -1; // the open episode
 let at = -1; // its current turn
 let asTokens = false;
@@ -112,7 +112,7 @@ function passes(e) {
   return (!env || e.e === env) && (!stop || e.s === stop) && (!success || String(e.o) === success) &&
     (!errors || (errors === "yes") === e.w > 0) &&
     (!least || (e.r !== null && e.r >= Number(least))) && (!most || (e.r !== null && e.r <= Number(most))) &&
-    (!found || found.has(e.n));
+    (!matches || matches.has(e.n));
 }
 
 function refresh() {
@@ -187,7 +187,7 @@ async function search() {
   const text = $("search").value;
   const run = ++searching;
   if (!text) {
-    found = null;
+    matches = null;
     refresh();
     return;
   }
@@ -201,7 +201,7 @@ async function search() {
       if (run !== searching) return; // the query changed
     }
   }
-  found = hits;
+  matches = hits;
   refresh();
 }
 

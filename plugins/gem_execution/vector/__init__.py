@@ -1,1 +1,1 @@
-"""Vector environments: many environments stepped as one."""
+"""Vector environments: many environments with one `step`."""

@@ -1,25 +1,28 @@
-"""VectorEnv: many environments stepped as one, with Gymnasium's semantics, each failing on its own.
+"""Vector environments with Gymnasium semantics and isolated failures.
 
     with make_vec("game:GuessTheNumber-v0-hard", 128) as vec:
-        observations, infos = vec.reset(seed=0)                                    # environment i starts from seed 0 + i
+        observations, infos = vec.reset(seed=0)  # environment i gets seed 0 + i
         observations, rewards, terminations, truncations, infos = vec.step(actions)
 
-`step` takes an action for every environment, or a mapping from index to action for some of them, and answers in that order.
+`step` takes one action per environment, or a mapping from index to action for some of them. The
+results have the same order.
 
-| autoreset    | when an episode ends                                                                                     |
-|--------------|----------------------------------------------------------------------------------------------------------|
-| `next_step`  | the next step ignores its action and returns the first observation, reward 0, `info["autoreset"]`         |
-| `same_step`  | the step returns the next episode's first observation; `info["final_observation"]`, `info["final_info"]`  |
-| `disabled`   | `reset(indices=[...])` is due; stepping before that is refused                                            |
+| autoreset   | when an episode ends                                                              |
+|-------------|-----------------------------------------------------------------------------------|
+| `next_step` | the next step ignores its action and resets: reward 0, `info["autoreset"]`        |
+| `same_step` | the step resets: `info["final_observation"]`, `info["final_info"]` are the old    |
+| `disabled`  | the caller calls `reset(indices=[...])`; a step before that raises                |
 
-An environment that raises, overruns its deadline, returns nonsense or dies takes no other with it. Its step is reported as
-truncated with `info["failure"]`, a `Failure`, and the reward NaN: unknown, never a silent 0. A new environment takes its place
-at the reset, which after an overrun comes with the next step even in `same_step`. After k autoresets an environment has the
-seed `(first seed + k * 0x9E3779B9) mod 2**32`.
+A failure of one environment (an error, a missed deadline, an invalid result, a dead process) does
+not affect the others. Its step is truncated, with a `Failure` in `info["failure"]` and the reward
+NaN, because the true reward is unknown. The next reset makes a new environment; after a missed
+deadline it happens with the next step, even in `same_step`. After k autoresets the seed of an
+environment is `(first seed + k * 0x9E3779B9) mod 2**32`.
 
-`mode="sync"` steps one after the other on the caller's thread. `mode="async"` steps cheap environments there too, blocking ones
-on threads (or processes) of their own, async ones on an event loop, all at once; with `send` and `recv` the caller takes
-whichever are ready, so that a slow one holds up nobody. `mode="ray"` is the same with environments spread over a cluster.
+`mode="sync"` steps the environments in turn on the caller's thread. `mode="async"` steps them
+concurrently: cheap environments on the caller's thread, blocking ones on their own threads or
+processes, async ones on an event loop. With `send` and `recv` the caller takes results as they
+become ready and never waits for the slowest. `mode="ray"` does the same on a cluster.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ _SECONDS_TO_CLOSE = 5.0
 
 
 class Batch(NamedTuple):
-    """What a step returns, one entry for each environment that was stepped."""
+    """Result of `step`, with one entry per environment that was stepped."""
 
     observations: list[str]
     rewards: list[float]
@@ -61,7 +64,7 @@ class Batch(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """What `recv` returns: which environments answered, in the order they did, and what."""
+    """Result of `recv`: the environments that finished, in that order, and their results."""
 
     indices: list[int]
     observations: list[str]
@@ -72,7 +75,7 @@ class Ready(NamedTuple):
 
 
 class VectorEnv:
-    """Environments stepped one after the other on the caller's thread."""
+    """Step environments in turn on the caller's thread."""
 
     def __init__(
         self,
@@ -81,14 +84,14 @@ class VectorEnv:
         autoreset: Autoreset | str = Autoreset.NEXT_STEP,
         env_ids: Sequence[str] | None = None,
     ) -> None:
-        """`makers`: one function for each environment, called again where a broken one has to be replaced."""
+        """`makers`: one function per environment; it is called again to replace a failed one."""
         if not makers:
-            raise ConfigError("a vector needs at least one environment; given: none")
+            raise ConfigError("a vector needs at least one environment; got none")
         try:
             self.autoreset = Autoreset(autoreset)
         except ValueError:
             raise ConfigError(
-                f"autoreset must be one of {[a.value for a in Autoreset]}; given: {autoreset!r}"
+                f"autoreset must be one of {[a.value for a in Autoreset]}; got {autoreset!r}"
             ) from None
         self._slots = [Slot(make_env, self.autoreset) for make_env in makers]
         self.env_ids = (
@@ -99,12 +102,12 @@ class VectorEnv:
         self.num_envs = len(self._slots)
         self._waiter = Waiter()
         self._closed = False
-        self._may_refuse = True
-        """Whether a step may have to be refused because an environment has no running episode."""
+        self._may_need_reset = True
+        """Whether a step must check that every environment has a running episode."""
 
     @property
     def envs(self) -> list[Env | None]:
-        """The environments; None where a broken one has not been replaced yet."""
+        """The environments; None for a failed one that is not replaced yet."""
         return [slot.env for slot in self._slots]
 
     @property
@@ -119,26 +122,25 @@ class VectorEnv:
         options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
         indices: Sequence[int] | None = None,
     ) -> tuple[list[str], list[dict[str, Any]]]:
-        """Starts an episode in every environment, or in those at `indices`: (observations, infos).
+        """Start an episode in every environment, or in those at `indices`.
 
-        `seed`: a number s gives s + i to environment i, a sequence one to each that is reset, None draws them.
+        Returns (observations, infos). `seed`: an integer s gives s + i to environment i, a sequence
+        has one seed per environment that is reset, None draws random seeds.
         """
         outcomes = self._advance(
-            {i: slot.begin(s, o) for i, slot, s, o in self._starts(seed, options, indices)}
+            {i: slot.begin(s, o) for i, slot, s, o in self._resets(seed, options, indices)}
         )
         return [o[0] for o in outcomes], [o[4] for o in outcomes]
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> Batch:
-        """Takes an action in every environment, or in those a mapping names; answers in that order."""
-        indices, given = self._checked_actions(actions)
+        """Step every environment, or those in a mapping; the results have the same order."""
+        indices, texts = self._checked_actions(actions)
         slots = self._slots if type(indices) is range else [self._slots[i] for i in indices]
-        flat: list[
-            Any
-        ] = []  # what the steps return, one after the other: a column is every fifth of it
+        flat: list[Any] = []  # all results in one list, so every fifth value is a column
         extend = flat.extend
-        for slot, action in zip(slots, given, strict=True):
+        for slot, action in zip(slots, texts, strict=True):
             try:
-                if slot.running:  # the short way of `slot.act`
+                if slot.running:  # fast path of `slot.act`
                     result = slot.step(action)
                     if type(result) is not tuple:
                         result = self._waiter.result(result)
@@ -148,19 +150,17 @@ class VectorEnv:
                         )
                 else:
                     result = self._waiter.result(drive(slot.act(action)))
-            except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
+            except Exception as error:  # noqa: BLE001 - a failure is data
                 result = self._waiter.result(drive(slot.fail("step", error)))
             extend(result)
-        if len(flat) != 5 * len(
-            slots
-        ):  # which no environment's step lets through, unless it has one of its own
+        if len(flat) != 5 * len(slots):  # possible if an environment overrides `step`
             raise ContractError(
-                "a step() returned other than (observation, reward, terminated, truncated, info)"
+                "step() must return (observation, reward, terminated, truncated, info)"
             )
         return Batch(flat[::5], flat[1::5], flat[2::5], flat[3::5], flat[4::5])
 
     def close(self) -> None:
-        """Closes all environments. Calling it twice is harmless."""
+        """Close all environments. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -175,7 +175,7 @@ class VectorEnv:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _starts(
+    def _resets(
         self,
         seed: int | Sequence[int | None] | None,
         options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None,
@@ -187,7 +187,7 @@ class VectorEnv:
             else [self._checked_index(i) for i in indices]
         )
         if len(set(chosen)) != len(chosen):
-            raise ConfigError(f"reset() was given the same index twice: {chosen}")
+            raise ConfigError(f"reset() got the same index twice: {chosen}")
         if seed is None:
             seeds: list[int | None] = [None] * len(chosen)
         elif isinstance(seed, Sequence) and not isinstance(seed, (str, bytes)):
@@ -196,7 +196,7 @@ class VectorEnv:
             seeds = [seed + i for i in chosen]
         else:
             raise ConfigError(
-                f"seed must be a whole number from 0 up, a sequence of them, or None; given: {seed!r}"
+                f"seed must be an integer of 0 or more, a sequence of them, or None; got {seed!r}"
             )
         each = (
             [options] * len(chosen)
@@ -205,7 +205,8 @@ class VectorEnv:
         )
         if len(seeds) != len(chosen) or len(each) != len(chosen):
             raise ConfigError(
-                f"reset() of {len(chosen)} environments was given {len(seeds)} seeds and {len(each)} options"
+                f"reset() of {len(chosen)} environments got {len(seeds)} seeds "
+                f"and {len(each)} options; pass one per environment"
             )
         return [
             (i, self._slots[i], secrets.randbits(32) if s is None else s, o)
@@ -214,52 +215,53 @@ class VectorEnv:
 
     def _checked_index(self, i: Any) -> int:
         if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < self.num_envs:
-            raise ConfigError(f"{i!r} is no index of a vector of {self.num_envs} environments")
+            raise ConfigError(f"{i!r} is not an index of a vector of {self.num_envs} environments")
         return i
 
     def _checked_actions(
         self, actions: Sequence[str] | Mapping[int, str]
     ) -> tuple[Sequence[int], Collection[str]]:
-        """Which environments are to take which actions; nothing is stepped unless all of them can be."""
+        """Return indices and actions; check all of them before the first step."""
         if isinstance(actions, Mapping):
             indices: Sequence[int] = [self._checked_index(i) for i in actions]
-            given: Collection[str] = actions.values()
+            texts: Collection[str] = actions.values()
         elif isinstance(actions, (str, bytes)) or not isinstance(actions, Sequence):
             raise ConfigError(
-                f"step() was given {type(actions).__name__}; it takes a list of {self.num_envs} actions, or a mapping from index "
-                "to action"
+                f"step() got {type(actions).__name__}; expected a list of {self.num_envs} actions, "
+                "or a mapping from index to action"
             )
         elif len(actions) != self.num_envs:
             raise ConfigError(
-                f"step() was given {len(actions)} actions for {self.num_envs} environments; to step some of them, give a mapping "
-                "from index to action"
+                f"step() got {len(actions)} actions for {self.num_envs} environments; "
+                "pass a mapping from index to action to step some of them"
             )
         else:
-            indices, given = range(self.num_envs), actions
-        if countOf(map(type, given), str) != len(given):
-            for i, action in zip(indices, given, strict=True):
+            indices, texts = range(self.num_envs), actions
+        if countOf(map(type, texts), str) != len(texts):
+            for i, action in zip(indices, texts, strict=True):
                 if not isinstance(action, str):
                     raise ActionTypeError(
-                        f"the action for environment {i} is {type(action).__name__} {action!r}; an action is a string"
+                        f"the action for environment {i} must be a string; "
+                        f"got {type(action).__name__} {action!r}"
                     )
-        if self._may_refuse:
+        if self._may_need_reset:
             for i in indices:
                 slot = self._slots[i]
                 if not slot.running and (self.autoreset is Autoreset.DISABLED or not slot.started):
                     raise ResetNeededError(
                         f"environment {i} has no running episode: call reset(indices=[{i}]) first"
                     )
-            self._may_refuse = self.autoreset is Autoreset.DISABLED or not all(
+            self._may_need_reset = self.autoreset is Autoreset.DISABLED or not all(
                 slot.started for slot in self._slots
             )
-        return indices, given
+        return indices, texts
 
     def _advance(self, work: Mapping[int, Generator[Any, Any, StepResult]]) -> list[StepResult]:
         return [self._waiter.result(drive(steps)) for steps in work.values()]
 
 
 class AsyncVectorEnv(VectorEnv):
-    """Environments stepped all at once, each in the way its class asks for."""
+    """Step environments concurrently, each in the way its class declares."""
 
     def __init__(
         self,
@@ -269,12 +271,13 @@ class AsyncVectorEnv(VectorEnv):
         env_ids: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> None:
-        """`deadline`: seconds for one step or reset of one environment; an overdue one is abandoned, or killed where it lives in
-        a process of its own, and reported as a failure."""
+        """`deadline`: seconds for one step or reset of one environment.
+
+        A call that misses its deadline fails. Its environment is abandoned, or killed if it runs in
+        its own process.
+        """
         if deadline is not None and not deadline > 0:
-            raise ConfigError(
-                f"deadline must be above 0, or None for no limit; given: {deadline!r}"
-            )
+            raise ConfigError(f"deadline must be above 0, or None for no limit; got {deadline!r}")
         super().__init__(makers, autoreset=autoreset, env_ids=env_ids)
         self.deadline = deadline
         self._finished: SimpleQueue[tuple[int, int, StepResult]] = SimpleQueue()
@@ -283,21 +286,21 @@ class AsyncVectorEnv(VectorEnv):
         self._calls = 0
         self._background: Background | None = None
         self.on_closed: Callable[[], None] | None = None
-        """Called when the vector was closed, for what was made along with it."""
+        """Called after `close`, to close resources that belong to the vector."""
         self._runners = [self._runner_for(slot) for slot in self._slots]
         self._all_here = all(runner.here for runner in self._runners)
 
     @property
     def pending(self) -> list[int]:
-        """The environments that were sent something and have not answered."""
+        """The environments whose results `recv` has not returned yet."""
         return [*self._pending, *self._ready]
 
     def send(self, actions: Sequence[str] | Mapping[int, str]) -> None:
-        """Begins a step in every environment, or in those a mapping names; `recv` gives the answers."""
-        indices, given = self._checked_actions(actions)
+        """Start a step in every environment, or in those in a mapping; `recv` returns results."""
+        indices, texts = self._checked_actions(actions)
         self._check_idle(indices)
         self._start(
-            {i: self._slots[i].act(action) for i, action in zip(indices, given, strict=True)},
+            {i: self._slots[i].act(action) for i, action in zip(indices, texts, strict=True)},
             "step",
         )
 
@@ -308,13 +311,13 @@ class AsyncVectorEnv(VectorEnv):
         options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
         indices: Sequence[int] | None = None,
     ) -> None:
-        """Begins a reset, as `reset` does; `recv` gives the answers, with reward 0."""
-        starts = self._starts(seed, options, indices)
-        self._check_idle(i for i, *_ in starts)
-        self._start({i: slot.begin(s, o) for i, slot, s, o in starts}, "reset")
+        """Start a reset with the arguments of `reset`; `recv` returns results, with reward 0."""
+        resets = self._resets(seed, options, indices)
+        self._check_idle(i for i, *_ in resets)
+        self._start({i: slot.begin(s, o) for i, slot, s, o in resets}, "reset")
 
     def recv(self, at_least: int = 1, timeout: float | None = None) -> Ready:
-        """The answers that are there, after waiting for `at_least` of them; fewer where `timeout` seconds pass first."""
+        """Wait for `at_least` results, at most `timeout` seconds, and return all that are ready."""
         at_least = min(at_least, len(self._pending) + len(self._ready))
         end = None if timeout is None else time.monotonic() + timeout
         self._collect(block=False)
@@ -327,29 +330,29 @@ class AsyncVectorEnv(VectorEnv):
         )
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> Batch:
-        """Takes an action in every environment, or in those a mapping names, and waits for all of them."""
+        """Step every environment, or those in a mapping, and wait for all of them."""
         if self._all_here and not self._ready:
             return super().step(actions)
-        indices, given = self._checked_actions(actions)
+        indices, texts = self._checked_actions(actions)
         self._check_idle(indices)
         outcomes = self._advance(
-            {i: self._slots[i].act(action) for i, action in zip(indices, given, strict=True)}
+            {i: self._slots[i].act(action) for i, action in zip(indices, texts, strict=True)}
         )
         return Batch(*map(list, zip(*outcomes))) if outcomes else Batch([], [], [], [], [])
 
     def close(self) -> None:
-        """Closes all environments, those that are still busy without waiting for them. Calling it twice is harmless."""
+        """Close all environments without waiting for running calls. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        ends = [
+        events = [
             runner.close(slot.env)
             for runner, slot in zip(self._runners, self._slots, strict=True)
             if slot.env is not None
         ]
         due = time.monotonic() + _SECONDS_TO_CLOSE
-        for end in ends:
-            end.wait(max(0.0, due - time.monotonic()))
+        for event in events:
+            event.wait(max(0.0, due - time.monotonic()))
         for runner in self._runners:
             runner.end()
         if self._background is not None:
@@ -374,14 +377,14 @@ class AsyncVectorEnv(VectorEnv):
                 self._calls += 1
                 self._pending[i] = (self._calls, due, where)
                 self._runners[i].start(self._slots[i], steps, partial(self._report, i, self._calls))
-        for i, steps in here:  # behind the others, which go on meanwhile
+        for i, steps in here:  # last, while the others run
             self._ready[i] = cast(StepResult, drive(steps))
 
     def _report(self, i: int, call: int, outcome: StepResult) -> None:
         self._finished.put((i, call, outcome))
 
     def _collect(self, *, block: bool = True, end: float | None = None) -> bool:
-        """Takes in what has finished, waiting for the next to finish or to be overdue; False where `end` came first."""
+        """Wait for the next result or missed deadline; return False if `end` comes first."""
         now = time.monotonic()
         due = min((d for _, d, _ in self._pending.values()), default=math.inf)
         wait = min(due, math.inf if end is None else end) - now
@@ -390,9 +393,8 @@ class AsyncVectorEnv(VectorEnv):
                 i, call, outcome = self._finished.get_nowait()
             else:
                 i, call, outcome = self._finished.get(timeout=None if wait == math.inf else wait)
-            if (
-                i in self._pending and self._pending[i][0] == call
-            ):  # else it came after its deadline
+            # a result after its deadline is ignored
+            if i in self._pending and self._pending[i][0] == call:
                 del self._pending[i]
                 self._ready[i] = outcome
             return True
@@ -403,39 +405,38 @@ class AsyncVectorEnv(VectorEnv):
         for i, (_, due, where) in list(self._pending.items()):
             if due <= now:
                 del self._pending[i]
-                self._overdue(i, where)
+                self._miss_deadline(i, where)
         return end is None or now < end
 
-    def _overdue(self, i: int, where: str) -> None:
-        hanging = self._slots[i]
-        self._slots[i], self._runners[i] = hanging.renewed(), self._runners[i].abandon(hanging.env)
-        self._ready[i] = failed(
-            where, DeadlineError(f"{where} of {self.env_ids[i]} took over {self.deadline:g} s")
-        )
+    def _miss_deadline(self, i: int, where: str) -> None:
+        slot = self._slots[i]
+        self._slots[i], self._runners[i] = slot.renewed(), self._runners[i].abandon(slot.env)
+        error = DeadlineError(f"{where} of {self.env_ids[i]} took over {self.deadline:g} s")
+        self._ready[i] = failed(where, error)
 
     def _check_idle(self, indices: Iterable[int]) -> None:
         busy = [i for i in indices if i in self._pending or i in self._ready]
         if busy:
             raise ConfigError(
-                f"environments {busy} were sent something and have not been received: call recv() first"
+                f"environments {busy} have results that were not received; call recv() first"
             )
 
     def _runner_for(self, slot: Slot) -> Runner:
         env = cast(Env, slot.env)
         if env.is_async:
             self._background = self._background or Background(self.num_envs)
-            slot.make_env = partial(_made_for, self._background, slot.make_env)
+            slot.make_env = partial(_make_on, self._background, slot.make_env)
             env.run_on(self._background.threads.call)
             return OnLoop(self._background)
-        env.run_on(_nowhere)  # only to ask whether any of it would be run elsewhere
+        env.run_on(_nowhere)  # only to find out whether any layer blocks
         blocks = env.is_async
         env.run_on(None)
         return OnThread() if blocks else Runner()
 
 
-def _made_for(background: Background, make_env: Callable[[], Env]) -> Env:
+def _make_on(background: Background, make_env: Callable[[], Env]) -> Env:
     env = make_env()
-    env.run_on(background.threads.call)  # for what blocks in an async environment
+    env.run_on(background.threads.call)  # for blocking layers of an async environment
     return env
 
 

@@ -1,4 +1,4 @@
-"""Factory: `make_vec` makes a vector of environments, in this process or on a Ray cluster."""
+"""`make_vec`: make a vector of environments, in this process or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def make_vec(
     deadline: float | None = None,
     **more: Any,
 ) -> VectorEnv:
-    """A vector of `num_envs` environments of one id, or of one environment for each id or function in a sequence.
+    """Make a vector of `num_envs` copies of one environment, or of one environment per entry.
 
-    `wrappers` go around each; `env_kwargs` to each, or one mapping for each. `more` goes to `mode="ray"`, such as `hosts`.
+    `wrappers` apply to every environment. `env_kwargs` is one mapping for all environments, or a
+    sequence with one per environment. `more` are options of `mode="ray"`, such as `hosts`.
     """
     each = (
         [ids] * (1 if num_envs is None else num_envs)
@@ -39,7 +40,7 @@ def make_vec(
     )
     if num_envs is not None and len(each) != num_envs:
         raise ConfigError(
-            f"make_vec() was given {len(each)} environments and num_envs={num_envs}; leave num_envs out"
+            f"make_vec() got {len(each)} environments and num_envs={num_envs}; remove num_envs"
         )
     if env_kwargs is None or isinstance(env_kwargs, Mapping):
         kwargs: list[Mapping[str, Any]] = [env_kwargs or {}] * len(each)
@@ -47,12 +48,14 @@ def make_vec(
         kwargs = list(env_kwargs)
         if len(kwargs) != len(each):
             raise ConfigError(
-                f"make_vec() was given {len(each)} environments and {len(kwargs)} env_kwargs; give one mapping, or one each"
+                f"make_vec() got {len(each)} environments and {len(kwargs)} env_kwargs; "
+                "pass one mapping for all environments, or one per environment"
             )
     if mode == "ray":
         if execution != "declared":
             raise ConfigError(
-                f"make_vec(mode='ray') runs environments as they declare; remove execution={execution!r}"
+                "make_vec(mode='ray') runs environments in the way they declare; "
+                f"remove execution={execution!r}"
             )
         make_ray_vec = load_entry_point(
             "gem_execution.ray_hosts:make_ray_vec", "mode='ray'", extra="ray"
@@ -62,10 +65,11 @@ def make_vec(
         )
         return vector
     if mode not in ("sync", "async"):
-        raise ConfigError(f"mode must be 'sync', 'async' or 'ray'; given: {mode!r}")
+        raise ConfigError(f"mode must be 'sync', 'async' or 'ray'; got {mode!r}")
     if more:
         raise ConfigError(
-            f"make_vec(mode={mode!r}) does not take {sorted(more)}; arguments of the environments go into env_kwargs"
+            f"make_vec(mode={mode!r}) does not take {sorted(more)}; "
+            "pass arguments of the environments in env_kwargs"
         )
     makers = [
         partial(make, id, wrappers=wrappers, execution=execution, **k)
@@ -77,7 +81,5 @@ def make_vec(
     if mode == "async":
         return AsyncVectorEnv(makers, autoreset=autoreset, env_ids=names, deadline=deadline)
     if deadline is not None:
-        raise ConfigError(
-            "a deadline needs mode='async': in sync mode nobody is there to notice that a step hangs"
-        )
+        raise ConfigError("mode='sync' cannot interrupt a step; use a deadline with mode='async'")
     return VectorEnv(makers, autoreset=autoreset, env_ids=names)

@@ -1,8 +1,9 @@
-"""Fast step: a short way through the commonest stack, an action format around a plain environment.
+"""Fast path for the most common stack: an action format around a plain environment.
 
-A wrapper's step goes through a generator, two checks of the result and a class with `__getattr__`, for which CPython looks up
-every attribute slowly. That is nothing beside an LLM call, and more than half of the time of a vector of small games. The bars
-"sync vector" and "async vector" of `benchmarks/throughput.py` need this module; nothing else does.
+A wrapper's step runs a generator, checks the result twice and looks up attributes on a class with
+`__getattr__`, which is slow in CPython. This cost is negligible next to an LLM call, but more than
+half of the time of a vector of small games. Only the thresholds "sync vector" and "async vector" of
+`benchmarks/throughput.py` need this module.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ Step = Callable[[str], StepResult]
 
 
 def fast_calls(env: Env) -> tuple[Reset, Step]:
-    """`env.reset` and `env.step`, or shorter ways to the same results where no class of the stack has a way of its own.
-    A vector calls it once the environment is where it stays: on the caller's thread, or on a thread of its own."""
+    """Return `env.reset` and `env.step`, or equivalent fast versions if no class overrides them.
+
+    A vector calls this once, after it has chosen the thread of the environment.
+    """
     if not (
         isinstance(env, ActionFormat)
         and type(env).on_step is ActionFormat.on_step
@@ -34,23 +37,14 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
     ):
         return env.reset, env.step
     outer, inner, place = vars(env), env.env, env.place
-    parse, instruction, on_reset, on_step = (
-        env.parse,
-        env.instruction,
-        inner.on_reset,
-        inner.on_step,
-    )
+    parse, instruction = env.parse, env.instruction
+    on_reset, on_step = inner.on_reset, inner.on_step
 
     def reset(*, seed: int, options: Mapping[str, Any] | None) -> ResetResult:
         if options or type(seed) is not int or seed < 0:
             return env.reset(seed=seed, options=options)
-        outer["_phase"], outer["_seed"], outer["_options"], outer["_turn"], outer["_errors"] = (
-            "new",
-            seed,
-            {},
-            0,
-            0,
-        )
+        outer["_phase"], outer["_seed"], outer["_options"] = "new", seed, {}
+        outer["_turn"], outer["_errors"] = 0, 0
         outer["_rng_seeded"], outer["_action_rng"] = False, None
         inner._phase, inner._seed, inner._options, inner._turn = "new", seed, {}, 0
         inner._rng_seeded, inner._action_rng = False, None
@@ -62,12 +56,11 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
             and type(result[1]) is dict
         ):
             inner._phase = "running"
-            return began(result)
-        return cast(
-            ResetResult, after(inner._finish_reset(result), began)
-        )  # a generator, an awaitable, or an error
+            return start(result)
+        # a generator, an awaitable, or an error
+        return cast(ResetResult, after(inner._finish_reset(result), start))
 
-    def began(result: ResetResult) -> ResetResult:
+    def start(result: ResetResult) -> ResetResult:
         outer["_phase"] = "running"
         return with_instruction(instruction(), place, result)
 
@@ -97,9 +90,9 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
                     inner._phase = outer["_phase"] = "ended"
                 return result
         # a generator, an awaitable, values that can be converted, or an error
-        return cast(StepResult, after(inner._finish_step(result), partial(noted, parsed)))
+        return cast(StepResult, after(inner._finish_step(result), partial(check_outer, parsed)))
 
-    def noted(parsed: str, checked: StepResult) -> StepResult:
+    def check_outer(parsed: str, checked: StepResult) -> StepResult:
         checked[4].setdefault("parsed_action", parsed)
         return env._check_step(checked)
 

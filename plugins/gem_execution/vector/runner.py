@@ -1,4 +1,4 @@
-"""Runner: how one environment of an async vector is run: on the caller's thread, on a thread of its own, or on an event loop."""
+"""Runners of an async vector: they run an environment on a thread or on an event loop."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ _log = logging.getLogger(__name__)
 
 
 class Runner:
-    """The base, and itself the runner of cheap environments: the caller steps them, so there is nothing to start or wait for."""
+    """Base class, and the runner of cheap environments, which the caller steps on its thread."""
 
     here = True
+    """Whether the caller steps the environment."""
 
     def start(self, slot: Slot, steps: Steps, report: Report) -> None:
-        """Begins a step or a reset; `report` is called with its result, from whichever thread."""
+        """Start a step or a reset; `report` receives its result on any thread."""
         raise NotImplementedError
 
     def abandon(self, env: Env | None) -> Runner:
-        """Leaves a call that hangs to itself, and closes its environment; returns the runner that takes over."""
+        """Abandon a call that hangs and close its environment; return a new runner."""
         raise NotImplementedError
 
     def close(self, env: Env) -> threading.Event:
-        """Closes an environment, and gives an event to wait for."""
+        """Close an environment and return an event to wait for."""
         done = threading.Event()
         _close(env)
         done.set()
         return done
 
     def end(self) -> None:
-        """Gives back what it runs on."""
+        """Release the thread of the runner."""
 
 
 class OnThread(Runner):
-    """On a daemon thread of its own, which is left behind when a call overruns its deadline."""
+    """Run an environment on its own daemon thread, which is abandoned if a call hangs."""
 
     here = False
 
@@ -61,7 +62,7 @@ class OnThread(Runner):
         def work() -> None:
             try:
                 outcome: Any = drive(steps)
-            except BaseException as error:  # noqa: BLE001 - sys.exit() in a step must end the step, not leave its waiter waiting
+            except BaseException as error:  # noqa: BLE001 - sys.exit() must not lose the result
                 outcome = slot.lost("step", error)
             self._busy = False
             report(outcome)
@@ -72,14 +73,14 @@ class OnThread(Runner):
     def abandon(self, env: Env | None) -> Runner:
         self.end()
         if env is not None:
-            OnThread().close_and_end(env)  # not on the new thread: closing may hang as well
+            OnThread().close_and_end(env)  # on another thread, because closing may hang, too
         return OnThread()
 
     def close(self, env: Env) -> threading.Event:
         return (OnThread() if self._busy else self).close_and_end(env)
 
     def close_and_end(self, env: Env) -> threading.Event:
-        """Closes an environment on this thread, as the last thing it does."""
+        """Close an environment on this thread, then end the thread."""
         done = threading.Event()
 
         def work() -> None:
@@ -99,7 +100,7 @@ class OnThread(Runner):
 
 
 class OnLoop(Runner):
-    """On the event loop that all async environments of a vector share."""
+    """Run an environment on the event loop that all async environments of a vector share."""
 
     here = False
 
@@ -113,7 +114,7 @@ class OnLoop(Runner):
                 outcome: Any = drive(steps)
                 if isawaitable(outcome):
                     outcome = await outcome
-            except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits for the result
+            except BaseException as error:  # noqa: BLE001 - the caller waits for a result
                 outcome = slot.lost("step", error)
             report(outcome)
 
@@ -122,14 +123,14 @@ class OnLoop(Runner):
     def abandon(self, env: Env | None) -> Runner:
         self._task.cancel()
         if env is not None:
-            self._background.run(_closed(env))
+            self._background.run(_close_async(env))
         return OnLoop(self._background)
 
     def close(self, env: Env) -> threading.Event:
         done = threading.Event()
 
         async def work() -> None:
-            await _closed(env)
+            await _close_async(env)
             done.set()
 
         if self._task is not None:
@@ -139,7 +140,7 @@ class OnLoop(Runner):
 
 
 class Background:
-    """An event loop on a daemon thread, and threads for what blocks in async environments."""
+    """Event loop on a daemon thread, with threads for blocking calls of async environments."""
 
     def __init__(self, size: int) -> None:
         self.loop = asyncio.new_event_loop()
@@ -148,20 +149,20 @@ class Background:
         self._thread.start()
 
     def run(self, work: Any) -> Any:
-        """Starts a coroutine on the loop; what is returned can be cancelled."""
+        """Start a coroutine on the loop and return a future that can be cancelled."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def end(self) -> None:
-        """Stops the loop."""
+        """Stop the loop."""
         self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _run(self) -> None:
         self.loop.run_forever()
-        left = asyncio.all_tasks(self.loop)
-        for task in left:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
             task.cancel()
-        if left:
-            self.loop.run_until_complete(asyncio.wait(left))
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks))
         self.threads.close()
         self.loop.close()
 
@@ -171,14 +172,14 @@ def _close(env: Env) -> None:
         value: Any = env.close()
         if isawaitable(value):
             asyncio.run(awaited(value))
-    except Exception:  # noqa: BLE001 - nobody can do anything about it any more
+    except Exception:  # noqa: BLE001 - a failed close must not end the program
         _log.warning("closing %s failed", type(env.unwrapped).__name__, exc_info=True)
 
 
-async def _closed(env: Env) -> None:
+async def _close_async(env: Env) -> None:
     try:
         value: Any = env.close()
         if isawaitable(value):
             await value
-    except Exception:  # noqa: BLE001 - nobody can do anything about it any more
+    except Exception:  # noqa: BLE001 - a failed close must not end the program
         _log.warning("closing %s failed", type(env.unwrapped).__name__, exc_info=True)

@@ -1,4 +1,4 @@
-"""Slot: one place in a vector, with the environment in it, where its episode stands, and how it is replaced when it breaks."""
+"""Slot of a vector: an environment, the state of its episode, and its replacement on failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEXT_SEED = 0x9E3779B9
 
 
 class Autoreset(str, Enum):
-    """What happens when an episode ends."""
+    """When a vector resets an environment whose episode ended."""
 
     NEXT_STEP = "next_step"
     SAME_STEP = "same_step"
@@ -32,55 +32,55 @@ class Autoreset(str, Enum):
 
 
 class Slot:
-    """One place in a vector: the environment in it, and where its episode stands."""
+    """One environment of a vector and the state of its episode."""
 
     def __init__(self, make_env: Callable[[], Env], autoreset: Autoreset) -> None:
         self.make_env = make_env
         self.same_step = autoreset is Autoreset.SAME_STEP
         self.env: Env | None = make_env()
-        """None where it broke and has not been replaced yet."""
+        """None after a failure, until the next reset makes a new environment."""
         self.reset, self.step = fast_calls(self.env)
-        """`env.reset` and `env.step`, by the shortest way."""
+        """`env.reset` and `env.step`, or their fast versions."""
         self.waits = self.env.is_async
-        """Whether its answers have to be waited for."""
+        """Whether its results are awaitables."""
         self.first_seed = self.seed = 0
         self.options: Mapping[str, Any] | None = None
         self.episodes = 0
         """Episodes since the caller's reset."""
         self.running = False
-        """Whether an episode is on; if not, a step is a reset."""
+        """Whether an episode is running; if not, a step resets."""
         self.started = False
-        """Whether the caller has ever reset it."""
+        """Whether the caller has reset it before."""
 
     def begin(
         self, seed: int, options: Mapping[str, Any] | None
     ) -> Generator[Any, Any, StepResult]:
-        """A reset the caller asked for."""
+        """Reset with a seed from the caller."""
         self.first_seed, self.options, self.episodes, self.started = seed, options, 0, True
         return (yield from self._reset())
 
     def act(self, action: str) -> Generator[Any, Any, StepResult]:
-        """A step, or the reset in its place."""
+        """Step, or reset if no episode is running."""
         if not self.running:
             self.episodes += 1
             observation, reward, terminated, truncated, info = yield from self._reset()
             return observation, reward, terminated, truncated, {**info, "autoreset": True}
         try:
             result: StepResult = yield self.step(action)
-        except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
+        except Exception as error:  # noqa: BLE001 - a failure is data
             return (yield from self.fail("step", error))
         return (yield from self.ended(result)) if result[2] or result[3] else result
 
     def ended(self, result: StepResult) -> Generator[Any, Any, StepResult]:
-        """What a step that ended an episode returns."""
+        """Return the result of the step that ended an episode, after a `same_step` reset."""
         self.running = False
         if not self.same_step:
             return result
         self.episodes += 1
-        return self._renewed_by((yield from self._reset()), result)
+        return self._with_reset((yield from self._reset()), result)
 
     def ended_here(self, result: StepResult) -> StepResult | None:
-        """`ended`, by the short way; None where that is not to be had, with nothing changed."""
+        """Synchronous fast path of `ended`; None, without a state change, if it does not apply."""
         if not self.same_step:
             self.running = False
             return result
@@ -90,35 +90,35 @@ class Slot:
         self.seed = (self.seed + _NEXT_SEED) & 0xFFFFFFFF
         try:
             observation, info = self.reset(seed=self.seed, options=self.options)
-        except Exception:  # noqa: BLE001 - the long way tries again, and reports it
+        except Exception:  # noqa: BLE001 - the slow path tries again and reports it
             self.episodes -= 1
             return None
         info["final_observation"], info["final_info"] = result[0], result[4]
         return observation, result[1], result[2], result[3], info
 
-    def _renewed_by(self, start: StepResult, result: StepResult) -> StepResult:
-        observation, reward, terminated, truncated, last = result
-        first, unknown, _, _, info = start
-        info = {**info, "final_observation": observation, "final_info": last}
-        if unknown != 0.0:
+    def _with_reset(self, reset: StepResult, result: StepResult) -> StepResult:
+        final_observation, reward, terminated, truncated, final_info = result
+        observation, reset_reward, _, _, info = reset
+        info = {**info, "final_observation": final_observation, "final_info": final_info}
+        if reset_reward != 0.0:  # NaN: the reset failed
             info["reset_failure"] = info.pop("failure")
-        if "failure" in last:
-            info["failure"] = last["failure"]
-        return first, reward, terminated, truncated, info
+        if "failure" in final_info:
+            info["failure"] = final_info["failure"]
+        return observation, reward, terminated, truncated, info
 
     def renewed(self) -> Slot:
-        """The same place without the environment, for when a call hangs that still holds this object."""
-        fresh = copy.copy(self)
-        fresh.env, fresh.running = None, False
-        return fresh
+        """Return a copy without the environment; a call that hangs still uses this slot."""
+        slot = copy.copy(self)
+        slot.env, slot.running = None, False
+        return slot
 
     def lost(self, where: str, error: BaseException) -> StepResult:
-        """What a call returns that left the environment in nobody knows what state."""
+        """Return the failure of a call that left the environment in an unknown state."""
         self.env, self.running = None, False
         return failed(where, error)
 
     def fail(self, where: str, error: Exception) -> Generator[Any, Any, StepResult]:
-        """What a step returns that failed outside the slot's own code."""
+        """Return the failure of a step whose error was raised outside the slot."""
         return (yield from self.ended((yield from self._failed(where, error))))
 
     def _reset(self) -> Generator[Any, Any, StepResult]:
@@ -135,7 +135,7 @@ class Slot:
                 else self.first_seed
             )
             observation, info = yield self.reset(seed=self.seed, options=self.options)
-        except Exception as error:  # noqa: BLE001 - one environment's failure is data, and no other's business
+        except Exception as error:  # noqa: BLE001 - a failure is data
             return (yield from self._failed(where, error))
         self.running = True
         return observation, 0.0, False, False, info
@@ -145,20 +145,14 @@ class Slot:
         if env is not None:
             try:
                 yield env.close()
-            except Exception:  # noqa: BLE001 - it is broken already
-                _log.warning(
-                    "closing a broken %s failed", type(env.unwrapped).__name__, exc_info=True
-                )
+            except Exception:  # noqa: BLE001 - the environment has failed already
+                name = type(env.unwrapped).__name__
+                _log.warning("closing a failed %s failed", name, exc_info=True)
         return failed(where, error)
 
 
 def failed(where: str, error: BaseException) -> StepResult:
-    """What a step returns that failed: the reward is unknown, and the failure is data."""
+    """Return the result of a failed step: an unknown reward and the failure as data."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return (
-        "",
-        UNKNOWN,
-        False,
-        True,
-        {"failure": Failure(type(error).__name__, str(error), where, text)},
-    )
+    failure = Failure(type(error).__name__, str(error), where, text)
+    return "", UNKNOWN, False, True, {"failure": failure}
