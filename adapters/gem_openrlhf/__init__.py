@@ -1,4 +1,7 @@
-"""gem for OpenRLHF: episodes and per-turn advantages for train_ppo_ray. Importing this package needs no OpenRLHF."""
+"""gem for OpenRLHF: plays episodes for train_ppo_ray and computes per-turn advantages.
+
+Importing this package does not import OpenRLHF.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +34,14 @@ ADAPTER = Adapter(
     distribution="openrlhf",
     import_name="openrlhf",
     extra="openrlhf",
-    versions=">=0.11.2,<0.12",  # 0.11.2 is tested
-    python=">=3.10,<3.13",  # there are wheels for 3.10, 3.11 and 3.12
-    platforms=(
-        "linux-x86_64",
-    ),  # the tag of its wheels, which hold no compiled code; for others, see the README
+    versions=">=0.11.2,<0.12",  # tested: 0.11.2
+    python=">=3.10,<3.13",  # OpenRLHF's own range
+    # the tag of its wheels, which contain no compiled code; the README has a way for other machines
+    platforms=("linux-x86_64",),
     needs=(
         ("vllm", "==0.29.0"),  # an extra of OpenRLHF, which its rollouts need
-        (
-            "flash-attn",
-            "==2.8.3",
-        ),  # imported with any attention; has to be built before OpenRLHF is installed
+        # OpenRLHF imports it for every attention; build it before you install OpenRLHF
+        ("flash-attn", "==2.8.3"),
     ),
     install=(
         "pip install torch==2.13.0 ninja packaging wheel",
@@ -51,12 +51,12 @@ ADAPTER = Adapter(
     capabilities=Capabilities(
         several_sequences=False,  # an agent executor returns exactly one sequence per call
         masked_turns=True,  # by `action_ranges`
-        failed_episodes=True,  # a padding sequence; gem's training step keeps OpenRLHF from dividing by its zero tokens
-        groups=True,  # `n_samples_per_prompt` calls share a label
-        critic_values=False,  # its critic's values are per token, and its trainer does not know turns
+        failed_episodes=True,  # as padding sequences; gem's training step prevents 0 / 0
+        groups=True,  # OpenRLHF plays each label `n_samples_per_prompt` times
+        critic_values=False,  # OpenRLHF has no critic per turn, only per token
     ),
     status="ready",
-    summary="an agent executor, and a trainer class whose experience maker computes the advantages",
+    summary="an agent executor for its vLLM engines, and gem's advantages instead of its own",
 )
 
 

@@ -1,11 +1,13 @@
-"""Train with OpenRLHF's `train_ppo_ray` and gem's environments.
+"""Train on a gem environment with OpenRLHF's `train_ppo_ray`.
 
-    python -m gem_openrlhf --gem.env_id game:GuessTheNumber-v0-easy --gem.seeds 4096 --gem.gamma 0.9 \\
-        --actor.model_name_or_path Qwen/Qwen3-0.6B --vllm.num_engines 1 --algo.kl.init_coef 0 ...
+    python -m gem_openrlhf --gem.env_id game:GuessTheNumber-v0-easy --gem.seeds 4096 \\
+        --gem.gamma 0.9 --actor.model_name_or_path Qwen/Qwen3-0.6B --vllm.num_engines 1 \\
+        --algo.kl.init_coef 0 ...
 
-`--gem.NAME` sets the field NAME of `GemConfig`: text and numbers as they are, everything else as JSON. The data set of the
-config is written to `--gem.data` (default: gem_data.jsonl), and the seeds to evaluate on beside it. Without `--gem.env_id`, set
-`--data.prompt_dataset` to a file that `gem_openrlhf.write_dataset` wrote. All other flags are OpenRLHF's:
+`--gem.NAME` sets the field NAME of `GemConfig`. Text and numbers are written as they are, all other
+values as JSON. The command writes the dataset to `--gem.data` (default: gem_data.jsonl), and the
+seeds to evaluate on to a second file beside it. Without `--gem.` flags, set `--data.prompt_dataset`
+to a file that `gem_openrlhf.write_dataset` wrote. All other flags are OpenRLHF's own:
 `python -m openrlhf.cli.train_ppo_ray --help` lists them.
 """
 
@@ -37,7 +39,10 @@ def main() -> None:
 
 
 def parse_flags(flags: Sequence[str]) -> tuple[GemConfig | None, list[str], str]:
-    """(the config of the `--gem.` flags, OpenRLHF's flags, the path of the data set): the arguments of `train`."""
+    """Return the arguments of `train`: the config, OpenRLHF's own flags, the path of the dataset.
+
+    The config is None without `--gem.` flags.
+    """
     settings: list[str] = []
     values: dict[str, Any] = {}
     remaining = iter(flags)
@@ -58,17 +63,19 @@ def parse_flags(flags: Sequence[str]) -> tuple[GemConfig | None, list[str], str]
 
 
 def _value(name: str, text: str) -> Any:
-    kinds = {field.name: str(field.type).split(" | ") for field in fields(GemConfig)}
-    # from_dict rejects a name that is not among them
-    if text[:1] not in "[{" and any(
-        kind == "str" or kind.startswith("Literal") for kind in kinds.get(name, ["str"])
-    ):
+    """Return the value of a flag: text if the field accepts text, otherwise parsed JSON."""
+    types = {field.name: str(field.type).split(" | ") for field in fields(GemConfig)}
+    # an unknown name passes here: `GemConfig.from_dict` rejects it
+    accepts_text = any(
+        each == "str" or each.startswith("Literal") for each in types.get(name, ["str"])
+    )
+    if accepts_text and text[:1] not in "[{":
         return text
     try:
         return json.loads(text)
     except ValueError:
         raise ConfigError(
-            f"--gem.{name} takes a number, or JSON such as '[1, 2]'; given: {text!r}"
+            f"--gem.{name}: expected a number, or JSON such as '[1, 2]', got {text!r}"
         ) from None
 
 

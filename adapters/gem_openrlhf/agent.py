@@ -1,4 +1,7 @@
-"""Agent: the file `--train.agent_func_path` names. One of your own needs the same import, and registers your environments."""
+"""Agent: the file that OpenRLHF loads in every vLLM engine (`--train.agent_func_path`).
+
+To train on your own environments, copy this file and import the module that registers them.
+"""
 
 from gem_openrlhf.rollout import GemAgentExecutor as AgentExecutor
 

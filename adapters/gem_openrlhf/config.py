@@ -1,7 +1,7 @@
-"""Config: the environment to train on in OpenRLHF, and the OpenRLHF settings that do not fit it.
+"""Config: the environment to train on with OpenRLHF, and the check of OpenRLHF's own settings.
 
-OpenRLHF constructs an agent executor without arguments, in another process. So the label of each data-set row carries the
-config and the seed.
+OpenRLHF constructs an agent executor in another process, without arguments. Therefore the label of
+each dataset row carries the config and the seed.
 """
 
 from __future__ import annotations
@@ -23,62 +23,60 @@ from gem_openrlhf import ADAPTER
 __all__ = ["GemConfig", "carried_fields", "check_settings", "config_of"]
 
 _CLIP_RANGE = (-10, 10)
-"""OpenRLHF's default."""
+"""OpenRLHF's default of `--reward.clip_range`."""
 
 
 @dataclass
 class GemConfig(TrainingConfig):
-    """An environment for OpenRLHF: `train(config, settings)`.
+    """Training configuration for OpenRLHF: the environment, its limits and the advantage estimator.
 
-    Each seed becomes one row of the data set, which OpenRLHF plays `--rollout.n_samples_per_prompt` times.
+    Each seed becomes one row of the dataset, which OpenRLHF plays
+    `--rollout.n_samples_per_prompt` times.
     """
 
     adapter = ADAPTER
 
     def labels(self, seeds: Sequence[int]) -> list[str]:
-        """The labels of data-set rows: each carries its seed, and the config without seeds."""
-        train, evaluation, held_out = (
-            self._carried({}),
-            self._carried(self.eval_env_kwargs),
-            set(self.held_out_seeds),
-        )
+        """Return labels of dataset rows. Each carries its seed, and the config without seeds."""
+        train, evaluation = self._carried({}), self._carried(self.eval_env_kwargs)
+        held_out = set(self.held_out_seeds)
         return [
             f'{{"seed": {seed}, "gem": {evaluation if seed in held_out else train}}}'
             for seed in seeds
         ]
 
     def task_of(self, label: Any) -> Task:
-        """The task of a data-set row's label."""
+        """Return the task of a dataset row's label."""
         return self.task(_read(label)[0])
 
     def _carried(self, more_env_kwargs: Mapping[str, Any]) -> str:
+        """Return the config as a label carries it: JSON, without seeds."""
         data = self.to_dict()
         for name in ("seeds", "eval_seeds", "eval_env_kwargs"):
             data.pop(name, None)
         if more_env_kwargs:
             data["env_kwargs"] = {**self.env_kwargs, **more_env_kwargs}
         for name in {"record", "metrics"} & data.keys():
-            data[name] = os.path.abspath(
-                data[name]
-            )  # Ray's workers may have another working directory
+            # Ray's workers may have another working directory
+            data[name] = os.path.abspath(data[name])
         return json.dumps(data)
 
 
 def config_of(label: Any) -> GemConfig:
-    """The config that a data-set row's label carries."""
+    """Return the config that a dataset row's label carries."""
     return _config(json.dumps(carried_fields(label)))
 
 
 def carried_fields(label: Any) -> dict[str, Any]:
-    """The fields of that config as plain data, which needs no environment."""
+    """Return the fields of that config as plain data. The environment need not be registered."""
     return _read(label)[1]
 
 
 def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
-    """Raise `ConfigError` for all settings of OpenRLHF that would break gem's promises, with the remedies.
+    """Raise one `ConfigError` that lists every OpenRLHF setting gem does not support.
 
-    `settings` are OpenRLHF's parsed flags. `config` is None if the data set cannot be read before its rows are played. `gpus`
-    is the number of GPUs Ray has.
+    `settings`: OpenRLHF's parsed flags. `config`: None if the dataset cannot be read before its
+    rows are played. `gpus`: the number of GPUs in the Ray cluster.
     """
     require(ADAPTER)
     algo, reward, longest = settings.algo, settings.reward, settings.data.max_len
@@ -88,33 +86,38 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
     rejections: list[Rejection] = [
         (
             algo.advantage.estimator != "reinforce",
-            f"--algo.advantage.estimator {algo.advantage.estimator}: the estimator is GemConfig(advantage=...); set the flag to "
-            "`reinforce`, for which OpenRLHF loads no critic",
+            f"--algo.advantage.estimator {algo.advantage.estimator}: GemConfig(advantage=...) "
+            "names the estimator instead; set the flag to `reinforce`, for which OpenRLHF loads "
+            "no critic",
         ),
         (
             algo.advantage.gamma != 1.0,
-            f"--algo.advantage.gamma {algo.advantage.gamma} discounts per token, observation tokens included; remove it, and set "
-            "GemConfig(gamma=...), which discounts per turn",
+            f"--algo.advantage.gamma {algo.advantage.gamma} discounts per token, observation "
+            "tokens included; remove it, and set GemConfig(gamma=...), which discounts per turn",
         ),
         (
             algo.advantage.no_std_norm,
-            "--algo.advantage.no_std_norm is for OpenRLHF's own estimators; remove it, and use GemConfig(advantage='grpo', "
-            "estimator_kwargs={'scale': False}) for advantages that are not scaled",
+            "--algo.advantage.no_std_norm applies to OpenRLHF's own estimators only; remove it, "
+            "and use GemConfig(advantage='grpo', estimator_kwargs={'scale': False}) for unscaled "
+            "advantages",
         ),
         (
             algo.kl.init_coef > 0 and not algo.kl.use_loss,
-            f"--algo.kl.init_coef {algo.kl.init_coef} adds the KL divergence to the reward of every token, which is not the "
-            "environment's; add --algo.kl.use_loss for a KL term in the loss, or set it to 0",
+            f"--algo.kl.init_coef {algo.kl.init_coef} adds the KL divergence to the reward of "
+            "every token, but gem's advantages use the environment's rewards only; add "
+            "--algo.kl.use_loss for a KL term in the loss, or set it to 0",
         ),
         (
             reward.overlong_buffer_len is not None or reward.stop_properly_penalty_coef is not None,
-            "--reward.overlong_buffer_len and --reward.stop_properly_penalty_coef change the reward of an episode, but "
-            "advantages are computed from the rewards of its turns; remove them, or mask cut turns by GemConfig(on_cut='mask')",
+            "--reward.overlong_buffer_len and --reward.stop_properly_penalty_coef change the "
+            "reward of an episode, but gem computes advantages from the rewards of its turns; "
+            "remove them, or mask cut turns with GemConfig(on_cut='mask')",
         ),
         (
             tuple(reward.clip_range) != _CLIP_RANGE,
-            f"--reward.clip_range {list(reward.clip_range)} clips the reward of an episode, but advantages are computed from "
-            "the rewards of its turns; remove it, and clip in a wrapper around the environment",
+            f"--reward.clip_range {list(reward.clip_range)} clips the reward of an episode, but "
+            "gem computes advantages from the rewards of its turns; remove it, and clip in a "
+            "wrapper around the environment",
         ),
         (
             settings.data.max_images_per_prompt > 0,
@@ -122,12 +125,14 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
         ),
         (
             not settings.vllm.num_engines,
-            "--vllm.num_engines is not set, and agents generate with vLLM only; set it to 1 or more",
+            "--vllm.num_engines is not set, and agents generate with vLLM only; "
+            "set it to 1 or more",
         ),
         (
             gpus < (actor if shared else actor + engines),
-            f"Ray has {gpus} GPUs; the actor needs {actor} and vLLM {engines}{' of the same' if shared else ''}, for which "
-            "OpenRLHF would wait forever. Use fewer (--actor.num_gpus_per_node, --vllm.num_engines), or let the two share theirs "
+            f"Ray has {gpus} GPUs, but the actor needs {actor} and vLLM needs "
+            f"{engines}{' of the same' if shared else ''}, so OpenRLHF would wait forever; "
+            "use fewer (--actor.num_gpus_per_node, --vllm.num_engines), or share them "
             "(--train.colocate_all, not with --train.async_enable)",
         ),
     ]
@@ -139,25 +144,26 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             long_turns(config, longest, "--data.max_len"),
             (
                 config.max_context is not None and config.max_context > longest,
-                f"max_context={config.max_context} is above --data.max_len={longest}, which caps the whole episode; raise "
-                "the latter",
+                f"max_context={config.max_context} is above --data.max_len={longest}, which caps "
+                "the whole episode; raise --data.max_len",
             ),
         ]
     reject(rejections)
 
 
 def _read(label: Any) -> tuple[int, dict[str, Any]]:
-    """(seed, fields of the config) of a label."""
+    """Return (seed, fields of the config) of a label."""
     try:
         data = json.loads(label)
         return int(data["seed"]), dict(data["gem"])
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(
-            "a data-set row carries no gem task in its label; train on what gem_openrlhf.write_dataset wrote, with "
-            f"--data.label_key label. Given: {str(label)[:120]!r}"
+            "the label of a dataset row has no gem task; train on a file that "
+            "gem_openrlhf.write_dataset wrote, with --data.label_key label. "
+            f"Got: {str(label)[:120]!r}"
         ) from error
 
 
 @lru_cache(maxsize=64)
 def _config(fields: str) -> GemConfig:
-    return GemConfig.from_dict(json.loads(fields), where="the label of a data-set row")
+    return GemConfig.from_dict(json.loads(fields), where="the label of a dataset row")

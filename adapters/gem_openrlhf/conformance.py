@@ -1,8 +1,9 @@
-"""Conformance: golden episodes through OpenRLHF's own code, from the samples generator to the training step of the actor.
+"""Conformance: runs the golden episodes through OpenRLHF's own code.
 
-Both ends are replaced: the engine returns existing episodes, and the ranks store what they receive and compute a plain gradient
-without DeepSpeed. Everything between is OpenRLHF's: `SamplesGenerator`, `RemoteExperienceMaker` with gem's advantages,
-`RayActorGroup`, which splits the batch over rank processes, `Actor` and `PolicyLoss`.
+The harness replaces both ends: the engine returns recorded episodes, and the ranks store what they
+receive and compute a plain gradient without DeepSpeed. Everything between is OpenRLHF's own code:
+`SamplesGenerator`, `RemoteExperienceMaker` with gem's advantages, `RayActorGroup`, which splits the
+batch over rank processes, `Actor` and `PolicyLoss`.
 """
 
 from __future__ import annotations
@@ -39,29 +40,19 @@ from gem_openrlhf.trainer import GemActorTrainer, GemExperienceMaker, run_progra
 __all__ = ["OpenRLHFHarness", "harness", "read_args"]
 
 _LONGEST = 256
-_FLAGS = (
-    *(
-        "--actor.model_name_or_path",
-        str(tiny_model_path()),
-        "--actor.num_gpus_per_node",
-        "1",
-        "--vllm.num_engines",
-        "1",
-    ),
-    *(
-        "--train.agent_func_path",
-        "agent.py",
-        "--data.max_len",
-        str(_LONGEST),
-        "--rollout.micro_batch_size",
-        "2",
-    ),
-    *("--algo.advantage.estimator", "reinforce", "--algo.kl.init_coef", "0"),
-)
+_SETTINGS = {
+    "--actor.model_name_or_path": tiny_model_path(),
+    "--actor.num_gpus_per_node": 1,
+    "--vllm.num_engines": 1,
+    "--train.agent_func_path": "agent.py",
+    "--data.max_len": _LONGEST,
+    "--algo.advantage.estimator": "reinforce",
+    "--algo.kl.init_coef": 0,
+}
 
 
 class OpenRLHFHarness(Harness):
-    """The tiny model on the CPU, in float32. Ranks are Ray actors."""
+    """Harness for OpenRLHF: the tiny model on the CPU, in float32. Ranks are Ray actors."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "total"})
@@ -73,19 +64,19 @@ class OpenRLHFHarness(Harness):
         return self._split(case, case.episodes, ranks=1)[0]
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
-        """OpenRLHF's default `token-mean` divides by the trained tokens of the whole update: the canonical weighting."""
+        """Return the gradient with OpenRLHF's default `token-mean`, the canonical weighting."""
         self._split(case, case.episodes, ranks=1)
         (gradient,) = ray.get(self._groups[1].async_run_method("gradient"))
         return dict(gradient)
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        """Ray actors, to which OpenRLHF sends equal chunks of a batch, in order."""
+        """Run one Ray actor per part. OpenRLHF sends them equal chunks of the batch, in order."""
         return self._split(case, [episode for part in parts for episode in part], ranks=len(parts))
 
     def _split(
         self, case: Case, episodes: Sequence[Episode], ranks: int
     ) -> list[list[TrainedSequence]]:
-        """The sequences each rank receives."""
+        """Return the sequences that each rank receives."""
         group = self._group(ranks)
         micro_batch = 2 if ranks == 1 and len(episodes) > 1 else 1
         experiences = self._experiences(case, episodes, group, micro_batch)
@@ -95,15 +86,14 @@ class OpenRLHFHarness(Harness):
     def _experiences(
         self, case: Case, episodes: Sequence[Episode], group: Any, micro_batch: int
     ) -> list[Any]:
-        """What OpenRLHF's own code makes of the episodes, up to what it sends to the ranks."""
-        args = read_args(
-            *_FLAGS,
-            "--rollout.batch_size",
-            str(len(episodes)),
-            "--rollout.micro_batch_size",
-            str(micro_batch),
-        )
-        args.algo.advantage.is_correction_level = "token"  # carries logprobs
+        """Run OpenRLHF's own code on the episodes, up to what it sends to the ranks."""
+        settings = {
+            **_SETTINGS,
+            "--rollout.batch_size": len(episodes),
+            "--rollout.micro_batch_size": micro_batch,
+        }
+        args = read_args(*(str(part) for setting in settings.items() for part in setting))
+        args.algo.advantage.is_correction_level = "token"  # the batch carries logprobs
         config = GemConfig(
             "game:GuessTheNumber-v0-easy",
             advantage=case.estimator,
@@ -113,15 +103,13 @@ class OpenRLHFHarness(Harness):
         tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
         strategy, engine = SimpleNamespace(args=args), _Engine(_Replay(config, episodes))
         prompts = [(["golden"], [f"golden {i}"], [str(i)], [None]) for i in range(len(episodes))]
-        samples, _, _, _ = SamplesGenerator(
-            strategy, prompts, None, tokenizer, [engine]
-        ).generate_samples(max_len=_LONGEST)
-        samples.sort(
-            key=lambda sample: int(sample.labels[0].label)
-        )  # they arrive in the order in which they finish
-        absent: Any = None
+        generator = SamplesGenerator(strategy, prompts, None, tokenizer, [engine])
+        samples, _, _, _ = generator.generate_samples(max_len=_LONGEST)
+        # samples arrive in the order in which they finish
+        samples.sort(key=lambda sample: int(sample.labels[0].label))
+        no_group: Any = None
         maker = GemExperienceMaker(
-            group, absent, absent, absent, FixedKLController(0.0), strategy, tokenizer
+            group, no_group, no_group, no_group, FixedKLController(0.0), strategy, tokenizer
         )
         return list(maker.make_experience_batch(samples))
 
@@ -142,12 +130,12 @@ class OpenRLHFHarness(Harness):
 
 
 def harness() -> OpenRLHFHarness:
-    """What `gem-rl conformance openrlhf` runs."""
+    """Return the harness that `gem-rl conformance openrlhf` runs."""
     return OpenRLHFHarness()
 
 
 def read_args(*flags: str) -> Any:
-    """OpenRLHF's own parsing of flags, with its defaults and checks. Ray must run."""
+    """Parse flags with OpenRLHF's own parser, defaults and checks. Ray must be running."""
 
     class Parsed(Exception):
         pass
@@ -159,36 +147,39 @@ def read_args(*flags: str) -> Any:
         run_program(flags, stop)
     except Parsed as parsed:
         return parsed.args[0]
-    raise AssertionError("train_ppo_ray ended without a call of get_strategy")
+    raise AssertionError("train_ppo_ray ended without calling get_strategy")
 
 
 class _Replay(AgentExecutorBase):
-    """An executor that returns existing episodes."""
+    """Agent executor that returns recorded episodes."""
 
-    def __init__(self, config: GemConfig, episodes: Sequence[Episode]) -> None:
-        self.config, self.episodes = config, episodes
+    def __init__(self, config: GemConfig, recorded: Sequence[Episode]) -> None:
+        self.config, self.recorded = config, recorded
 
     async def execute(self, prompt: str, label: str, *_: Any, **__: Any) -> dict[str, Any]:
-        return to_batch(prompt, label, self.config, self.episodes[int(label)], END, logprobs=True)
+        return to_batch(prompt, label, self.config, self.recorded[int(label)], END, logprobs=True)
 
 
 class _Engine:
-    """What the samples generator calls of a vLLM actor; the responses go through Ray's object store."""
+    """Mock of a vLLM actor, with the methods that `SamplesGenerator` calls.
+
+    Responses go through Ray's object store.
+    """
 
     def __init__(self, executor: AgentExecutorBase) -> None:
         self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: ray.put(0))
         self.generate_responses = SimpleNamespace(remote=self._generate)
         self._executor = executor
 
-    def _generate(self, num_samples: int, **given: Any) -> Any:
+    def _generate(self, num_samples: int, **arguments: Any) -> Any:
         async def play() -> list[Any]:
-            return [await self._executor.execute(**given) for _ in range(num_samples)]
+            return [await self._executor.execute(**arguments) for _ in range(num_samples)]
 
         return ray.put(asyncio.run(play()))
 
 
 class _RankActor(BaseModelActor):
-    """A rank: the model, and the experiences it received."""
+    """One rank: the model, and the experiences it received."""
 
     strategy: Any
 
@@ -214,13 +205,13 @@ class _RankActor(BaseModelActor):
         return self.actor(sequences, action_mask, attention_mask).detach()
 
     def append(self, experience: Any) -> None:
-        """What the replay buffer does; a new batch begins after a forward pass."""
+        """Store an experience as the replay buffer does. A forward pass starts a new batch."""
         if self.new_batch:
             self.items, self.new_batch = [], False
         self.items += remove_padding_in_sequences(split_experience_batch(experience))
 
     def sequences(self) -> list[TrainedSequence]:
-        """The sequences to train on, padding removed."""
+        """Return OpenRLHF's tensors without padding, as sequences."""
         return [
             TrainedSequence(
                 ids=item.sequences.tolist(),
@@ -233,18 +224,13 @@ class _RankActor(BaseModelActor):
         ]
 
     def gradient(self) -> dict[str, Any]:
-        """The gradient of one update over all sequences, in two micro-batches, by OpenRLHF's own training step."""
+        """Return the gradient of one update by OpenRLHF's training step, in two micro-batches."""
         half = (len(self.items) + 1) // 2
         batches = [make_experience_batch(part) for part in (self.items[:half], self.items[half:])]
-        trainer: Any = GemActorTrainer.__new__(
-            GemActorTrainer
-        )  # without the process group and the replay buffer on a GPU
-        trainer.actor, trainer.ema_model, trainer.actor_optim, trainer.aux_loss = (
-            self.actor,
-            None,
-            None,
-            False,
-        )
+        # without __init__, which needs a process group and a GPU
+        trainer: Any = GemActorTrainer.__new__(GemActorTrainer)
+        trainer.actor, trainer.aux_loss = self.actor, False
+        trainer.ema_model = trainer.actor_optim = None
         trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
         trainer.actor_loss_fn = PolicyLoss()
         trainer.args = SimpleNamespace(
@@ -253,7 +239,7 @@ class _RankActor(BaseModelActor):
             train=SimpleNamespace(dynamic_batch_enable=False),
         )
         trainer.strategy = self.strategy
-        # OpenRLHF multiplies the loss by the number of micro-batches, by which DeepSpeed divides it
+        # OpenRLHF multiplies the loss by the number of micro-batches, and DeepSpeed divides by it
         self.strategy.backward = lambda loss, actor, optimizer: (loss / len(batches)).backward()
         self.strategy.optimizer_step = lambda *args, **kwargs: None
         self.actor.zero_grad(set_to_none=True)

@@ -1,7 +1,7 @@
-"""Convert: an episode as the dictionary an agent executor returns.
+"""Convert: episodes in OpenRLHF's own format, and numbers per turn as numbers per token.
 
-OpenRLHF keeps one reward per episode, and passes the label of a sample through unchanged to where advantages are computed. So
-the episode travels in the label, as an `EpisodeLabel`, until its advantages are computed.
+OpenRLHF keeps one reward per episode, but carries the label of a sample unchanged to the code that
+computes advantages. Therefore the episode travels in the label, as an `EpisodeLabel`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_ROOM = frozenset({StopReason.CONTEXT_FULL, StopReason.TOKEN_LIMIT, StopReaso
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLabel:
-    """The label of a sample that was played: the data-set row's own, the episode, and its sequence."""
+    """The label of a played sample: the dataset row's own label, the episode and its sequence."""
 
     label: str
     config: GemConfig
@@ -35,18 +35,21 @@ class EpisodeLabel:
 def to_batch(
     prompt: str, label: str, config: GemConfig, episode: Episode, end_id: int, logprobs: bool
 ) -> dict[str, Any]:
-    """The result of an agent executor. `action_ranges` holds the trained turns only; everything else is masked."""
+    """Convert an episode to the result of an agent executor.
+
+    `action_ranges`, the loss mask, has the trained turns only.
+    """
     sequence = one_sequence(episode, end_id, "an agent executor")
-    total = float(episode.total_reward or 0.0)  # OpenRLHF needs a number for a failed episode, too
+    # OpenRLHF needs a number for a failed episode, too
+    total = float(episode.total_reward or 0.0)
     return {
         "prompt": prompt,
         "label": EpisodeLabel(label, config, episode, sequence),
         "images": None,
         "mm_train_inputs": None,
-        "reward": total,  # logged; the rewards of the turns are in the episode
-        "scores": total
-        if episode.success is None
-        else float(episode.success),  # what dynamic filtering compares
+        "reward": total,  # for the log: gem computes advantages from the turn rewards
+        # for dynamic filtering
+        "scores": total if episode.success is None else float(episode.success),
         "observation_tokens": list(sequence.ids),
         "action_ranges": [
             (start, end) for turn, start, end in sequence.spans if turn in sequence.trained
@@ -58,11 +61,14 @@ def to_batch(
 
 
 def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:
-    """One number per action position, 0 where nothing is trained; position i is the log-probability of token i + 1."""
+    """Broadcast one number per turn to one per action position.
+
+    Tokens that are not trained get 0. Position i belongs to token i + 1.
+    """
     return sequence.broadcast(per_turn)[1:]
 
 
 def truncated(episode: Episode) -> bool:
-    """Whether the tokens ran out: the last generation hit its cap, or there was no room for another."""
+    """Return whether the tokens ran out: in the last turn, or with no room for another turn."""
     cut = bool(episode.turns) and episode.turns[-1].finish is FinishReason.LENGTH
     return cut or episode.stop in _NO_ROOM

@@ -1,4 +1,4 @@
-"""Dataset: the rows that OpenRLHF reads, one per seed."""
+"""Dataset: the file that OpenRLHF reads, one row per seed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ __all__ = ["first_label", "write_dataset"]
 
 
 def write_dataset(config: GemConfig, path: str | Path, *, evaluation: bool = False) -> Path:
-    """Write one row per seed to train on, or to evaluate on, as JSON lines for `--data.prompt_dataset`."""
+    """Write one row per seed as JSON lines for `--data.prompt_dataset`, and return the path.
+
+    `evaluation`: write the seeds to evaluate on instead of the seeds to train on.
+    """
     seeds = config.held_out_seeds if evaluation else config.train_seeds
     if not seeds:
-        raise ConfigError(
-            f"there are no seeds to write to {path}; set {'eval_seeds' if evaluation else 'seeds'}"
-        )
+        field = "eval_seeds" if evaluation else "seeds"
+        raise ConfigError(f"the config has no seeds to write to {path}; set GemConfig({field}=...)")
     path = Path(path)
     if path.suffix != ".jsonl":
         raise ConfigError(
-            f"OpenRLHF reads the format of a data set from its name, which must end in .jsonl; given: {path.name!r}"
+            "OpenRLHF reads the format of a dataset from its file name: expected a name that ends "
+            f"in .jsonl, got {path.name!r}"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -34,7 +37,7 @@ def write_dataset(config: GemConfig, path: str | Path, *, evaluation: bool = Fal
 
 
 def first_label(data: Any) -> Any:
-    """The first label of the data set, if it is a file that `write_dataset` wrote."""
+    """Return the first label of the dataset, or None if it is not a local .jsonl file."""
     path = Path((data.prompt_dataset or "").split(",")[0].strip())
     if path.suffix != ".jsonl" or not path.is_file():
         return None

@@ -1,8 +1,8 @@
-"""Rollout: the agent executor of OpenRLHF's vLLM engines. Plays one episode per call on the engine that calls it.
+"""Rollout: plays episodes on OpenRLHF's own engine, inside an agent executor.
 
-One executor plays all episodes of its engine concurrently. OpenRLHF's own multi-turn executor shares one sampling object
-between them, and has no cap per turn and no turn limit. Here every turn is a request with its own parameters, and gem's limits
-end an episode before OpenRLHF would cut it.
+One executor plays all episodes of its vLLM engine concurrently. OpenRLHF's own multi-turn executor
+shares one sampling object between episodes and has no limit per turn. Here every turn is a request
+with its own parameters, and gem's limits end an episode before OpenRLHF would cut it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import ray
 from openrlhf.utils.agent import AgentExecutorBase
 
 from gem_core.errors import ConfigError, EngineError
@@ -23,16 +24,29 @@ from gem_core.types import Episode, FinishReason, Generation, Sampling
 from gem_openrlhf.config import GemConfig, config_of
 from gem_openrlhf.convert import to_batch
 
-__all__ = ["EnginePolicy", "GemAgentExecutor", "play"]
+__all__ = ["EnginePolicy", "GemAgentExecutor", "SharedTokenizer", "play"]
+
+
+class SharedTokenizer:
+    """A tokenizer in Ray's object store, which each engine loads once.
+
+    OpenRLHF pickles its tokenizer into the call of every prompt. With a vocabulary of 49k tokens,
+    that takes an engine a tenth of a second per prompt, which is most of a rollout's time.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.ref = ray.put(tokenizer)
 
 
 class GemAgentExecutor(AgentExecutorBase):
-    """Plays the task that a label carries."""
+    """Agent executor that plays the task in a label."""
 
     def __init__(self) -> None:
+        # engine failures are fatal: continuing would train on empty batches
         self._rollout = Rollout(policy_errors="raise")
         self._records = WorkerRecords()
         self._renderers: dict[str, Renderer] = {}
+        self._tokenizers: dict[str, Any] = {}
 
     async def execute(
         self,
@@ -45,27 +59,30 @@ class GemAgentExecutor(AgentExecutorBase):
         images: Any = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """OpenRLHF's contract: a data-set row in, one sequence of at most `max_length` tokens out."""
+        """Play one episode and return one sequence of at most `max_length` tokens."""
         if images:
             raise ConfigError(
-                "a data-set row has images, and gem's environments are text only; remove them"
+                "a dataset row has images, but gem's environments are text only; remove them"
             )
         config = config_of(label)
-        renderer = self._renderer(config, hf_tokenizer)
+        renderer = self._renderer(config, await self._tokenizer(hf_tokenizer))
         engine = EnginePolicy(llm_engine, sampling_params, renderer.turn_end)
         episode = await play(self._rollout, config, label, engine, renderer, max_length)
         self._records.write(config.record, [episode])
-        return to_batch(
-            prompt,
-            label,
-            config,
-            episode,
-            renderer.turn_end or 0,
-            logprobs=sampling_params.logprobs is not None,
-        )
+        logprobs = sampling_params.logprobs is not None
+        return to_batch(prompt, label, config, episode, renderer.turn_end or 0, logprobs)
+
+    async def _tokenizer(self, tokenizer: Any) -> Any:
+        """Return the tokenizer of a call. OpenRLHF's own trainer sends a copy with every prompt."""
+        if not isinstance(tokenizer, SharedTokenizer):
+            return tokenizer
+        key = tokenizer.ref.hex()
+        if key not in self._tokenizers:
+            self._tokenizers[key] = await tokenizer.ref
+        return self._tokenizers[key]
 
     def _renderer(self, config: GemConfig, tokenizer: Any) -> Renderer:
-        """One per chat template: OpenRLHF sends a new copy of the tokenizer with every prompt."""
+        """Return the renderer of a chat template."""
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         key = json.dumps(
             [tokenizer.name_or_path, tokenizer.chat_template, dict(config.template_kwargs)],
@@ -75,7 +92,8 @@ class GemAgentExecutor(AgentExecutorBase):
             renderer = Renderer(tokenizer, template_kwargs=config.template_kwargs)
             if renderer.turn_end is None:
                 raise ConfigError(
-                    "the tokenizer has neither a chat template nor an end token, so no turn would end; set tokenizer.eos_token"
+                    "the tokenizer has neither a chat template nor an end token, so no turn would "
+                    "end; set tokenizer.eos_token"
                 )
             self._renderers[key] = renderer
         return self._renderers[key]
@@ -87,51 +105,49 @@ class EnginePolicy:
     def __init__(self, engine: Any, params: Any, turn_end: int | None) -> None:
         self.engine = engine
         self.params = copy.deepcopy(params)  # all samples of a prompt share the original
-        self.params.min_tokens = (
-            0  # OpenRLHF's 1 forbids an empty turn: a distribution other than the trained one
-        )
+        # OpenRLHF's min_tokens=1 forbids an empty turn: it samples from another distribution than
+        # the one that is trained
+        self.params.min_tokens = 0
         self.params.stop_token_ids = sorted(
             {*(params.stop_token_ids or ()), *(() if turn_end is None else (turn_end,))}
         )
 
     @property
     def step(self) -> int:
-        """Finished updates, as `GemTraining` reports them to its engines; 0 with OpenRLHF's own trainer."""
+        """Finished updates, as `GemTraining` reports them; 0 with OpenRLHF's own trainer."""
         return int(getattr(self.engine, "gem_step", 0))
 
     def sampling(self, max_turn_tokens: int | None, max_length: int) -> Sampling:
-        """OpenRLHF's sampling, with a cap per turn."""
+        """Return OpenRLHF's sampling settings, with a token cap per turn."""
         params = self.params
         cap = max_turn_tokens or params.max_tokens or max_length
         return Sampling(params.temperature, params.top_p, max(params.top_k or 0, 0), max_tokens=cap)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """One turn."""
+        """Generate one turn."""
         params, first_step = copy.copy(self.params), self.step
         params.max_tokens = sampling.max_tokens
         output = (await self.engine.generate(list(prompt_ids), params)).outputs[0]
         ids = tuple(output.token_ids)
-        finish = (
-            FinishReason.EMPTY
-            if not ids
-            else FinishReason.LENGTH
-            if output.finish_reason == "length"
-            else FinishReason.STOP
-        )
+        finish = FinishReason.LENGTH if output.finish_reason == "length" else FinishReason.STOP
         return Generation(
-            ids, self._logprobs(ids, output.logprobs), finish, versions=(first_step, self.step)
+            ids,
+            self._logprobs(ids, output.logprobs),
+            finish if ids else FinishReason.EMPTY,
+            versions=(first_step, self.step),
         )
 
     def _logprobs(self, ids: tuple[int, ...], per_token: Any) -> tuple[float, ...] | None:
+        """Return the logprobs of the sampled ids; None if OpenRLHF does not ask for them."""
         if self.params.logprobs is None:
             return None
-        if len(per_token or ()) != len(ids):
+        per_token = per_token or ()
+        if len(per_token) != len(ids):
             raise EngineError(
-                f"vLLM returned {len(per_token or ())} logprobs for {len(ids)} ids; use a version OpenRLHF supports"
+                f"vLLM returned {len(per_token)} logprobs for {len(ids)} sampled tokens; use a "
+                "version of vLLM that OpenRLHF supports"
             )
-        return tuple(
-            float(candidates[token].logprob) for token, candidates in zip(ids, per_token or ())
-        )
+        return tuple(float(candidates[id].logprob) for id, candidates in zip(ids, per_token))
 
 
 async def play(
@@ -142,7 +158,7 @@ async def play(
     renderer: Renderer,
     max_length: int,
 ) -> Episode:
-    """Play the episode of one label. An error of the engine ends the run."""
+    """Play one episode. An engine error ends the run."""
     sampling = engine.sampling(config.max_turn_tokens, max_length)
     warn_if_cut(sampling)
     limits = config.limits(engine.step, max_context=max_length)

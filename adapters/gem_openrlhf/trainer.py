@@ -1,19 +1,20 @@
-"""Trainer: OpenRLHF's Ray actors with per-turn advantages, and `train`, which runs `train_ppo_ray` with them.
+"""Trainer: runs OpenRLHF with gem's per-turn advantages.
 
-OpenRLHF has no setting for a trainer class, but the driver looks up its actors by name before it starts them in other
-processes. `train` replaces these names for the time of the run; each replacement is a subclass, and nothing is patched in a
-worker:
+OpenRLHF computes advantages in `RemoteExperienceMaker.compute_advantages_and_returns`, in one
+process for all ranks, and has no hook for them. gem overrides that method in `GemExperienceMaker`.
 
-| OpenRLHF's         | gem's               | what it adds                                                                      |
-|--------------------|---------------------|-----------------------------------------------------------------------------------|
-| `PPOTrainer`       | `GemPPOTrainer`     | `GemExperienceMaker` for the advantages; reports the number of updates to engines |
-| `TrainingActor`    | `GemTrainingActor`  | the same, for async training                                                      |
-| `RolloutRayActor`  | `GemRolloutActor`   | stores that number, for horizons and the weight versions of generated tokens      |
-| `PolicyModelActor` | `GemPolicyActor`    | an update in which nothing is trained is 0, not 0 / 0                             |
-| `get_strategy`     | `_checked_strategy` | rejects settings, after `train_ppo_ray` parsed its flags and before it does more  |
+OpenRLHF has no setting for a trainer class, but its driver looks up its actors by name before it
+starts them in other processes. `train` replaces these names with subclasses during the run, and
+patches nothing in the workers:
 
-Advantages are computed in one process for all ranks, in `RemoteExperienceMaker.compute_advantages_and_returns`, for which
-OpenRLHF has no registry either: `GemExperienceMaker` overrides that method.
+| OpenRLHF               | gem                 | what the subclass adds                          |
+|------------------------|---------------------|-------------------------------------------------|
+| `PPOTrainer`           | `GemPPOTrainer`     | `GemExperienceMaker`, `SharedTokenizer`         |
+| `TrainingActor`        | `GemTrainingActor`  | `GemExperienceMaker`, for async training        |
+| `GenerateSamplesActor` | `GemGenerateActor`  | `SharedTokenizer`, for async training           |
+| `RolloutRayActor`      | `GemRolloutActor`   | the update number, for horizons and versions    |
+| `PolicyModelActor`     | `GemPolicyActor`    | loss 0, not 0 / 0, if an update trains no token |
+| `get_strategy`         | `_checked_strategy` | `check_settings`, after the flags are parsed    |
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ from gem_core.types import Episode
 from gem_openrlhf.config import GemConfig, carried_fields, check_settings, config_of
 from gem_openrlhf.convert import EpisodeLabel, per_token
 from gem_openrlhf.dataset import first_label, write_dataset
+from gem_openrlhf.rollout import SharedTokenizer
 
 __all__ = [
     "GemActorTrainer",
     "GemExperienceMaker",
+    "GemGenerateActor",
     "GemPPOTrainer",
     "GemPolicyActor",
     "GemRolloutActor",
@@ -61,15 +64,18 @@ __all__ = [
 
 _AGENT = Path(__file__).with_name("agent.py")
 _LOGGED = {"loss": "policy_loss", "grad_norm": "actor_grad_norm", "kl": "kl", "vllm_kl": "vllm_kl"}
-"""Names in the metrics file, and OpenRLHF's names for them."""
+"""Names in the metrics file, and OpenRLHF's names of the same numbers."""
 
 
 def train(
     config: GemConfig | None, settings: Sequence[str], data: str | Path = "gem_data.jsonl"
 ) -> None:
-    """Train with OpenRLHF. `settings`: the command-line flags of `train_ppo_ray`. `data`: where the data set of the config is
-    written, which all nodes must be able to read. `config` is None if `--data.prompt_dataset` names a data set that
-    `write_dataset` wrote."""
+    """Train with OpenRLHF to the end.
+
+    `settings`: OpenRLHF's own, the command-line flags of `train_ppo_ray`. `data`: the path to write
+    the dataset to; all nodes must be able to read it. `config`: None if `--data.prompt_dataset`
+    names a dataset that `write_dataset` wrote.
+    """
     flags, path = list(settings), Path(data).absolute()
     if config is not None:
         _add_dataset(flags, "--data.prompt_dataset", config, path)
@@ -94,7 +100,10 @@ def train(
 
 
 def run_program(flags: Sequence[str], get_strategy: Callable[[Any], Any]) -> None:
-    """Run `train_ppo_ray` with these flags. It parses them only as the program, and passes the result to `get_strategy`."""
+    """Run `train_ppo_ray` with these flags. It passes the parsed flags to `get_strategy`.
+
+    It runs as `__main__`, because only there it parses flags.
+    """
     with (
         patched(sys, "argv", ["train_ppo_ray", *flags]),
         patched(openrlhf.utils, "get_strategy", get_strategy, "args"),
@@ -103,18 +112,18 @@ def run_program(flags: Sequence[str], get_strategy: Callable[[Any], Any]) -> Non
 
 
 def _class_of(actor: Any) -> Any:
-    """The class as it was written, before `@ray.remote`; Ray's own subclass has a copy of every method it inherits."""
+    """Return the class under `@ray.remote`. Ray's own subclass copies every inherited method."""
     return actor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 class GemExperienceMaker(RemoteExperienceMaker):
-    """OpenRLHF's experience maker with per-turn advantages by the estimator of the `GemConfig` that was played."""
+    """OpenRLHF's experience maker with per-turn advantages by the estimator of the `GemConfig`."""
 
     last_batch: tuple[BatchMetrics, float] | None = None
-    """Metrics of the last batch's episodes, and the mean of abs(advantage)."""
+    """The metrics of the last batch's episodes, and the mean of abs(advantage)."""
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
-        """OpenRLHF's own, whose means over the trained tokens of a sequence are NaN if it has none."""
+        """Make experiences as OpenRLHF does; metrics of sequences without trained tokens are 0."""
         experiences: list[Any] = super().make_experience(samples_list)
         for experience in experiences:
             empty = ~experience.action_mask.bool().any(dim=-1)
@@ -123,13 +132,13 @@ class GemExperienceMaker(RemoteExperienceMaker):
         return experiences
 
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
-        """Takes the episodes out of the labels, and sets the advantages of their turns."""
+        """Take the episodes out of the labels and set gem's advantages."""
         self.last_batch = put_advantages(experiences)
         return experiences
 
 
 class GemTraining(ppo_trainer.BasePPOTrainer):
-    """What OpenRLHF's two trainers share, with gem's advantages. It is a base class between them and their own."""
+    """Base of gem's two trainers, sync and async: gem's advantages and metrics."""
 
     gem_step = 0
     """Finished updates."""
@@ -138,12 +147,11 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.experience_maker.__class__ = (
-            GemExperienceMaker  # constructed inside OpenRLHF's constructor
-        )
+        # OpenRLHF constructs the experience maker inside its own constructor
+        self.experience_maker.__class__ = GemExperienceMaker
 
     def init_checkpoint_states(self) -> dict[str, Any]:
-        """OpenRLHF's own, the start of training; a resumed run continues to count its updates."""
+        """Open the metrics file, and read the number of finished updates of a resumed run."""
         states: dict[str, Any] = super().init_checkpoint_states()
         self.gem_step = int(states["global_step"])
         label = first_label(self.args.data)
@@ -153,14 +161,15 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
     def train_step(
         self, rollout_samples: list[Any], global_step: int
     ) -> tuple[dict[str, Any], int]:
-        """OpenRLHF's own, with gem's metrics in its status."""
+        """Train one update and add gem's metrics to OpenRLHF's status."""
         self.gem_step = global_step + 1
         self.experience_maker.last_batch = None
         status, next_step = super().train_step(rollout_samples, global_step)
         if self.experience_maker.last_batch is None:
             raise BatchMismatchError(
-                "OpenRLHF made an update without gem's advantages: it did not call compute_advantages_and_returns. Use a version "
-                "the adapter supports"
+                "OpenRLHF made an update without gem's advantages: it did not call "
+                "compute_advantages_and_returns; use a version of OpenRLHF that the adapter "
+                "supports"
             )
         episodes, advantage_abs = self.experience_maker.last_batch
         metrics = {
@@ -171,54 +180,64 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
         return {**status, **{f"gem/{name}": value for name, value in metrics.items()}}, next_step
 
     def broadcast_to_vllm(self) -> None:
-        """OpenRLHF's own; then the engines learn which weights they have, before they continue."""
+        """Send the weights to the engines, then the number of the update they come from."""
         super().broadcast_to_vllm()
         ray.get([engine.set_gem_step.remote(self.gem_step) for engine in self.vllm_engines])
 
     def save_logs_and_checkpoints(
         self, global_step: int, logs_dict: Any = None, client_states: Any = None
     ) -> None:
-        """OpenRLHF's own, and a line in the metrics file."""
+        """Log as OpenRLHF does, and write a line to the metrics file."""
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
-        if self.experience_maker.last_batch is None:  # nothing was trained since the start
+        if self.experience_maker.last_batch is None:  # before the first update
             return
         episodes, advantage_abs = self.experience_maker.last_batch
-        numbers = {
-            name: logs_dict[theirs]
-            for name, theirs in _LOGGED.items()
-            if theirs in (logs_dict or {})
-        }
+        logs = logs_dict or {}
+        numbers = {name: logs[key] for name, key in _LOGGED.items() if key in logs}
         self.gem_log.write(global_step - 1, episodes, advantage_abs=advantage_abs, **numbers)
 
 
 @ray.remote
 class GemPPOTrainer(_class_of(ppo_trainer.PPOTrainer), GemTraining):  # type: ignore[misc]
-    """Plays and trains in turn."""
+    """OpenRLHF's sync trainer: plays and trains alternately."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _share_tokenizer(self)
 
 
 @ray.remote
 class GemTrainingActor(_class_of(ppo_trainer_async.TrainingActor), GemTraining):  # type: ignore[misc]
-    """Trains while another actor plays."""
+    """OpenRLHF's async trainer: trains while another actor plays."""
+
+
+@ray.remote
+class GemGenerateActor(_class_of(ppo_trainer_async.GenerateSamplesActor)):  # type: ignore[misc]
+    """OpenRLHF's async player."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _share_tokenizer(self)
 
 
 @ray.remote
 class GemRolloutActor(_class_of(vllm_engine.RolloutRayActor)):  # type: ignore[misc]
-    """A vLLM engine that knows which weights it has."""
+    """A vLLM engine that knows the update its weights come from."""
 
     gem_step = 0
 
     async def set_gem_step(self, step: int) -> None:
-        """Store the number of finished updates, which the executor reads."""
+        """Store the number of finished updates. The agent executor reads it."""
         self.gem_step = step
 
 
 class GemActorTrainer(ppo_actor.ActorPPOTrainer):
-    """OpenRLHF's optimisation of the policy, which takes sequences without trained tokens, too."""
+    """OpenRLHF's policy optimisation, also for sequences without trained tokens."""
 
     def training_step(
         self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None
     ) -> dict[str, Any]:
-        """OpenRLHF divides by the trained tokens of an update; here, by at least 1."""
+        """Train one micro-batch. The loss divides by the trained tokens, or by 1 if none."""
         info = loss_batch_info or get_loss_batch_info(
             self.strategy,
             experience.action_mask,
@@ -229,9 +248,8 @@ class GemActorTrainer(ppo_actor.ActorPPOTrainer):
         for name in ("batch_num_tokens", "global_batch_size"):
             info = {**info, name: info[name].masked_fill(info[name] == 0, 1.0)}
         status: dict[str, Any] = super().training_step(experience, kl_ctl, step, info)
-        if (
-            not experience.action_mask.any()
-        ):  # means over no token: their weight is 0, but they would make all others NaN
+        # means over no tokens have weight 0, but as NaN they would make the sum NaN
+        if not experience.action_mask.any():
             status["metrics"] = {
                 k: v.nan_to_num() if hasattr(v, "nan_to_num") else v
                 for k, v in status["metrics"].items()
@@ -241,14 +259,13 @@ class GemActorTrainer(ppo_actor.ActorPPOTrainer):
 
 @ray.remote(num_gpus=1)
 class GemPolicyActor(_class_of(ppo_actor.PolicyModelActor)):  # type: ignore[misc]
-    """A rank of the policy that is trained."""
+    """One rank of the trained policy."""
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """OpenRLHF's own, with gem's training step."""
+        """Load the model and use gem's training step."""
         super().init_model_from_pretrained(*args, **kwargs)
-        self.trainer.__class__ = (
-            GemActorTrainer  # constructed inside OpenRLHF's method, with a process group
-        )
+        # OpenRLHF constructs the trainer inside this method, with a process group
+        self.trainer.__class__ = GemActorTrainer
 
 
 _MODEL_GROUPS = "actor_model_group critic_model_group reward_model_group reference_model_group"
@@ -266,6 +283,12 @@ _REPLACED = (
         f"pretrain strategy {_MODEL_GROUPS} vllm_engines vllm_lock rollout_queue rollout_slots",
     ),
     (
+        ppo_trainer_async,
+        "GenerateSamplesActor",
+        GemGenerateActor,
+        "pretrain strategy vllm_engines vllm_lock rollout_queue rollout_slots generate_kwargs",
+    ),
+    (
         vllm_engine,
         "RolloutRayActor",
         GemRolloutActor,
@@ -273,12 +296,20 @@ _REPLACED = (
     ),
     (ppo_actor, "PolicyModelActor", GemPolicyActor, "world_size rank master_addr master_port"),
 )
-"""(module, name, replacement, parameters of the original's constructor)."""
+"""(module, name, replacement, parameters of the original constructor)."""
+
+
+def _share_tokenizer(actor: Any) -> None:
+    """Send engines a reference to the tokenizer with each prompt, instead of a copy."""
+    generator = actor.samples_generator
+    generator.tokenizer = SharedTokenizer(generator.tokenizer)
 
 
 def put_advantages(experiences: Sequence[Any]) -> tuple[BatchMetrics, float]:
-    """Set advantages and returns, one number per action position, 0 where nothing is trained. Returns the metrics of the episodes
-    and the mean of abs(advantage)."""
+    """Write gem's advantages and returns: one number per token, 0 on untrained tokens.
+
+    Statistics cover all ranks. Returns the metrics of the episodes and the mean of abs(advantage).
+    """
     config = _config_of_batch(experiences)
     check_batch(experiences)
     episodes = [label.episode for experience in experiences for label in experience.labels]
@@ -291,18 +322,19 @@ def put_advantages(experiences: Sequence[Any]) -> tuple[BatchMetrics, float]:
             experience, [per_token(label.sequence, next(numbers)) for label in labels]
         )
         experience.returns = _tensor(
-            experience, [per_token(label.sequence, each) for label, each in zip(labels, returns)]
+            experience,
+            [per_token(label.sequence, turns) for label, turns in zip(labels, returns)],
         )
         experience.info["return"] = torch.tensor(
             [float(label.episode.total_reward or 0.0) for label in labels]
         )
         experience.labels = [label.label for label in labels]
-        experience.kl = None  # as OpenRLHF's own method does: it was for the reward
+        experience.kl = None  # as in OpenRLHF's own method: only rewards would use it
     return BatchMetrics.of(episodes), mean_abs_advantage(episodes, per_turn)
 
 
 def check_batch(experiences: Sequence[Any]) -> None:
-    """Raise `BatchMismatchError` unless the batch for the loss holds the ids and the loss mask that were played."""
+    """Raise `BatchMismatchError` unless the batch holds the played ids and loss masks."""
     for experience in experiences:
         masks = experience.action_mask.long().tolist()
         for label, ids, mask in zip(experience.labels, experience.sequences.tolist(), masks):
@@ -311,41 +343,45 @@ def check_batch(experiences: Sequence[Any]) -> None:
 
 
 def _config_of_batch(experiences: Sequence[Any]) -> GemConfig:
-    """The config of a batch, whose labels must agree on how advantages are computed."""
+    """Return the config of a batch. All its labels must have the same estimator settings."""
     labels = [label for experience in experiences for label in experience.labels]
     for label in labels:
         if not isinstance(label, EpisodeLabel):
             raise ConfigError(
-                "a sample was not played by gem, so its turns are unknown; set --train.agent_func_path to gem_openrlhf's "
-                f"agent.py, or to a file that imports GemAgentExecutor as AgentExecutor. Label: {str(label)[:80]!r}"
+                "gem did not play a sample of this batch, so its turns are unknown; set "
+                "--train.agent_func_path to gem_openrlhf's agent.py, or to a file that imports "
+                f"GemAgentExecutor as AgentExecutor. Got: the label {str(label)[:80]!r}"
             )
     configs: list[GemConfig] = [label.config for label in labels]
-    ways = {
+    estimators = {
         (config.advantage, config.gamma, str(sorted(config.estimator_kwargs.items())))
         for config in configs
     }
-    if len(ways) > 1:
+    if len(estimators) > 1:
         raise ConfigError(
-            f"the data sets differ in how advantages are computed: {sorted(ways)}; write them all with one of these"
+            "all datasets must have the same advantage estimator, gamma and estimator_kwargs; "
+            f"write them with one of these: {sorted(estimators)}"
         )
     return configs[0]
 
 
-def _tensor(experience: Any, rows: Sequence[Sequence[float]]) -> Any:
+def _tensor(experience: Any, sequences: Sequence[Sequence[float]]) -> Any:
+    """Return the numbers of all sequences as one padded tensor."""
     padded = torch.zeros(experience.action_mask.shape, dtype=torch.float32)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = torch.tensor(row, dtype=torch.float32)
+    for i, numbers in enumerate(sequences):
+        padded[i, : len(numbers)] = torch.tensor(numbers, dtype=torch.float32)
     return padded
 
 
 def _returns(episode: Episode, gamma: float) -> list[float]:
-    return (
-        [0.0] * len(episode.turns) if episode.failed else discounted_returns(episode.rewards, gamma)
-    )
+    """Return the discounted return of each turn; 0 for a failed episode."""
+    if episode.failed:
+        return [0.0] * len(episode.turns)
+    return discounted_returns(episode.rewards, gamma)
 
 
 def _checked_strategy(get_strategy: Callable[[Any], Any], args: Any) -> Any:
-    """OpenRLHF's `get_strategy`, which it calls before any model is loaded, after a check of the settings."""
+    """Check the settings, then call OpenRLHF's `get_strategy`. No model is loaded yet."""
     label = first_label(args.data)
     try:
         config = None if label is None else config_of(label)
@@ -358,9 +394,11 @@ def _checked_strategy(get_strategy: Callable[[Any], Any], args: Any) -> Any:
 def _add_dataset(
     flags: list[str], name: str, config: GemConfig, path: Path, evaluation: bool = False
 ) -> None:
+    """Write the dataset of the config, and add the flag that names it."""
     if _has(flags, name):
         raise ConfigError(
-            f"{name} is set, and so is a GemConfig, which writes its own data set; remove one of them"
+            f"{name} and a GemConfig are both set, but the GemConfig writes its own dataset; "
+            "remove one of them"
         )
     flags += [name, str(write_dataset(config, path, evaluation=evaluation))]
 

@@ -1,4 +1,4 @@
-"""What the OpenRLHF tests share: OpenRLHF on a CPU (see cpu/), a Ray instance, and a mock of its vLLM engine."""
+"""Fixtures of the OpenRLHF tests: OpenRLHF on a CPU (see cpu/), Ray, and a mock vLLM engine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from worlds import registered
 CPU = Path(__file__).parent / "cpu"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = (
-    "0"  # without it, Ray warns at every start that this will be its default
-)
+# otherwise Ray warns at every start that 0 will become its default
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 sys.path.insert(0, str(CPU))
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    path for path in sys.path if path
-)  # for Ray's workers and for programs
+# for Ray's workers and for programs that the tests start
+os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
 
-with (
-    warnings.catch_warnings()
-):  # DeepSpeed, vLLM and torch warn about each other when they are imported
+# DeepSpeed, vLLM and torch warn about each other during their import
+with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import openrlhf_on_cpu
 
@@ -37,7 +34,7 @@ from vllm_mock import Engine  # noqa: E402 - the path is set above
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ray leaves processes to the garbage collector, which warns in whatever test is running."""
+    """Ignore the warnings of Ray's processes, which Python raises in an arbitrary test."""
     for item in items:
         if CPU.parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
@@ -48,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def environments_for_tests() -> Iterator[None]:
-    """Registered for this session only."""
+    """Register the test environments for this session only."""
     import torch
 
     torch.set_num_threads(1)
@@ -58,7 +55,7 @@ def environments_for_tests() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_here() -> Iterator[None]:
-    """A Ray instance for this session."""
+    """Start a Ray instance for this session."""
     import ray
 
     ray.init(address="local", num_cpus=4, num_gpus=0, include_dashboard=False, log_to_driver=False)
@@ -73,7 +70,7 @@ def engine() -> Engine:
 
 @pytest.fixture
 def play(engine: Engine) -> Callable[..., list[dict[str, Any]]]:
-    """`play(config, seeds, samples)`: what an executor returns, called as OpenRLHF's actor calls it."""
+    """Return `play(config, seeds, samples)`, which calls an executor as OpenRLHF's actor does."""
     from vllm import SamplingParams
 
     from gem_openrlhf import GemAgentExecutor

@@ -1,4 +1,4 @@
-"""The config in the data set and on the command line, and the settings of OpenRLHF that do not fit it."""
+"""The config in the dataset and on the command line, and the rejected OpenRLHF settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLAGS = (
     "--actor.num_gpus_per_node",
     "1",
 )
-FITTING = {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": "0"}
+SUPPORTED = {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": "0"}
 GPUS = 8
 
 
@@ -37,7 +37,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_label_holds_the_whole_config() -> None:
+def test_config_round_trips_through_a_label() -> None:
     config = GemConfig(
         ECHO,
         seeds=[7, 8],
@@ -51,28 +51,27 @@ def test_a_label_holds_the_whole_config() -> None:
         metrics="metrics.jsonl",
     )
     first, second = config.labels([7, 8])
-    read = config_of(first)
-    assert read.schedule == HorizonSchedule((2, 3), 5)
-    assert read.record == str(Path("episodes.jsonl").absolute())
-    assert read.metrics == str(Path("metrics.jsonl").absolute())
+    result = config_of(first)
+    assert result.schedule == HorizonSchedule((2, 3), 5)
+    assert result.record == str(Path("episodes.jsonl").absolute())
+    assert result.metrics == str(Path("metrics.jsonl").absolute())
     for name in ("env_id", "wrappers", "advantage", "estimator_kwargs", "gamma", "max_turn_tokens"):
-        assert getattr(read, name) == getattr(config, name)
-    assert [read.task_of(label) for label in (first, second)] == [config.task(7), config.task(8)]
-    assert config_of(second) is read, "a config is read once, not once per seed"
+        assert getattr(result, name) == getattr(config, name)
+    assert [result.task_of(label) for label in (first, second)] == [config.task(7), config.task(8)]
+    assert config_of(second) is result, "the config is parsed once, not once per seed"
 
 
-def test_the_data_set_has_a_row_per_seed(tmp_path: Path) -> None:
+def test_dataset_has_one_row_per_seed(tmp_path: Path) -> None:
     config = GemConfig(ECHO, seeds=3, eval_seeds=2)
     training = rows(write_dataset(config, tmp_path / "new" / "train.jsonl"))
     evaluation = rows(write_dataset(config, tmp_path / "eval.jsonl", evaluation=True))
     assert [config.task_of(row["label"]).seed for row in training] == [0, 1, 2]
     assert [config.task_of(row["label"]).seed for row in evaluation] == [1_000_000, 1_000_001]
-    assert len({row["input"] for row in training + evaluation}) == 5, (
-        "OpenRLHF distinguishes seeds by their prompts"
-    )
+    prompts = {row["input"] for row in training + evaluation}
+    assert len(prompts) == 5, "OpenRLHF distinguishes seeds by their prompts"
 
 
-def test_a_seed_to_evaluate_on_has_the_arguments_for_evaluation(tmp_path: Path) -> None:
+def test_evaluation_seeds_have_the_evaluation_env_kwargs(tmp_path: Path) -> None:
     config = GemConfig(
         "qa:Sample-v0",
         seeds=3,
@@ -100,33 +99,33 @@ def test_a_seed_to_evaluate_on_has_the_arguments_for_evaluation(tmp_path: Path) 
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_config_openrlhf_does_not_support_is_rejected(
+def test_unsupported_config_is_rejected(
     fields: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_a_data_set_that_cannot_be_written_is_rejected(tmp_path: Path) -> None:
+def test_write_dataset_rejects_what_it_cannot_write(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="plain data"):
         GemConfig(ECHO, template_kwargs={"table": object()}).labels([0])
-    with pytest.raises(ConfigError, match=r"end in \.jsonl"):
+    with pytest.raises(ConfigError, match=r"ends in \.jsonl"):
         write_dataset(GemConfig(ECHO), tmp_path / "seeds.txt")
     with pytest.raises(ConfigError, match="eval_seeds"):
         write_dataset(GemConfig(ECHO), tmp_path / "eval.jsonl", evaluation=True)
 
 
 def read(**flags: Any) -> Any:
-    """OpenRLHF's settings with these flags."""
+    """Return OpenRLHF's settings with these flags."""
     texts = [*FLAGS]
-    for name, value in {**FITTING, **flags}.items():
+    for name, value in {**SUPPORTED, **flags}.items():
         texts += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     return read_args(*texts)
 
 
 @pytest.mark.usefixtures("ray_here")
 class TestSettings:
-    def test_fitting_settings_pass(self) -> None:
+    def test_supported_settings_pass(self) -> None:
         check_settings(read(), GemConfig(ECHO), GPUS)
         check_settings(
             read(**{"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}), GemConfig(ECHO), GPUS
@@ -148,11 +147,11 @@ class TestSettings:
             ("vllm.num_engines", 0, "1 or more"),
         ],
     )
-    def test_others_are_rejected_with_the_remedy(self, name: str, value: Any, message: str) -> None:
+    def test_unsupported_setting_is_rejected(self, name: str, value: Any, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             check_settings(read(**{name: value}), GemConfig(ECHO), GPUS)
 
-    def test_a_clip_range_is_rejected(self) -> None:
+    def test_clip_range_is_rejected(self) -> None:
         settings = read()
         settings.reward.clip_range = (-1, 1)
         with pytest.raises(ConfigError, match="in a wrapper"):
@@ -166,7 +165,7 @@ class TestSettings:
             ({"max_context": 4000}, "data.max_len"),
         ],
     )
-    def test_a_config_they_do_not_fit_is_rejected(
+    def test_config_beyond_the_settings_is_rejected(
         self, fields: dict[str, Any], message: str
     ) -> None:
         with pytest.raises(ConfigError, match=message):
@@ -190,10 +189,8 @@ class TestSettings:
         [
             ({}, 2),
             ({"train.colocate_all": True}, 1),
-            (
-                {"train.colocate_all": True, "train.async_enable": True},
-                2,
-            ),  # async training does not share GPUs
+            # async training does not share GPUs
+            ({"train.colocate_all": True, "train.async_enable": True}, 2),
             ({"vllm.tensor_parallel_size": 4}, 5),
             ({"actor.num_nodes": 2}, 3),
         ],
@@ -207,66 +204,52 @@ class TestSettings:
 
 @pytest.mark.usefixtures("ray_here")
 class TestTrain:
-    def test_a_rejected_run_ends_before_a_model_is_loaded_and_undoes_its_patches(
-        self, tmp_path: Path
-    ) -> None:
-        originals, argv = (ppo_trainer.PPOTrainer, openrlhf.utils.get_strategy), sys.argv
+    def test_rejected_run_loads_no_model_and_undoes_its_patches(self, tmp_path: Path) -> None:
+        originals = ppo_trainer.PPOTrainer, openrlhf.utils.get_strategy, sys.argv
         flags = [*FLAGS, "--algo.kl.init_coef", "0", "--actor.model_name_or_path", str(tmp_path)]
         with pytest.raises(ConfigError, match="Ray has 0 GPUs"):
             train(GemConfig(ECHO, seeds=2), flags, tmp_path / "data.jsonl")
-        assert (
-            ppo_trainer.PPOTrainer,
-            openrlhf.utils.get_strategy,
-        ) == originals and sys.argv is argv
-        assert ray.is_initialized(), "a Ray that ran before is not shut down"
+        assert (ppo_trainer.PPOTrainer, openrlhf.utils.get_strategy, sys.argv) == originals
+        assert ray.is_initialized(), "train does not shut down a Ray that it did not start"
 
-    def test_the_config_of_a_data_set_is_checked(self, tmp_path: Path) -> None:
+    def test_config_of_an_existing_dataset_is_checked(self, tmp_path: Path) -> None:
         path = write_dataset(GemConfig(ECHO, seeds=2, advantage="grpo"), tmp_path / "data.jsonl")
         flags = [*FLAGS, "--algo.kl.init_coef", "0", "--data.prompt_dataset", str(path)]
         with pytest.raises(ConfigError, match="n_samples_per_prompt"):
             train(None, flags)
 
-    def test_another_version_of_openrlhf_is_rejected(
+    def test_trainer_with_other_parameters_is_rejected(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         @ray.remote
-        class Renamed:
+        class OtherTrainer:
             def __init__(self, model: str) -> None: ...
 
-        monkeypatch.setattr(ppo_trainer, "PPOTrainer", Renamed)
+        monkeypatch.setattr(ppo_trainer, "PPOTrainer", OtherTrainer)
         with pytest.raises(
             ConfigError, match=r"PPOTrainer takes \(model\) in the installed version"
         ):
             train(GemConfig(ECHO, seeds=2), FLAGS, tmp_path / "data.jsonl")
 
     @pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
-    def test_two_data_sets_are_rejected(self, tmp_path: Path, flag: str) -> None:
+    def test_second_dataset_is_rejected(self, tmp_path: Path, flag: str) -> None:
         with pytest.raises(ConfigError, match="remove one of them"):
             train(GemConfig(ECHO, eval_seeds=1), [f"{flag}=mine.jsonl"], tmp_path / "data.jsonl")
 
 
-def test_gem_flags_are_the_config_and_the_others_openrlhfs() -> None:
-    flags = [
-        "--gem.env_id",
-        ECHO,
-        "--gem.seeds=[1, 2]",
-        "--gem.gamma",
-        "0.9",
-        "--gem.wrappers",
-        "boxed,turn_limit(max_turns=2)",
-    ]
-    flags += [
-        "--gem.horizon",
-        "2,3@5",
-        "--gem.on_cut",
-        "mask",
-        "--gem.estimator_kwargs",
-        '{"per_env": true}',
-        "--gem.data",
-        "here.jsonl",
-    ]
+def test_gem_flags_set_the_config_and_other_flags_are_passed_on() -> None:
+    fields = {
+        "env_id": ECHO,
+        "gamma": "0.9",
+        "wrappers": "boxed,turn_limit(max_turns=2)",
+        "horizon": "2,3@5",
+        "on_cut": "mask",
+        "estimator_kwargs": '{"per_env": true}',
+        "data": "here.jsonl",
+    }
+    flags = [part for name, value in fields.items() for part in (f"--gem.{name}", value)]
     config, settings, data = parse_flags(
-        ["--train.async_enable", *flags, "--rollout.batch_size", "8"]
+        ["--train.async_enable", *flags, "--gem.seeds=[1, 2]", "--rollout.batch_size", "8"]
     )
     assert settings == ["--train.async_enable", "--rollout.batch_size", "8"]
     assert data == "here.jsonl"
@@ -288,7 +271,7 @@ def test_gem_flags_are_the_config_and_the_others_openrlhfs() -> None:
         (["--gem.env_id"], "needs a value"),
         (["--gem.advantages", "rebn"], "did you mean 'advantage'"),
         (["--gem.gamma", "0.9"], "no env_id"),
-        (["--gem.env_id", ECHO, "--gem.gamma", "high"], "takes a number"),
+        (["--gem.env_id", ECHO, "--gem.gamma", "high"], "expected a number"),
     ],
 )
 def test_invalid_gem_flags_are_rejected(

@@ -1,4 +1,4 @@
-"""The conformance table of OpenRLHF: every golden case passes, or is refused as the adapter declares."""
+"""Conformance of OpenRLHF: every golden case passes, or is rejected as the adapter declares."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def harness() -> OpenRLHFHarness:
     return OpenRLHFHarness()
 
 
-def test_the_table_holds(harness: OpenRLHFHarness, say: Callable[[str], None]) -> None:
+def test_conformance_table_passes(harness: OpenRLHFHarness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
-    beyond = {c.name for c in CASES if c.needs & {"several_sequences", "critic_values"}}
-    assert {r.case for r in results if r.outcome == "refused"} == beyond
+    unsupported = {c.name for c in CASES if c.needs & {"several_sequences", "critic_values"}}
+    assert {r.case for r in results if r.outcome == "refused"} == unsupported
     ranks = {
         "two ranks against one",
         "a group over two ranks",
@@ -42,16 +42,16 @@ def case(name: str) -> Case:
     return next(c for c in CASES if c.name == name)
 
 
-def test_an_update_without_trained_tokens_is_zero(harness: OpenRLHFHarness) -> None:
-    """OpenRLHF alone divides by the number of trained tokens: 0 / 0 would be NaN in every weight."""
-    nothing = torch.zeros(1, 2)
-    assert aggregate_loss(nothing, nothing, batch_num_tokens=torch.tensor(0.0)).isnan()
+def test_gradient_is_zero_without_trained_tokens(harness: OpenRLHFHarness) -> None:
+    """OpenRLHF's own loss divides by the number of trained tokens: 0 / 0 is NaN in every weight."""
+    zeros = torch.zeros(1, 2)
+    assert aggregate_loss(zeros, zeros, batch_num_tokens=torch.tensor(0.0)).isnan()
     gradient = harness.gradient(case("a whole batch failed"))
     assert gradient
     assert all(bool((g == 0).all()) for g in gradient.values())
 
 
-def test_failed_episodes_do_not_change_the_gradient_of_the_others(harness: OpenRLHFHarness) -> None:
+def test_failed_episodes_do_not_change_the_gradient(harness: OpenRLHFHarness) -> None:
     with_failed, without = case("a crash after non-zero rewards"), case("ragged turns")
     assert [e for e in with_failed.episodes if not e.failed] == list(without.episodes)
     gradient, expected = harness.gradient(with_failed), harness.gradient(without)
@@ -59,12 +59,12 @@ def test_failed_episodes_do_not_change_the_gradient_of_the_others(harness: OpenR
         assert torch.allclose(gradient[name], value, rtol=1e-4, atol=1e-7), name
 
 
-class Flawed(OpenRLHFHarness):
-    """An adapter with one flaw, which the kit must detect."""
+class FlawedHarness(OpenRLHFHarness):
+    """A harness with one flaw, which the conformance kit must detect."""
 
-    def __init__(self, flaw: str, ready: OpenRLHFHarness) -> None:
+    def __init__(self, flaw: str, harness: OpenRLHFHarness) -> None:
         super().__init__()
-        self.flaw, self._groups = flaw, ready._groups
+        self.flaw, self._groups = flaw, harness._groups
 
     def _experiences(self, case: Any, episodes: Any, group: Any, micro_batch: int) -> list[Any]:
         if self.flaw == "discount":
@@ -105,9 +105,10 @@ class Flawed(OpenRLHFHarness):
         "reward",
     ],
 )
-def test_the_kit_detects_a_flaw(flaw: str, harness: OpenRLHFHarness) -> None:
+def test_conformance_detects_a_flaw(flaw: str, harness: OpenRLHFHarness) -> None:
     ragged = case("ragged turns")
     check_sequences(harness, ragged, harness.train(ragged))
-    flawed = Flawed(flaw, harness)
+    flawed = FlawedHarness(flaw, harness)
+    sequences = flawed.train(ragged)
     with pytest.raises(AssertionError):
-        check_sequences(flawed, ragged, flawed.train(ragged))
+        check_sequences(flawed, ragged, sequences)

@@ -1,4 +1,4 @@
-"""`gem-rl adapters` with OpenRLHF installed, and whether the methods the adapter overrides still exist."""
+"""Declaration of the OpenRLHF adapter: it matches the installed version and its methods."""
 
 from __future__ import annotations
 
@@ -30,79 +30,79 @@ from gem_openrlhf.trainer import (
 )
 
 
-def test_the_installed_openrlhf_is_supported_and_missing_packages_are_named() -> None:
+def test_declaration_matches_the_installed_version() -> None:
     status = probe(ADAPTER)
     assert status.installed == importlib.metadata.version("openrlhf")
     assert status.supported
-    named = "; ".join(status.missing)
-    assert "flash-attn==2.8.3" in named and "vllm==0.29.0" in named  # mocks replace them here
-    assert ("linux-x86_64" in named) == (platform.machine() != "x86_64")
+    missing = "; ".join(status.missing)
+    assert "flash-attn==2.8.3" in missing and "vllm==0.29.0" in missing  # mocks replace them here
+    assert ("linux-x86_64" in missing) == (platform.machine() != "x86_64")
 
 
-def test_the_overridden_methods_still_exist() -> None:
-    def own(ours: Any, base: Any) -> list[str]:
-        return [
-            n
-            for n, f in vars(ours).items()
-            if inspect.isfunction(f) and not n.startswith("_") and n in vars(base)
-        ]
+def overridden_methods(subclass: Any, base: Any) -> list[str]:
+    return [
+        name
+        for name, member in vars(subclass).items()
+        if inspect.isfunction(member) and not name.startswith("_") and name in vars(base)
+    ]
 
-    assert own(GemExperienceMaker, RemoteExperienceMaker) == [
+
+def parameters(method: Any) -> list[str]:
+    # Ray adds _ray_trace_ctx to some methods
+    return [name for name in inspect.signature(method).parameters if name != "_ray_trace_ctx"]
+
+
+def test_overridden_methods_exist_with_the_same_parameters() -> None:
+    assert overridden_methods(GemExperienceMaker, RemoteExperienceMaker) == [
         "make_experience",
         "compute_advantages_and_returns",
     ]
-    overridden = [
+    expected = [
         "init_checkpoint_states",
         "train_step",
         "broadcast_to_vllm",
         "save_logs_and_checkpoints",
     ]
-    assert own(GemTraining, BasePPOTrainer) == overridden
-    assert own(GemActorTrainer, ActorPPOTrainer) == ["training_step"]
-    for name in overridden:
-        theirs, ours = (
-            set(inspect.signature(getattr(c, name)).parameters)
-            for c in (BasePPOTrainer, GemTraining)
-        )
-        assert theirs - {"_ray_trace_ctx"} == ours - {"_ray_trace_ctx"}, (
-            name
-        )  # Ray adds it to some of them
-    expected = inspect.signature(AgentExecutorBase.execute).parameters
-    assert list(inspect.signature(GemAgentExecutor.execute).parameters)[: len(expected)] == list(
-        expected
-    )
+    assert overridden_methods(GemTraining, BasePPOTrainer) == expected
+    assert overridden_methods(GemActorTrainer, ActorPPOTrainer) == ["training_step"]
+    for name in expected:
+        own, original = getattr(GemTraining, name), getattr(BasePPOTrainer, name)
+        assert set(parameters(own)) == set(parameters(original)), name
+    original = parameters(AgentExecutorBase.execute)
+    assert parameters(GemAgentExecutor.execute)[: len(original)] == original
 
 
 @pytest.mark.usefixtures("ray_here")
-def test_the_actors_can_be_sent_to_another_process() -> None:
-    """Ray sends the code of a class, not its name: a method whose `super()` refers to another copy of its class would fail."""
+def test_actors_can_be_sent_to_another_process() -> None:
+    """Ray sends the code of a class: a `super()` that refers to another copy of it would fail."""
 
-    def strays(actor: Any) -> list[str]:
-        made = actor.__ray_metadata__.modified_class
+    def broken_methods(actor: Any) -> list[str]:
+        actor_class = actor.__ray_metadata__.modified_class
         functions = [
-            inspect.unwrap(f)
-            for c in made.__mro__
-            for f in vars(c).values()
-            if inspect.isfunction(f)
+            inspect.unwrap(member)
+            for base in actor_class.__mro__
+            for member in vars(base).values()
+            if inspect.isfunction(member)
         ]
-        cells = [(f, dict(zip(f.__code__.co_freevars, f.__closure__ or ()))) for f in functions]
+        closures = [(f, dict(zip(f.__code__.co_freevars, f.__closure__ or ()))) for f in functions]
         return [
-            f.__qualname__
-            for f, own in cells
-            if "__class__" in own and own["__class__"].cell_contents not in made.__mro__
+            function.__qualname__
+            for function, cells in closures
+            if "__class__" in cells and cells["__class__"].cell_contents not in actor_class.__mro__
         ]
 
     actors = [GemPPOTrainer, GemTrainingActor, GemRolloutActor, GemPolicyActor]
-    worker = ray.remote(num_cpus=1)(lambda: [strays(actor) for actor in actors])
+    worker = ray.remote(num_cpus=1)(lambda: [broken_methods(actor) for actor in actors])
     assert ray.get(worker.remote()) == [[]] * len(actors)
 
 
-def test_the_tests_package_in_openrlhf_wheel_shadows_nothing() -> None:
-    """OpenRLHF installs a package `tests` into site-packages: `import tests` would import OpenRLHF's."""
+def test_no_test_imports_the_tests_package_of_openrlhf() -> None:
+    """OpenRLHF's wheel installs a package `tests`, which `import tests` would find."""
     for path in Path(__file__).parents[2].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += (
-                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            )
-            assert not [n for n in names if n.split(".")[0] == "tests"], path
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            assert not [name for name in names if name.split(".")[0] == "tests"], path

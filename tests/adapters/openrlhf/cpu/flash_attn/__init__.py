@@ -1,1 +1,1 @@
-"""Mock of flash-attn, which needs a GPU to build: the names OpenRLHF imports with any attention."""
+"""Mock of flash-attn, which needs a GPU to build: the names that OpenRLHF always imports."""

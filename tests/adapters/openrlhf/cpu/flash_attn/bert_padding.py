@@ -1,4 +1,4 @@
-"""Called for packed samples only."""
+"""Mock of `flash_attn.bert_padding`, which OpenRLHF calls for packed samples only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 def absent(*args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError(
-        "this is a mock: packed samples and ring attention need flash-attn itself"
+        "packed samples and ring attention need the real flash-attn; this is a mock"
     )
 
 
