@@ -1,4 +1,4 @@
-"""What the RL2 tests share: RL2 on a machine without a GPU (`rl2_on_cpu.py`), its real rollout with a server and the router."""
+"""Fixtures of the RL2 tests: RL2 without a GPU, and its real rollout with server and router."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ rl2_on_cpu.prepare()
 
 @pytest.fixture(scope="session", autouse=True)
 def environments_for_tests() -> Iterator[None]:
-    """Registered for this session only."""
+    """Register the test environments for this session."""
     with registered():
         register(SLOW, Slow)
         register(FICKLE, Fickle)
@@ -43,7 +43,7 @@ def environments_for_tests() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def settings_for() -> Callable[..., Any]:
-    """`settings_for(*overrides)`: RL2's settings for a small run on the tiny model."""
+    """Return `settings_for(*overrides)`: RL2's settings for a small run on the tiny model."""
 
     def make(*overrides: str) -> Any:
         return compose(
@@ -66,13 +66,13 @@ def settings_for() -> Callable[..., Any]:
 def running(
     settings_for: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Any, Any]]:
-    """(settings, RL2's real rollout), with its server and its router."""
+    """Yield (settings, RL2's real rollout with its server and router)."""
     import wandb
 
     from gem_rl2.rollout import GemRollout
     from gem_rl2.trainer import prepare_settings
 
-    wandb.log = lambda *args, **kwargs: None  # as RL2's own trainer does without wandb
+    wandb.log = lambda *args, **kwargs: None  # RL2's own trainer does this without wandb
     if not torch.distributed.is_initialized():
         rl2_on_cpu.start_gloo()
     settings, config = settings_for(), GemConfig(ECHO, max_turn_tokens=6)
@@ -85,21 +85,23 @@ def running(
 
 @pytest.fixture
 def play(running: tuple[Any, Any], tmp_path: Path) -> Callable[..., Any]:
-    """`play(env_id, seeds, step=1, train=True, **config)`: (RL2's batch, the recorded episodes, the rollout's `Episodes`)."""
+    """Return `play(env_id, seeds, step=1, train=True, **config_fields)`.
+
+    It returns (RL2's batch, the recorded episodes, the rollout's `Episodes`).
+    """
     from gem_rl2.rollout import Episodes
 
     _, rollout = running
 
-    def go(
+    def play_batch(
         env_id: str, seeds: list[int], *, step: int = 1, train: bool = True, **fields: Any
     ) -> Any:
         record = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
         config = GemConfig(env_id, record=str(record), **{"max_turn_tokens": 6, **fields})
         rollout.episodes = Episodes(config, rollout.episodes.max_context)
         batch = rollout([{"extra_info": {"seed": seed}} for seed in seeds], train, step)
-        episodes = sorted(
-            read_episodes(record), key=lambda e: seeds.index(e.seed)
-        )  # RL2 starts and ends them in any order
+        # RL2 starts and ends episodes in any order
+        episodes = sorted(read_episodes(record), key=lambda e: seeds.index(e.seed))
         return batch, episodes, rollout.episodes
 
-    return go
+    return play_batch

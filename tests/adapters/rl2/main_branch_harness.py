@@ -1,4 +1,4 @@
-"""The conformance harness of RL2's main branch, and its actor on a CPU; `main_branch_on_cpu.prepare` comes first."""
+"""The conformance harness of RL2's main branch. Call `main_branch_on_cpu.prepare` before import."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MainBranchActor(rl2_actor.FSDPActor):  # type: ignore[misc]
 
 
 class Replay(MainBranchRollout):
-    """RL2's rollout without servers, on existing episodes: seed i is the i-th."""
+    """Rollout without servers that returns recorded episodes: seed i gives episode i."""
 
     def __init__(self, settings: Any, episodes: PausableEpisodes) -> None:
         from transformers import AutoTokenizer
@@ -64,7 +64,7 @@ class Replay(MainBranchRollout):
         self._prepare_environment()
 
     def batch(self, count: int) -> Any:
-        """(tensors, cu_seqs) of the first `count` seeds."""
+        """Return (tensors, cu_seqs) of the first `count` seeds."""
         self.config.train.prompts_per_rollout = count
         rows = [{"extra_info": {"seed": seed}} for seed in range(count)]
         groups = [rl2_rollout.SampleGroup(self.config.train, self.tokenizer, row) for row in rows]
@@ -74,7 +74,7 @@ class Replay(MainBranchRollout):
 
 
 class ReplayedEpisodes(PausableEpisodes):
-    """Episodes that were played before."""
+    """Recorded episodes."""
 
     recorded: Sequence[Episode] = ()
 
@@ -84,11 +84,11 @@ class ReplayedEpisodes(PausableEpisodes):
 
 
 async def no_request(*args: Any, **kwargs: Any) -> None:
-    """Answers a request to a server that does not exist."""
+    """Stub of RL2's request: does nothing."""
 
 
 class GradientActor(MainBranchActor):
-    """RL2's actor, up to its gradient."""
+    """Actor that keeps the gradient instead of stepping the optimizer."""
 
     gradient: dict[str, Any]
 
@@ -102,7 +102,7 @@ class GradientActor(MainBranchActor):
 
 
 class MainBranchRun(_Run):
-    """RL2 set up for one case."""
+    """Context that sets up RL2's main branch for one case."""
 
     def __enter__(self) -> MainBranchRun:
         start_gloo()
@@ -140,7 +140,7 @@ class MainBranchRun(_Run):
 
 
 class MainBranchHarness(RL2Harness):
-    """The conformance kit on RL2's main branch."""
+    """Harness for RL2's main branch."""
 
     version = "main branch"  # type: ignore[assignment]
 
@@ -160,6 +160,6 @@ class MainBranchHarness(RL2Harness):
 
 
 def rank(case: Case) -> list[TrainedSequence]:
-    """What RL2's own scatter gives this rank."""
+    """Return the sequences that RL2's own scatter gives this rank."""
     with MainBranchRun(case) as run:
         return sequences_in(MainBranchActor(run.settings.actor, True)._scatter_data(run.batch()))

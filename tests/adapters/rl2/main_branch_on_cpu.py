@@ -1,4 +1,4 @@
-"""`rl2_on_cpu` for RL2's main branch, a checkout of which must be first on the path."""
+"""`rl2_on_cpu` for RL2's main branch. A checkout of it must be first on the path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import rl2_on_cpu
 
 
 def prepare() -> None:
-    """Put the mocks in place."""
+    """Install the mocks."""
     rl2_on_cpu.prepare_process()
     import RL2.trainer.ppo as rl2_ppo
     import RL2.utils.communication as communication
@@ -18,7 +18,7 @@ def prepare() -> None:
     import RL2.workers.rollout as rl2_rollout
     import torch.distributed as dist
 
-    # names of the release that gem_rl2.conformance imports
+    # gem_rl2.conformance imports these names of the release
     sys.modules["RL2.workers.actor"], rl2_actor.Actor = rl2_actor, rl2_actor.FSDPActor
     rl2_sequences.tensor_dict_to_minibatches = None
 

@@ -1,7 +1,10 @@
-"""Run a program that trains with RL2 on a machine without a GPU: `python -m rl2_on_cpu examples/rl2_guess_the_number.py ...`.
+"""Run a program that trains with RL2 on a machine without a GPU.
 
-Mocks replace what needs a GPU: SGLang's server (`sglang_server.py`), flash-attn (never called), and the FSDP around RL2's actor
-(`gem_rl2.unsharded_actor`). The router, RL2's trainer, rollout, data, loss and optimizer step, and the weight update are real.
+    python -m rl2_on_cpu examples/rl2_guess_the_number.py ...
+
+Mocks replace the parts that need a GPU: SGLang's server (`sglang_server.py`), flash-attn (never
+called), and the FSDP around RL2's actor (`gem_rl2.unsharded_actor`). The router and RL2's trainer,
+rollout, data, loss, optimizer step and weight update are real.
 """
 
 from __future__ import annotations
@@ -17,23 +20,22 @@ MOCKS = Path(__file__).parent / "mocks"
 
 
 def prepare_process() -> None:
-    """Put the mocks on the path, and replace what every RL2 needs of CUDA and torchrun."""
+    """Put the mocks on the path, and replace the parts of CUDA and torchrun that RL2 needs."""
     sys.path.insert(0, str(MOCKS))
-    warnings.filterwarnings(
-        "ignore", message="`torch.jit.script` is deprecated"
-    )  # in ring-flash-attn
+    # ring-flash-attn uses torch.jit.script
+    warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
     import torch
 
     from gem_core.adapter_kit.conformance.harness import free_port
 
-    launched = {
+    torchrun_variables = {
         "RANK": "0",
         "LOCAL_RANK": "0",
         "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
     }
-    for name, value in {**launched, "WANDB_MODE": "disabled"}.items():
+    for name, value in {**torchrun_variables, "WANDB_MODE": "disabled"}.items():
         os.environ.setdefault(name, value)
     torch.set_num_threads(1)
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
@@ -41,14 +43,14 @@ def prepare_process() -> None:
 
 
 def start_gloo(*args: object) -> None:
-    """RL2's `initialize_global_process_group` on the CPU."""
+    """Start a process group on the CPU; replaces RL2's `initialize_global_process_group`."""
     import torch.distributed
 
     torch.distributed.init_process_group("gloo", timeout=timedelta(minutes=10))
 
 
 def prepare() -> None:
-    """Put the mocks in place for the release."""
+    """Install the mocks for the release."""
     prepare_process()
     import RL2.trainer.ppo as rl2_ppo
     import RL2.utils.sglang as rl2_sglang
@@ -61,7 +63,7 @@ def prepare() -> None:
 
 
 def run_program() -> None:
-    """Run the program, or the module after `-m`, that the command line names."""
+    """Run the program, or the module after `-m`, on the command line."""
     sys.argv = sys.argv[1:]
     if sys.argv[0] == "-m":
         sys.argv = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Programs: what the RL2 tests run as a user does, in a process of its own."""
+"""Programs: runs a program in a process of its own, as a user does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 def run(
     cwd: Path, *command: Path | str, code: int = 0, runner: str = "rl2_on_cpu", path: str = ""
 ) -> str:
-    """Run a program (or `-m module`) with its arguments under `runner`, and return its output. `path`: a folder to import from
-    before all others."""
+    """Run a program, or `-m module`, with its arguments under `runner`, and return its output.
+
+    `code`: the expected exit status. `path`: a folder to put first on the import path.
+    """
     folders = [folder for folder in (path, *sys.path) if folder and not folder.endswith("mocks")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"}
     for name in (

@@ -1,4 +1,4 @@
-"""Worlds of the RL2 tests, beyond those of all adapters."""
+"""Worlds: further environments for the RL2 tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FICKLE = "test:Fickle-v0"
 
 
 class Slow(Echo):
-    """Takes two seconds for a step if the seed is 0."""
+    """Environment with steps of two seconds if the seed is 0."""
 
     execution = "thread"
 
@@ -24,14 +24,17 @@ class Slow(Echo):
 
 
 class Fickle(Echo):
-    """Shows the same text for all seeds; pays 1 to the first episode of an even seed, and 0 to all others."""
+    """Environment with reward 1 in the first episode of an even seed, and 0 in all others.
 
-    paid: ClassVar[set[int]] = set()
+    All seeds have the same observations.
+    """
+
+    played: ClassVar[set[int]] = set()
 
     def on_reset(self, options: Any) -> Any:
         return "Say anything.", {}
 
     def on_step(self, action: str) -> Any:
-        first = self.seed % 2 == 0 and self.seed not in self.paid
-        self.paid.add(self.seed)
-        return "", float(first), True, False, {}
+        rewarded = self.seed % 2 == 0 and self.seed not in self.played
+        self.played.add(self.seed)
+        return "", float(rewarded), True, False, {}

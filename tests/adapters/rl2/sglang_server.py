@@ -1,9 +1,9 @@
-"""A server with the part of SGLang's HTTP interface that RL2 and its router call, over a real model on the CPU.
+"""Mock of SGLang's HTTP server with the endpoints that RL2 and its router call, on the CPU.
 
     python sglang_server.py --port 30000 --model path/of/a/model
 
-As SGLang's, it answers `/generate` with ids and logprobs; `pause_generation` aborts what is being generated, and requests that
-come meanwhile wait for `continue_generation`; weights are renewed by `update_weights_from_tensor`.
+`/generate` returns ids and logprobs. `pause_generation` aborts running generations and holds new
+ones until `continue_generation`. `update_weights_from_tensor` replaces the weights.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(
-    0, str(Path(__file__).parent / "mocks")
-)  # the class the release's weights are pickled as
+# the release's weights are pickled as a class of the mocks
+sys.path.insert(0, str(Path(__file__).parent / "mocks"))
 
 import torch
 from aiohttp import web
@@ -28,41 +27,40 @@ from gem_core.policies.tiny import load_folder
 from gem_core.policies.transformers_policy import TransformersPolicy
 from gem_core.types import FinishReason, Sampling
 
-PIECE = 8
-"""Tokens between two looks at whether generation was paused."""
+CHUNK = 8
+"""The number of tokens after which the server checks for a pause."""
 
 
 class Server:
-    """One model, and whether it may generate."""
+    """The endpoints over one model."""
 
     def __init__(self, model_path: str, seed: int | None) -> None:
         self.model, self.tokenizer = load_folder(model_path, "the served model")
         self.policy = TransformersPolicy(self.model, self.tokenizer, max_wait=0.005, seed=seed)
         self.info = {"model_path": model_path, "is_generation": True, "tp_size": 1, "dp_size": 1}
         self.calls: Counter[str] = Counter()
-        self.going = asyncio.Event()
-        self.going.set()
+        self.running = asyncio.Event()
+        self.running.set()
         self.pauses = 0
 
     async def generate(self, request: web.Request) -> web.Response:
-        asked = await request.json()
-        params: dict[str, Any] = asked["sampling_params"]
+        body = await request.json()
+        params: dict[str, Any] = body["sampling_params"]
+        seed = params.get("sampling_seed")
         self.calls["generate"] += 1
-        await self.going.wait()
+        await self.running.wait()
         pauses, ids, logprobs = self.pauses, [], []
         finish: dict[str, Any] = {"type": "length", "length": params["max_new_tokens"]}
         while len(ids) < params["max_new_tokens"]:
             sampling = Sampling(
                 temperature=params.get("temperature", 1.0),
-                max_tokens=min(PIECE, params["max_new_tokens"] - len(ids)),
-                seed=None
-                if params.get("sampling_seed") is None
-                else params["sampling_seed"] + len(ids),
+                max_tokens=min(CHUNK, params["max_new_tokens"] - len(ids)),
+                seed=None if seed is None else seed + len(ids),
             )
-            piece = await self.policy.generate([*asked["input_ids"], *ids], sampling)
-            ids += piece.ids
-            logprobs += piece.logprobs or ()
-            if piece.finish is FinishReason.STOP:
+            chunk = await self.policy.generate([*body["input_ids"], *ids], sampling)
+            ids += chunk.ids
+            logprobs += chunk.logprobs or ()
+            if chunk.finish is FinishReason.STOP:
                 finish = {"type": "stop", "matched": ids[-1]}
                 break
             if self.pauses != pauses:
@@ -70,7 +68,7 @@ class Server:
                 break
         meta = {
             "finish_reason": finish,
-            "prompt_tokens": len(asked["input_ids"]),
+            "prompt_tokens": len(body["input_ids"]),
             "completion_tokens": len(ids),
         }
         meta["output_token_logprobs"] = [[p, i, None] for p, i in zip(logprobs, ids)]
@@ -79,19 +77,19 @@ class Server:
         )
 
     async def update(self, request: web.Request) -> web.Response:
-        asked = await request.json()
+        body = await request.json()
         self.calls["update_weights_from_tensor"] += 1
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
-        given = pickle.loads(base64.b64decode(asked["serialized_named_tensors"][0]))
+        weights = pickle.loads(base64.b64decode(body["serialized_named_tensors"][0]))
         with torch.no_grad():
-            if isinstance(given, dict):
-                flat, at = given["flattened_tensor"], 0
-                for name, shape in given["metadata"]:
+            if isinstance(weights, dict):  # the main branch: many tensors in one
+                flat, offset = weights["flattened_tensor"], 0
+                for name, shape in weights["metadata"]:
                     size = torch.Size(shape).numel()
-                    parameters[name].copy_(flat[at : at + size].view(shape))
-                    at += size
-            else:
-                for name, tensor in given:
+                    parameters[name].copy_(flat[offset : offset + size].view(shape))
+                    offset += size
+            else:  # the release: one tensor at a time
+                for name, tensor in weights:
                     parameters[name].copy_(pickle.loads(tensor.values[0]))
         return web.json_response({"success": True})
 
@@ -99,13 +97,13 @@ class Server:
         name = request.match_info["name"]
         self.calls[name] += 1
         if name == "pause_generation":
-            self.going.clear()
+            self.running.clear()
             self.pauses += 1
         if name == "continue_generation":
-            self.going.set()
+            self.running.set()
         return web.json_response(self.info)
 
-    async def called(self, request: web.Request) -> web.Response:
+    async def count_calls(self, request: web.Request) -> web.Response:
         return web.json_response(self.calls)
 
 
@@ -122,17 +120,17 @@ def main() -> None:
 
     async def app() -> web.Application:
         server = Server(args.model, args.seed)
-        made = web.Application(client_max_size=1 << 30)
-        made.add_routes(
+        application = web.Application(client_max_size=1 << 30)
+        application.add_routes(
             [
                 web.post("/generate", server.generate),
                 web.post("/update_weights_from_tensor", server.update),
-                web.get("/calls", server.called),
+                web.get("/calls", server.count_calls),
                 web.get("/{name}", server.other),
                 web.post("/{name}", server.other),
             ]
         )
-        return made
+        return application
 
     web.run_app(app(), host=args.host, port=args.port, print=None)
 

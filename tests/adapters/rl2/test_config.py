@@ -1,4 +1,4 @@
-"""What an RL2 user sets: rejected settings, the data that is written, the command line."""
+"""The RL2 settings that `check_settings` rejects, the data files, and the command line."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Settings = Callable[..., Any]
     [
         ({}, ["adv.estimator=gae"], "GemConfig(advantage=...)"),
         ({"gamma": 0.9}, ["adv.gamma=0.5"], "remove adv.gamma"),
-        ({}, ["adv.norm_var=true"], "are for RL2's own estimator"),
+        ({}, ["adv.norm_var=true"], "apply to RL2's own estimator only"),
         ({}, ["actor.kl.coef=0.1", "actor.kl.type=reward"], "actor.kl.type=loss"),
         ({}, ["rollout.env_path=mine.py"], "remove it"),
         ({}, ["rollout.max_turns=8"], "GemConfig(horizon=...)"),
-        ({}, ["train_data.path=mine.jsonl"], "gem writes the files"),
+        ({}, ["train_data.path=mine.jsonl"], "gem writes the train and test data"),
         ({"seeds": 4}, [], "without a batch"),
         ({"advantage": "grpo"}, [], "responses_per_prompt is 1; set it to 2"),
         (
             {"max_turn_tokens": None},
             ["rollout.train_sampling_params.max_new_tokens=null"],
-            "nothing caps a turn",
+            "a turn has no token cap",
         ),
         ({}, ["trainer.test_freq=5"], "GemConfig(eval_seeds=...)"),
     ],
 )
-def test_a_setting_that_breaks_a_promise_is_rejected(
+def test_unsupported_setting_is_rejected(
     settings_for: Settings,
     tmp_path: Path,
     fields: dict[str, Any],
@@ -57,10 +57,8 @@ def test_all_rejected_settings_are_reported_at_once(settings_for: Settings, tmp_
     settings = settings_for("adv.norm_var=true", "rollout.max_turns=8", "trainer.test_freq=5")
     with pytest.raises(ConfigError, match="3 settings are rejected") as error:
         prepare_settings(settings, GemConfig(ECHO, max_turn_tokens=6), tmp_path)
-    assert all(
-        name in str(error.value)
-        for name in ("adv.norm_var", "rollout.max_turns=8", "trainer.test_freq=5")
-    )
+    for setting in ("adv.norm_var", "rollout.max_turns=8", "trainer.test_freq=5"):
+        assert setting in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -73,18 +71,20 @@ def test_all_rejected_settings_are_reported_at_once(settings_for: Settings, tmp_
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_config_that_cannot_be_trained_is_rejected(
+def test_unsupported_config_is_rejected(
     fields: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         GemConfig(**{"env_id": ECHO, **fields})
 
 
-def test_a_rewritten_history_is_allowed() -> None:
-    assert GemConfig(ECHO, wrappers=["concat_chat(window=2)"]).all_wrappers
+def test_rewritten_history_is_accepted(settings_for: Settings, tmp_path: Path) -> None:
+    config = GemConfig(ECHO, wrappers=["concat_chat(window=2)"], max_turn_tokens=6)
+    assert config.rewriting_wrapper() == "concat_chat"
+    prepare_settings(settings_for(), config, tmp_path)
 
 
-def test_rl2_s_settings_show_what_is_used(settings_for: Settings, tmp_path: Path) -> None:
+def test_settings_name_the_data_and_the_estimator(settings_for: Settings, tmp_path: Path) -> None:
     settings = settings_for()
     prepare_settings(
         settings, GemConfig(ECHO, seeds=16, eval_seeds=3, gamma=0.9, max_turn_tokens=6), tmp_path
@@ -98,37 +98,24 @@ def test_rl2_s_settings_show_what_is_used(settings_for: Settings, tmp_path: Path
     assert test == [1_000_000, 1_000_001, 1_000_002]
 
 
-def test_rl2_s_own_data_set_reads_what_is_written(settings_for: Settings, tmp_path: Path) -> None:
+def test_rl2s_own_dataset_reads_the_data(settings_for: Settings, tmp_path: Path) -> None:
     from RL2.datasets import RLDataset
 
     config, settings = GemConfig(ECHO, seeds=4), settings_for("train_data.responses_per_prompt=2")
     settings.train_data.path, _ = write_data(config, tmp_path)
     data = RLDataset(settings.train_data, None)
-    assert [config.task_of(row).seed for row in data.collate_fn([data[i] for i in range(4)])] == [
-        0,
-        0,
-        1,
-        1,
-        2,
-        2,
-        3,
-        3,
-    ]
+    rows = data.collate_fn([data[i] for i in range(4)])
+    assert [config.task_of(row).seed for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_the_longest_sequence_is_what_all_devices_that_share_it_take(
-    settings_for: Settings,
-) -> None:
-    assert longest_sequence(settings_for("actor.max_length_per_device=100")) == 100
-    assert (
-        longest_sequence(
-            settings_for("actor.max_length_per_device=100", "actor.sp_size=2", "actor.tp_size=3")
-        )
-        == 600
-    )
+def test_longest_sequence_multiplies_by_the_devices_that_share_it(settings_for: Settings) -> None:
+    per_device = "actor.max_length_per_device=100"
+    assert longest_sequence(settings_for(per_device)) == 100
+    shared = settings_for(per_device, "actor.sp_size=2", "actor.tp_size=3")
+    assert longest_sequence(shared) == 600
 
 
-def test_the_command_line_names_the_environment() -> None:
+def test_command_line_sets_the_config() -> None:
     settings = compose(
         [
             "+gem.env_id=game:GuessTheNumber-v0-easy",
@@ -151,19 +138,16 @@ def test_the_command_line_names_the_environment() -> None:
         config_of(compose(["+gem.env_id=game:GuessTheNumber-v0-easy", "+gem.gama=0.9"]))
 
 
-def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.0.1.post1")
     with pytest.raises(ConfigError, match=r"fits rl-square ==0.0.2; installed is 0.0.1.post1"):
         require_release()
 
 
-def test_a_checkout_with_the_release_s_number_is_rejected(
+def test_checkout_with_the_version_of_the_release_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "gem_rl2.config.settings_folder", lambda: tmp_path / "RL2" / "trainer" / "config"
-    )
-    with pytest.raises(
-        ConfigError, match="is not the release rl-square ==0.0.2, which has RL2.utils.sglang"
-    ):
+    folder = tmp_path / "RL2" / "trainer" / "config"
+    monkeypatch.setattr("gem_rl2.config.settings_folder", lambda: folder)
+    with pytest.raises(ConfigError, match="is not the release rl-square ==0.0.2"):
         compose()

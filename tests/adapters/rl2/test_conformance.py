@@ -1,4 +1,4 @@
-"""The conformance table of RL2: every golden case holds, or is rejected as the adapter states."""
+"""The conformance table of RL2: every case passes or is declared unsupported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def harness() -> RL2Harness:
     return RL2Harness()
 
 
-def test_the_table_holds(harness: RL2Harness, say: Callable[[str], None]) -> None:
+def test_conformance_table_passes(harness: RL2Harness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
@@ -46,14 +46,14 @@ def test_the_table_holds(harness: RL2Harness, say: Callable[[str], None]) -> Non
 
 
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
-def test_the_committed_gradient_is_the_reference_gradient(case: Case) -> None:
-    apart, norm = distance(compute_reference(case), load_reference(case))
+def test_stored_gradient_matches_the_reference(case: Case) -> None:
+    difference, norm = distance(compute_reference(case), load_reference(case))
     assert norm > 1e-3
-    assert apart <= 1e-5 * norm
+    assert difference <= 1e-5 * norm
 
 
 class Flawed(RL2Harness):
-    """RL2's batch with one flaw, which the kit has to see."""
+    """RL2's batch with one flaw, which the kit must detect."""
 
     def __init__(self, flaw: str) -> None:
         self.flaw = flaw
@@ -75,14 +75,11 @@ class Flawed(RL2Harness):
             tensors["advantages"] = torch.where(
                 tensors["advantages"] != 0, torch.nan, tensors["advantages"]
             )
-        if self.flaw == "rewards":
-            tensors["rewards"] = (
-                tensors["rewards"] * tensors["eos_mask"]
-            )  # the last turn's only, as RL2's own log has them
+        if self.flaw == "rewards":  # only the last turn's, as in RL2's own log
+            tensors["rewards"] = tensors["rewards"] * tensors["eos_mask"]
         if self.flaw == "weights":
-            tensors["advantages"] = tensors["advantages"] / tensors["action_mask"].sum(
-                -1, keepdim=True
-            )
+            lengths = tensors["action_mask"].sum(-1, keepdim=True)
+            tensors["advantages"] = tensors["advantages"] / lengths
         if self.flaw == "logprobs":
             tensors["llm_logps"] = torch.where(
                 tensors["action_mask"] == 0, -7.0, tensors["llm_logps"]
@@ -93,7 +90,7 @@ class Flawed(RL2Harness):
 @pytest.mark.parametrize(
     "flaw", ["", "discount", "mask", "ids", "advantage", "nan", "rewards", "weights", "logprobs"]
 )
-def test_the_kit_sees_a_flaw(flaw: str) -> None:
+def test_conformance_detects_a_flaw(flaw: str) -> None:
     harness, case = Flawed(flaw), CASES[0]
     with pytest.raises(AssertionError) if flaw else nullcontext():
         if flaw == "weights":

@@ -1,9 +1,12 @@
-"""What `gem-rl adapters` shows where RL2 is really installed, and whether what the adapter replaces still exists."""
+"""The adapter's declaration, and the RL2 functions it overrides and replaces."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 import RL2.trainer.ppo as rl2_ppo
 import RL2.utils.sglang as rl2_sglang
 import RL2.workers.actor as rl2_actor
@@ -13,39 +16,30 @@ from gem_core.adapter_kit.declaration import probe
 from gem_rl2 import ADAPTER
 
 
-def test_the_installed_rl2_is_one_the_adapter_supports() -> None:
+def test_declaration_matches_the_installed_version() -> None:
     status = probe(ADAPTER)
     assert status.installed == "0.0.2"
     assert status.supported
-    assert all("machine" in missing for missing in status.missing), (
-        "only the machine may be another than RL2's"
-    )
+    # the tests may run on a machine that RL2 does not support
+    assert all("machine" in missing for missing in status.missing)
 
 
-def test_what_is_overridden_and_replaced_exists() -> None:
-    assert list(inspect.signature(rl2_rollout.Rollout.rollout).parameters) == [
-        "self",
-        "data",
-        "train",
-    ]
-    assert list(inspect.signature(rl2_rollout.Rollout.__call__).parameters) == [
-        "self",
-        "data_list",
-        "train",
-        "step",
-    ]
-    assert list(inspect.signature(rl2_rollout.async_generate).parameters) == [
-        "url",
-        "states",
-        "sampling_params",
-    ]
-    advantage_parameters = list(inspect.signature(rl2_ppo.compute_advantages).parameters)
-    assert advantage_parameters == ["config", "raw_tensor_dict", "cu_seqs", "step"]
-    assert list(inspect.signature(rl2_actor.count_total).parameters) == [
-        "minibatches",
-        "key",
-        "device_mesh",
-    ]
-    assert list(inspect.signature(rl2_actor.rank0_log).parameters) == ["metrics", "step"]
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (rl2_rollout.Rollout.rollout, "self data train"),
+        (rl2_rollout.Rollout.__call__, "self data_list train step"),
+        (rl2_rollout.async_generate, "url states sampling_params"),
+        (rl2_ppo.compute_advantages, "config raw_tensor_dict cu_seqs step"),
+        (rl2_actor.count_total, "minibatches key device_mesh"),
+        (rl2_actor.rank0_log, "metrics step"),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", None),
+)
+def test_rl2_has_the_overridden_functions(function: Callable[..., Any], parameters: str) -> None:
+    assert list(inspect.signature(function).parameters) == parameters.split()
+
+
+def test_rl2_has_the_replaced_names() -> None:
     assert "prometheus_port" in inspect.signature(rl2_sglang.RouterArgs).parameters
     assert {"Rollout", "PPOTrainer", "main"} <= set(vars(rl2_ppo))

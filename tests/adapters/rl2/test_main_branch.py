@@ -1,4 +1,4 @@
-"""RL2's main branch, which no package index has: these tests run where GEM_RL2_MAIN names a checkout of it.
+"""RL2's main branch. Package indexes do not have it, so the tests need a checkout.
 
 GEM_RL2_MAIN=path/of/RL2 tox -e rl2 -- tests/adapters/rl2/test_main_branch.py
 """
@@ -36,7 +36,7 @@ raise SystemExit(failed or refused != ["gae"])
 """
 
 
-def test_the_table_holds(tmp_path: Path, say: Callable[[str], None]) -> None:
+def test_conformance_table_passes(tmp_path: Path, say: Callable[[str], None]) -> None:
     program = tmp_path / "table.py"
     program.write_text(TABLE)
     output = run(tmp_path, program)
@@ -81,8 +81,8 @@ train(
 """
 
 
-def test_partial_rollouts_train_on_what_was_sampled(tmp_path: Path) -> None:
-    """Episodes with slow steps outlast an update, resume with newer weights, and none is lost."""
+def test_partial_rollouts_train_on_the_sampled_tokens(tmp_path: Path) -> None:
+    """Episodes with slow steps outlast an update and resume with newer weights."""
     program = tmp_path / "partial.py"
     program.write_text(PARTIAL)
     output = run(tmp_path, program)
@@ -94,12 +94,10 @@ def test_partial_rollouts_train_on_what_was_sampled(tmp_path: Path) -> None:
         for e in episodes
         if e.turns and e.turns[-1].versions
     }
-    assert max(spans) > 0, "no episode was carried over an update"
+    assert max(spans) > 0, "no episode outlasted an update"
     drift = [float(x) for x in re.findall(r"actor/llm_old_approx_kl: (\S+?),", output)]
     assert len(drift) == 4
-    assert all(abs(x) < 0.05 for x in drift), (
-        "RL2's own logprobs of the sampled ids are far from the server's"
-    )
+    assert all(abs(x) < 0.05 for x in drift), "RL2's logprobs differ from the server's"
 
 
 CARRIED = """
@@ -111,61 +109,74 @@ from gem_core.types import Episode, StopReason, Turn
 from gem_core.adapter_kit.patching import patched
 from main_branch_harness import MainBranchRun, Replay, ReplayedEpisodes, no_request
 
-# the rewards of a seed's two episodes, which are equal otherwise
-pay = {0: [0.0, 1.0], 1: [0.0, 0.0], 2: [1.0, 0.0], 3: [0.0, 1.0], 4: [0.0, 0.0]}
+# the rewards of each seed's two episodes, whose tokens are equal
+rewards = {0: [0.0, 1.0], 1: [0.0, 0.0], 2: [1.0, 0.0], 3: [0.0, 1.0], 4: [0.0, 0.0]}
 
-class Late(ReplayedEpisodes):
-    # the first episode of seed 0 ends when seed 4 has begun, and those of seed 4 never
+class DelayedEpisodes(ReplayedEpisodes):
+    # the first episode of seed 0 ends when seed 4 starts; those of seed 4 never end
     async def episode(self, task, *args):
         seed = task.seed
-        reward = pay[seed].pop(0)
-        if seed == 0 and pay[0]:
-            await late.wait()
+        reward = rewards[seed].pop(0)
+        if seed == 0 and rewards[0]:
+            await seed_4_started.wait()
         if seed == 4:
-            late.set()
+            seed_4_started.set()
             await asyncio.Event().wait()
-        turn = Turn((), "5", reward, added_ids=(1, 2, 3), restarted=True, action_ids=(5,), logprobs=(-0.5,))
-        return Episode("game:G", seed, () if FAILED else (turn,), StopReason.ENV_ERROR if FAILED else StopReason.TERMINATED)
+        if FAILED:
+            return Episode("game:G", seed, (), StopReason.ENV_ERROR)
+        ids = {"added_ids": (1, 2, 3), "action_ids": (5,), "logprobs": (-0.5,)}
+        turn = Turn((), "5", reward, restarted=True, **ids)
+        return Episode("game:G", seed, (turn,), StopReason.TERMINATED)
 
-def credited(config, batch):
+def rewards_and_advantages(config, batch):
     tensors, cu_seqs = batch
     rl2_ppo.compute_advantages(config, tensors, cu_seqs, 1)
-    return sorted(zip(tensors["rewards"].sum(-1).tolist(), tensors["advantages"].sum(-1).round(decimals=3).tolist()))
+    advantages = tensors["advantages"].sum(-1).round(decimals=3)
+    return sorted(zip(tensors["rewards"].sum(-1).tolist(), advantages.tolist()))
 
-async def steps(ready, rollout):
-    global late
-    late = asyncio.Event()
-    first = credited(ready.settings, await rollout(True, 1))
-    carried = [[sample.status.value for sample in group.samples] for group in rollout.sample_buffer]
-    assert carried == [["aborted", "done"]], carried
-    return first, credited(ready.settings, await rollout(True, 2))
+async def two_steps(ready, rollout):
+    global seed_4_started
+    seed_4_started = asyncio.Event()
+    first = rewards_and_advantages(ready.settings, await rollout(True, 1))
+    waiting = [[sample.status.value for sample in group.samples] for group in rollout.sample_buffer]
+    assert waiting == [["aborted", "done"]], waiting
+    return first, rewards_and_advantages(ready.settings, await rollout(True, 2))
 
 with MainBranchRun(next(c for c in CASES if c.estimator == "grpo")) as ready:
-    ready.episodes.__class__ = Late
+    ready.episodes.__class__ = DelayedEpisodes
     config = ready.settings.rollout
     config.train.prompts_per_rollout, config.train.responses_per_prompt = 2, 2
     config.train.partial_rollout, config.train.dynamic_filtering = True, not FAILED
     rollout = Replay(config, ready.episodes)
     rollout.sample_buffer, rollout.worker_urls = [], []
-    starts = iter(range(5))
-    group = lambda seed: rl2_rollout.SampleGroup(config.train, rollout.tokenizer, {"extra_info": {"seed": seed}})
-    rollout.train_dataloader = lambda size: [group(seed) for seed in itertools.islice(starts, size)]
+    seeds = iter(range(5))
+
+    def group(seed):
+        row = {"extra_info": {"seed": seed}}
+        return rl2_rollout.SampleGroup(config.train, rollout.tokenizer, row)
+
+    rollout.train_dataloader = lambda size: [group(seed) for seed in itertools.islice(seeds, size)]
     with patched(rl2_rollout, "async_request", no_request):
-        print("credited", *asyncio.run(steps(ready, rollout)), "left", len(ready.episodes.ledger))
+        print("steps", *asyncio.run(two_steps(ready, rollout)))
+    print("waiting", len(ready.episodes.ledger))
 """
 
 
-@pytest.mark.parametrize("failed", [False, True], ids=["paid for what no row shows", "failed"])
-def test_episodes_that_look_alike_are_not_mistaken_when_groups_are_carried_over(
+@pytest.mark.parametrize("failed", [False, True], ids=["finished", "failed"])
+def test_episodes_with_equal_ids_keep_their_own_advantages_across_updates(
     tmp_path: Path, failed: bool
 ) -> None:
-    """Seed 0 has one episode done and one running when RL2 continues without it; seed 1 is filtered out if not failed."""
+    """RL2 makes an update while one of seed 0's episodes is done and the other one is running.
+
+    It drops seed 1, whose returns are equal, unless the episodes failed.
+    """
     program = tmp_path / "carried.py"
     program.write_text(f"FAILED = {failed}\n{CARRIED}")
     output = run(tmp_path, program)
     pair = [(0.0, 0.0)] * 2 if failed else [(0.0, -1.0), (1.0, 1.0)]
     expected = [sorted(pair * (2 if failed else 1)), sorted(pair * 2)]
-    assert f"credited {expected[0]} {expected[1]} left 0" in output
+    assert f"steps {expected[0]} {expected[1]}" in output
+    assert "waiting 0" in output
 
 
 ENDED = """
@@ -176,67 +187,76 @@ from gem_rl2 import GemConfig
 from gem_rl2.main_branch import MainBranchTrainer, compose
 import RL2.trainer.ppo as rl2_ppo
 
-alive, made, steps = {}, set(), []
+open_loops, created, steps = {}, set(), []
 
-class Awaited(Env):
+class AsyncEcho(Env):
     action_example = "anything"
 
     async def on_reset(self, options):
-        alive[id(self)] = asyncio.get_running_loop()
-        made.add(id(self))
+        open_loops[id(self)] = asyncio.get_running_loop()
+        created.add(id(self))
         return "Say anything.", {}
 
     async def on_step(self, action):
         steps.append(action)
         if len(steps) == 8 and sys.argv[1] == "Ctrl-C":
-            await asyncio.sleep(1)  # after which the other three have nothing to do
+            await asyncio.sleep(1)  # until the other three episodes are finished
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.Event().wait()
         return "", 0.5, True, False, {}
 
     async def on_close(self):
-        if asyncio.get_running_loop() is alive[id(self)]:  # what is awaited, such as a connection, lives on its own loop only
-            del alive[id(self)]
+        # a real environment, such as one with a connection, can close only on its own event loop
+        if asyncio.get_running_loop() is open_loops[id(self)]:
+            del open_loops[id(self)]
 
-register("test:Awaited-v0", Awaited)
+register("test:AsyncEcho-v0", AsyncEcho)
 rl2_ppo.initialize_global_process_group(True)
-settings = ["actor.max_length_per_device=512", "rollout.train.prompts_per_rollout=4", "trainer.total_steps=2"]
-settings += [f"actor.model_name={tiny_model_path()}", "trainer.use_wandb=false", "trainer.experiment_name=test"]
-trainer = MainBranchTrainer(compose(settings), GemConfig("test:Awaited-v0", seeds=8, max_turn_tokens=6))
+settings = [
+    f"actor.model_name={tiny_model_path()}",
+    "actor.max_length_per_device=512",
+    "rollout.train.prompts_per_rollout=4",
+    "trainer.total_steps=2",
+    "trainer.use_wandb=false",
+    "trainer.experiment_name=test",
+]
+config = GemConfig("test:AsyncEcho-v0", seeds=8, max_turn_tokens=6)
+trainer = MainBranchTrainer(compose(settings), config)
 
-def broken(*args):
+def fails(*args):
     raise RuntimeError("out of memory")
 
 if sys.argv[1] == "failure":
-    trainer.actor.ppo_update = broken
+    trainer.actor.ppo_update = fails
 try:
     asyncio.run(trainer.train())
 except (KeyboardInterrupt, RuntimeError) as error:
     print("ended by", type(error).__name__)
-print("open", len(alive), "of", len(made))
+print("open", len(open_loops), "of", len(created))
 """
 
 
 @pytest.mark.parametrize(
-    ("how", "by"), [("Ctrl-C", "KeyboardInterrupt"), ("failure", "RuntimeError")]
+    ("cause", "error"), [("Ctrl-C", "KeyboardInterrupt"), ("failure", "RuntimeError")]
 )
-def test_awaited_environments_are_closed_however_a_run_ends(
-    tmp_path: Path, how: str, by: str
+def test_async_environments_are_closed_when_a_run_fails(
+    tmp_path: Path, cause: str, error: str
 ) -> None:
     program = tmp_path / "ended.py"
     program.write_text(ENDED)
-    output = run(tmp_path, program, how)
-    assert f"ended by {by}" in output
+    output = run(tmp_path, program, cause)
+    assert f"ended by {error}" in output
     assert "open 0 of 4" in output
     assert "never awaited" not in output
 
 
-def test_an_environment_file_plays_in_stock_rl2(tmp_path: Path) -> None:
+def test_environment_file_plays_in_stock_rl2(tmp_path: Path) -> None:
     """RL2's own program and advantages, with gem's `generate` in an environment file."""
     (tmp_path / "env.py").write_text(
         "from gem_rl2 import GemConfig\n"
         "from gem_rl2.main_branch import generate_function\n"
-        "generate = generate_function(GemConfig('game:GuessTheNumber-v0-easy', seeds=8, max_turn_tokens=16))\n"
+        "config = GemConfig('game:GuessTheNumber-v0-easy', seeds=8, max_turn_tokens=16)\n"
+        "generate = generate_function(config)\n"
     )
     (tmp_path / "seeds.jsonl").write_text(
         "".join(f'{{"extra_info": {{"seed": {seed}}}}}\n' for seed in range(8))
@@ -246,7 +266,8 @@ def test_an_environment_file_plays_in_stock_rl2(tmp_path: Path) -> None:
         "import RL2.workers.rollout as rollout\n"
         "from gem_rl2.main_branch import announced_as_worker\n"
         "from RL2.trainer.ppo import main\n"
-        "rollout.sync_request = announced_as_worker(rollout.sync_request)  # otherwise today's router answers 404\n"
+        "# newer routers respond to RL2's own request with 404\n"
+        "rollout.sync_request = announced_as_worker(rollout.sync_request)\n"
         "main()\n"
     )
     output = run(
@@ -275,33 +296,36 @@ import asyncio
 from gem_core.types import FinishReason, Sampling
 from gem_rl2.main_branch import Gate, PausablePolicy
 
-asked, answers = [], [([7, 8], "abort"), ([], "abort"), ([9, 2], "stop")]
+requests, responses = [], [([7, 8], "abort"), ([], "abort"), ([9, 2], "stop")]
 
 async def ask(ids, params):
-    asked.append((list(ids), params["max_new_tokens"]))
-    new, reason = answers[len(asked) - 1]
-    return {"meta_info": {"finish_reason": {"type": reason}, "output_token_logprobs": [[-0.5, i, None] for i in new]}}
+    requests.append((list(ids), params["max_new_tokens"]))
+    new_ids, reason = responses[len(requests) - 1]
+    logprobs = [[-0.5, i, None] for i in new_ids]
+    return {"meta_info": {"finish_reason": {"type": reason}, "output_token_logprobs": logprobs}}
 
 async def turn():
     step, gate = [0], Gate()
-    playing = asyncio.ensure_future(PausablePolicy(gate, ask, {}, lambda: step[0]).generate([1, 1], Sampling(max_tokens=6)))
+    policy = PausablePolicy(gate, ask, {}, lambda: step[0])
+    playing = asyncio.ensure_future(policy.generate([1, 1], Sampling(max_tokens=6)))
     for number in (1, 2):
         await gate.closed()
-        assert len(asked) == number and not playing.done(), "a paused server must not be asked"
+        assert len(requests) == number and not playing.done(), "a request during a pause"
         step[0] = number
         gate.open()
     return await playing
 
 generation = asyncio.run(turn())
-assert asked == [([1, 1], 6), ([1, 1, 7, 8], 4), ([1, 1, 7, 8], 4)], asked
-assert (generation.ids, generation.finish, generation.versions) == ((7, 8, 9, 2), FinishReason.STOP, (0, 2)), generation
+assert requests == [([1, 1], 6), ([1, 1, 7, 8], 4), ([1, 1, 7, 8], 4)], requests
+assert generation.finish is FinishReason.STOP, generation
+print("ids", generation.ids, "versions", generation.versions)
 """
 
 
-def test_a_paused_turn_resumes_with_the_tokens_it_has(tmp_path: Path) -> None:
+def test_paused_turn_resumes_with_its_tokens(tmp_path: Path) -> None:
     program = tmp_path / "paused.py"
     program.write_text(PAUSED)
-    run(tmp_path, program)
+    assert "ids (7, 8, 9, 2) versions (0, 2)" in run(tmp_path, program)
 
 
 REJECTED = """
@@ -309,9 +333,16 @@ from gem_core.errors import ConfigError
 from gem_rl2 import GemConfig
 from gem_rl2.main_branch import check_settings, compose
 
-settings = compose(["rollout.train.partial_rollout=true", "rollout.env_path=mine.py", "rollout.train.prompts_per_rollout=8"])
+settings = compose(
+    [
+        "rollout.train.partial_rollout=true",
+        "rollout.env_path=mine.py",
+        "rollout.train.prompts_per_rollout=8",
+    ]
+)
+config = GemConfig("game:GuessTheNumber-v0-easy", max_turn_tokens=6, episode_deadline=9.0)
 try:
-    check_settings(settings, GemConfig("game:GuessTheNumber-v0-easy", max_turn_tokens=6, episode_deadline=9.0))
+    check_settings(settings, config)
 except ConfigError as error:
     print(error)
 """

@@ -1,4 +1,4 @@
-"""Episodes through RL2's real rollout, its server's HTTP interface and the real router: the sequences are what was sampled."""
+"""Episodes through RL2's real rollout and router: the trainer gets exactly the sampled tokens."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from gem_rl2.rollout import EnginePolicy, ServerError
 from gem_rl2.trainer import patched_trainer
 from gem_rl2.unsharded_actor import UnshardedActor
 
-RL2_S_OWN = ("states", "eos_mask", "position_ids", "actions", "action_mask", "llm_logps", "rewards")
+RL2_KEYS = ("states", "eos_mask", "position_ids", "actions", "action_mask", "llm_logps", "rewards")
 
 Play = Callable[..., Any]
 
 
-def with_gem(played: Any) -> AbstractContextManager[None]:
-    """RL2's trainer with gem's advantages."""
-    return patched_trainer(played, "config raw_tensor_dict cu_seqs step", [rl2_actor])
+def with_gem(state: Any) -> AbstractContextManager[None]:
+    """Replace the advantages of RL2's trainer with gem's. `state`: the rollout's `Episodes`."""
+    return patched_trainer(state, "config raw_tensor_dict cu_seqs step", [rl2_actor])
 
 
-def put_advantages(played: Any, tensors: Any, cu_seqs: Any) -> None:
+def put_advantages(state: Any, tensors: Any, cu_seqs: Any) -> None:
     """Compute advantages as RL2's trainer does."""
-    with with_gem(played):
+    with with_gem(state):
         rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
 
 
 def sequences_in(batch: tuple[Any, Any]) -> list[list[tuple[list[int], list[int], list[float]]]]:
-    """(ids, mask, logprobs) of each sequence of each trajectory."""
+    """Return (ids, mask, logprobs) of each sequence of each trajectory."""
     tensors, cu_seqs = batch
     lengths = (tensors["eos_mask"].argmax(-1) + 1).tolist()
     trajectories = []
     for start, end in zip(cu_seqs.tolist(), cu_seqs.tolist()[1:]):
         trajectories.append([])
         for i in range(start, end):
-            cut = {k: v[i, : lengths[i]].tolist() for k, v in tensors.items()}
+            fields = {k: v[i, : lengths[i]].tolist() for k, v in tensors.items()}
             trajectories[-1].append(
                 (
-                    [*cut["states"], cut["actions"][-1]],
-                    [0, *cut["action_mask"]],
-                    [0.0, *cut["llm_logps"]],
+                    [*fields["states"], fields["actions"][-1]],
+                    [0, *fields["action_mask"]],
+                    [0.0, *fields["llm_logps"]],
                 )
             )
     return trajectories
@@ -82,7 +82,7 @@ def check_identical(batch: tuple[Any, Any], episodes: list[Episode]) -> None:
             )
 
 
-def test_sequences_are_what_was_sampled_token_by_token(play: Play) -> None:
+def test_batch_holds_the_played_tokens(play: Play) -> None:
     batch, episodes, _ = play(ECHO, list(range(12)))
     assert {len(e.turns) for e in episodes} == {1, 2, 3}
     assert [e.seed for e in episodes] == list(range(12))
@@ -90,23 +90,21 @@ def test_sequences_are_what_was_sampled_token_by_token(play: Play) -> None:
     model, _ = load_tiny()
     for trajectory in sequences_in(batch):
         for ids, mask, logprobs in trajectory:
-            again = [p * m for p, m in zip(logprobs_of(model, ids), mask)]
-            assert logprobs == pytest.approx(again, abs=1e-3), (
-                "the server's logprobs are not the model's of these very ids"
-            )
+            recomputed = [p * m for p, m in zip(logprobs_of(model, ids), mask)]
+            assert logprobs == pytest.approx(recomputed, abs=1e-3)
 
 
-def test_rewards_are_at_turn_ends(play: Play) -> None:
+def test_last_token_of_each_turn_carries_its_reward(play: Play) -> None:
     (tensors, _), episodes, _ = play(ECHO, [2, 5, 8])
-    for row, episode in enumerate(episodes):
+    for i, episode in enumerate(episodes):
         (sequence,) = token_sequences(episode)
         rewards = [0.0] * len(sequence.ids)
         for turn, _, end in sequence.spans:
             rewards[end - 1] = episode.rewards[turn]
-        assert tensors["rewards"][row, : len(rewards) - 1].tolist() == pytest.approx(rewards[1:])
+        assert tensors["rewards"][i, : len(rewards) - 1].tolist() == pytest.approx(rewards[1:])
 
 
-def test_a_rewritten_history_becomes_several_sequences_of_one_trajectory(play: Play) -> None:
+def test_rewritten_history_becomes_several_sequences_of_one_trajectory(play: Play) -> None:
     batch, episodes, _ = play(ECHO, [2, 5, 8], wrappers="concat_chat(window=1)")
     assert [len(trajectory) for trajectory in sequences_in(batch)] == [
         len(token_sequences(e)) for e in episodes
@@ -115,95 +113,90 @@ def test_a_rewritten_history_becomes_several_sequences_of_one_trajectory(play: P
     check_identical(batch, episodes)
 
 
-def test_advantages_are_the_core_s(play: Play) -> None:
-    (tensors, cu_seqs), episodes, played = play(ECHO, list(range(8)), gamma=0.9)
-    put_advantages(played, tensors, cu_seqs)
-    for row, (episode, numbers) in enumerate(
-        zip(episodes, advantages(episodes, "rebn", gamma=0.9))
-    ):
+def test_advantages_equal_the_estimators(play: Play) -> None:
+    (tensors, cu_seqs), episodes, state = play(ECHO, list(range(8)), gamma=0.9)
+    put_advantages(state, tensors, cu_seqs)
+    per_turn = advantages(episodes, "rebn", gamma=0.9)
+    for actual, episode, numbers in zip(tensors["advantages"], episodes, per_turn):
         (sequence,) = token_sequences(episode)
         expected = sequence.broadcast(numbers)[1:]
-        assert tensors["advantages"][row, : len(expected)].tolist() == pytest.approx(
-            expected, abs=1e-6
-        )
-        assert not tensors["advantages"][row, len(expected) :].any()
-    assert len(played.ledger) == 0
+        assert actual[: len(expected)].tolist() == pytest.approx(expected, abs=1e-6)
+        assert not actual[len(expected) :].any()
+    assert len(state.ledger) == 0
 
 
-def test_an_environment_error_fails_its_own_episode_only(play: Play) -> None:
-    (tensors, cu_seqs), episodes, played = play(MOODY, [0, 1, 2, 3])
+def test_environment_error_fails_its_own_episode_only(play: Play) -> None:
+    (tensors, cu_seqs), episodes, state = play(MOODY, [0, 1, 2, 3])
     assert [e.failed for e in episodes] == [False, True, False, True]
     assert tensors["action_mask"].sum(-1).bool().tolist() == [True, False, True, False]
-    put_advantages(played, tensors, cu_seqs)
+    put_advantages(state, tensors, cu_seqs)
     assert not tensors["advantages"][[1, 3]].any()
 
 
-def test_a_batch_of_failed_episodes_leaves_the_weights_finite(
+def test_weights_stay_finite_in_a_batch_of_failed_episodes(
     play: Play, running: tuple[Any, Any]
 ) -> None:
-    (tensors, cu_seqs), episodes, played = play(MOODY, [1, 3])
+    (tensors, cu_seqs), episodes, state = play(MOODY, [1, 3])
     assert all(e.failed for e in episodes)
     actor = UnshardedActor(running[0].actor, True)
-    with with_gem(played):
+    with with_gem(state):
         rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
         actor.update(tensors, 1)
     assert all(torch.isfinite(p).all() for p in actor.model.parameters())
 
 
-def test_without_the_guard_such_a_batch_makes_the_weights_nan(
+def test_rl2_alone_makes_the_weights_nan_in_a_batch_of_failed_episodes(
     play: Play, running: tuple[Any, Any]
 ) -> None:
-    """Why `count_total` is replaced; if this fails, RL2 has fixed it and the replacement can go."""
-    (tensors, cu_seqs), _, played = play(MOODY, [1, 3])
-    put_advantages(played, tensors, cu_seqs)
+    """If this fails, RL2 has fixed `count_total`, and the adapter need not replace it."""
+    (tensors, cu_seqs), _, state = play(MOODY, [1, 3])
+    put_advantages(state, tensors, cu_seqs)
     actor = UnshardedActor(running[0].actor, True)
     actor.update(tensors, 1)
     assert any(torch.isnan(p).any() for p in actor.model.parameters())
 
 
-def test_groups_that_rl2_filters_out_do_not_disturb_the_others(
+def test_dropped_groups_do_not_change_the_advantages_of_others(
     play: Play, running: tuple[Any, Any]
 ) -> None:
-    """`dynamic_filtering` drops groups of equal returns between rollout and advantages."""
+    """`dynamic_filtering` drops groups with equal returns between rollout and advantages."""
     rollout_settings = running[1].config
     rollout_settings.responses_per_prompt, rollout_settings.dynamic_filtering = 2, True
     try:
         seeds = [seed for seed in range(0, 36, 3) for _ in range(2)]
-        (tensors, cu_seqs), episodes, played = play(ECHO, seeds, advantage="grpo")
+        (tensors, cu_seqs), episodes, state = play(ECHO, seeds, advantage="grpo")
     finally:
         rollout_settings.responses_per_prompt = 1
-    pairs = list(zip(episodes[::2], episodes[1::2]))
-    kept = [
-        e
-        for pair in pairs
-        if pair[0].total_reward != pytest.approx(pair[1].total_reward)
-        for e in pair
-    ]
-    assert 0 < len(kept) < len(episodes)
-    put_advantages(played, tensors, cu_seqs)
+    pairs = zip(episodes[::2], episodes[1::2])
+    unequal = [(a, b) for a, b in pairs if a.total_reward != pytest.approx(b.total_reward)]
+    trained_episodes = [episode for pair in unequal for episode in pair]
+    assert 0 < len(trained_episodes) < len(episodes)
+    put_advantages(state, tensors, cu_seqs)
     expected = {
         s.ids: numbers[0]
-        for e, numbers in zip(kept, advantages(kept, "grpo"))
+        for e, numbers in zip(trained_episodes, advantages(trained_episodes, "grpo"))
         for s in token_sequences(e)
     }
-    assert len(tensors["states"]) == len(kept)
-    for row, ((ids, _, _),) in enumerate(sequences_in((tensors, cu_seqs))):
-        trained = tensors["advantages"][row][tensors["action_mask"][row].bool()]
+    assert len(tensors["states"]) == len(trained_episodes)
+    for i, ((ids, _, _),) in enumerate(sequences_in((tensors, cu_seqs))):
+        trained = tensors["advantages"][i][tensors["action_mask"][i].bool()]
         assert trained.tolist() == pytest.approx([expected[tuple(ids)]] * len(trained), abs=1e-6)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rebn"])
-@pytest.mark.parametrize("again", [False, True], ids=["at once", "after RL2's own logprobs"])
+@pytest.mark.parametrize("logprobs", [False, True], ids=["directly", "after RL2's logprobs"])
 def test_episodes_with_equal_ids_keep_their_own_advantages(
-    play: Play, running: tuple[Any, Any], estimator: str, again: bool
+    play: Play, running: tuple[Any, Any], estimator: str, logprobs: bool
 ) -> None:
-    """All prompts and completions are equal, and the reward depends on the seed, which no sequence shows. RL2 drops the odd
-    seeds, whose returns are all 0, and packs, scatters and gathers the others."""
-    Fickle.paid.clear()
+    """All sequences are equal; rewards depend on the seed, which no sequence shows.
+
+    RL2 drops the odd seeds, whose returns are all 0, and packs, scatters and gathers the others.
+    """
+    Fickle.played.clear()
     rollout_settings = running[1].config
     rollout_settings.responses_per_prompt, rollout_settings.dynamic_filtering = 2, True
 
-    async def same(*args: Any) -> Any:
+    async def constant(*args: Any) -> Any:
         return {
             "meta_info": {
                 "finish_reason": {"type": "stop"},
@@ -212,71 +205,67 @@ def test_episodes_with_equal_ids_keep_their_own_advantages(
         }
 
     try:
-        with patched(rl2_rollout, "async_generate", same):
-            (tensors, cu_seqs), episodes, played = play(
+        with patched(rl2_rollout, "async_generate", constant):
+            (tensors, cu_seqs), episodes, state = play(
                 FICKLE, [1, 1, 2, 2, 3, 3, 4, 4], advantage=estimator
             )
     finally:
         rollout_settings.responses_per_prompt = 1
     assert len({sequence.ids for e in episodes for sequence in token_sequences(e)}) == 1
-    if again:
+    if logprobs:
         tensors = UnshardedActor(running[0].actor, True).compute_logps(tensors, 1)
-    put_advantages(played, tensors, cu_seqs)
+    put_advantages(state, tensors, cu_seqs)
     rewards = tensors["rewards"].sum(-1).tolist()
     assert sorted(rewards[:2]) == sorted(rewards[2:]) == [0.0, 1.0]
     assert tensors["advantages"].sum(-1).tolist() == pytest.approx(
         [1.0 if r else -1.0 for r in rewards], abs=1e-4
     )
-    assert set(tensors) <= {*RL2_S_OWN, "advantages", "old_logps"}, (
-        "the loss gets only what it knows"
+    assert set(tensors) <= {*RL2_KEYS, "advantages", "old_logps"}, (
+        "the loss must not get other tensors"
     )
-    assert len(played.ledger) == 0
+    assert len(state.ledger) == 0
 
 
 @pytest.mark.parametrize("name", ["states", "actions", "action_mask"])
-def test_a_batch_changed_on_the_way_stops_training(play: Play, name: str) -> None:
-    (tensors, cu_seqs), _, played = play(ECHO, [0, 1, 2])
+def test_check_batch_rejects_changed_ids_or_mask(play: Play, name: str) -> None:
+    (tensors, cu_seqs), _, state = play(ECHO, [0, 1, 2])
     tensors[name] = tensors[name].roll(1, dims=1)
-    with pytest.raises(
-        BatchMismatchError, match="sequence 0 of RL2's batch is not what was played"
-    ):
-        put_advantages(played, tensors, cu_seqs)
+    with pytest.raises(BatchMismatchError, match="sequence 0 of RL2's batch"):
+        put_advantages(state, tensors, cu_seqs)
 
 
-def test_a_batch_without_episode_numbers_stops_training(play: Play) -> None:
-    (tensors, cu_seqs), _, played = play(ECHO, [0, 1, 2])
+def test_batch_without_episode_numbers_is_rejected(play: Play) -> None:
+    (tensors, cu_seqs), _, state = play(ECHO, [0, 1, 2])
     del tensors["gem_number"]
     with pytest.raises(BatchMismatchError, match="no 'gem_number'"):
-        put_advantages(played, tensors, cu_seqs)
+        put_advantages(state, tensors, cu_seqs)
 
 
-def test_a_trajectory_of_two_episodes_stops_training(play: Play) -> None:
-    (tensors, cu_seqs), _, played = play(ECHO, [0, 1, 2])
+def test_trajectory_of_two_episodes_is_rejected(play: Play) -> None:
+    (tensors, cu_seqs), _, state = play(ECHO, [0, 1, 2])
     with pytest.raises(
-        BatchMismatchError, match="trajectory 0 of RL2's batch.*is not what was played"
+        BatchMismatchError, match="trajectory 0 of RL2's batch is not one played episode"
     ):
-        put_advantages(played, tensors, cu_seqs[[0, 2, 3]])
+        put_advantages(state, tensors, cu_seqs[[0, 2, 3]])
 
 
-def test_a_trajectory_that_lost_a_sequence_stops_training(play: Play) -> None:
-    (tensors, cu_seqs), episodes, played = play(ECHO, [2, 5], wrappers="concat_chat(window=1)")
+def test_trajectory_with_a_lost_sequence_is_rejected(play: Play) -> None:
+    (tensors, cu_seqs), episodes, state = play(ECHO, [2, 5], wrappers="concat_chat(window=1)")
     assert len(token_sequences(episodes[1])) > 1
     tensors, cu_seqs[-1] = {name: tensor[:-1] for name, tensor in tensors.items()}, cu_seqs[-1] - 1
-    with pytest.raises(
-        BatchMismatchError, match="trajectory 1 of RL2's batch is not what was played: it has"
-    ):
-        put_advantages(played, tensors, cu_seqs)
+    with pytest.raises(BatchMismatchError, match="trajectory 1 of RL2's batch has"):
+        put_advantages(state, tensors, cu_seqs)
 
 
-def test_a_slow_environment_delays_its_own_episode_only(play: Play) -> None:
-    began = time.monotonic()
+def test_slow_environment_delays_its_own_episode_only(play: Play) -> None:
+    started = time.monotonic()
     _, episodes, _ = play(SLOW, [0, *range(2, 10)])
     assert episodes[0].seconds >= 2.0
     assert max(e.seconds for e in episodes[1:]) < 2.0
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - started < 30
 
 
-def test_the_horizon_grows_with_rl2_s_step(play: Play) -> None:
+def test_horizon_follows_the_step(play: Play) -> None:
     turns = [
         max(len(e.turns) for e in play(ECHO, [2, 5], step=step, horizon="1,2,3@1")[1])
         for step in (1, 2, 3)
@@ -284,26 +273,24 @@ def test_the_horizon_grows_with_rl2_s_step(play: Play) -> None:
     assert turns == [1, 2, 3]
 
 
-def test_no_sequence_is_longer_than_rl2_takes(play: Play, running: tuple[Any, Any]) -> None:
+def test_sequences_do_not_exceed_the_maximum_length(play: Play, running: tuple[Any, Any]) -> None:
     running[1].episodes.max_context, before = 64, running[1].episodes.max_context
     try:
         (tensors, _), episodes, _ = play(ECHO, [2, 5, 8], max_turn_tokens=64)
     finally:
         running[1].episodes.max_context = before
     assert tensors["states"].shape[1] <= 64
-    assert {e.stop.value for e in episodes} & {"context_full"}
+    assert "context_full" in {e.stop.value for e in episodes}
 
 
-def test_episodes_of_an_evaluation_wait_for_no_advantages(play: Play) -> None:
-    batch, episodes, played = play(ECHO, [0, 1, 2], train=False)
+def test_evaluation_episodes_do_not_enter_the_ledger(play: Play) -> None:
+    batch, episodes, state = play(ECHO, [0, 1, 2], train=False)
     assert batch is None
     assert len(episodes) == 3
-    assert len(played.ledger) == 0
+    assert len(state.ledger) == 0
 
 
-def test_the_servers_sample_from_the_weights_they_received(
-    play: Play, running: tuple[Any, Any]
-) -> None:
+def test_servers_sample_from_the_updated_weights(play: Play, running: tuple[Any, Any]) -> None:
     settings, rollout = running
     actor = UnshardedActor(settings.actor, True)
     before = {n: p.detach().clone() for n, p in actor.model.named_parameters()}
@@ -326,7 +313,7 @@ def test_the_servers_sample_from_the_weights_they_received(
         rollout.update(actor, 1)
 
 
-def test_an_error_of_the_servers_ends_the_run(play: Play) -> None:
+def test_engine_failure_ends_the_run(play: Play) -> None:
     async def failing(*args: Any) -> Any:
         return {"error": {"message": "out of memory"}}
 
@@ -337,24 +324,28 @@ def test_an_error_of_the_servers_ends_the_run(play: Play) -> None:
         play(ECHO, [0, 1], retries=1)
 
 
-def test_servers_that_failed_once_are_asked_again(play: Play) -> None:
-    ask, calls = rl2_rollout.async_generate, []
+def test_failed_request_is_retried(play: Play) -> None:
+    async_generate, calls = rl2_rollout.async_generate, []
 
     async def failing_once(*args: Any) -> Any:
         calls.append(args)
-        return {"error": {"message": "a hiccup"}} if len(calls) == 1 else await ask(*args)
+        if len(calls) == 1:
+            return {"error": {"message": "try again"}}
+        return await async_generate(*args)
 
     with patched(rl2_rollout, "async_generate", failing_once):
         _, episodes, _ = play(ECHO, [0, 1], retries=1)
     assert not any(e.failed for e in episodes)
 
 
-def test_a_data_row_without_a_seed_is_rejected(running: tuple[Any, Any]) -> None:
-    with pytest.raises(ConfigError, match="carries no gem task"):
+def test_dataset_row_without_a_task_is_rejected(running: tuple[Any, Any]) -> None:
+    with pytest.raises(ConfigError, match="has no gem task"):
         running[1]([{"extra_info": {}}], True, 1)
 
 
-def test_metrics_show_the_true_return(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logged_return_is_the_mean_of_the_episodes(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged: dict[str, float] = {}
     monkeypatch.setattr("wandb.log", lambda values, step: logged.update(values))
     _, episodes, _ = play(ECHO, list(range(9)))
@@ -366,9 +357,8 @@ def test_metrics_show_the_true_return(play: Play, monkeypatch: pytest.MonkeyPatc
     assert all(math.isfinite(value) for value in logged.values())
 
 
-def test_rl2_s_own_metrics_do_not_depend_on_which_episode_came_first(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logged_metrics_skip_failed_episodes(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL2 logs the metrics that the first episode has, which failed here."""
     logged: dict[str, float] = {}
     monkeypatch.setattr("wandb.log", lambda values, step: logged.update(values))
     _, episodes, _ = play(MOODY, [1, 0, 2])
@@ -378,18 +368,17 @@ def test_rl2_s_own_metrics_do_not_depend_on_which_episode_came_first(
     logged.clear()
     play(MOODY, [1, 3])
     assert logged["gem/failed/train"] == 1.0
-    assert {"response_length/train"} <= set(logged) and not {"scores/train", "n_turns/train"} & set(
-        logged
-    )
+    assert "response_length/train" in logged
+    assert not {"scores/train", "n_turns/train"} & set(logged)
 
 
-def test_each_update_is_written_to_the_metrics_file(
+def test_metrics_file_has_one_line_per_update(
     play: Play, running: tuple[Any, Any], tmp_path_factory: Any
 ) -> None:
     path = str(tmp_path_factory.mktemp("metrics") / "metrics.jsonl")
-    (tensors, cu_seqs), episodes, played = play(MOODY, [0, 1, 2, 3], metrics=path)
+    (tensors, cu_seqs), episodes, state = play(MOODY, [0, 1, 2, 3], metrics=path)
     actor = UnshardedActor(running[0].actor, True)
-    with with_gem(played):
+    with with_gem(state):
         rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
         actor.update(tensors, 1)
     (line,) = read_metrics(path)
@@ -397,51 +386,41 @@ def test_each_update_is_written_to_the_metrics_file(
     assert (line["step"], line["episodes"], line["failed"], line["turns"]) == (0, 4, 0.5, 2.0)
     assert line["return"] == pytest.approx(sum(returns) / 2)
     assert line["tokens"] == int(tensors["action_mask"].sum())
-    assert (
-        line["grad_norm"] > 0
-        and math.isfinite(line["loss"])
-        and line["advantage_abs"] > 0
-        and line["seconds"] > 0
-    )
+    assert math.isfinite(line["loss"])
+    assert line["grad_norm"] > 0 and line["advantage_abs"] > 0 and line["seconds"] > 0
 
 
-def generate(answer: dict[str, Any], asked: list[Any] | None = None, **policy: Any) -> Any:
-    """One turn on a router that gives this answer."""
+def generate(response: dict[str, Any], requests: list[Any] | None = None, **policy: Any) -> Any:
+    """Generate one turn with a router that returns `response`."""
 
     async def ask(ids: list[int], params: dict[str, Any]) -> dict[str, Any]:
-        if asked is not None:
-            asked.append((ids, params))
-        return answer
+        if requests is not None:
+            requests.append((ids, params))
+        return response
 
     engine = EnginePolicy(ask, {"temperature": 0.5, "stop_token_ids": [9]}, lambda: 3, **policy)
     return asyncio.run(engine.generate([1, 2], Sampling(max_tokens=6)))
 
 
-def test_a_generation_stops_at_the_end_of_the_template_s_turn() -> None:
-    asked: list[Any] = []
-    answer = {
+def test_generation_stops_at_the_end_token_of_the_chat_template() -> None:
+    requests: list[Any] = []
+    response = {
         "meta_info": {
             "finish_reason": {"type": "stop"},
             "output_token_logprobs": [[-0.5, 7, None], [-0.1, 4, None]],
         }
     }
-    generation = generate(answer, asked, turn_end=4)
-    assert asked == [
-        (
-            [1, 2],
-            {
-                "temperature": 0.5,
-                "stop_token_ids": [4, 9],
-                "max_new_tokens": 6,
-                "no_stop_trim": True,
-            },
-        )
-    ]
-    assert (generation.ids, generation.logprobs, generation.finish) == (
-        (7, 4),
-        (-0.5, -0.1),
-        FinishReason.STOP,
-    )
+    generation = generate(response, requests, turn_end=4)
+    ((ids, params),) = requests
+    assert ids == [1, 2]
+    assert params == {
+        "temperature": 0.5,
+        "stop_token_ids": [4, 9],
+        "max_new_tokens": 6,
+        "no_stop_trim": True,
+    }
+    assert (generation.ids, generation.logprobs) == ((7, 4), (-0.5, -0.1))
+    assert generation.finish is FinishReason.STOP
     assert generation.versions == (3, 3)
 
 
@@ -453,9 +432,9 @@ def test_a_generation_stops_at_the_end_of_the_template_s_turn() -> None:
             {"finish_reason": {"type": "abort", "status_code": 400, "message": "too long"}},
             "rejected a request.*too long",
         ),
-        ({"finish_reason": {"type": "stop"}, "completion_tokens": 3}, "without logprobs"),
+        ({"finish_reason": {"type": "stop"}, "completion_tokens": 3}, "returned no logprob"),
     ],
 )
-def test_an_answer_outside_the_contract_ends_the_run(meta: dict[str, Any], message: str) -> None:
+def test_invalid_response_is_an_engine_error(meta: dict[str, Any], message: str) -> None:
     with pytest.raises(EngineError, match=message):
         generate({"meta_info": meta})

@@ -1,4 +1,4 @@
-"""Training on a CPU with RL2's real trainer, router and loss: the recipes, and RL2's own command line."""
+"""Training on a CPU with RL2's real trainer, router and loss: recipes and command line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from gem_core.records.file import read_episodes
 from gem_core.training.metrics_file import read_metrics
 
 
-def test_the_recipe_learns(tmp_path: Path, say: Callable[[str], None]) -> None:
+def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     out = tmp_path / "run"
-    small = ["--updates", "16", "--episodes", "96", "--max-length", "1024", "--out", str(out)]
-    assert f"metrics: {out}/metrics.jsonl" in run(
-        tmp_path, EXAMPLES / "rl2_guess_the_number.py", *small
-    )
+    arguments = ["--updates", "16", "--episodes", "96", "--max-length", "1024", "--out", str(out)]
+    output = run(tmp_path, EXAMPLES / "rl2_guess_the_number.py", *arguments)
+    assert f"metrics: {out}/metrics.jsonl" in output
     metrics = read_metrics(out)
     assert [m["step"] for m in metrics] == list(range(16))
     assert all(
@@ -27,35 +26,27 @@ def test_the_recipe_learns(tmp_path: Path, say: Callable[[str], None]) -> None:
     )
     episodes = list(read_episodes(out / "episodes.jsonl"))
     assert len(episodes) == 16 * 96
-    played = [
+    success = [
         sum(bool(e.success) for e in episodes[i : i + 96]) / 96 for i in range(0, len(episodes), 96)
     ]
-    assert [m["success"] for m in metrics] == played
+    assert [m["success"] for m in metrics] == success
     assert {t.versions for e in episodes[-96:] for t in e.turns} == {(15, 15)}
-    first, last = sum(played[:3]) / 3, sum(played[-5:]) / 5
+    first, last = sum(success[:3]) / 3, sum(success[-5:]) / 5
     say(f"success in RL2: {first:.1%} in the first 3 updates, {last:.1%} in the last 5")
     assert last > first, f"success went from {first:.1%} to {last:.1%}"
     assert (out / "model" / "config.json").is_file()
 
 
-def test_a_second_run_of_a_recipe_appends(tmp_path: Path) -> None:
-    small = [
-        "--updates",
-        "1",
-        "--episodes",
-        "8",
-        "--max-length",
-        "1024",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+def test_recipe_appends_to_an_earlier_run(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = ["--updates", "1", "--episodes", "8", "--max-length", "1024", "--out", str(out)]
     for recipe in ("rl2_async.py", "rl2_guess_the_number.py"):
-        run(tmp_path, EXAMPLES / recipe, *small)
-    assert [m["step"] for m in read_metrics(tmp_path / "run")] == [0, 0]
-    assert len(list(read_episodes(tmp_path / "run" / "episodes.jsonl"))) == 16
+        run(tmp_path, EXAMPLES / recipe, *arguments)
+    assert [m["step"] for m in read_metrics(out)] == [0, 0]
+    assert len(list(read_episodes(out / "episodes.jsonl"))) == 16
 
 
-def test_rl2_s_own_command_line_trains(tmp_path: Path) -> None:
+def test_command_line_trains(tmp_path: Path) -> None:
     output = run(
         tmp_path,
         "-m",
@@ -81,6 +72,6 @@ def test_rl2_s_own_command_line_trains(tmp_path: Path) -> None:
     assert "actor/grad_norm" in output
 
 
-def test_a_command_line_without_an_environment_says_so(tmp_path: Path) -> None:
+def test_command_line_without_an_environment_is_rejected(tmp_path: Path) -> None:
     output = run(tmp_path, "-m", "gem_rl2", "trainer.use_wandb=false", code=1)
     assert "the command line, in +gem.X=Y, has no env_id" in output

@@ -1,1 +1,1 @@
-"""Mock of flash-attn, whose kernels need CUDA: the names ring-flash-attn imports. None of them is called on a CPU."""
+"""Mock of flash-attn: the names that ring-flash-attn imports. Its kernels need CUDA."""

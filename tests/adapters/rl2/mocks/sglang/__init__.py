@@ -1,1 +1,1 @@
-"""Mock of SGLang, which has no build for CPUs on the package index: the names RL2 imports, over `sglang_server.py`."""
+"""Mock of SGLang, which has no CPU build: the names that RL2 imports, over `sglang_server.py`."""

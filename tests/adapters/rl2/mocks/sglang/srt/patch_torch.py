@@ -1,4 +1,4 @@
-"""As in SGLang 0.5.2."""
+"""The module path of SGLang 0.5.2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""Arguments of a server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ServerArgs:
-    """Host, port and model; the rest is about GPUs."""
+    """Server arguments. Only host, port and model are used."""
 
     def __init__(self, *, host: str, port: int, model_path: str, **rest: Any) -> None:
         self.host, self.port, self.model_path, self.rest = host, port, model_path, rest

@@ -1,4 +1,4 @@
-"""How RL2's release starts a server: in a process it has made."""
+"""Server start of RL2's release, which creates the process itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SERVER = Path(__file__).parents[4] / "sglang_server.py"
 
 
 def command(args: ServerArgs) -> list[str]:
-    """The server's command line."""
+    """Return the server's command line."""
     return [
         sys.executable,
         str(SERVER),
@@ -26,6 +26,6 @@ def command(args: ServerArgs) -> list[str]:
 
 
 def launch_server(args: ServerArgs) -> None:
-    """Becomes another program: torch must not be used in a process that was forked from one that uses it."""
-    line = command(args)
-    os.execve(line[0], line, {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    """Replace this process with the server, because torch does not work after a fork."""
+    argv = command(args)
+    os.execve(argv[0], argv, {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})

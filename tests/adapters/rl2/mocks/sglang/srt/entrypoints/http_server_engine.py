@@ -1,4 +1,4 @@
-"""How RL2's main branch starts a server, and waits until it answers."""
+"""Server start of RL2's main branch, which waits until the server responds."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ def launch_server_process(args: ServerArgs) -> multiprocessing.Process:
                 return process
         except OSError:
             time.sleep(0.2)
-    raise RuntimeError("the server ended before it answered")
+    raise RuntimeError("the server ended before it responded")

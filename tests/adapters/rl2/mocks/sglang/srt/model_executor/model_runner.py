@@ -1,4 +1,4 @@
-"""How the release's weights are named on the way."""
+"""Weight transfer of RL2's release: one serialized tensor at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from typing import Any
 
 @dataclass
 class LocalSerializedTensor:
-    """One tensor, serialized by each rank of a tensor-parallel group."""
+    """A tensor that each rank of a tensor-parallel group has serialized."""
 
     values: list[Any]

@@ -1,4 +1,4 @@
-"""How weights travel: pickled, as there is no GPU memory to point to."""
+"""Serialization of weights: pickled, because there is no GPU memory to share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 class MultiprocessingSerializer:
-    """SGLang's own sends handles of GPU tensors where it can, and pickles where it cannot."""
+    """Serializer that always pickles. SGLang's own sends handles of GPU tensors if it can."""
 
     @staticmethod
-    def serialize(thing: Any, output_str: bool = False) -> Any:
-        data = pickle.dumps(thing)
+    def serialize(value: Any, output_str: bool = False) -> Any:
+        data = pickle.dumps(value)
         return base64.b64encode(data).decode() if output_str else data

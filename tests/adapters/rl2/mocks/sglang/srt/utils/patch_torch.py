@@ -1,7 +1,7 @@
-"""As in SGLang's newer versions."""
+"""The module path of newer versions of SGLang."""
 
 from __future__ import annotations
 
 
 def monkey_patch_torch_reductions() -> None:
-    """Changes how GPU tensors are pickled; there are none."""
+    """Do nothing. SGLang's own changes how GPU tensors are pickled."""

@@ -1,4 +1,4 @@
-"""How the main branch's weights travel: many tensors in one."""
+"""Weight transfer of RL2's main branch: many tensors in one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class FlattenedTensorBucket:
-    """Tensors laid behind one another, with what is needed to take them apart."""
+    """Tensors concatenated into one, with the names and shapes to split it again."""
 
     def __init__(self, named_tensors: list[tuple[str, Any]]) -> None:
         self.named = named_tensors
