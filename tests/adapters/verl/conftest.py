@@ -1,4 +1,4 @@
-"""What the verl tests share: verl on a CPU, and a client that generates with the tiny model."""
+"""Fixtures of the verl tests: verl on a CPU, the test environments, and a Ray cluster."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ import verl_on_cpu
 
 os.environ.update(verl_on_cpu.environment())
 os.environ.update({"TQ_LOGGING_LEVEL": "ERROR", "TRANSFORMERS_VERBOSITY": "error"})
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    sys.path
-)  # for Ray's workers: this checkout, not an installed gem
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # Ray's workers import the same gem
 
 from worlds import registered
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """verl, Ray and their dependencies warn about themselves; gem's own warnings are errors here as everywhere."""
+    """Ignore warnings of verl, Ray and their dependencies; gem's own warnings stay errors."""
     for line in ("ignore::Warning", "error:::gem_core", "error:::gem_verl"):
         config.addinivalue_line("filterwarnings", line)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def environments_for_tests() -> Iterator[None]:
-    """Registered for this session only."""
+    """Register the test environments for this session."""
     import torch
 
     torch.set_num_threads(1)
@@ -40,7 +38,7 @@ def environments_for_tests() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """A small Ray cluster. Ray gives its node 30 s to start, which a busy machine exceeds: three tries."""
+    """Start a small Ray cluster; on a busy machine Ray may need more than one attempt."""
     import ray
 
     for attempt in range(3):

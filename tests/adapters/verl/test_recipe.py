@@ -1,4 +1,4 @@
-"""The recipes, as a user runs them: verl's real trainer, with mocks of platform and inference server."""
+"""The recipes with verl's real trainer, on a mock platform and inference server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECIPES = Path(__file__).parents[3] / "examples"
 
 
 def recipe(name: str, out: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run from the folder above `out`, which is given as a relative path."""
+    """Run a recipe in the parent of `out`, and pass it `out` as a relative path."""
     command = [
         sys.executable,
         "-m",
@@ -41,7 +41,7 @@ def recipe(name: str, out: Path, *arguments: str, **env: str) -> subprocess.Comp
 
 
 @pytest.mark.slow
-def test_the_recipe_trains_on_gems_advantages(tmp_path: Path) -> None:
+def test_recipe_trains(tmp_path: Path) -> None:
     log = {
         "VERL_FILE_LOGGER_PATH": str(tmp_path / "verl.jsonl"),
         "VERL_ON_CPU_SETTINGS": "trainer.logger=[console,file]",
@@ -54,13 +54,10 @@ def test_the_recipe_trains_on_gems_advantages(tmp_path: Path) -> None:
     assert all(m["grad_norm"] > 0 and 0 < m["success"] < 1 and m["failed"] == 0 for m in metrics)
     assert "gem-rl plot run" in done.stdout
 
-    logged = {
-        line["step"]: line["data"]
-        for line in map(json.loads, (tmp_path / "verl.jsonl").read_text().splitlines())
-    }
-    assert all(log["training/rollout_probs_diff_max"] < 1e-4 for log in logged.values()), (
-        "the engine has the sampler's logprobs"
-    )
+    lines = map(json.loads, (tmp_path / "verl.jsonl").read_text().splitlines())
+    logged = {line["step"]: line["data"] for line in lines}
+    # the training engine computes the logprobs of the sampler
+    assert all(log["training/rollout_probs_diff_max"] < 1e-4 for log in logged.values())
     assert all(log["training/off_policy/trajectory_staleness/max"] == 0 for log in logged.values())
     assert "val-aux/game:GuessTheNumber-v0-easy/success/mean@1" in logged[3]
 
@@ -69,17 +66,14 @@ def test_the_recipe_trains_on_gems_advantages(tmp_path: Path) -> None:
     ]
     assert len([e for e in episodes if e.seed >= 1_000_000]) == 8
     for step, log in logged.items():
-        played = [
-            e
-            for e in episodes
-            if e.seed < 1_000_000 and e.turns[0].versions == (step - 1, step - 1)
-        ]
-        check_update(played, metrics[step - 1], log)
+        version = (step - 1, step - 1)
+        trained = [e for e in episodes if e.seed < 1_000_000 and e.turns[0].versions == version]
+        check_update(trained, metrics[step - 1], log)
 
 
-def check_update(played: list[Any], metrics: dict[str, Any], log: dict[str, Any]) -> None:
-    """verl's log and gem's metrics are what the core computes from the recorded episodes."""
-    per_turn = list(zip(played, advantages(played, "rebn", gamma=0.9)))
+def check_update(episodes: list[Any], metrics: dict[str, Any], log: dict[str, Any]) -> None:
+    """Compare verl's log and gem's metrics with values computed from the recorded episodes."""
+    per_turn = list(zip(episodes, advantages(episodes, "rebn", gamma=0.9)))
     tokens = [
         advantage
         for episode, numbers in per_turn
@@ -88,18 +82,12 @@ def check_update(played: list[Any], metrics: dict[str, Any], log: dict[str, Any]
         if m
     ]
     sizes = [abs(a) for _, numbers in per_turn for a in numbers]
-    assert len(played) == metrics["episodes"] == 32
+    assert len(episodes) == metrics["episodes"] == 32
     assert metrics["tokens"] == len(tokens)
-    assert (
-        metrics["return"]
-        == log["gem/return"]
-        == pytest.approx(sum(e.total_reward for e in played) / 32)
-    )
-    assert (
-        metrics["advantage_abs"]
-        == log["gem/advantage_abs"]
-        == pytest.approx(sum(sizes) / len(sizes))
-    )
+    mean_return = sum(e.total_reward for e in episodes) / 32
+    assert metrics["return"] == log["gem/return"] == pytest.approx(mean_return)
+    mean_size = sum(sizes) / len(sizes)
+    assert metrics["advantage_abs"] == log["gem/advantage_abs"] == pytest.approx(mean_size)
     assert metrics["loss"] == log["actor/pg_loss"]
     assert log["critic/advantages/max"] == pytest.approx(max(tokens), abs=1e-6)
     assert log["critic/advantages/min"] == pytest.approx(min(tokens), abs=1e-6)
@@ -107,23 +95,14 @@ def check_update(played: list[Any], metrics: dict[str, Any], log: dict[str, Any]
 
 
 @pytest.mark.slow
-def test_the_horizon_grows_and_a_second_run_appends(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").write_text(
-        '{"step": 0, "turns": 4.0}\n'
-    )  # of an earlier run
-    done = recipe(
-        "verl_scaling_inter",
-        tmp_path / "run",
-        "--updates",
-        "2",
-        "--episodes",
-        "8",
-        "--horizon",
-        "1,2@1",
-    )
+def test_recipe_grows_the_horizon_and_appends_to_an_earlier_run(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "metrics.jsonl").write_text('{"step": 0, "turns": 4.0}\n')
+    arguments = ("--updates", "2", "--episodes", "8", "--horizon", "1,2@1")
+    done = recipe("verl_scaling_inter", out, *arguments)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    earlier, *metrics = read_metrics(tmp_path / "run")
+    earlier, *metrics = read_metrics(out)
     assert earlier["turns"] == 4.0
     assert [(m["step"], m["horizon"]) for m in metrics] == [(0, 1), (1, 2)]
     assert metrics[0]["turns"] == 1 < metrics[1]["turns"] <= 2
@@ -138,10 +117,10 @@ def test_the_horizon_grows_and_a_second_run_appends(tmp_path: Path) -> None:
             ["--advantage", "grpo", "--samples", "1"],
             "actor_rollout_ref.rollout.n is 1",
         ),
-        ("verl_scaling_inter", ["--horizon", "ten"], "'ten' is no horizon schedule"),
+        ("verl_scaling_inter", ["--horizon", "ten"], "horizon schedule"),
     ],
 )
-def test_a_recipe_rejects_settings_before_verl_starts(
+def test_recipe_rejects_settings_before_verl_starts(
     name: str, arguments: list[str], message: str, tmp_path: Path
 ) -> None:
     done = recipe(name, tmp_path / "run", *arguments)
