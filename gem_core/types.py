@@ -107,7 +107,9 @@ class Message:
     """One message of a conversation."""
 
     role: Role
+    """`system`, `user`, `assistant`, `tool` or `continuation`."""
     content: str
+    """The text."""
 
     def as_dict(self) -> dict[str, str]:
         """Return the dict that chat templates and chat servers take."""
@@ -119,6 +121,7 @@ class Context:
     """The complete next prompt, set in `info["context"]` by a wrapper that rewrites the history."""
 
     messages: tuple[Message, ...]
+    """The messages of the prompt, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ class Sampling:
     """The sampling parameters of a generation."""
 
     temperature: float = 1.0
+    """The sampling temperature; 0 is greedy."""
     top_p: float = 1.0
     """Policies warn below 1: trainers do not recompute the logprobs of the cut distribution."""
     top_k: int = 0
@@ -147,6 +151,7 @@ class Generation:
     logprobs: tuple[float, ...] | None = None
     """One per id, of the distribution sampled from; None if the engine does not return them."""
     finish: FinishReason = FinishReason.STOP
+    """Why the generation ended."""
     text: str | None = None
     """Only for policies without ids; otherwise the ids are decoded."""
     versions: tuple[int, int] | None = None
@@ -170,11 +175,17 @@ class Turn:
     restarted: bool = False
     """Whether the prompt does not extend the previous prompt and action."""
     action_ids: tuple[int, ...] = ()
+    """The sampled ids."""
     logprobs: tuple[float, ...] | None = None
+    """One per sampled id, if the engine returned them."""
     status: TurnStatus = TurnStatus.VALID
+    """Whether the turn is trained."""
     finish: FinishReason = FinishReason.STOP
+    """Why the generation ended."""
     sampling: Sampling | None = None
+    """The sampling parameters of the generation."""
     versions: tuple[int, int] | None = None
+    """The first and last weight version the ids were sampled from, if known."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """The `info` that `step` returned for this action."""
     tokens: int | None = None
@@ -186,10 +197,13 @@ class Failure:
     """An error as picklable data: its type, message, place and traceback."""
 
     kind: str
+    """The class of the exception."""
     message: str
+    """The message of the exception."""
     where: str
     """`reset`, `step`, `generate`, `render`, `make` or `episode`."""
     traceback: str = ""
+    """The traceback as text."""
 
     def __str__(self) -> str:
         return f"{self.kind} in {self.where}: {self.message}"
@@ -200,12 +214,15 @@ class Task:
     """One episode to play: the environment and its seed."""
 
     env_id: str
+    """The id of the environment, or a mixture."""
     seed: int | None = None
     """None draws a seed; the episode records it."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `reset`."""
     wrappers: tuple[Any, ...] = ()
     """Names or (name, arguments) pairs, innermost first."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
     index: int = 0
     """The position of this task in its batch; episodes carry it too, to restore the order."""
     execution: Literal["declared", "process"] = "declared"
@@ -217,10 +234,15 @@ class Episode:
     """A played task: its turns, why it ended, and the last observation."""
 
     env_id: str
+    """The id of the environment, or the mixture."""
     seed: int
+    """The seed of the reset."""
     turns: tuple[Turn, ...]
+    """The turns, in order."""
     stop: StopReason
+    """Why the episode ended."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `reset`."""
     wrappers: str = ""
     """The wrappers and their arguments, as one canonical string."""
     component: str = ""
@@ -228,12 +250,17 @@ class Episode:
     final_observation: str = ""
     """The observation after the last action; never part of a token sequence."""
     final_info: Mapping[str, Any] = field(default_factory=dict)
+    """The `info` of the last step."""
     failure: Failure | None = None
+    """The error, if the episode failed."""
     trainable: bool = True
     """False if the token ids are unknown, for example with a text-only server."""
     index: int = 0
+    """The position of the task in its batch."""
     attempts: int = 1
+    """1, plus the retries that were used."""
     seconds: float = 0.0
+    """Wall time of the episode."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """The keyword arguments of the environment."""
 

@@ -61,11 +61,15 @@ class EnvSpec:
     """The description of an environment, readable without importing it."""
 
     id: str
+    """`namespace:Name[-vN][-variant]`."""
     entry_point: EntryPoint
+    """A callable, or `module:name`."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the entry point."""
     wrappers: tuple[Any, ...] = ()
     """The default wrappers, innermost first. The caller's action format replaces the one here."""
     summary: str = ""
+    """One line for tables."""
     turns: int | None = None
     """The environment's own turn limit, if any."""
     reward: str = ""
@@ -75,6 +79,7 @@ class EnvSpec:
     extra: str = ""
     """The extra of this distribution that installs the required packages."""
     deterministic: bool = True
+    """Whether seed, options and actions determine every observation and reward."""
     offline: bool = True
     """Whether it runs without a network: it downloads no dataset and calls no server."""
 

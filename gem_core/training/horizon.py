@@ -22,6 +22,7 @@ class HorizonSchedule:
     """`rounds[0]` turns for the first `every` updates, `rounds[1]` for the next, and the last from then on."""
 
     rounds: tuple[int, ...]
+    """Turns per stage."""
     every: int = 100
     """Updates per stage; without meaning where there is one stage."""
 
