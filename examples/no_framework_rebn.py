@@ -1,8 +1,8 @@
-"""REINFORCE with Return Batch Normalization (ReBN) in plain torch: play episodes, compute advantages per turn, update.
+"""REINFORCE with Return Batch Normalization (ReBN) in plain torch.
 
-    python examples/no_framework_rebn.py                                # the tiny model, on a CPU in about two minutes
+    python examples/no_framework_rebn.py  # the tiny model, on a CPU in about two minutes
     python examples/no_framework_rebn.py --advantage grpo --samples 8
-    python examples/no_framework_rebn.py --model smollm2 --learning-rate 2e-5      # needs a GPU
+    python examples/no_framework_rebn.py --model smollm2 --learning-rate 2e-5  # needs a GPU
 
 Writes metrics.jsonl, episodes.jsonl and curve.png to --out; a second run appends to the first two.
 """
@@ -46,7 +46,7 @@ class Args:
     env: str = "game:GuessTheNumber-v0-easy"
     """an environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """the estimator: any that needs no critic; grpo and rloo compare samples of one seed"""
+    """the advantage estimator, without a critic; grpo and rloo need --samples 2 or more"""
     gamma: float = 0.9
     """the discount per turn"""
     seeds: int = 100_000
@@ -58,15 +58,15 @@ class Args:
     samples: int = 1
     """episodes per seed"""
     max_turn_tokens: int = 24
-    """the cap on the tokens of one turn"""
+    """the maximum number of tokens per turn"""
     learning_rate: float = 2e-3
-    """of Adam"""
+    """the learning rate of Adam"""
     seed: int = 0
-    """of sampling, and of the order of the environment's seeds"""
+    """the seed of sampling and of the order of the environment's seeds"""
     out: str = "runs/no_framework_rebn"
-    """the folder to write to"""
+    """the output folder"""
     micro_batch: int = 32
-    """sequences per forward pass of the loss; fewer need less memory, the gradient is the same"""
+    """sequences per forward pass of the loss; affects memory, not the gradient"""
     eval_episodes: int = 256
     """episodes on held-out seeds, before and after training"""
 
@@ -76,66 +76,62 @@ def main(args: Args) -> None:
     needs = estimators.get(args.advantage).needs
     if "values" in needs or ("groups" in needs and args.samples < 2):
         raise ConfigError(
-            f"{args.advantage} needs a critic or groups of episodes; use rebn, or grpo with --samples 2 or more"
+            f"{args.advantage} needs a critic or groups of episodes; "
+            "use rebn, or grpo with --samples 2 or more"
         )
 
     # The model, as a policy that samples token ids
     device = "cuda" if torch.cuda.is_available() and args.model != "tiny" else "cpu"
-    torch.set_num_threads(
-        1 if args.model == "tiny" else torch.get_num_threads()
-    )  # a second thread slows the tiny model down
+    if args.model == "tiny":
+        torch.set_num_threads(1)  # faster for such small matrices
     model, tokenizer = load_model(args.model, device)
     policy = TransformersPolicy(model, tokenizer, seed=args.seed, max_batch=None)
-    sampling, limits = (
-        Sampling(max_tokens=args.max_turn_tokens),
-        Limits(max_context=model_context(model.config)),
-    )
     rollout = Rollout(
-        policy, Renderer(tokenizer), sampling=sampling, limits=limits, concurrency=256
+        policy,
+        Renderer(tokenizer),
+        sampling=Sampling(max_tokens=args.max_turn_tokens),
+        limits=Limits(max_context=model_context(model.config)),
+        concurrency=256,
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate)
     held_out = tasks_for(args.env, range(2**30, 2**30 + args.eval_episodes))
     before = success(rollout.run_batch(held_out))
     print(
-        f"before training: success {before:.1%} on {args.eval_episodes} held-out seeds", flush=True
+        f"success on {args.eval_episodes} held-out seeds before training: {before:.1%}", flush=True
     )
     rng, log = random.Random(args.seed), UpdateLog(args.out)
     with RecordWriter(f"{args.out}/episodes.jsonl") as record:
         for step in range(args.updates):
-            # Rollout: token-exact episodes with a reward for each turn
+            # Rollout: token-exact episodes with a reward per turn
             seeds = rng.sample(range(args.seeds), args.episodes // args.samples)
-            episodes = rollout.run_batch(
-                tasks_for(args.env, seeds, samples=args.samples), on_episode=record.write
-            )
+            tasks = tasks_for(args.env, seeds, samples=args.samples)
+            episodes = rollout.run_batch(tasks, on_episode=record.write)
             metrics = BatchMetrics.of(episodes)
             if metrics.failed == metrics.episodes:
                 raise ConfigError(
-                    f"every episode of update {step} failed, the first with {episodes[0].failure}"
+                    f"all episodes of update {step} failed, the first with {episodes[0].failure}"
                 )
 
-            # Advantages: one number per turn, which every token of that turn gets
+            # Advantages: one number per turn, broadcast to the tokens of the turn
             per_turn = advantages(episodes, args.advantage, gamma=args.gamma)
             batch = [
                 (seq, seq.broadcast(a))
                 for e, a in zip(episodes, per_turn)
                 for seq in token_sequences(e)
             ]
-            batch.sort(
-                key=lambda pair: len(pair[0].ids)
-            )  # sequences of similar length share a forward pass
+            # Sequences of similar length share a forward pass
+            batch.sort(key=lambda pair: len(pair[0].ids))
 
-            # Loss: -1/Z * sum of A * log pi over the Z sampled tokens, accumulated over micro-batches
+            # Loss: -1/Z * sum of A * log pi over the Z sampled tokens, summed over micro-batches
             optimizer.zero_grad()
             loss = 0.0
             for first in range(0, len(batch), args.micro_batch):
                 part = batch[first : first + args.micro_batch]
                 ids_B_T = padded([sequence.ids for sequence, _ in part], device)
-                advantage_B_T = padded(
-                    [tokens for _, tokens in part], device
-                )  # 0 where no token was sampled
-                logits_B_T_V = (
-                    model(input_ids=ids_B_T).logits[:, :-1].float()
-                )  # padding comes last: causal attention skips it
+                # 0 for prompt, observation and padding tokens, so they have no loss
+                advantage_B_T = padded([tokens for _, tokens in part], device)
+                # Padding is on the right, so causal attention never sees it
+                logits_B_T_V = model(input_ids=ids_B_T).logits[:, :-1].float()
                 logp_B_T = logits_B_T_V.log_softmax(-1).gather(-1, ids_B_T[:, 1:, None])[..., 0]
                 part_loss = -(logp_B_T * advantage_B_T[:, 1:]).sum() / max(metrics.tokens, 1)
                 part_loss.backward()
@@ -152,8 +148,9 @@ def main(args: Args) -> None:
                 loss=loss,
                 grad_norm=grad_norm,
             )
+            mean_return = metrics.means()["return"]
             print(
-                f"update {step}: success {success(episodes):.1%}, return {metrics.means()['return']:.2f}",
+                f"update {step}: success {success(episodes):.1%}, return {mean_return:.2f}",
                 flush=True,
             )
 
@@ -165,7 +162,8 @@ def main(args: Args) -> None:
         levels={"before, held-out": before},
     )
     print(
-        f"success on {args.eval_episodes} held-out seeds: {before:.1%} before, {after:.1%} after; see {args.out}"
+        f"success on {args.eval_episodes} held-out seeds: "
+        f"{before:.1%} before, {after:.1%} after; see {args.out}"
     )
 
 

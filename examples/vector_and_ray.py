@@ -1,8 +1,8 @@
-"""Step many environments as one vector, and play a batch of episodes, in this process or on a Ray cluster.
+"""Step a vector of environments and play a batch of episodes, locally or on a Ray cluster.
 
 python examples/vector_and_ray.py
 python examples/vector_and_ray.py --mode async --num-envs 128
-python examples/vector_and_ray.py --mode ray --hosts 4        # needs the extra `ray`
+python examples/vector_and_ray.py --mode ray --hosts 4  # needs the extra `ray`
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Args:
     num_envs: int = 16
     """environments in the vector"""
     steps: int = 50
-    """steps of the whole vector"""
+    """steps of the vector"""
     mode: Literal["sync", "async", "ray"] = "sync"
-    """one after the other, all at once, or on a Ray cluster"""
+    """step in turn, concurrently, or on a Ray cluster"""
     hosts: int = 2
     """Ray actors that hold the environments, with --mode ray"""
     seed: int = 0
-    """the seed of the first environment; environment i starts from seed + i"""
+    """the seed of the first environment; environment i gets seed + i"""
 
 
 def step_vector(args: Args) -> None:
-    """Step a vector with random actions; finished episodes start again in the same step."""
+    """Step a vector with random actions; an ended episode resets in the same step."""
     more = {"hosts": args.hosts} if args.mode == "ray" else {}
-    players = make_vec(args.env, args.num_envs)  # only to sample legal actions from
+    players = make_vec(args.env, args.num_envs)  # only samples legal actions
     players.reset(seed=args.seed)
     with make_vec(args.env, args.num_envs, mode=args.mode, autoreset="same_step", **more) as vector:
         vector.reset(seed=args.seed)
@@ -46,13 +46,13 @@ def step_vector(args: Args) -> None:
             episodes += sum(a or b for a, b in zip(terminations, truncations))
             total += sum(rewards)
         seconds = time.perf_counter() - start
-    print(
-        f"vector: {args.num_envs * args.steps / seconds:,.0f} steps/s, {episodes} episodes, mean return {total / episodes:.3f}"
-    )
+    rate = args.num_envs * args.steps / seconds
+    mean_return = total / episodes
+    print(f"vector: {rate:,.0f} steps/s, {episodes} episodes, mean return {mean_return:.3f}")
 
 
 def play_batch(args: Args) -> None:
-    """Play episodes with the engine that trainers use. Only `make_env` knows about the cluster."""
+    """Play episodes with the engine of the trainers; only `make_env` differs on a cluster."""
     tasks = tasks_for(args.env, range(args.seed, args.seed + args.num_envs))
     if args.mode != "ray":
         with Rollout(RandomPlayer()) as rollout:
@@ -60,7 +60,7 @@ def play_batch(args: Args) -> None:
     else:
         from gem_execution.ray_hosts import EnvHosts
 
-        # an episode whose host dies is played again on another one
+        # an episode whose host dies is retried on another host
         with (
             EnvHosts(args.hosts) as hosts,
             Rollout(RandomPlayer(), make_env=hosts.make_env, limits=Limits(retries=2)) as rollout,

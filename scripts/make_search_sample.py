@@ -1,9 +1,9 @@
-"""Writes the sample of deep search: a corpus about an invented country, and questions of one to three hops over it.
+"""Write the deep search sample: a corpus about an invented country, and multi-hop questions.
 
     python scripts/make_search_sample.py [FOLDER]
 
-The country is invented so that no model knows the answers: they have to be looked up. The result is shipped in
-plugins/gem_envs/data, and a test compares it with what this prints.
+The country is invented, so a model does not know the answers and has to search. The files ship in
+plugins/gem_envs/data, and a test compares them with the output of this script.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ NOVELS += (
 
 
 def world(rng: random.Random) -> tuple[list[dict[str, str]], list[dict[str, Any]]]:
-    """(passages, questions)."""
+    """Return (passages, questions)."""
     rivers = {name: {"length": rng.randint(60, 990)} for name in names(rng, RIVER_ENDINGS, 10)}
     towns: dict[str, dict[str, Any]] = {
         name: {
@@ -161,62 +161,76 @@ def world(rng: random.Random) -> tuple[list[dict[str, str]], list[dict[str, Any]
         }
         for title, author in zip(NOVELS, authors, strict=True)
     }
-    return passages(rng, rivers, towns, people, companies, novels), questions(
-        rng, rivers, towns, people, companies, novels
-    )
+    facts = (rivers, towns, people, companies, novels)
+    return passages(rng, *facts), questions(rng, *facts)
 
 
 def names(rng: random.Random, endings: Sequence[str], count: int) -> list[str]:
-    """Names that sound alike, and differ."""
-    every = [
+    """Return different names that sound alike."""
+    candidates = [
         f"{a}{b}{end}".capitalize()
         for a in SYLLABLES
         for b in ("", *SYLLABLES[:4])
         for end in endings
         if a != b
     ]
-    return rng.sample(every, count)
+    return rng.sample(candidates, count)
 
 
 def passages(
     rng: random.Random, rivers: Any, towns: Any, people: Any, companies: Any, novels: Any
 ) -> list[dict[str, str]]:
-    """One for each thing, in no order."""
-    found = []
+    """Return one passage per river, town, person, company and novel, shuffled."""
+    texts = []
     for name, river in rivers.items():
-        text = f"The {name} is a river in Estmark. It is {river['length']} kilometres long and reaches the sea at {river['mouth']}."
-        found.append((f"{name} (river)", text))
+        text = (
+            f"The {name} is a river in Estmark. "
+            f"It is {river['length']} kilometres long and reaches the sea at {river['mouth']}."
+        )
+        texts.append((f"{name} (river)", text))
     for name, town in towns.items():
-        text = f"{name} is a town in Estmark on the river {town['river']}. It was founded in {town['founded']} and has "
-        found.append((name, f"{text}{town['wonder']}, which many visitors come to see."))
+        text = (
+            f"{name} is a town in Estmark on the river {town['river']}. "
+            f"It was founded in {town['founded']} "
+            f"and has {town['wonder']}, which many visitors come to see."
+        )
+        texts.append((name, text))
     for name, person in people.items():
-        text = f"{name} was a {person['trade']} of Estmark, born in {person['town']} in {person['born']}."
-        wrote = [title for title, novel in novels.items() if novel["author"] == name]
-        made = [title for title, company in companies.items() if company["founder"] == name]
-        text += "".join(f' Among the works is the novel "{title}".' for title in wrote)
-        text += "".join(f" Later in life came the firm {title}." for title in made)
-        found.append((name, text))
+        text = f"{name} was a {person['trade']} of Estmark, "
+        text += f"born in {person['town']} in {person['born']}."
+        written = [title for title, novel in novels.items() if novel["author"] == name]
+        founded = [title for title, company in companies.items() if company["founder"] == name]
+        text += "".join(f' Among the works is the novel "{title}".' for title in written)
+        text += "".join(f" Later in life came the firm {title}." for title in founded)
+        texts.append((name, text))
     for name, company in companies.items():
-        text = f"{name} is a firm that makes {company['product']}. It was founded in {company['founded']} by {company['founder']}"
-        found.append((name, f"{text} and still has its works in {company['town']}."))
+        text = (
+            f"{name} is a firm that makes {company['product']}. "
+            f"It was founded in {company['founded']} by {company['founder']} "
+            f"and still has its works in {company['town']}."
+        )
+        texts.append((name, text))
     for title, novel in novels.items():
-        text = f'"{title}" is a novel by {novel["author"]}, published in {novel["year"]}. The story takes place in {novel["town"]}.'
-        found.append((f"{title} (novel)", text))
-    rng.shuffle(found)
+        text = (
+            f'"{title}" is a novel by {novel["author"]}, published in {novel["year"]}. '
+            f"The story takes place in {novel['town']}."
+        )
+        texts.append((f"{title} (novel)", text))
+    rng.shuffle(texts)
     return [
         {"id": str(number), "title": title, "text": text}
-        for number, (title, text) in enumerate(found)
+        for number, (title, text) in enumerate(texts)
     ]
 
 
 def questions(
     rng: random.Random, rivers: Any, towns: Any, people: Any, companies: Any, novels: Any
 ) -> list[dict[str, Any]]:
-    """Each with the titles of the passages that answer it, in the order they are needed."""
-    found = []
+    """Return questions, each with the titles of the passages that answer it, hop by hop."""
+    rows = []
 
     def ask(text: str, answer: object, *titles: str) -> None:
-        found.append(
+        rows.append(
             {"question": text, "answer": [str(answer)], "hops": len(titles), "titles": list(titles)}
         )
 
@@ -230,47 +244,55 @@ def questions(
             name,
             person["town"],
         )
-        long = rivers[town["river"]]["length"]
-        asked = (
-            f"How many kilometres long is the river on which the town lies where {name} was born?"
+        ask(
+            f"How many kilometres long is the river on which the town lies where {name} was born?",
+            rivers[town["river"]]["length"],
+            name,
+            person["town"],
+            f"{town['river']} (river)",
         )
-        ask(asked, long, name, person["town"], f"{town['river']} (river)")
     for name in rng.sample(list(companies), 16):
         company = companies[name]
         founder, town = company["founder"], company["town"]
         ask(f"Who founded the firm {name}?", founder, name)
         ask(
             f"In which year was the founder of the firm {name} born?",
-            people[company["founder"]]["born"],
+            people[founder]["born"],
             name,
-            company["founder"],
+            founder,
         )
-        asked = f"In which year was the town founded where the firm {name} has its works?"
-        ask(asked, towns[town]["founded"], name, town)
+        ask(
+            f"In which year was the town founded where the firm {name} has its works?",
+            towns[town]["founded"],
+            name,
+            town,
+        )
     for title, novel in novels.items():
         author = people[novel["author"]]
         ask(f'In which year was the novel "{title}" published?', novel["year"], f"{title} (novel)")
-        asked = f'On which river lies the town where the author of the novel "{title}" was born?'
         ask(
-            asked,
+            f'On which river lies the town where the author of the novel "{title}" was born?',
             towns[author["town"]]["river"],
             f"{title} (novel)",
             novel["author"],
             author["town"],
         )
-        asked = f'In which year was the town founded where the novel "{title}" takes place?'
-        ask(asked, towns[novel["town"]]["founded"], f"{title} (novel)", novel["town"])
-    rng.shuffle(found)
-    return found
+        ask(
+            f'In which year was the town founded where the novel "{title}" takes place?',
+            towns[novel["town"]]["founded"],
+            f"{title} (novel)",
+            novel["town"],
+        )
+    rng.shuffle(rows)
+    return rows
 
 
 def main(folder: Path) -> None:
-    """Writes both files."""
-    corpus, asked = world(random.Random(20))
-    for name, rows in (("sample_search_corpus.jsonl", corpus), ("sample_search.jsonl", asked)):
-        (folder / name).write_text(
-            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
-        )
+    """Write both files."""
+    corpus, tasks = world(random.Random(20))
+    for name, rows in (("sample_search_corpus.jsonl", corpus), ("sample_search.jsonl", tasks)):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / name).write_text(text, encoding="utf-8")
         print(f"{len(rows)} lines in {name}")
 
 

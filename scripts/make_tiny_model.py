@@ -1,11 +1,12 @@
-"""Makes gem_core/policies/tiny_model: a small Llama trained by SFT on a weak player of GuessTheNumber.
+"""Make gem_core/policies/tiny_model: a small Llama, trained by SFT on a weak GuessTheNumber player.
 
     python scripts/make_tiny_model.py --out gem_core/policies/tiny_model
 
-The weak player guesses inside the interval that the hints leave half of the time, and anywhere otherwise. The engine plays its
-episodes in the unmodified environments, with the chat template. The loss covers the tokens of the player's actions only: first
-those of a player that always follows the hints, from which the model learns faster what they mean, then those of the weak one.
-The same seed gives the same weights on the same machine.
+The weak player follows the hints in half of its guesses and guesses at random otherwise. The engine
+plays its episodes in the unmodified environments, with the chat template. The loss covers only the
+tokens of the player's actions. Training starts with a player that always follows the hints, because
+the model learns their meaning faster from it, and ends with the weak player. The same seed gives
+the same weights on the same machine.
 """
 
 from __future__ import annotations
@@ -48,22 +49,22 @@ class Args:
     out: str = "gem_core/policies/tiny_model"
     """the model folder to write"""
     seed: int = 0
-    """of episodes, weights and batches"""
+    """the seed of episodes, weights and batches"""
     episodes: int = 6000
     """episodes of each of the two players"""
     updates: int = 1200
-    """optimizer steps, the last 500 of them on the weak player"""
+    """optimizer steps; the last 500 are on the weak player"""
     batch: int = 32
     """episodes per optimizer step"""
     learning_rate: float = 3e-3
-    """the peak; it warms up, then falls to zero along a cosine"""
+    """the peak learning rate, with a warm-up and a cosine decay to zero"""
     threads: int = 1
-    """CPU threads; the matrices are so small that a second one costs more than it saves"""
+    """CPU threads; more than one is slower, because the matrices are small"""
 
 
 GAME = "game:GuessTheNumber-v0"
 VARIANTS = {f"{GAME}-easy": 0.6, f"{GAME}-hard": 0.15, f"{GAME}-random": 0.25}
-"""The share of the episodes that each variant gets."""
+"""Share of the episodes by variant."""
 
 PAD, START, END, TEXT_END = "<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 CHAT_TEMPLATE = (
@@ -75,7 +76,7 @@ CHAT_TEMPLATE = (
 
 
 class Player:
-    """Reads the hints in the prompt and follows them in a share of its guesses."""
+    """Read the hints in the prompt, and follow them in a share of the guesses."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, follows: float, seed: int) -> None:
         self.tokenizer, self.follows, self.rng = tokenizer, follows, random.Random(seed)
@@ -85,24 +86,22 @@ class Player:
         least, most = (int(n) for n in re.search(r"between (\d+) and (\d+)", text).groups())
         low, high = least, most
         for hint, number in re.findall(r"is (higher|lower) than (\d+)", text):
-            low, high = (
-                (max(low, int(number) + 1), high)
-                if hint == "higher"
-                else (low, min(high, int(number) - 1))
-            )
-        guess = (
-            self.rng.randint(low, high)
-            if self.rng.random() < self.follows
-            else self.rng.randint(least, most)
-        )
+            if hint == "higher":
+                low = max(low, int(number) + 1)
+            else:
+                high = min(high, int(number) - 1)
+        if self.rng.random() >= self.follows:
+            low, high = least, most
+        guess = self.rng.randint(low, high)
         ids = [*self.tokenizer.encode(f"\\boxed{{{guess}}}"), self.tokenizer.eos_token_id]
         return Generation(tuple(ids), (0.0,) * len(ids))
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE, which can encode any text. A number up to 99 is one token, the same in a hint and in an answer.
+    """Train a byte-level BPE tokenizer, which can encode any text.
 
-    Merges cross blanks: phrases of the games become single tokens, which makes prompts short and training on a CPU fast.
+    A number up to 99 is one token, in hints and in answers. Merges cross spaces, so phrases of the
+    games become single tokens: prompts are short, and training on a CPU is fast.
     """
     texts = ["user\n", "assistant\n", "system\n", "tool\n"] * 100
     for env_id in VARIANTS:
@@ -112,12 +111,8 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
             while not env.ended:
                 action = env.sample_action()
                 texts += [action, env.step(action)[0]]
-    for action_format in (
-        "boxed",
-        "react",
-        "tool_call",
-        "code",
-    ):  # their instructions are not split into bytes either
+    # keep the instructions of the action formats short, too
+    for action_format in ("boxed", "react", "tool_call", "code"):
         texts += [make(GAME, wrappers=[action_format]).reset(seed=seed)[1]["system"]] * 20
     texts += [str(number) for number in range(100)] * 50
     bpe = Tokenizer(models.BPE())
@@ -158,7 +153,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         num_key_value_heads=2,
         head_dim=32,  # the minimum of the attention kernels of inference engines
         max_position_embeddings=2048,
-        initializer_range=0.08,  # of the order of 1/sqrt(hidden_size); the usual 0.02 makes learning three times slower
+        # about 1/sqrt(hidden_size); learning with the usual 0.02 is three times slower
+        initializer_range=0.08,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -189,23 +185,23 @@ if __name__ == "__main__":
     tokenizer = make_tokenizer(args.seed)
     renderer = Renderer(tokenizer)
     model = make_model(tokenizer)
-    print(
-        f"{len(tokenizer)} tokens in the vocabulary, {sum(p.numel() for p in model.parameters())} parameters"
-    )
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"{len(tokenizer)} tokens in the vocabulary, {parameters} parameters")
 
     # Sequences of the players: (ids, loss mask)
-    played: dict[tuple[str, float], list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
+    data: dict[tuple[str, float], list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
     for follows in (1.0, 0.5):
         for env_id, share in VARIANTS.items():
-            # One episode at a time: the guesses must not depend on how the engine interleaves episodes
+            # One episode at a time, so the guesses do not depend on the order of episodes
             engine = Rollout(Player(tokenizer, follows, args.seed), renderer, concurrency=1)
             episodes = engine.run_batch(tasks_for(env_id, range(int(share * args.episodes))))
-            sequences = played[env_id, follows] = [
+            sequences = data[env_id, follows] = [
                 (seq.ids, seq.mask) for e in episodes for seq in token_sequences(e)
             ]
             longest = max(len(ids) for ids, _ in sequences)
             print(
-                f"{env_id}: follows {follows:.0%}, success {success(episodes):.1%}, {len(sequences)} of up to {longest} tokens"
+                f"{env_id}: follows {follows:.0%} of the hints, success {success(episodes):.1%}, "
+                f"{len(sequences)} sequences of up to {longest} tokens"
             )
 
     # SFT: mean cross-entropy of the action tokens
@@ -215,26 +211,25 @@ if __name__ == "__main__":
     losses: dict[str, list[float]] = {env_id: [] for env_id in VARIANTS}
     model.train()
     for update in range(args.updates):
-        warm, left = (
-            min(1.0, (update + 1) / 50),
-            (1 + math.cos(math.pi * update / args.updates)) / 2,
-        )
-        optimizer.param_groups[0]["lr"] = args.learning_rate * warm * left
-        # One variant per batch: its sequences are of similar length
+        warm_up = min(1.0, (update + 1) / 50)
+        decay = (1 + math.cos(math.pi * update / args.updates)) / 2
+        optimizer.param_groups[0]["lr"] = args.learning_rate * warm_up * decay
+        # One variant per batch: its sequences have similar lengths
         (env_id,) = rng.choices(list(VARIANTS), list(VARIANTS.values()))
-        batch = rng.sample(played[env_id, 0.5 if update >= args.updates - 500 else 1.0], args.batch)
+        batch = rng.sample(data[env_id, 0.5 if update >= args.updates - 500 else 1.0], args.batch)
         width = max(len(ids) for ids, _ in batch)
         ids_B_T = torch.tensor(
             [[*ids, *[tokenizer.pad_token_id] * (width - len(ids))] for ids, _ in batch]
         )
-        seen_B_T = torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids, _ in batch])
+        attention_B_T = torch.tensor(
+            [[1] * len(ids) + [0] * (width - len(ids)) for ids, _ in batch]
+        )
         mask_B_T = torch.tensor([[*mask, *[0] * (width - len(mask))] for _, mask in batch])
-        hidden_B_T_D = model.model(input_ids=ids_B_T, attention_mask=seen_B_T).last_hidden_state[
-            :, :-1
-        ]
-        trained = mask_B_T[:, 1:].bool()
+        output = model.model(input_ids=ids_B_T, attention_mask=attention_B_T)
+        hidden_B_T_D = output.last_hidden_state[:, :-1]
+        trained_B_T = mask_B_T[:, 1:].bool()
         loss = torch.nn.functional.cross_entropy(
-            model.lm_head(hidden_B_T_D[trained]), ids_B_T[:, 1:][trained]
+            model.lm_head(hidden_B_T_D[trained_B_T]), ids_B_T[:, 1:][trained_B_T]
         )
         optimizer.zero_grad()
         loss.backward()
@@ -249,7 +244,7 @@ if __name__ == "__main__":
             )
             print(f"update {update + 1}: {means}; {time.time() - began:.0f} s", flush=True)
 
-    # Save, load again, and measure what was saved
+    # Save, load and evaluate the saved model
     out = Path(args.out)
     model.eval().save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -264,7 +259,7 @@ if __name__ == "__main__":
     config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     config_file.write_text(json.dumps(config, indent=2) + "\n")
     for file in out.iterdir():
-        file.chmod(0o644)  # safetensors writes files that only their owner can read
+        file.chmod(0o644)  # safetensors makes files readable by their owner only
     model = AutoModelForCausalLM.from_pretrained(out)
     for env_id in VARIANTS:
         policy = TransformersPolicy(model, tokenizer, seed=args.seed)
@@ -273,6 +268,5 @@ if __name__ == "__main__":
             tasks, policy, renderer, sampling=Sampling(max_tokens=16), concurrency=256
         )
         print(f"{env_id}: success {success(episodes):.1%} on 400 held-out seeds")
-    print(
-        f"{sum(f.stat().st_size for f in out.iterdir()) / 1e6:.2f} MB in {out}, made in {time.time() - began:.0f} s"
-    )
+    size = sum(f.stat().st_size for f in out.iterdir()) / 1e6
+    print(f"{size:.2f} MB in {out}, made in {time.time() - began:.0f} s")

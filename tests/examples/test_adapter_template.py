@@ -1,4 +1,4 @@
-"""The adapter template: a complete adapter for a toy trainer, which passes the conformance kit like any other."""
+"""The adapter template, a complete adapter for a toy trainer, passes the conformance kit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEMPLATE = str(ROOT / "examples" / "adapter_template")
 
 @pytest.fixture(scope="module", autouse=True)
 def template() -> Iterator[None]:
-    """Put the template on the path, also of the ranks that the kit starts."""
+    """Add the template to the path, also for the ranks that the kit starts."""
     sys.path.insert(0, TEMPLATE)
     with registered():
         yield
@@ -34,18 +34,11 @@ def template() -> Iterator[None]:
 def settings(**fields: Any) -> Any:
     from toy_trainer import ToySettings
 
-    return ToySettings(
-        **{
-            "model": str(tiny_model_path()),
-            "updates": 2,
-            "batch_size": 6,
-            "max_response": 128,
-            **fields,
-        }
-    )
+    defaults = {"model": str(tiny_model_path()), "updates": 2, "batch_size": 6, "max_response": 128}
+    return ToySettings(**{**defaults, **fields})
 
 
-def test_the_conformance_table_holds(say: Callable[[str], None]) -> None:
+def test_conformance_kit_passes(say: Callable[[str], None]) -> None:
     from gem_toy.conformance import harness
 
     toy = harness()
@@ -65,7 +58,7 @@ def test_the_conformance_table_holds(say: Callable[[str], None]) -> None:
     }
 
 
-def test_it_trains_and_writes_metrics_and_episodes(tmp_path: Path) -> None:
+def test_training_writes_metrics_and_episodes(tmp_path: Path) -> None:
     from gem_toy import GemConfig, train
 
     out = {"metrics": str(tmp_path / "metrics.jsonl"), "record": str(tmp_path / "episodes.jsonl")}
@@ -86,8 +79,8 @@ def test_it_trains_and_writes_metrics_and_episodes(tmp_path: Path) -> None:
     } == {(1, 1)}
 
 
-def test_the_policy_gradient_makes_good_turns_likelier() -> None:
-    """One update raises the log-probability of turns with a positive advantage above those with a negative one."""
+def test_update_makes_turns_with_a_positive_advantage_more_likely() -> None:
+    """After one update on a batch, its policy loss is negative."""
     from gem_toy import GemConfig
     from gem_toy.trainer import GemToyTrainer
 
@@ -101,12 +94,10 @@ def test_the_policy_gradient_makes_good_turns_likelier() -> None:
     trainer.rollout.close()
     (batch,) = batches
     with torch.no_grad():
-        assert type(trainer).loss(trainer, batch) < -1e-6, (
-            "before the update it is 0 up to the sampled tokens' logprobs"
-        )
+        assert type(trainer).loss(trainer, batch) < -1e-6
 
 
-def test_all_rejected_settings_are_reported_at_once() -> None:
+def test_train_reports_all_rejected_settings_at_once() -> None:
     from gem_toy import GemConfig, train
 
     config = GemConfig(ECHO, seeds=16, advantage="grpo", max_turn_tokens=500)
@@ -131,7 +122,7 @@ def test_check_batch_raises_if_a_tensor_changed(name: str) -> None:
         check_batch({**batch, name: batch[name].roll(1, dims=1)}, samples)
 
 
-def test_a_failing_engine_ends_the_run() -> None:
+def test_engine_error_ends_the_run() -> None:
     from gem_toy import GemConfig
     from gem_toy.trainer import GemToyTrainer
 
@@ -145,8 +136,8 @@ def test_a_failing_engine_ends_the_run() -> None:
         trainer.train()
 
 
-def test_the_declaration_is_read_without_the_trainer() -> None:
+def test_probe_reads_the_declaration_without_a_distribution() -> None:
     from gem_toy import ADAPTER
 
     status = probe(ADAPTER)
-    assert status.installed == "unknown"  # importable, and no distribution
+    assert status.installed == "unknown"  # importable, but not a distribution

@@ -1,10 +1,11 @@
-"""The recipe without a framework: short runs in this process, and as a user runs it."""
+"""The recipe without a framework: short runs in this process and on the command line."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
@@ -22,17 +23,17 @@ SMALL = {"updates": 2, "episodes": 8, "eval_episodes": 8}
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    """The recipe as a module: starting torch for each of many short runs would take minutes."""
+    """Import the recipe: starting torch for each of many short runs would take minutes."""
     spec = importlib.util.spec_from_file_location("no_framework_rebn", ROOT / "examples" / RECIPE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
-def test_it_learns(tmp_path: Path) -> None:
-    """With fewer updates than by default, success on held-out seeds rises clearly all the same."""
+def test_recipe_learns(tmp_path: Path) -> None:
+    """Success on held-out seeds rises clearly, even with fewer updates than the default."""
     done = run_recipe(RECIPE, tmp_path, "--updates", "25", "--eval-episodes", "128")
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
@@ -41,13 +42,11 @@ def test_it_learns(tmp_path: Path) -> None:
     assert after > before + 10
     lines = read_metrics(tmp_path)
     assert [line["step"] for line in lines] == list(range(25))
-    assert (
-        sum(line["success"] for line in lines[-5:]) / 5
-        > sum(line["success"] for line in lines[:5]) / 5 + 0.1
-    )
+    success = [line["success"] for line in lines]
+    assert fmean(success[-5:]) > fmean(success[:5]) + 0.1
 
 
-def test_it_writes_metrics_episodes_and_a_curve_and_a_second_run_appends(
+def test_recipe_writes_metrics_episodes_and_a_curve_and_appends_on_a_second_run(
     recipe: ModuleType, tmp_path: Path
 ) -> None:
     out = tmp_path / "new" / "folder"
@@ -75,14 +74,14 @@ def test_it_writes_metrics_episodes_and_a_curve_and_a_second_run_appends(
     ],
     ids=lambda settings: " ".join(map(str, settings.values())),
 )
-def test_other_settings_run(recipe: ModuleType, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_recipe_supports_other_estimators_and_mixtures(
+    recipe: ModuleType, tmp_path: Path, settings: dict[str, Any]
+) -> None:
     recipe.main(recipe.Args(out=str(tmp_path), **SMALL, **settings))
     assert len(read_metrics(tmp_path)) == 2
 
 
-def test_the_gradient_does_not_depend_on_the_micro_batch(
-    recipe: ModuleType, tmp_path: Path
-) -> None:
+def test_gradient_does_not_depend_on_the_micro_batch(recipe: ModuleType, tmp_path: Path) -> None:
     runs = []
     for size in (3, 64):
         recipe.main(recipe.Args(out=str(tmp_path / str(size)), micro_batch=size, **SMALL))
@@ -94,7 +93,7 @@ def test_the_gradient_does_not_depend_on_the_micro_batch(
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ({"env": "game:GuesTheNumber-v0-easy"}, "did you mean"),
         ({"advantage": "ppo"}, "no advantage estimator"),
@@ -104,10 +103,10 @@ def test_the_gradient_does_not_depend_on_the_micro_batch(
         ({"max_turn_tokens": 0}, "max_tokens must be 1 or more"),
     ],
 )
-def test_bad_input_is_rejected_before_an_update(
-    recipe: ModuleType, tmp_path: Path, settings: dict[str, Any], says: str
+def test_recipe_rejects_bad_settings_before_the_first_update(
+    recipe: ModuleType, tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(GemError, match=says):
+    with pytest.raises(GemError, match=message):
         recipe.main(recipe.Args(out=str(tmp_path / "out"), **SMALL, **settings))
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
@@ -116,9 +115,9 @@ def test_ctrl_c_leaves_metrics_and_episodes_readable(tmp_path: Path) -> None:
     done = interrupt_recipe(
         RECIPE, tmp_path, "--updates", "10000", "--episodes", "8", "--eval-episodes", "8"
     )
-    assert done.returncode not in (0, None), "a shell sees that it was interrupted"
+    assert done.returncode not in (0, None)
     assert "KeyboardInterrupt" in done.stderr or "Interrupted" in done.stderr
-    assert "terminate called" not in done.stderr, "torch does not abort at exit"
+    assert "terminate called" not in done.stderr, "torch aborted at exit"
     lines = read_metrics(tmp_path)
     assert len(lines) >= 3
     assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) >= 8 * len(lines)
@@ -127,7 +126,7 @@ def test_ctrl_c_leaves_metrics_and_episodes_readable(tmp_path: Path) -> None:
 def test_help_explains_every_setting(tmp_path: Path) -> None:
     done = run_recipe(RECIPE, tmp_path, "--help")
     assert done.returncode == 0, done.stderr
-    shown = " ".join(done.stdout.split())
+    text = " ".join(done.stdout.split())
     for setting in (
         "--model",
         "--env",
@@ -136,4 +135,4 @@ def test_help_explains_every_setting(tmp_path: Path) -> None:
         "--micro-batch",
         "the number of optimizer steps (default: 60)",
     ):
-        assert setting in shown
+        assert setting in text

@@ -1,4 +1,4 @@
-"""The example of vectors runs in every mode, and the snippets of its page do what they say."""
+"""The vector example and the first snippet of its page run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def run(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_the_example_steps_a_vector_and_plays_a_batch(mode: str) -> None:
-    printed = run("--mode", mode, "--num-envs", "4", "--steps", "12")
-    assert re.search(r"vector: [\d,]+ steps/s, \d+ episodes, mean return 0\.\d+", printed)
-    assert "batch: 4 episodes, 0 failed" in printed
+def test_example_steps_a_vector_and_plays_a_batch(mode: str) -> None:
+    output = run("--mode", mode, "--num-envs", "4", "--steps", "12")
+    assert re.search(r"vector: [\d,]+ steps/s, \d+ episodes, mean return 0\.\d+", output)
+    assert "batch: 4 episodes, 0 failed" in output
 
 
-def test_the_modes_play_the_same_episodes() -> None:
+def test_all_modes_play_the_same_episodes() -> None:
     outcomes = {
         re.sub(r"[\d,]+ steps/s", "", run("--mode", mode, "--num-envs", "3", "--steps", "9"))
         for mode in ("sync", "async")
@@ -38,7 +38,7 @@ def test_the_modes_play_the_same_episodes() -> None:
     assert len(outcomes) == 1
 
 
-def test_the_first_snippet_of_the_page_runs() -> None:
+def test_first_snippet_of_the_page_runs() -> None:
     page = (ROOT / "docs" / "vector.md").read_text(encoding="utf-8")
     names: dict[str, object] = {}
     exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)

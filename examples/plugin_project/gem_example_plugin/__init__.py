@@ -1,6 +1,7 @@
-"""A plugin for gem: registers what the other modules define, and listens to one event.
+"""Example plugin for gem: an environment, a wrapper, an advantage estimator and an event hook.
 
-Environments and wrappers are registered as `module:name`, so that nothing is imported before somebody makes one.
+Environments and wrappers are registered as `module:name`, so gem imports them only when it makes
+one.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from gem_example_plugin.centred import centred
 __all__ = ["stops"]
 
 stops: Counter[str] = Counter()
-"""How often an episode of this process ended in each way."""
+"""Episodes of this process by stop reason."""
 
 
 @hookimpl
 def register_environments(register: Callable[..., Any]) -> None:
-    """One environment in two variants."""
+    """Register an environment in two variants."""
     for variant, letters in (("", 5), ("-long", 7)):
         register(
             f"example:Anagram-v0{variant}",
@@ -36,21 +37,21 @@ def register_environments(register: Callable[..., Any]) -> None:
 
 @hookimpl
 def register_wrappers(register: Callable[..., Any]) -> None:
-    """One wrapper, for any environment."""
+    """Register a wrapper for any environment."""
     register(
         "turn_cost",
         "gem_example_plugin.turn_cost:TurnCost",
-        summary="takes a little off the reward of every turn",
+        summary="subtracts a small cost from the reward of every turn",
     )
 
 
 @hookimpl
 def register_estimators(register: Callable[..., Any]) -> None:
-    """One estimator, for every adapter and recipe."""
+    """Register an advantage estimator for every adapter and recipe."""
     register("centred", centred)
 
 
 @hookimpl
 def episode_end(episode: Episode) -> None:
-    """Called for every episode, finished or failed. A real plugin would log, or draw."""
+    """Count the stop reason of every episode, finished or failed."""
     stops[episode.stop.value] += 1

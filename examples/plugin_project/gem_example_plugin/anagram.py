@@ -1,4 +1,4 @@
-"""Anagram: unscramble a word. Each miss reveals one more letter."""
+"""Anagram game: unscramble a word. Each miss reveals one more letter."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _WORDS = {
 
 
 class Anagram(Env):
-    """1 for the word at the first try, a third less for each miss, nothing after three."""
+    """Reward 1 for the word at the first try, a third less for each miss."""
 
-    execution = "inline"  # microseconds of pure Python: not worth a thread
+    execution = "inline"  # microseconds of pure Python do not need a thread
     action_example = "word"
     tries = 3
 
     def __init__(self, letters: int = 5) -> None:
         if letters not in _WORDS:
-            raise ConfigError(f"letters must be one of {sorted(_WORDS)}; given: {letters!r}")
+            raise ConfigError(f"letters must be one of {sorted(_WORDS)}; got {letters!r}")
         self.letters = letters
 
     def on_reset(self, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -57,10 +57,8 @@ class Anagram(Env):
         scrambled = list(self.word)
         while "".join(scrambled) == self.word:
             self.rng.shuffle(scrambled)
-        return (
-            f"Which English word has the letters {' '.join(scrambled)}? You have {self.tries} tries.",
-            {},
-        )
+        letters = " ".join(scrambled)
+        return f"Which English word has the letters {letters}? You have {self.tries} tries.", {}
 
     def on_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         misses = self.turn  # every turn before this one was a miss

@@ -1,4 +1,4 @@
-"""Centred: an advantage estimator, A_t = G_t − mean, over the valid turns of the batch on all ranks."""
+"""Advantage estimator A_t = G_t − mean, over the valid turns of the batch on all ranks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["centred"]
 def centred(
     episodes: Sequence[Episode], *, gamma: float = 1.0, gather: Gather | None = None
 ) -> list[list[float]]:
-    """ReBN without the division: the size of the rewards stays in the gradient.
+    """Compute ReBN advantages without the division by the standard deviation.
 
-    Ranks merge `Moments`, never sums, and each gets the statistics of all of them.
+    Ranks merge `Moments` instead of sums, and every rank gets the statistics of all ranks.
     """
     returns = [
         [0.0] * len(e.turns) if e.failed else discounted_returns(e.rewards, gamma) for e in episodes
     ]
-    counted = [
+    valid = [
         g
-        for episode, row in zip(episodes, returns, strict=True)
-        for t, g in enumerate(row)
+        for episode, per_turn in zip(episodes, returns, strict=True)
+        for t, g in enumerate(per_turn)
         if episode.trained(t)
     ]
-    own = Moments.of(counted)
-    everywhere = reduce(Moments.merge, gather(own) if gather is not None else [own])
-    return [[everywhere.centre(g) for g in row] for row in returns]
+    own = Moments.of(valid)
+    merged = reduce(Moments.merge, gather(own) if gather is not None else [own])
+    return [[merged.centre(g) for g in per_turn] for per_turn in returns]

@@ -1,4 +1,4 @@
-"""TurnCost: takes a little off the reward of every turn, so that a shorter way is a better one."""
+"""TurnCost wrapper: subtract a small cost from every turn's reward to favour short episodes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["TurnCost"]
 
 
 class TurnCost(Wrapper):
-    """Works around any environment, sync or async: the `yield` waits for the inner one where it has to."""
+    """Wrap a sync or async environment: `yield` awaits the inner step if necessary."""
 
     def __init__(self, env: Env, cost: float = 0.05) -> None:
         super().__init__(env)
         if not cost >= 0:
-            raise ConfigError(f"cost must be 0 or more; given: {cost!r}")
+            raise ConfigError(f"cost must be 0 or more; got {cost!r}")
         self.cost = float(cost)
 
     def on_step(self, action: str) -> Any:

@@ -1,4 +1,4 @@
-"""What somebody sees who has installed this plugin next to gem."""
+"""Tests of the plugin, installed next to gem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def solver(env: gem_core.Env, observation: str) -> str:
     return f"\\boxed{{{env.unwrapped.word}}}"
 
 
-def test_the_environment_is_found_by_id_and_can_be_solved() -> None:
+def test_environment_is_listed_and_solvable() -> None:
     assert gem_core.list_envs("example:*") == ["example:Anagram-v0", "example:Anagram-v0-long"]
     episode = gem_core.run_episode("example:Anagram-v0", gem_core.ScriptedPlayer(solver), seed=1)
     assert episode.success
@@ -33,7 +33,7 @@ def test_each_miss_costs_a_third_and_reveals_a_letter() -> None:
     assert info["success"]
 
 
-def test_the_wrapper_takes_its_cost_off_every_turn() -> None:
+def test_wrapper_subtracts_its_cost_from_every_turn() -> None:
     tasks = gem_core.tasks_for("example:Anagram-v0", [5], wrappers=["turn_cost(cost=0.25)"])
     (episode,) = gem_core.run_batch(
         tasks, gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{wrong}")
@@ -41,18 +41,15 @@ def test_the_wrapper_takes_its_cost_off_every_turn() -> None:
     assert episode.rewards == (-0.25, -0.25, -0.25)
 
 
-def test_a_wrong_argument_is_refused() -> None:
+def test_environment_rejects_a_wrong_argument() -> None:
     with pytest.raises(ConfigError, match="letters must be one of"):
         gem_core.make("example:Anagram-v0", letters=6)
 
 
-def test_the_estimator_subtracts_the_mean_over_turns() -> None:
+def test_estimator_subtracts_the_mean_over_turns() -> None:
+    loser = gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{no}")
     won = gem_core.run_episode("example:Anagram-v0", gem_core.ScriptedPlayer(solver), seed=1)
-    lost = gem_core.run_episode(
-        "example:Anagram-v0",
-        gem_core.ScriptedPlayer(lambda env, observation: "\\boxed{no}"),
-        seed=1,
-    )
+    lost = gem_core.run_episode("example:Anagram-v0", loser, seed=1)
     assert gem_core.advantages([won, lost], "centred") == [[0.75], [-0.25, -0.25, -0.25]]
     two_ranks = gem_core.advantages(
         [won], "centred", gather=lambda own: [own, Moments.of([0.0, 0.0, 0.0])]
@@ -60,7 +57,7 @@ def test_the_estimator_subtracts_the_mean_over_turns() -> None:
     assert two_ranks == [[0.75]]
 
 
-def test_the_event_hook_hears_every_episode() -> None:
+def test_event_hook_counts_every_episode() -> None:
     before = gem_example_plugin.stops["terminated"]
     gem_core.run_batch(
         gem_core.tasks_for("example:Anagram-v0", range(4)), gem_core.ScriptedPlayer(solver)
