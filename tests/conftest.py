@@ -1,4 +1,4 @@
-"""What all tests share: which tests need which packages, the rule on skips, and gem installed from a wheel."""
+"""Shared test configuration: packages that tests need, the rule on skips, and installations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ALLOWED_SKIPS = (
     "needs a GPU",
     "needs a checkout that no index carries",
 )
-"""How the reason of a skip must begin for it to be accepted under CI=true. Every other skip there is a failure: a test that
-never runs looks just like one that passes."""
+"""With CI=true a skip fails unless its reason starts with one of these: a test that never runs
+looks like one that passes."""
 
 
 NEEDS = {
@@ -60,8 +60,8 @@ NEEDS = {
     "gem_tools/test_mcp.py": ("mcp",),
     "gem_tools/test_search.py": ("bm25s",),
 }
-"""The packages that tests need beyond those of the core, by path under tests/. Without them the tests are not collected, unless
-the command line names them: then the import error shows."""
+"""The packages that tests need beyond those of the core, by path under tests/. Tests with missing
+packages are not collected unless the command line names them, which shows the import error."""
 
 PROGRAMS = {
     "gem_envs/agentgym": ("java",),
@@ -74,26 +74,26 @@ PROGRAMS = {
     "gem_tools/test_episodes.py": ("bwrap",),
     "gem_tools/test_python.py": ("bwrap",),
 }
-"""The programs that tests need on the machine; .ci/run installs them. Without them the tests are skipped."""
+"""The programs that tests need; .ci/run installs them. Tests with missing programs are skipped."""
 DEBIAN_PACKAGES = {"bwrap": "bubblewrap", "chromium": "chromium", "java": "default-jre-headless"}
 TESTS = Path(__file__).parent
 
 
 def needs_of(table: Mapping[str, tuple[str, ...]], path: Path) -> tuple[str, ...]:
-    """The entry of the table for a path, or for a folder that contains it."""
+    """Return the entry of the table for a path or a folder that contains it."""
     if not path.is_relative_to(TESTS):
         return ()
-    under = path.relative_to(TESTS)
-    return next((needed for place, needed in table.items() if under.is_relative_to(place)), ())
+    relative = path.relative_to(TESTS)
+    return next((needs for place, needs in table.items() if relative.is_relative_to(place)), ())
 
 
 def missing_packages(path: Path) -> list[str]:
-    """The packages that the tests at a path need and that are not installed."""
+    """Return the missing packages of the tests at a path."""
     return [name for name in needs_of(NEEDS, path) if importlib.util.find_spec(name) is None]
 
 
 def is_named(path: Path, config: pytest.Config) -> bool:
-    """Whether the command line names the entry of a path in `NEEDS`, or something inside it."""
+    """Return whether the command line names the entry of a path in `NEEDS`, or a path inside it."""
     entries = [TESTS / place for place in NEEDS if path.is_relative_to(TESTS / place)]
     named = [
         (config.invocation_params.dir / argument.partition("::")[0]).resolve()
@@ -104,15 +104,12 @@ def is_named(path: Path, config: pytest.Config) -> bool:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Ignore tests whose packages are missing, unless the command line names them."""
-    return (
-        True
-        if missing_packages(collection_path) and not is_named(collection_path, config)
-        else None
-    )
+    ignore = missing_packages(collection_path) and not is_named(collection_path, config)
+    return True if ignore else None
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Name what is not collected, and why."""
+    """Report which tests are not collected, and why."""
     paths = [(TESTS / place, place) for place in NEEDS]
     ignored = {
         place: missing
@@ -127,7 +124,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests whose programs are missing, which is a failure under CI=true."""
+    """Skip tests whose programs are missing; with CI=true the skip fails."""
     for item in items:
         missing = [
             DEBIAN_PACKAGES[program]
@@ -135,20 +132,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if shutil.which(program) is None
         ]
         if missing:
-            item.add_marker(
-                pytest.mark.skip(
-                    reason=f"needs packages of Debian: apt-get install {' '.join(missing)}"
-                )
-            )
+            reason = f"needs Debian packages: apt-get install {' '.join(missing)}"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_configure() -> None:
-    """A shell's background job ignores Ctrl-C, and so would every program that the tests start and interrupt."""
+    """Enable Ctrl-C, which background jobs of a shell, and the programs they start, ignore."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+def _fail_skip_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
     if (
         report.outcome != "skipped"
         or hasattr(report, "wasxfail")
@@ -159,26 +153,29 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     reason = reason.removeprefix("Skipped: ")
     if not reason.startswith(ALLOWED_SKIPS):
         report.outcome = "failed"  # type: ignore[assignment]
-        report.longrepr = f"skipped where CI is set: {reason}. Install what it needs, or name the reason in tests/conftest.py."
+        report.longrepr = (
+            f"skipped in CI: {reason}. "
+            "Install what it needs, or add the reason to ALLOWED_SKIPS in tests/conftest.py."
+        )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Iterator[None]:
     report = yield
-    _refuse_skip(report)
+    _fail_skip_in_ci(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Iterator[None]:
     report = yield
-    _refuse_skip(report)
+    _fail_skip_in_ci(report)
     return report
 
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Prints past pytest's capture: a table or a score is what the reader of a log looks for."""
+    """Return a function that prints tables and scores to the log, past pytest's capture."""
 
     def show(text: str) -> None:
         with capsys.disabled():
@@ -189,33 +186,33 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the sdist, and the wheel that was built from that sdist."""
-    # A copy, because building writes into the source tree.
+    """Build the sdist and the wheel, and return their folder."""
+    # Build in a copy, because building writes into the source tree.
     source = tmp_path_factory.mktemp("source") / "gem"
-    skipped = shutil.ignore_patterns(
+    ignored = shutil.ignore_patterns(
         ".git", ".tox", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "runs"
     )
-    shutil.copytree(ROOT, source, ignore=skipped)
+    shutil.copytree(ROOT, source, ignore=ignored)
     run(sys.executable, "-m", "build", "--no-isolation", cwd=source)
     return source / "dist"
 
 
 @pytest.fixture(scope="session")
 def wheel(dist: Path) -> Path:
-    """The wheel a user installs."""
+    """Return the path of the built wheel."""
     (wheel,) = dist.glob("*.whl")
     return wheel
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installation:
-    """gem, packaging and pluggy, and nothing else."""
+    """Install gem with its requirements, packaging and pluggy, only."""
     return install(tmp_path_factory.mktemp("installed"), wheel)
 
 
 @pytest.fixture(scope="session")
 def with_plugin(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installation:
-    """gem with the plugin of examples/plugin_project, installed as its README says."""
+    """Install gem with the plugin of examples/plugin_project."""
     project = tmp_path_factory.mktemp("plugin") / "plugin_project"
     shutil.copytree(ROOT / "examples" / "plugin_project", project)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", cwd=project)

@@ -1,4 +1,4 @@
-"""The checker passes every registered environment, and finds each thing that can be wrong with one."""
+"""Tests of the environment checker: every registered environment passes, every problem is found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ import pytest
 from misbehaving import Counter
 from project import ROOT
 
-from gem_check.checker import CHECKS, check_env, find_problems
+from gem_check.checker import (
+    CHECKS,
+    CheckedEnv,
+    check_env,
+    check_global_random_state,
+    find_problems,
+)
 from gem_check.transcripts import SEEDS, transcripts, transcripts_elsewhere
 from gem_core import Env, list_envs, register, run_episode
 from gem_core.__main__ import main
@@ -29,37 +35,33 @@ from gem_core.errors import CheckError, ConfigError, MissingDependencyError, Unk
 from gem_core.policies.players import player_named
 
 ELSEWHERE = ("agentgym:", "openenv:", "terminal:", "web:")
-"""Servers, the sandbox and the browser: what is slow, or needs more than this environment has, is checked in tests/gem_envs."""
+"""Environments that are slow or need a server, the sandbox or a browser: see tests/gem_envs."""
 IDS = [id for id in list_envs() if not id.startswith(ELSEWHERE)]
 
 
 @pytest.fixture(scope="module")
 def elsewhere() -> list[dict[str, Any]]:
-    """All ids of one hash seed in one process."""
+    """Return the transcripts of all ids from one process per hash seed."""
     return [transcripts_elsewhere(IDS, hash_seed) for hash_seed in (0, 1)]
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_every_registered_environment_keeps_the_contract(
-    id: str, elsewhere: list[dict[str, Any]]
-) -> None:
+def test_every_registered_env_passes_the_checker(id: str, elsewhere: list[dict[str, Any]]) -> None:
     try:
         registry.make(id).close()
     except MissingDependencyError:
-        with pytest.raises(
-            MissingDependencyError, match="pip install"
-        ):  # what cannot be made here says how it can be
+        with pytest.raises(MissingDependencyError, match="pip install"):
             check_env(id)
         return
     check_env(id, processes=False)
     here = transcripts([id])[id]
     assert len(here) == len(SEEDS)
     if registry.make(id).deterministic:
-        assert [found[id] for found in elsewhere] == [here, here]
+        assert [results[id] for results in elsewhere] == [here, here]
 
 
 class Plain(Counter):
-    """Counts, and says nothing of the process it is in."""
+    """Counts like `Counter`, but with an empty info."""
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
         return super().on_reset(options)[0], {}
@@ -68,7 +70,7 @@ class Plain(Counter):
         return (*super().on_step(action)[:4], {})
 
 
-def test_good_environments_have_no_problems() -> None:
+def test_well_behaved_envs_have_no_problems() -> None:
     assert find_problems(Plain()) == []
     check_env("1*game:GuessTheNumber-v0-easy + 1*game:GuessTheNumber-v0-hard", processes=False)
 
@@ -102,7 +104,7 @@ class GlobalSeed(Plain):
 
 
 class KeepsOn(Plain):
-    """What it drew in one episode shows in the next."""
+    """Carries state from one episode to the next."""
 
     played = 0
 
@@ -152,22 +154,23 @@ def tolerant_step(self: Env, action: str) -> Any:
     return "x", 1.0, False, False, {}
 
 
-Tolerant.step = tolerant_step  # type: ignore[method-assign]  # a class body that overrides step() raises ContractError
+# Set here, because a class body that overrides step() raises ContractError.
+Tolerant.step = tolerant_step  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
-    ("env", "check", "said"),
+    ("env", "check", "message"),
     [
         (EmptyStart, "types", "empty observation"),
         (OddKeys, "types", "the key 1"),
         (OddSuccess, "types", "must be a bool"),
         (GlobalDraw, "global_random_state", "changed the global random state of the module random"),
-        (GlobalDraw, "global_random_state", "depends on the global random state"),
+        (GlobalDraw, "global_random_state", "depend on the global random state"),
         (GlobalDraw, "seeding", "two instances"),
         (GlobalSeed, "global_random_state", "changed the global"),
-        (KeepsOn, "seeding", "had played before"),
+        (KeepsOn, "seeding", "a new and a used instance"),
         (HashOrder, "other_processes", "PYTHONHASHSEED"),
-        (IllegalSample, "random_actions", "does not take"),
+        (IllegalSample, "random_actions", "the environment rejects"),
         (SamplingDraws, "random_actions", "self.action_rng"),
         (Fragile, "odd_actions", "a model may write anything"),
         (UnpicklableInfo, "types", "an info that cannot be pickled"),
@@ -178,36 +181,32 @@ Tolerant.step = tolerant_step  # type: ignore[method-assign]  # a class body tha
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-def test_each_thing_that_can_be_wrong_is_found(env: type[Env], check: str, said: str) -> None:
-    found = [
-        p.message
-        for p in find_problems(env(), processes=check == "other_processes")
-        if p.check == check
-    ]
-    assert any(said in sentence for sentence in found), found
-    assert all(sentence[-1] in ".)" for sentence in found)
+def test_checker_finds_each_problem(env: type[Env], check: str, message: str) -> None:
+    problems = find_problems(env(), processes=check == "other_processes")
+    messages = [p.message for p in problems if p.check == check]
+    assert any(message in sentence for sentence in messages), messages
+    assert all(sentence[-1] in ".)" for sentence in messages)
     with pytest.raises(CheckError, match=r"problem\(s\)"):
         check_env(env(), processes=check == "other_processes")
 
 
-def test_every_check_is_proven_to_find_something() -> None:
-    """A check that nothing above can fail would be no check."""
-    marks = test_each_thing_that_can_be_wrong_is_found.pytestmark  # type: ignore[attr-defined]
-    proven = {case[1] for mark in marks for case in mark.args[1]}
-    assert {check.__name__.removeprefix("check_") for check in CHECKS} == proven
+def test_every_check_is_covered_by_a_failing_env() -> None:
+    """A check that no environment above fails would be untested."""
+    marks = test_checker_finds_each_problem.pytestmark  # type: ignore[attr-defined]
+    covered = {case[1] for mark in marks for case in mark.args[1]}
+    assert {check.__name__.removeprefix("check_") for check in CHECKS} == covered
 
 
-def test_a_turn_limit_that_is_not_kept_is_found() -> None:
+def test_checker_finds_an_exceeded_turn_limit() -> None:
     register("test_checker:Long-v0", "misbehaving:Counter", kwargs={"length": 30}, turns=5)
     try:
-        assert any(
-            "turns=5" in p.message for p in find_problems("test_checker:Long-v0", processes=False)
-        )
+        problems = find_problems("test_checker:Long-v0", processes=False)
+        assert any("turns=5" in p.message for p in problems)
     finally:
         registry.environments.remove("test_checker:Long-v0")
 
 
-def test_an_environment_registered_by_hand_is_played_elsewhere_too() -> None:
+def test_env_registered_in_this_process_is_played_in_others() -> None:
     register("test_checker:Hand-v0", HashOrder)
     try:
         assert {p.check for p in find_problems("test_checker:Hand-v0")} == {"other_processes"}
@@ -216,7 +215,7 @@ def test_an_environment_registered_by_hand_is_played_elsewhere_too() -> None:
 
 
 class WithoutSample(Plain):
-    """Well behaved, but cannot say what is legal."""
+    """Well behaved, but without sample_action."""
 
     sample_action = Env.sample_action
 
@@ -252,35 +251,31 @@ def registered(entry_point: Any, **facts: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("form", ["boxed", "react", "tool_call", "code"])
-def test_an_environment_without_random_actions_is_played_in_its_format(form: str) -> None:
+def test_env_without_sample_action_is_played_in_its_format(form: str) -> None:
     with registered(Endless, wrappers=[form], turns=5) as id:
         (problem,) = find_problems(id, processes=False)
         assert problem.check == "order_of_calls"
-        assert "turns=5, but an episode of nothing but" in problem.message
+        assert "turns=5, but an episode with the action" in problem.message
         assert "it has no sample_action()" in problem.message
-        assert (
-            "return terminated or truncated by then, or register another number." in problem.message
-        )
+        assert "return terminated or truncated, or register another number." in problem.message
     with registered(WithoutSample, wrappers=[form], turns=5) as id:
         check_env(id, processes=False)
 
 
-def test_an_episode_without_end_is_found_where_no_turns_are_registered() -> None:
+def test_checker_finds_an_endless_episode() -> None:
     with registered(Endless) as id:
         (problem,) = find_problems(id, processes=False)
-    assert "went on after 2000 turns" in problem.message
-    assert (
-        "return terminated or truncated at some turn, or put turn_limit around it."
-        in problem.message
-    )
+    assert "did not end after 2000 turns" in problem.message
+    assert "return terminated or truncated at some turn" in problem.message
+    assert "or use the wrapper turn_limit." in problem.message
     assert [p.check for p in find_problems(Endless(), processes=False)] == ["order_of_calls"]
-    with registered(Endless, offline=False) as id:  # a server's, for one
+    with registered(Endless, offline=False) as id:  # for example the environment of a server
         check_env(id, processes=False)
     with registered(Endless, wrappers=["turn_limit(max_turns=6)"]) as id:
         check_env(id, processes=False)
 
 
-def test_odd_texts_reach_an_environment_behind_a_format() -> None:
+def test_odd_texts_reach_an_env_through_its_format() -> None:
     with registered(Fragile, wrappers=["react"]) as id:
         (problem,) = find_problems(id, processes=False)
     assert problem.check == "odd_actions"
@@ -289,47 +284,45 @@ def test_odd_texts_reach_an_environment_behind_a_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry_point", "wrapper", "said"),
+    ("entry_point", "wrapper", "message"),
     [
         ("misbehaving:Nonsuch", "boxed", "has no attribute 'Nonsuch'."),
         ("misbehaving:Counter", "boxd", "did you mean 'boxed'"),
     ],
 )
-def test_what_cannot_be_made_is_said_once(entry_point: str, wrapper: str, said: str) -> None:
+def test_env_that_cannot_be_made_is_reported_once(
+    entry_point: str, wrapper: str, message: str
+) -> None:
     with registered(entry_point, wrappers=[wrapper]) as id:
         (problem,) = find_problems(id)
-    assert said in problem.message
+    assert message in problem.message
     assert str(problem).startswith("[making] test_checker:One-v0 cannot be made: ")
 
 
+BAD_RESET = "returned 'no info'; it must return (str, dict) (ForgotInfo.on_reset)."
+BAD_REWARD = "returned the reward '-0.05'; it must be a number (TextReward.on_step)."
+
+
 @pytest.mark.parametrize(
-    ("env", "wrappers", "said"),
+    ("env", "wrappers", "message"),
     [
-        (ForgotInfo, [], "returned 'no info'; it must return (str, dict) (ForgotInfo.on_reset)."),
-        (TextReward, [], "returned the reward '-0.05'; it must be a number (TextReward.on_step)."),
-        (
-            TextReward,
-            ["boxed"],
-            "returned the reward '-0.05'; it must be a number (TextReward.on_step).",
-        ),
-        (
-            TextReward,
-            [Wrapper],
-            "returned the reward '-0.05'; it must be a number (TextReward.on_step).",
-        ),
+        (ForgotInfo, [], BAD_RESET),
+        (TextReward, [], BAD_REWARD),
+        (TextReward, ["boxed"], BAD_REWARD),
+        (TextReward, [Wrapper], BAD_REWARD),
     ],
 )
-def test_what_every_check_meets_is_said_once_with_the_method_to_mend(
-    env: type[Env], wrappers: list[Any], said: str
+def test_problem_of_several_checks_is_reported_once_with_its_method(
+    env: type[Env], wrappers: list[Any], message: str
 ) -> None:
     with registered(env, wrappers=wrappers) as id:
         (problem,) = find_problems(id)
-    assert problem.message.endswith(said)
+    assert problem.message.endswith(message)
     assert set(problem.check.split(", ")) >= {"types", "seeding", "odd_actions", "other_processes"}
     assert str(problem).startswith("[types, order_of_calls, ")
 
 
-def test_a_reward_that_only_odd_texts_meet_names_one_but_does_not_blame_it() -> None:
+def test_contract_violation_for_odd_texts_names_one_text() -> None:
     (problem,) = find_problems(OddReward(), processes=False)
     assert problem.message.startswith("step(''), and ")
     assert problem.message.endswith(
@@ -337,7 +330,7 @@ def test_a_reward_that_only_odd_texts_meet_names_one_but_does_not_blame_it() -> 
     )
 
 
-def test_the_cause_of_chance_comes_before_its_effects() -> None:
+def test_global_randomness_is_reported_before_its_effects() -> None:
     problems = find_problems(GlobalDraw())
     assert "draw from self.rng instead" in problems[0].message
     checks = [problem.check for problem in problems]
@@ -345,7 +338,7 @@ def test_the_cause_of_chance_comes_before_its_effects() -> None:
     assert problems[2].message.endswith("from seed 0, 1, 2.")
 
 
-def test_the_environment_that_the_docs_show_keeps_the_contract_and_can_be_solved(
+def test_env_of_the_docs_passes_the_checker_and_is_solved_by_its_expert(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown, registering = re.findall(
@@ -367,27 +360,25 @@ def test_the_environment_that_the_docs_show_keeps_the_contract_and_can_be_solved
     assert "has 2 dials" in env.reset(seed=1, options={"dials": 2})[0]
 
 
-def test_the_docs_name_every_check() -> None:
-    told = re.findall(
-        r"^\| (`[^|]*`) \|", (ROOT / "docs" / "write_an_environment.md").read_text(), re.MULTILINE
-    )
-    named = {name for row in told for name in re.findall(r"`(\w+)`", row)}
+def test_docs_name_every_check() -> None:
+    page = (ROOT / "docs" / "write_an_environment.md").read_text()
+    cells = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     assert {check.__name__.removeprefix("check_") for check in CHECKS} <= named
     assert {"execution", "deterministic", "option_names", "action_example"} <= named
     assert set(inspect.signature(ActionFormat.__init__).parameters) - {"self", "env"} <= named
 
 
-def test_the_global_random_state_is_left_as_it_was() -> None:
+def test_checker_restores_the_global_random_state() -> None:
     random.seed(5)
     state = random.getstate()
-    find_problems(GlobalDraw(), processes=False)
-    assert random.getstate() != ()
-    random.seed(5)
     check_env(Plain(), processes=False)
+    assert random.getstate() == state
+    list(check_global_random_state(CheckedEnv(GlobalDraw())))
     assert random.getstate() == state
 
 
-def test_wrappers_and_wrong_arguments() -> None:
+def test_checker_accepts_wrappers_and_rejects_wrong_arguments() -> None:
     assert find_problems(Wrapper(Plain()), processes=False) == []
     with pytest.raises(ConfigError, match="takes an environment"):
         check_env(3)  # type: ignore[arg-type]
@@ -395,7 +386,7 @@ def test_wrappers_and_wrong_arguments() -> None:
         check_env("game:Nonsuch")
 
 
-def test_the_command_prints_sentences_and_says_so_in_its_exit_code() -> None:
+def test_check_command_prints_results_and_sets_the_exit_code() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gem_core", "check", "GuessTheNumber-v0-easy"],
         capture_output=True,
@@ -428,27 +419,27 @@ def absent() -> Iterator[str]:
     registry.environments.remove("test:Present-v0")
 
 
-def test_the_command_fails_where_nothing_could_be_checked(
+def test_check_command_fails_when_all_envs_are_skipped(
     absent: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", absent, "--here"]) == 1
-    told = capsys.readouterr()
-    assert f"left out  {absent}: " in told.out
-    assert "pip install" in told.out
-    assert "keep the contract" not in told.out
-    assert "nothing was checked: 1 left out, for packages that are not there" in told.err
+    captured = capsys.readouterr()
+    assert f"skipped   {absent}: " in captured.out
+    assert "pip install" in captured.out
+    assert "keep the contract" not in captured.out
+    assert "nothing was checked: 1 skipped because packages are missing" in captured.err
 
 
-def test_the_command_lists_what_was_left_out_as_json(
+def test_check_command_prints_skipped_envs_as_json(
     absent: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", absent, "--here", "--json"]) == 1
-    told = capsys.readouterr()
-    found = json.loads(told.out)
-    assert found["problems"] == {}
-    assert "pip install" in found["left_out"][absent]
-    assert "nothing was checked" in told.err
-    assert main(["check", "test:*sent-v0", "--here", "--json"]) == 0  # one of the two is there
-    found = json.loads(capsys.readouterr().out)
-    assert found["problems"] == {"test:Present-v0": []}
-    assert list(found["left_out"]) == [absent]
+    captured = capsys.readouterr()
+    results = json.loads(captured.out)
+    assert results["problems"] == {}
+    assert "pip install" in results["left_out"][absent]
+    assert "nothing was checked" in captured.err
+    assert main(["check", "test:*sent-v0", "--here", "--json"]) == 0  # one can be checked
+    results = json.loads(capsys.readouterr().out)
+    assert results["problems"] == {"test:Present-v0": []}
+    assert list(results["left_out"]) == [absent]

@@ -1,4 +1,4 @@
-"""The adapters have one shape: the same files, names, order and headings. Read from their source, without any framework."""
+"""Tests of the adapters' source: all have the same files, names, order and headings."""
 
 from __future__ import annotations
 
@@ -23,21 +23,13 @@ NAMES = {
     "trainer.py": ("train", "put_advantages", "check_batch"),
     "conformance.py": ("harness",),
 }
-"""The files of an adapter, and what each defines at its top level, in this order."""
+"""The files of an adapter, and the names that each defines at its top level, in order."""
 
-FACTS = [
-    "name",
-    "package",
-    "distribution",
-    "import_name",
-    "extra",
-    "versions",
-    "python",
-    "platforms",
-    "needs",
-    "install",
-]
-FACTS += ["capabilities", "status", "summary"]
+FIELDS = [
+    "name", "package", "distribution", "import_name", "extra", "versions", "python",
+    "platforms", "needs", "install", "capabilities", "status", "summary",
+]  # fmt: skip
+"""The fields of an adapter's declaration, in order."""
 HEADINGS = [
     "Install",
     "Use",
@@ -69,18 +61,13 @@ def top_level(module: ast.Module, name: str) -> ast.AST:
 
 
 def imported(module: ast.Module) -> set[str]:
-    """The top-level packages that a module imports anywhere."""
-    names = [
-        alias.name
-        for node in ast.walk(module)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    ]
-    names += [
-        node.module or ""
-        for node in ast.walk(module)
-        if isinstance(node, ast.ImportFrom) and not node.level
-    ]
+    """Return the top-level packages that a module imports anywhere."""
+    names: list[str] = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.append(node.module or "")
     return {name.partition(".")[0] for name in names}
 
 
@@ -91,27 +78,26 @@ def test_every_file_defines_the_shared_names_in_order(adapter: Path, file: str) 
     assert defined == list(NAMES[file])
 
 
-def test_what_the_first_version_had_is_gone(adapter: Path) -> None:
+def test_no_adapter_has_an_advantage_module(adapter: Path) -> None:
     assert not (adapter / "advantage.py").exists()
 
 
 @pytest.mark.parametrize("file", NAMES)
-def test_a_module_lists_what_it_offers_in_order(adapter: Path, file: str) -> None:
+def test_all_is_sorted_and_contains_the_shared_names(adapter: Path, file: str) -> None:
     (listed,) = [
         ast.literal_eval(node.value)
         for node in parse(adapter / file).body
         if isinstance(node, ast.Assign)
         and [getattr(t, "id", "") for t in node.targets] == ["__all__"]
     ]
-    # capitals first, as ruff sorts them: constants, classes, functions
-    assert listed == sorted(
-        listed, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
-    )
+    # ruff's order: constants, classes, functions
+    order = sorted(listed, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    assert listed == order
     expected = [name for name in NAMES[file] if name != "__getattr__"]
     assert set(expected) <= set(listed)
 
 
-def test_the_declaration_states_the_same_facts_in_the_same_order(adapter: Path) -> None:
+def test_declaration_has_the_same_fields_in_the_same_order(adapter: Path) -> None:
     module = parse(adapter / "__init__.py")
     (declared,) = [
         node.value
@@ -120,7 +106,7 @@ def test_the_declaration_states_the_same_facts_in_the_same_order(adapter: Path) 
         and [getattr(t, "id", "") for t in node.targets] == ["ADAPTER"]
     ]
     assert isinstance(declared, ast.Call) and ast.unparse(declared.func) == "Adapter"
-    assert [keyword.arg for keyword in declared.keywords] == FACTS
+    assert [keyword.arg for keyword in declared.keywords] == FIELDS
     assert "lazy_exports(ADAPTER, {" in ast.unparse(module)
     exported = {
         node.value
@@ -130,20 +116,18 @@ def test_the_declaration_states_the_same_facts_in_the_same_order(adapter: Path) 
     assert {"GemConfig", "train"} <= exported
 
 
-def test_the_config_is_data_with_a_task_for_each_prompt(adapter: Path) -> None:
+def test_config_is_a_training_config_with_task_of(adapter: Path) -> None:
     module = parse(adapter / "config.py")
     config = top_level(module, "GemConfig")
     assert isinstance(config, ast.ClassDef)
     assert [ast.unparse(base) for base in config.bases] == ["TrainingConfig"]
     assert "task_of" in {node.name for node in config.body if isinstance(node, ast.FunctionDef)}
-    own = adapter.name
-    inside = {node.module for node in ast.walk(module) if isinstance(node, ast.ImportFrom)}
-    assert not inside & {f"{own}.rollout", f"{own}.trainer", f"{own}.conformance"}, (
-        "an import cycle, or work in a data class"
-    )
+    modules = {node.module for node in ast.walk(module) if isinstance(node, ast.ImportFrom)}
+    later = {f"{adapter.name}.{name}" for name in ("rollout", "trainer", "conformance")}
+    assert not modules & later, "config.py must not import modules that import it"
 
 
-def test_settings_are_rejected_all_at_once(adapter: Path) -> None:
+def test_check_settings_rejects_all_settings_at_once(adapter: Path) -> None:
     check = top_level(parse(adapter / "config.py"), "check_settings")
     assert isinstance(check, ast.FunctionDef)
     assert [argument.arg for argument in check.args.args][:2] == ["settings", "config"]
@@ -160,18 +144,18 @@ def test_train_takes_the_config_and_the_settings(adapter: Path) -> None:
     assert isinstance(train, ast.FunctionDef)
     names = [argument.arg for argument in train.args.args]
     assert names[:2] == ["config", "settings"]
-    assert len(train.args.defaults) == len(names) - 2, "further arguments have defaults"
+    assert len(train.args.defaults) == len(names) - 2, "all other arguments need defaults"
 
 
 def test_every_batch_is_checked(adapter: Path) -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in adapter.glob("*.py"))
     assert "check_sequence(" in text
-    assert len(re.findall(r"\bcheck_batch\(", text)) >= 2, "defined, and called before the loss"
+    assert len(re.findall(r"\bcheck_batch\(", text)) >= 2, "expected a definition and a call"
     assert "UpdateLog(" in text
     assert 'policy_errors="raise"' in text
 
 
-def test_the_harness_is_one_of_the_kit(adapter: Path) -> None:
+def test_conformance_defines_one_harness_of_the_kit(adapter: Path) -> None:
     classes = [
         node for node in parse(adapter / "conformance.py").body if isinstance(node, ast.ClassDef)
     ]
@@ -181,7 +165,7 @@ def test_the_harness_is_one_of_the_kit(adapter: Path) -> None:
     assert len(harnesses) == 1 and harnesses[0].name.endswith("Harness")
 
 
-def test_an_adapter_imports_the_core_and_its_trainer_alone(adapter: Path) -> None:
+def test_adapter_imports_no_gem_package_but_the_core(adapter: Path) -> None:
     others = {path.name for path in ADAPTERS.values()} - {adapter.name}
     for path in adapter.rglob("*.py"):
         gems = {name for name in imported(parse(path)) if name.startswith("gem_")}
@@ -190,12 +174,10 @@ def test_an_adapter_imports_the_core_and_its_trainer_alone(adapter: Path) -> Non
         )
 
 
-def test_the_readme_has_the_shared_headings(adapter: Path) -> None:
-    text = re.sub(
-        r"```.*?```", "", (adapter / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL
-    )
+def test_readme_has_the_shared_headings(adapter: Path) -> None:
+    text = (adapter / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     (title,) = re.findall(r"^# gem for (.+)$", text, flags=re.MULTILINE)
     headings = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
-    assert headings == [heading.format(trainer=title) for heading in HEADINGS], (
-        "further ones are of level 3"
-    )
+    expected = [heading.format(trainer=title) for heading in HEADINGS]
+    assert headings == expected, "other headings must be of level 3"

@@ -1,4 +1,4 @@
-"""The public names of every package: listed, sorted, documented, and light to import."""
+"""Tests of the public names of every package: listed, sorted, documented, and light to import."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ HEAVY = (
     "vllm",
 )
 PROGRAMS = ("gem_core.__main__", "gem_tools.sandbox.worker")
-"""Run, not imported: they have no public names."""
+"""Modules that are run, not imported, and have no public names."""
 EXTRAS = {"gem_envs.gymnasium.to_gymnasium": "gymnasium", "gem_execution.ray_hosts": "ray"}
-"""The modules that import a package of an extra at their top. The environment that installs the extra tests them."""
+"""Modules that need the package of an extra at import; tested where it is installed."""
 
 
 def modules() -> list[str]:
-    """All modules, without those whose extra is missing here."""
+    """Return all modules except those whose extra is not installed."""
     names = list(PACKAGES)
     for package in PACKAGES:
         names += [
             m.name
             for m in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")
         ]
-    missing = [name for name, needed in EXTRAS.items() if importlib.util.find_spec(needed) is None]
+    missing = [name for name, extra in EXTRAS.items() if importlib.util.find_spec(extra) is None]
     return sorted(set(names) - set(PROGRAMS) - set(missing))
 
 
@@ -52,7 +52,7 @@ MODULES = modules()
 
 
 def own_names(module: ModuleType) -> list[str]:
-    """The public classes and functions that a module itself defines."""
+    """Return the public classes and functions that a module itself defines."""
     defined = [n for n, v in vars(module).items() if inspect.isclass(v) or inspect.isfunction(v)]
     return [
         n
@@ -62,30 +62,31 @@ def own_names(module: ModuleType) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_all_lists_what_is_there_sorted(name: str) -> None:
+def test_all_is_sorted_and_its_names_exist(name: str) -> None:
     module = importlib.import_module(name)
-    assert module.__doc__, "the first line of a module says what its noun is"
+    assert module.__doc__, "a module needs a docstring"
     if name.rpartition(".")[2].startswith("_"):
         return
     if hasattr(module, "__path__") and not own_names(module) and not hasattr(module, "__all__"):
         return  # a package that only groups modules
     public = list(module.__all__)
     assert len(public) == len(set(public))
-    plain = lambda n: (not n.isupper(), not n[:1].isupper(), n)  # noqa: E731 - constants, classes, functions, as ruff sorts
-    assert public in (sorted(public, key=plain), sorted(public))
+    # ruff's order: constants, classes, functions
+    by_kind = sorted(public, key=lambda n: (not n.isupper(), not n[:1].isupper(), n))
+    assert public in (by_kind, sorted(public))
     lazy = {"ToGymnasium"} if importlib.util.find_spec("gymnasium") is None else set()
     for one in set(public) - lazy:
-        assert hasattr(module, one), f"{name}.__all__ names {one}, which is not there"
+        assert hasattr(module, one), f"{name}.__all__ names {one}, which does not exist"
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_everything_public_is_documented(name: str) -> None:
+def test_every_public_name_has_a_docstring(name: str) -> None:
     module = importlib.import_module(name)
     for public in getattr(module, "__all__", ()):
         value = vars(module).get(public)  # lazy names are tested in the modules that define them
-        if not (
-            inspect.isclass(value) or inspect.isfunction(value)
-        ) or not value.__module__.startswith(PACKAGES):
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        if not value.__module__.startswith(PACKAGES):
             continue
         assert (value.__doc__ or "").strip(), f"{name}.{public} has no docstring"
         described = inspect.isclass(value) and not getattr(value, "_is_protocol", False)
@@ -96,20 +97,16 @@ def test_everything_public_is_documented(name: str) -> None:
                 (getattr(vars(base).get(method_name), "__doc__", None) or "").strip()
                 for base in value.__mro__
             )
-            assert documented, (
-                f"{name}.{public}.{method_name} has no docstring, and neither has what it overrides"
-            )
+            assert documented, f"{name}.{public}.{method_name} has no docstring"
 
 
-def test_the_modules_with_extras_exist() -> None:
+def test_modules_named_in_extras_exist() -> None:
     for name in EXTRAS:
-        assert importlib.util.find_spec(name) is not None, (
-            f"EXTRAS names {name}, which is not there"
-        )
+        assert importlib.util.find_spec(name) is not None, f"{name} does not exist"
 
 
-def test_importing_the_core_imports_nothing_heavy() -> None:
-    """Invariant 7. In a process of its own, where nothing was imported before; making and playing a game included."""
+def test_using_the_core_imports_no_heavy_package() -> None:
+    """Invariant 7: import, list and play in a new process."""
     code = f"""
 import sys
 import gem_core
@@ -127,7 +124,7 @@ print([m for m in {HEAVY!r} if m in sys.modules])
     assert done.stdout.strip().splitlines()[-1:] == ["[]"], done.stderr
 
 
-def test_the_errors_are_one_tree_drawn_in_its_docstring() -> None:
+def test_errors_docstring_draws_the_complete_tree() -> None:
     from gem_core import errors
 
     assert errors.__doc__ is not None
@@ -139,12 +136,11 @@ def test_the_errors_are_one_tree_drawn_in_its_docstring() -> None:
             b.__name__ for b in kind.__bases__ if b.__module__ == "builtins" and b is not Exception
         ]
         if bases:
-            assert any(f"{name} ({base})" in errors.__doc__ for base in bases), (
-                f"{name} is drawn without its built-in {bases}"
-            )
+            drawn = any(f"{name} ({base})" in errors.__doc__ for base in bases)
+            assert drawn, f"the docstring draws {name} without its built-in {bases}"
 
 
-def test_errors_travel_between_processes() -> None:
+def test_errors_can_be_pickled() -> None:
     from gem_core.errors import MissingDependencyError, UnknownNameError
 
     for error in (

@@ -1,4 +1,4 @@
-"""docs/environments.md lists what is registered, as `gem-rl envs --markdown` prints it."""
+"""Tests of docs/environments.md, which `gem-rl envs --markdown` generates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gem_core.env.registry import environments
 PAGE = ROOT / "docs" / "environments.md"
 
 
-def test_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_environments_page_equals_the_command_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["envs", "--markdown"]) == 0
     assert capsys.readouterr().out == PAGE.read_text(encoding="utf-8"), (
         "run: gem-rl envs --markdown > docs/environments.md"
     )
 
 
-def test_the_page_names_every_id_once_with_its_facts() -> None:
+def test_environments_page_lists_every_id_once_with_its_facts() -> None:
     rows = [
         line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")
     ]

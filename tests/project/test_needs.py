@@ -1,4 +1,4 @@
-"""Tests whose packages are missing are not collected, unless somebody asks for them by name."""
+"""Tests of `NEEDS` in conftest.py: tests with missing packages are collected only if named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFTEST = ROOT / "tests" / "conftest.py"
 
 @pytest.fixture
 def tests(tmp_path: Path) -> Path:
-    """A folder of tests, of which gem_x/deep needs a package that nobody has, in its conftest too."""
+    """Return a folder of tests; gem_x/deep, with its conftest, needs a missing package."""
     text = CONFTEST.read_text().replace(
         "NEEDS = {", 'NEEDS = {\n    "gem_x/deep": ("no_such_package",),', 1
     )
@@ -43,7 +43,7 @@ def collected(tests: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("arguments", [(), (".",), ("gem_x",), ("gem_x/test_light.py",)], ids=str)
-def test_they_are_not_collected_and_the_header_names_them(
+def test_tests_with_missing_packages_are_not_collected_but_named(
     tests: Path, arguments: tuple[str, ...]
 ) -> None:
     done = collected(tests, *arguments)
@@ -55,20 +55,18 @@ def test_they_are_not_collected_and_the_header_names_them(
 @pytest.mark.parametrize(
     "argument", ["gem_x/deep", "gem_x/deep/test_deep.py", "gem_x/deep/test_deep.py::test_it"]
 )
-def test_the_import_error_shows_if_they_are_named(tests: Path, argument: str) -> None:
+def test_named_tests_with_missing_packages_show_the_import_error(
+    tests: Path, argument: str
+) -> None:
     done = collected(tests, argument)
     assert done.returncode != 0
     assert "No module named 'no_such_package'" in done.stdout + done.stderr
 
 
-def test_every_entry_is_there() -> None:
+def test_every_entry_of_needs_exists() -> None:
     spec = importlib.util.spec_from_file_location("conftest_of_all", CONFTEST)
     assert spec is not None and spec.loader is not None
     conftest = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(conftest)
-    gone = [
-        place
-        for place in (*conftest.NEEDS, *conftest.PROGRAMS)
-        if not (ROOT / "tests" / place).exists()
-    ]
-    assert gone == []
+    places = (*conftest.NEEDS, *conftest.PROGRAMS)
+    assert [place for place in places if not (ROOT / "tests" / place).exists()] == []

@@ -1,4 +1,4 @@
-"""What somebody gets who installs gem: all of it, the command, and nothing heavy."""
+"""Tests of the distribution: contents, metadata, the installed command, and light imports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEAVY = (
 
 PLUGINS = ("gem_check", "gem_envs", "gem_eval", "gem_execution", "gem_tools")
 HOMES = (ROOT, ROOT / "plugins", ROOT / "adapters")
-"""The folders that packages are in."""
+"""The folders that contain the packages."""
 
 
 def packages_in_the_tree() -> set[str]:
@@ -44,18 +44,18 @@ def packages_in_the_tree() -> set[str]:
     }
 
 
-def test_every_package_of_the_tree_is_in_the_wheel_and_says_that_it_is_typed(wheel: Path) -> None:
+def test_wheel_contains_every_package_and_py_typed(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    inside = {
+    packages = {
         str(Path(name).parent).replace("/", ".") for name in names if name.endswith("/__init__.py")
     }
-    assert inside == packages_in_the_tree()
-    top = {package.partition(".")[0] for package in inside}
+    assert packages == packages_in_the_tree()
+    top = {package.partition(".")[0] for package in packages}
     assert top == {"gem_core", *PLUGINS, *(f"gem_{name}" for name in ADAPTERS)}
     assert all(f"{package}/py.typed" in names for package in top)
 
 
-def test_the_wheel_is_gem_0_2_under_apache_2(wheel: Path) -> None:
+def test_wheel_metadata_names_version_requirements_and_license(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (metadata,) = (
         archive.read(n).decode() for n in archive.namelist() if n.endswith(".dist-info/METADATA")
@@ -63,54 +63,47 @@ def test_the_wheel_is_gem_0_2_under_apache_2(wheel: Path) -> None:
     assert "\nName: gem\n" in metadata
     assert "\nVersion: 0.2.0\n" in metadata
     assert "\nRequires-Python: >=3.10\n" in metadata
-    needed = [
-        line
-        for line in metadata.splitlines()
-        if line.startswith("Requires-Dist: ") and "extra ==" not in line
-    ]
-    assert needed == ["Requires-Dist: packaging>=22", "Requires-Dist: pluggy>=1.5"]
+    required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
+    required = [line for line in required if "extra ==" not in line]
+    assert required == ["Requires-Dist: packaging>=22", "Requires-Dist: pluggy>=1.5"]
     assert any(n.endswith("/LICENSE") for n in archive.namelist())
 
 
-def test_the_data_of_the_tree_is_in_the_wheel(wheel: Path) -> None:
-    inside = set(zipfile.ZipFile(wheel).namelist())
+def test_wheel_contains_all_data_files(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
     for home, package in ((ROOT, "gem_core"), *((ROOT / "plugins", name) for name in PLUGINS)):
-        data = [
-            p
-            for p in (home / package).rglob("*")
-            if p.is_file() and p.suffix not in (".py", ".pyc")
-        ]
-        assert {p.relative_to(home).as_posix() for p in data} - inside == set()
+        files = [p for p in (home / package).rglob("*") if p.is_file()]
+        data = [p for p in files if p.suffix not in (".py", ".pyc")]
+        assert {p.relative_to(home).as_posix() for p in data} - names == set()
         assert data
 
 
-def test_the_sdist_can_be_tested(dist: Path) -> None:
+def test_sdist_contains_the_tests_and_their_configuration(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        inside = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    expected = {
         "tox.ini",
         "ruff.toml",
         "LICENSE",
         "tests/conftest.py",
         "constraints/dev.txt",
         ".ci/run",
-    }
-    wanted |= {
         "examples/plugin_project/setup.cfg",
         "adapters/gem_trl/__init__.py",
         "plugins/gem_envs/__init__.py",
+        "tests/support/project.py",
+        "tests/gem_core/env/test_base.py",
     }
-    wanted |= {"tests/support/project.py", "tests/gem_core/env/test_base.py"}
-    assert wanted - inside == set()
+    assert expected - names == set()
 
 
-def test_the_command_is_installed_and_knows_its_version(installed: Installation) -> None:
+def test_installed_command_prints_its_version(installed: Installation) -> None:
     done = installed.command("--version")
     assert (done.returncode, done.stdout) == (0, "gem-rl 0.2.0\n")
 
 
-def test_an_empty_environment_has_all_five_adapters_and_the_built_in_plugins(
+def test_minimal_installation_lists_adapters_and_built_in_plugins(
     installed: Installation,
 ) -> None:
     done = installed.command("plugins", "--json")
@@ -123,7 +116,7 @@ def test_an_empty_environment_has_all_five_adapters_and_the_built_in_plugins(
     assert [a["installed"] for a in adapters] == [None] * 5
 
 
-def test_an_empty_environment_plays(installed: Installation) -> None:
+def test_minimal_installation_plays_a_game(installed: Installation) -> None:
     done = installed.command("play", "game:GuessTheNumber-v0-easy", "--random", "--seed", "1")
     assert done.returncode == 0, done.stderr
     assert "total reward" in done.stdout
@@ -138,8 +131,8 @@ def test_an_empty_environment_plays(installed: Installation) -> None:
         "import gem_trl, gem_verl, gem_openrlhf, gem_oat, gem_rl2",
     ],
 )
-def test_nothing_heavy_is_imported(program: str, tmp_path: Path) -> None:
-    # Not in the empty environment, where it could not be found anyway: decoys stand where the real ones would be.
+def test_imports_load_no_heavy_package(program: str, tmp_path: Path) -> None:
+    # Empty modules replace the heavy packages, so that importing one succeeds and is noticed.
     for name in HEAVY:
         (tmp_path / f"{name}.py").write_text("")
     code = f"import sys; sys.path[:0] = {[str(tmp_path), *SOURCES]!r}\n{program}\n"
@@ -150,7 +143,7 @@ def test_nothing_heavy_is_imported(program: str, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1:] == ["HEAVY []"], done.stdout + done.stderr
 
 
-def test_every_extra_that_names_a_framework_has_constraints() -> None:
+def test_every_framework_extra_has_constraints() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = set(setup["options.extras_require"])
@@ -159,6 +152,4 @@ def test_every_extra_that_names_a_framework_has_constraints() -> None:
         lines = (ROOT / "constraints" / f"{name}.txt").read_text().splitlines()
         pins = [line for line in lines if line and not line.startswith("#")]
         assert pins, name
-        assert [pin for pin in pins if "  # " not in pin] == [], (
-            f"a pin without a reason in {name}.txt"
-        )
+        assert [pin for pin in pins if "  # " not in pin] == [], f"{name}.txt: pins need a reason"

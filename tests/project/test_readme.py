@@ -1,4 +1,4 @@
-"""What somebody sees who pastes from the README."""
+"""Tests of the README: its code and its commands run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ README = (ROOT / "README.md").read_text()
 
 
 def blocks_with(word: str) -> list[str]:
-    found = [
-        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if word in block
-    ]
-    assert found, f"no Python in the README has {word!r}"
-    return found
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    matches = [block for block in blocks if word in block]
+    assert matches, f"no Python block of the README contains {word!r}"
+    return matches
 
 
-def test_the_python_that_plays() -> None:
+def test_readme_python_that_plays_episodes_runs() -> None:
     names: dict[str, Any] = {}
     exec(blocks_with("gem_core.make")[0], names)
     assert len(names["episodes"]) == 32
@@ -33,7 +32,7 @@ def test_the_python_that_plays() -> None:
     ]
 
 
-def test_the_environment_it_shows_can_be_played() -> None:
+def test_readme_environment_can_be_played() -> None:
     names: dict[str, Any] = {}
     exec(blocks_with("class Maze")[0], names)
     player = gem_core.ScriptedPlayer(lambda env, observation: "left")
@@ -42,7 +41,7 @@ def test_the_environment_it_shows_can_be_played() -> None:
 
 
 @pytest.mark.parametrize("line", re.findall(r"^    (gem-rl .*)$", README, re.MULTILINE))
-def test_the_commands_it_shows(
+def test_readme_indented_commands_run(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda prompt: "5")
@@ -50,10 +49,10 @@ def test_the_commands_it_shows(
     assert capsys.readouterr().out
 
 
-def test_the_commands_that_evaluate_and_look(
+def test_readme_evaluation_commands_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In their order, but for the one that needs a server and the one that needs runs to draw."""
+    """Run in order, without the one that needs a server and the one that plots runs."""
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```sh\n(gem-rl eval.*?)```", README, re.DOTALL)
     lines = [
@@ -65,7 +64,7 @@ def test_the_commands_that_evaluate_and_look(
     assert (tmp_path / "runs" / "random" / "episodes.html").is_file()
 
 
-def test_the_test_command_is_what_ci_runs() -> None:
+def test_readme_test_command_is_the_ci_command() -> None:
     command = (
         "python3.11 -m venv .venv && .venv/bin/pip install tox && .venv/bin/tox run-parallel -p 2"
     )

@@ -435,16 +435,16 @@ def test_header_mappings_are_redacted_by_name(tmp_path: Path) -> None:
     }
 
 
-SECRET_NAMES = (
-    "token secret password passwd api_key apikey apiKey credential credentials private_key "
-    "SERVICE_TOKEN DB_PASSWORD AWS_SECRET_ACCESS_KEY OPENAI_KEY hf-token X-Custom-Token "
-    "clientSecret"
-).split()
-PLAIN_NAMES = (
-    "max_tokens tokens num_tokens token_limit stop_token_ids tokenizer token_type eos_token "
-    "pad_token next_token answer_key question_key key secret_word password_length secretary "
-    "keyboard monkey"
-).split()
+SECRET_NAMES = [
+    "token", "secret", "password", "passwd", "api_key", "apikey", "apiKey", "credential",
+    "credentials", "private_key", "SERVICE_TOKEN", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY",
+    "OPENAI_KEY", "hf-token", "X-Custom-Token", "clientSecret",
+]  # fmt: skip
+PLAIN_NAMES = [
+    "max_tokens", "tokens", "num_tokens", "token_limit", "stop_token_ids", "tokenizer",
+    "token_type", "eos_token", "pad_token", "next_token", "answer_key", "question_key", "key",
+    "secret_word", "password_length", "secretary", "keyboard", "monkey",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
