@@ -31,9 +31,9 @@ __all__ = ["estimate", "register_estimators", "token_rewards", "turns_of"]
 def token_rewards(episode: Episode, end_id: int, algorithm: Any) -> list[list[float]]:
     """Return the response token rewards of each sequence, for the estimator in `algorithm`.
 
-    An estimator that compares whole episodes reads the return of the first trained turn, so that
-    turn also gets the rewards of masked turns before it. verl's own estimators sum a sequence or
-    discount per token, so they get undiscounted rewards.
+    An estimator that compares whole episodes reads the return of the first trained turn, which
+    therefore includes the rewards of masked turns before it. verl's own estimators sum a sequence
+    or discount per token, so they get undiscounted rewards.
     """
     name = str(algorithm.adv_estimator)
     verls_own = not name.startswith(PREFIX)

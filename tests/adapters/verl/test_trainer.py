@@ -106,7 +106,7 @@ def test_check_batch_rejects_changed_ids_or_mask(
 ) -> None:
     played = read_batch(queue.batch)
     change(queue)
-    with pytest.raises(BatchMismatchError, match="is not what was played"):
+    with pytest.raises(BatchMismatchError, match="of verl.s batch"):
         check_batch(queue.batch, played.sequences)
 
 

@@ -12,7 +12,7 @@ def _replica() -> type:
 
 
 def _register() -> None:
-    importlib.import_module("verl_on_cpu.platform")  # before verl asks which platform it is on
+    importlib.import_module("verl_on_cpu.platform")  # before verl detects its platform
 
     from verl.workers.rollout import base
     from verl.workers.rollout.replica import RolloutReplicaRegistry
