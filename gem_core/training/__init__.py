@@ -1,1 +1,1 @@
-"""Training: episodes as sequences of tokens, advantages, and the configuration every trainer shares."""
+"""Training: token sequences, advantages, metrics, and the config that all trainers share."""

@@ -1,22 +1,23 @@
-r"""Advantage: episodes in, one number per turn out. Every token of turn t gets A_t.
+"""Advantage estimators: episodes in, one number per turn out. Every token of turn t gets A_t.
 
-With r_t the reward of turn t, G_t = r_t + γ·G_{t+1}, R = G_0, and statistics over *valid* turns only (masked turns pass
-their reward on to earlier ones but are neither trained nor counted; a failed episode is left out whole):
+r_t is the reward of turn t, G_t = r_t + γ·G_{t+1}, and R = G_0. Statistics cover valid turns only:
+a masked turn passes its reward to earlier turns but is neither trained nor counted, and a failed
+episode is excluded.
 
-| name          | A_t                                                                    | statistics over                     |
-|---------------|------------------------------------------------------------------------|-------------------------------------|
-| `reinforce`   | G_t                                                                    | none                                |
-| `rebn`        | (G_t − mean) / (std + ε)                                               | the turns of the whole batch        |
-| `grpo`        | (R − mean) / (std + ε), the same for all turns of an episode           | the episodes of a group             |
-| `rloo`        | R − mean of the *other* episodes of the group                          | the episodes of a group             |
-| `reinforce++` | (G_t − mean) / (std + ε), a turn counted once per sampled token        | the tokens of the whole batch       |
-| `gae`         | δ_t + γλ·A_{t+1}, δ_t = r_t + γ·V_{t+1} − V_t; V after the end is 0    | none (or as `rebn`, `whiten=True`)  |
+| name          | A_t                                               | statistics over             |
+|---------------|---------------------------------------------------|-----------------------------|
+| `reinforce`   | G_t                                               | none                        |
+| `rebn`        | (G_t − mean) / (std + ε)                          | turns of the batch          |
+| `grpo`        | (R − mean) / (std + ε), equal for all turns       | episodes of the group       |
+| `rloo`        | R − mean of the *other* episodes of the group     | episodes of the group       |
+| `reinforce++` | (G_t − mean) / (std + ε)                          | sampled tokens of the batch |
+| `gae`         | δ_t + γλ·A_{t+1} with δ_t = r_t + γ·V_{t+1} − V_t | none; `whiten`: as `rebn`   |
 
-Standard deviations are those of the population, in float64, ε = 1e-8. A std of at most 1e-6·S, S the largest |r| or |G| that
-went into it, is rounding noise: those advantages are 0, as they are for a single turn or a group with one episode left.
+The std is the population's, in float64, and ε = 1e-8. With S the largest |r| or |G|, a std of at
+most 1e-6·S is rounding noise and gives advantages of 0; so does a single turn or episode.
 
-Ranks share statistics, never sums of squares: each computes `Moments` (count, mean, M2) of its own part, `gather` collects
-them from all ranks, and they are merged by Chan's formula. Groups may be spread over ranks.
+Each rank computes `Moments` of its own part; `gather` collects them from all ranks, and Chan's
+formula merges them. Sums of squares would lose precision. A group may span several ranks.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = ["Estimator", "advantages", "check_estimator", "estimators", "register
 
 
 class EstimatorFunction(Protocol):
-    """What an estimator looks like: numbers for every turn of every episode, in order."""
+    """The signature of an estimator: returns one number per turn of each episode."""
 
     def __call__(
         self,
@@ -53,12 +54,12 @@ class EstimatorFunction(Protocol):
 
 @dataclass(frozen=True)
 class Estimator:
-    """A registered estimator and what it asks of a trainer."""
+    """A registered estimator and its requirements."""
 
     name: str
     function: Callable[..., list[list[float]]]
     needs: frozenset[str] = frozenset()
-    """`groups`: several episodes from one start. `values`: a critic's value for each turn."""
+    """`groups`: several episodes per seed. `values`: a critic's value for each turn."""
 
 
 estimators: Catalog[Estimator] = Catalog("advantage estimator")
@@ -71,7 +72,7 @@ def register_estimator(
     *,
     replace: bool = False,
 ) -> None:
-    """Registers an estimator under a name that every adapter and recipe takes."""
+    """Register an estimator under a name that every adapter accepts."""
     if not callable(function):
         raise RegistrationError(
             f"the estimator {name!r} must be a function of episodes, not {type(function).__name__}"
@@ -85,22 +86,22 @@ def register_estimator(
 
 
 def check_estimator(name: str, arguments: Collection[str] = ()) -> Estimator:
-    """The estimator of a name, if it takes these arguments and needs no others: asked before anything is played."""
+    """Return the estimator of that name; raise `ConfigError` unless these arguments fit it."""
     entry = estimators.get(name)
-    takes = inspect.signature(entry.function).parameters
-    unknown = [k for k in arguments if k not in takes]
-    if unknown and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
-        raise ConfigError(
-            f"the estimator {name!r} does not take {unknown}; it takes: {[k for k in takes if k != 'episodes']}"
-        )
+    parameters = inspect.signature(entry.function).parameters
+    unknown = [k for k in arguments if k not in parameters]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        known = [k for k in parameters if k != "episodes"]
+        raise ConfigError(f"the estimator {name!r} does not take {unknown}; it takes: {known}")
     missing = [
         p.name
-        for p in takes.values()
+        for p in parameters.values()
         if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in arguments
     ]
     if missing:
         raise ConfigError(
-            f"the estimator {name!r} needs {missing}: pass them to advantages(), or choose another estimator"
+            f"the estimator {name!r} needs {missing}; pass them to advantages(), "
+            "or use another estimator"
         )
     return entry
 
@@ -108,26 +109,28 @@ def check_estimator(name: str, arguments: Collection[str] = ()) -> Estimator:
 def advantages(
     episodes: Sequence[Episode], estimator: str = "rebn", **kwargs: Any
 ) -> list[list[float]]:
-    """One number per turn of each episode, by the estimator of that name; 0.0 for turns that are not trained."""
+    """Return one advantage per turn of each episode; 0.0 for turns that are not trained."""
     entry = check_estimator(estimator, kwargs)
-    found = [list(numbers) for numbers in entry.function(episodes, **kwargs)]
-    if [len(a) for a in found] != [len(e.turns) for e in episodes]:
+    per_turn = [list(numbers) for numbers in entry.function(episodes, **kwargs)]
+    lengths, turns = [len(a) for a in per_turn], [len(e.turns) for e in episodes]
+    if lengths != turns:
         raise ConfigError(
-            f"the estimator {estimator!r} returned {[len(a) for a in found]} numbers for {[len(e.turns) for e in episodes]} turns"
+            f"the estimator {estimator!r} returned {lengths} numbers for {turns} turns"
         )
-    for episode, numbers in zip(episodes, found):
+    for episode, numbers in zip(episodes, per_turn):
         for turn, number in enumerate(numbers):
             if not math.isfinite(number):
                 raise ConfigError(
-                    f"the estimator {estimator!r} gave {number} to turn {turn} of {episode.env_id}, seed {episode.seed}"
+                    f"the estimator {estimator!r} returned {number} for turn {turn} "
+                    f"of {episode.env_id}, seed {episode.seed}"
                 )
             if not episode.trained(turn):
                 numbers[turn] = 0.0
-    return found
+    return per_turn
 
 
 def _returns(episodes: Sequence[Episode], gamma: float) -> list[list[float]]:
-    """G_t for every turn of every episode; failed episodes give zeros, which nobody may count."""
+    """Return G_t for every turn of every episode; zeros for a failed episode."""
     return [
         [0.0] * len(e.turns) if e.failed else discounted_returns(e.rewards, gamma) for e in episodes
     ]
@@ -151,9 +154,9 @@ def rebn(
     gather: Gather | None = None,
     per_env: bool = False,
 ) -> list[list[float]]:
-    """Return Batch Normalization: A_t = (G_t − mean) / (std + ε) over the valid turns of the batch on all ranks.
+    """Return Batch Normalization (ReBN): normalise returns over the batch's turns on all ranks.
 
-    With `per_env`, a mixture's environments are normalised each by its own statistics.
+    With `per_env`, each environment of a mixture uses its own statistics.
     """
     return _normalised(episodes, _returns(episodes, gamma), gather, per_env=per_env)
 
@@ -165,7 +168,7 @@ def reinforce_plus_plus(
     gather: Gather | None = None,
     per_env: bool = False,
 ) -> list[list[float]]:
-    """REINFORCE++: returns normalised over the batch's tokens, so that a long turn weighs more in mean and std."""
+    """REINFORCE++: normalise returns over the batch's tokens; long turns weigh more."""
     return _normalised(episodes, _returns(episodes, gamma), gather, per_env=per_env, by_token=True)
 
 
@@ -176,16 +179,16 @@ def grpo(
     gather: Gather | None = None,
     scale: bool = True,
 ) -> list[list[float]]:
-    """A = (R − mean) / (std + ε) over the episodes of a group; without `scale`, R − mean (Dr. GRPO)."""
+    """A = (R − mean) / (std + ε) over the group; without `scale`, R − mean (Dr. GRPO)."""
     returns, groups = _grouped(episodes, gamma, gather)
-    found = []
+    per_turn = []
     for episode, g in zip(episodes, returns):
         moments = groups.get(episode.group)
         if moments is None or moments.count <= 1 or not g:
-            found.append([0.0] * len(g))
+            per_turn.append([0.0] * len(g))
         else:
-            found.append([moments.normalise(g[0]) if scale else moments.centre(g[0])] * len(g))
-    return found
+            per_turn.append([moments.normalise(g[0]) if scale else moments.centre(g[0])] * len(g))
+    return per_turn
 
 
 def rloo(
@@ -193,14 +196,14 @@ def rloo(
 ) -> list[list[float]]:
     """A = R − the mean of the other episodes of the group = (R − mean) · n / (n − 1)."""
     returns, groups = _grouped(episodes, gamma, gather)
-    found = []
+    per_turn = []
     for episode, g in zip(episodes, returns):
         moments = groups.get(episode.group)
         if moments is None or moments.count <= 1 or not g or not _trained_turns(episode):
-            found.append([0.0] * len(g))
+            per_turn.append([0.0] * len(g))
         else:
-            found.append([moments.centre(g[0]) * moments.count / (moments.count - 1)] * len(g))
-    return found
+            per_turn.append([moments.centre(g[0]) * moments.count / (moments.count - 1)] * len(g))
+    return per_turn
 
 
 def gae(
@@ -215,45 +218,41 @@ def gae(
 ) -> list[list[float]]:
     """Turn-level GAE: A_t = δ_t + γλ·A_{t+1} with δ_t = r_t + γ·V_{t+1} − V_t.
 
-    `values[e]` holds a critic's value at the start of each turn of episode e and, where the episode was not terminated but
-    cut, one more for the state it was cut in.
+    `values[e]` has the critic's value at the start of each turn of episode e and, unless the
+    episode terminated, one more for its last state. The value after termination is 0.
     """
     for name, number in (("gamma", gamma), ("lam", lam)):
         if not 0.0 <= number <= 1.0:
-            raise ConfigError(f"{name} must be between 0 and 1; given: {number!r}")
+            raise ConfigError(f"{name} must be between 0 and 1, got {number!r}")
     if len(values) != len(episodes):
         raise ConfigError(
-            f"gae was given values for {len(values)} episodes; there are {len(episodes)}"
+            f"gae needs values for {len(episodes)} episodes, got values for {len(values)} episodes"
         )
-    found = []
+    per_turn = []
     for episode, v in zip(episodes, values):
         n = len(episode.turns)
         if episode.failed or n == 0:
-            found.append([0.0] * n)
+            per_turn.append([0.0] * n)
             continue
-        wanted = {n, n + 1} if episode.terminated else {n + 1}
-        if len(v) not in wanted:
-            why = (
-                ""
-                if episode.terminated
-                else f", the last for the state it was cut in ({episode.stop.value})"
-            )
+        allowed = {n, n + 1} if episode.terminated else {n + 1}
+        if len(v) not in allowed:
+            last = "" if episode.terminated else f", the last for its end by {episode.stop.value}"
             raise ConfigError(
-                f"gae was given {len(v)} values for an episode of {n} turns; it needs {max(wanted)}{why}"
+                f"gae needs {max(allowed)} values for an episode of {n} turns{last}, got {len(v)}"
             )
         after_end = 0.0 if episode.terminated else float(v[n])
-        row, following, next_value = [0.0] * n, 0.0, after_end
+        result, following, next_value = [0.0] * n, 0.0, after_end
         for t in range(n - 1, -1, -1):
             delta = episode.rewards[t] + gamma * next_value - float(v[t])
             following = delta + gamma * lam * following
-            row[t], next_value = following, float(v[t])
-        found.append(row)
-    return _normalised(episodes, found, gather, per_env=per_env) if whiten else found
+            result[t], next_value = following, float(v[t])
+        per_turn.append(result)
+    return _normalised(episodes, per_turn, gather, per_env=per_env) if whiten else per_turn
 
 
 def _normalised(
     episodes: Sequence[Episode],
-    numbers: list[list[float]],
+    per_turn: list[list[float]],
     gather: Gather | None,
     *,
     per_env: bool = False,
@@ -262,12 +261,12 @@ def _normalised(
     values: dict[Hashable, list[float]] = {}
     weights: dict[Hashable, list[float]] = {}
     rewards: dict[Hashable, list[float]] = {}
-    for episode, row in zip(episodes, numbers):
+    for episode, numbers in zip(episodes, per_turn):
         key = episode.played_id if per_env else ""
         turns = _trained_turns(episode)
         if not turns:
             continue
-        values.setdefault(key, []).extend(row[t] for t in turns)
+        values.setdefault(key, []).extend(numbers[t] for t in turns)
         weights.setdefault(key, []).extend(
             float(len(episode.turns[t].action_ids) or 1) if by_token else 1.0 for t in turns
         )
@@ -276,18 +275,17 @@ def _normalised(
         key: Moments.of(values[key], weights[key], rewards[key]) for key in values
     }
     total = merged(parts, gather)
-    found = []
-    for episode, row in zip(episodes, numbers):
-        key = episode.played_id if per_env else ""
-        known = total.get(key)
-        found.append([0.0] * len(row) if known is None else [known.normalise(x) for x in row])
-    return found
+    normalised = []
+    for episode, numbers in zip(episodes, per_turn):
+        moments = total.get(episode.played_id if per_env else "")
+        normalised.append([0.0 if moments is None else moments.normalise(x) for x in numbers])
+    return normalised
 
 
 def _grouped(
     episodes: Sequence[Episode], gamma: float, gather: Gather | None
 ) -> tuple[list[list[float]], dict[Hashable, Moments]]:
-    """Returns of all turns, and the moments of R over the members of each group that have something to train."""
+    """Return G_t of all turns, and each group's moments of R over its trained episodes."""
     returns = _returns(episodes, gamma)
     totals: dict[Hashable, list[float]] = {}
     rewards: dict[Hashable, list[float]] = {}
@@ -303,7 +301,7 @@ def _grouped(
 
 @hookimpl
 def register_estimators(register: Callable[..., Any]) -> None:
-    """The estimators of the table above, as an ordinary plugin."""
+    """Register the estimators of the table above, like any plugin."""
     register("reinforce", reinforce)
     register("rebn", rebn)
     register("grpo", grpo, needs=["groups"])

@@ -1,7 +1,7 @@
 """Training config: the environment to train on and how, with the same fields for every trainer.
 
-An adapter extends it to its own `GemConfig` and names itself in `adapter`; what its trainer does not support raises
-`ConfigError` here, before a model is loaded.
+Each adapter extends it to its `GemConfig` and sets `adapter`. A setting that its trainer does not
+support raises `ConfigError` here, before a model is loaded.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["FIRST_HELD_OUT_SEED", "TrainingConfig"]
 
 FIRST_HELD_OUT_SEED = 1_000_000
-"""Where the seeds to evaluate on begin, if only their number is given."""
+"""The first evaluation seed if `eval_seeds` is a number."""
 _REWRITES = {
     "concat": "rewrites the context every turn",
     "concat_with_action": "rewrites the context every turn",
-    "concat_chat": "rewrites the context when its window moves or a suffix goes",
+    "concat_chat": "rewrites the context when its window moves or a suffix is removed",
 }
 
 
@@ -43,7 +43,7 @@ class TrainingConfig:
     """The environment, the seeds, the advantage estimator and the limits of an episode."""
 
     adapter: ClassVar[Adapter]
-    """The adapter of the trainer; set by each adapter's `GemConfig`."""
+    """The trainer's adapter; each `GemConfig` sets it."""
 
     env_id: str
     """An environment id, or a mixture such as `2*game:A + 1*game:B`."""
@@ -100,49 +100,48 @@ class TrainingConfig:
             or not isinstance(self.gamma, (int, float))
             or not 0.0 <= self.gamma <= 1.0
         ):
-            raise ConfigError(f"gamma must be a number between 0 and 1; given: {self.gamma!r}")
+            raise ConfigError(f"gamma must be a number between 0 and 1, got {self.gamma!r}")
         for name in ("max_turn_tokens", "max_context"):
             whole_number_or_none(name, getattr(self, name), 1, none="no cap of its own")
         self._check_estimator()
-        for more in (
-            {},
-            self.eval_env_kwargs,
-        ):  # unknown names raise now: later, every episode would fail by them
-            check_make(
+        for env_kwargs in (self.env_kwargs, {**self.env_kwargs, **self.eval_env_kwargs}):
+            check_make(  # otherwise an unknown name would fail every episode
                 self.env_id,
                 wrappers=self.all_wrappers,
                 options=self.options,
-                env_kwargs={**self.env_kwargs, **more},
+                env_kwargs=env_kwargs,
             )
         self._check_history()
         overlap = set(self.train_seeds) & set(self.held_out_seeds)
         if overlap:
             raise ConfigError(
-                f"{len(overlap)} of the seeds to evaluate on are trained on, among them {min(overlap)}; keep them apart"
+                f"{len(overlap)} of the evaluation seeds are trained on, such as {min(overlap)}; "
+                "use different seeds"
             )
-        self.limits(0)  # an invalid limit raises now
+        self.limits(0)  # raises for an invalid limit
 
     @classmethod
-    def from_dict(cls, fields_given: Mapping[str, Any], where: str = "the configuration") -> Self:
-        """A config from plain data, as a YAML file, a command line or a data set holds it. `where` is for error messages."""
+    def from_dict(cls, data: Mapping[str, Any], where: str = "the configuration") -> Self:
+        """Create a config from plain data; error messages call its source `where`."""
         known = [each.name for each in fields(cls)]
-        unknown = [str(name) for name in fields_given if name not in known]
+        unknown = [str(name) for name in data if name not in known]
         if unknown:
             near = [(name, difflib.get_close_matches(name, known, 1)) for name in unknown]
             hints = "".join(
                 f"; did you mean {match[0]!r} instead of {name!r}" for name, match in near if match
             )
             raise ConfigError(
-                f"{where} has unknown fields: {', '.join(unknown)}{hints}. Known fields: {', '.join(known)}"
+                f"{where} has unknown fields: {', '.join(unknown)}{hints}. "
+                f"Known fields: {', '.join(known)}"
             )
-        if "env_id" not in fields_given:
+        if "env_id" not in data:
             raise ConfigError(
-                f"{where} has no env_id, the environment to train on, such as 'game:Wordle-v0-easy'"
+                f"{where} has no env_id; set it to an environment, such as 'game:Wordle-v0-easy'"
             )
-        return cls(**fields_given)
+        return cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as plain data that `from_dict` takes."""
+        """Return the non-default fields as plain data for `from_dict`."""
         plain: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -157,14 +156,14 @@ class TrainingConfig:
             decoded: dict[str, Any] = json.loads(json.dumps(plain))
         except TypeError as error:
             raise ConfigError(
-                f"{self.adapter.name} hands the config to its worker processes as plain data ({error}); register wrappers and "
-                "tools, and give their names"
+                f"{self.adapter.name} sends the config to its workers as plain data ({error}); "
+                "register wrappers and tools, and use their names"
             ) from error
         return decoded
 
     @property
     def schedule(self) -> HorizonSchedule | None:
-        """The horizon as a schedule; None where there is no horizon."""
+        """The horizon as a schedule; None if there is no horizon."""
         return HorizonSchedule.parse(self.horizon)
 
     @property
@@ -174,34 +173,25 @@ class TrainingConfig:
 
     @property
     def train_seeds(self) -> list[int]:
-        """The seeds to train on."""
+        """The training seeds."""
         return _seeds("seeds", self.seeds, 0)
 
     @property
     def held_out_seeds(self) -> list[int]:
-        """The seeds to evaluate on."""
+        """The evaluation seeds."""
         return _seeds("eval_seeds", self.eval_seeds, FIRST_HELD_OUT_SEED)
 
     def task(self, seed: int, index: int = 0) -> Task:
-        """The episode of one seed."""
-        more = (
-            self.eval_env_kwargs
-            if self.eval_env_kwargs and seed in set(self.held_out_seeds)
-            else {}
-        )
-        return Task(
-            self.env_id,
-            seed,
-            dict(self.options),
-            self.all_wrappers,
-            {**self.env_kwargs, **more},
-            index,
-        )
+        """Return the task of one seed."""
+        env_kwargs = dict(self.env_kwargs)
+        if self.eval_env_kwargs and seed in set(self.held_out_seeds):
+            env_kwargs |= self.eval_env_kwargs
+        return Task(self.env_id, seed, dict(self.options), self.all_wrappers, env_kwargs, index)
 
     def limits(
         self, step: int, *, max_context: int | None = None, max_response: int | None = None
     ) -> Limits:
-        """The limits of an episode after `step` finished updates. Of two caps on the context, the smaller holds."""
+        """Return the limits after `step` finished updates; the smaller `max_context` applies."""
         schedule = self.schedule
         caps = [cap for cap in (self.max_context, max_context) if cap is not None]
         return Limits(
@@ -217,12 +207,12 @@ class TrainingConfig:
 
     @property
     def needs_groups(self) -> bool:
-        """Whether the estimator compares several episodes from one seed."""
+        """Whether the estimator compares several episodes of one seed."""
         return "groups" in estimators.get(self.advantage).needs
 
     @property
     def needs_values(self) -> bool:
-        """Whether the estimator needs a critic's value of each turn."""
+        """Whether the estimator needs a critic's value for each turn."""
         return "values" in estimators.get(self.advantage).needs
 
     def compute_advantages(
@@ -231,7 +221,7 @@ class TrainingConfig:
         gather: Gather | None = None,
         values: Sequence[Sequence[float]] | None = None,
     ) -> list[list[float]]:
-        """One number per turn, by the config's estimator; `gather` collects statistics from all ranks."""
+        """Return one advantage per turn; `gather` collects statistics from all ranks."""
         critic = {"values": values} if self.needs_values else {}
         return advantages(
             episodes,
@@ -243,8 +233,10 @@ class TrainingConfig:
         )
 
     def rewriting_wrapper(self) -> str | None:
-        """The wrapper that makes several sequences of an episode, if one does. An environment's own wrappers count too; a suffix
-        that rewrites the past is only seen when it is played."""
+        """Return the wrapper that splits episodes into several sequences, if any.
+
+        It may be one of the environment's own. A suffix that rewrites history shows only in play.
+        """
         for item in json.loads(canonical_wrappers(spec(self.env_id).id, self.all_wrappers)):
             name, arguments = item if isinstance(item, list) else (item, {})
             harmless = (
@@ -260,35 +252,34 @@ class TrainingConfig:
         supported = self.adapter.capabilities
         if self.needs_values and not supported.critic_values:
             raise ConfigError(
-                f"the estimator {self.advantage!r} needs a critic, which {self.adapter.name} does not offer; use 'rebn'"
+                f"the estimator {self.advantage!r} needs a critic, "
+                f"which {self.adapter.name} does not offer; use 'rebn'"
             )
         if self.needs_groups and not supported.groups:
             raise ConfigError(
-                f"the estimator {self.advantage!r} needs groups of episodes from one seed, which {self.adapter.name} does not "
-                "offer; use 'rebn'"
+                f"the estimator {self.advantage!r} needs groups of episodes of one seed, "
+                f"which {self.adapter.name} does not offer; use 'rebn'"
             )
         if "values" in self.estimator_kwargs:
             raise ConfigError(
-                "an estimator's values are those of the trainer's critic; remove them from estimator_kwargs"
+                "the trainer's critic provides the values; remove them from estimator_kwargs"
             )
-        check_estimator(
-            self.advantage,
-            {"gamma", "gather", *self.estimator_kwargs, *({"values"} if self.needs_values else ())},
-        )
+        arguments = {"gamma", "gather", *self.estimator_kwargs}
+        check_estimator(self.advantage, arguments | ({"values"} if self.needs_values else set()))
 
     def _check_history(self) -> None:
         name = None if self.adapter.capabilities.several_sequences else self.rewriting_wrapper()
         if name is not None:
             raise ConfigError(
-                f"the wrapper {name!r} {_REWRITES[name]}, which makes several sequences of an episode, and {self.adapter.name} "
-                "takes one sequence per episode; remove it (the engine keeps the whole conversation), or use "
-                "'concat_chat_on_reset'"
+                f"the wrapper {name!r} {_REWRITES[name]}, which splits an episode into several "
+                f"sequences, but {self.adapter.name} takes one per episode; remove the wrapper "
+                "(the engine keeps the conversation) or use 'concat_chat_on_reset'"
             )
 
 
-def _seeds(name: str, given: int | Sequence[int], start: int) -> list[int]:
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        return list(range(start, start + given))
-    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
-        return [whole_number(f"each of {name}", seed, 0) for seed in given]
-    raise ConfigError(f"{name} must be a number of seeds, or a list of them; given: {given!r}")
+def _seeds(name: str, value: int | Sequence[int], start: int) -> list[int]:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return list(range(start, start + value))
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [whole_number(f"each of {name}", seed, 0) for seed in value]
+    raise ConfigError(f"{name} must be a number of seeds, or a list of seeds, got {value!r}")

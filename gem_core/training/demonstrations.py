@@ -1,11 +1,12 @@
-"""Imitation: what a player said in text, as token ids a model can be taught to say.
+"""Demonstrations: episodes of a baseline player as token sequences for SFT.
 
     with Rollout(player_named("expert")) as engine:
         played = engine.run_batch(tasks_for("textcraft:TextCraft-v0-depth1", range(256)))
-    rows = [view for episode in played for view in token_sequences(tokenised(episode, Renderer(tokenizer)))]
+    renderer = Renderer(tokenizer)
+    sequences = [s for episode in played for s in token_sequences(tokenised(episode, renderer))]
 
-Each view's `mask` marks the tokens of the player's turns. A few updates of cross-entropy on them show a small model the format
-of an environment, which training by reward alone may never stumble upon.
+The `mask` of each sequence marks the player's tokens. A few SFT updates on them teach a small
+model the action format, which RL alone may never discover.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ __all__ = ["tokenised"]
 
 
 def tokenised(episode: Episode, renderer: Renderer) -> Episode:
-    """The episode as if a model had sampled every action: its text, and the token that ends a turn. Without logprobs: nobody
-    sampled anything. One that has token ids of its own is refused, since its actions need not be what their text encodes to."""
+    """Return the episode with the ids of each action's text and a turn-end token, without logprobs.
+
+    Raises `ConfigError` for an episode that has token ids: encoding their text may give others.
+    """
     if any(turn.action_ids for turn in episode.turns):
-        raise ConfigError(
-            f"{episode!r} was played with token ids, which are exact; use it as it is"
-        )
+        raise ConfigError(f"{episode!r} already has exact token ids; use it unchanged")
     conversation = Conversation(renderer)
     end = () if renderer.turn_end is None else (renderer.turn_end,)
     turns: list[Turn] = []
@@ -33,11 +34,8 @@ def tokenised(episode: Episode, renderer: Renderer) -> Episode:
         if not turns:
             added = conversation.begin(turn.messages)
         else:
-            added = (
-                conversation.rewrite(turn.messages)
-                if turn.restarted
-                else conversation.say(turn.messages)
-            )
+            extend = conversation.rewrite if turn.restarted else conversation.say
+            added = extend(turn.messages)
         ids = (*renderer.tokenizer.encode(turn.action, add_special_tokens=False), *end)
         conversation.act(ids, turn.action)
         turns.append(

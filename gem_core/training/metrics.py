@@ -1,4 +1,4 @@
-"""Metrics: how a batch of episodes went, as sums that ranks can add, so that every rank reports the same names and numbers."""
+"""Batch metrics: sums over a batch of episodes that can be added across ranks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["BatchMetrics", "advantage_sizes"]
 
 @dataclass(frozen=True, slots=True)
 class BatchMetrics:
-    """Sums over episodes; failed ones count only as failed."""
+    """Sums over episodes. All but the first three exclude failed episodes."""
 
     episodes: int = 0
     failed: int = 0
     attempts: int = 0
     finished: int = 0
     judged: int = 0
-    """Finished episodes whose environment said whether they were a success."""
+    """Finished episodes whose environment reported success or not."""
     successes: int = 0
     returns: float = 0.0
     turns: int = 0
@@ -30,7 +30,7 @@ class BatchMetrics:
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> BatchMetrics:
-        """Of one rank's episodes."""
+        """Compute the metrics of one rank's episodes."""
         finished = [e for e in episodes if not e.failed]
         return cls(
             episodes=len(episodes),
@@ -53,31 +53,29 @@ class BatchMetrics:
 
     @classmethod
     def total(cls, parts: Iterable[BatchMetrics]) -> BatchMetrics:
-        """Of all ranks together."""
+        """Add the metrics of all ranks."""
         listed = list(parts)
         return cls(**{f.name: sum(getattr(part, f.name) for part in listed) for f in fields(cls)})
 
     def means(self) -> dict[str, float]:
-        """One number per name. Where environments report success at all, an episode that a limit cut short is no success."""
-        found: dict[str, float] = {}
+        """Return the mean per name; an episode cut by a limit counts as no success."""
+        means: dict[str, float] = {}
         if self.episodes:
-            found |= {
-                "failed": self.failed / self.episodes,
-                "attempts": self.attempts / self.episodes,
-            }
+            means["failed"] = self.failed / self.episodes
+            means["attempts"] = self.attempts / self.episodes
         if self.finished:
             for name in ("turns", "masked_turns", "tool_uses"):
-                found[name] = getattr(self, name) / self.finished
-            found["return"] = self.returns / self.finished
+                means[name] = getattr(self, name) / self.finished
+            means["return"] = self.returns / self.finished
             if self.judged:
-                found["success"] = self.successes / self.finished
-        return found
+                means["success"] = self.successes / self.finished
+        return means
 
 
 def advantage_sizes(
     episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]]
 ) -> list[float]:
-    """How large the advantage of each trained turn is; `gem/advantage_abs` is their mean over all ranks."""
+    """Return |advantage| of each trained turn; the metric `gem/advantage_abs` is their mean."""
     return [
         abs(a)
         for episode, numbers in zip(episodes, per_turn)

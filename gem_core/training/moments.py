@@ -1,4 +1,4 @@
-"""Moments: count, mean and spread of numbers, merged over ranks."""
+"""Moments: count, mean and variance of numbers, merged across ranks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ EPSILON = 1e-8
 NOISE = 1e-6
 
 Gather = Callable[[Any], "list[Any]"]
-"""Collects one picklable object from every rank, in rank order, as `accelerate.utils.gather_object([x])` does."""
+"""Collects a picklable object from every rank in order, like `accelerate`'s `gather_object`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count, mean and sum of squared deviations of a batch part; merged over ranks without loss of precision.
+    """Count, mean and sum of squared deviations (M2) of one rank's part of a batch.
 
-    Numbers are kept in units of 2**unit, a power of two at or above the largest of them, which changes no digit and keeps
-    squares finite for rewards of any size.
+    Numbers are in units of 2**unit, a power of two at or above the largest of them. Scaling by a
+    power of two is exact and keeps squares finite for rewards of any size.
     """
 
     count: float
@@ -29,7 +29,7 @@ class Moments:
     m2: float
     unit: int
     largest: float
-    """The largest |r| or |G| that went in, in units of 2**unit."""
+    """The largest |r| or |G|, in units of 2**unit."""
 
     @classmethod
     def of(
@@ -38,7 +38,7 @@ class Moments:
         weights: Sequence[float] | None = None,
         seen: Iterable[float] = (),
     ) -> Moments:
-        """Of values, each counted `weights` times; `seen` are further numbers that set the scale, such as rewards."""
+        """Compute the moments of weighted values; `seen` only counts for `largest`."""
         largest = max((abs(v) for v in (*values, *seen)), default=0.0)
         unit = max(math.frexp(largest)[1], -960) if largest else 0
         scaled = [math.ldexp(v, -unit) for v in values]
@@ -51,36 +51,37 @@ class Moments:
         return cls(count, mean, m2, unit, math.ldexp(largest, -unit))
 
     def merge(self, other: Moments) -> Moments:
-        """Of both parts together (Chan et al. 1979)."""
-        a, b = self._in(max(self.unit, other.unit)), other._in(max(self.unit, other.unit))
+        """Return the moments of both parts together (Chan et al. 1979)."""
+        unit = max(self.unit, other.unit)
+        a, b = self._rescaled(unit), other._rescaled(unit)
         largest = max(a.largest, b.largest)
         count = a.count + b.count
         if not count:
             return Moments(0.0, 0.0, 0.0, a.unit, largest)
-        apart = b.mean - a.mean
-        mean = a.mean + apart * (b.count / count)
-        m2 = a.m2 + b.m2 + apart * apart * (a.count * b.count / count)
+        delta = b.mean - a.mean
+        mean = a.mean + delta * (b.count / count)
+        m2 = a.m2 + b.m2 + delta * delta * (a.count * b.count / count)
         return Moments(count, mean, m2, a.unit, largest)
 
     @property
     def std(self) -> float:
-        """The population's standard deviation, in units of 2**unit."""
+        """The population standard deviation, in units of 2**unit."""
         return math.sqrt(self.m2 / self.count) if self.count else 0.0
 
     def centre(self, value: float) -> float:
-        """value − mean, 0 where the spread is nothing but rounding noise."""
+        """Return value − mean; 0 if the std is rounding noise."""
         if self.std <= NOISE * self.largest:
             return 0.0
         return math.ldexp(math.ldexp(value, -self.unit) - self.mean, self.unit)
 
     def normalise(self, value: float) -> float:
-        """(value − mean) / (std + ε), 0 where the spread is nothing but rounding noise or there is one value only."""
+        """Return (value − mean) / (std + ε); 0 if the std is rounding noise or count is 1."""
         std = self.std
         if self.count <= 1 or std <= NOISE * self.largest:
             return 0.0
         return (math.ldexp(value, -self.unit) - self.mean) / (std + math.ldexp(EPSILON, -self.unit))
 
-    def _in(self, unit: int) -> Moments:
+    def _rescaled(self, unit: int) -> Moments:
         by = self.unit - unit
         return Moments(
             self.count,
@@ -92,7 +93,7 @@ class Moments:
 
 
 def merged(parts: Mapping[Hashable, Moments], gather: Gather | None) -> dict[Hashable, Moments]:
-    """The moments under each key, over all ranks."""
+    """Merge the moments under each key across all ranks."""
     total: dict[Hashable, Moments] = {}
     for rank in gather(dict(parts)) if gather is not None else [parts]:
         for key, moments in rank.items():

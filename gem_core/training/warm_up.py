@@ -1,8 +1,8 @@
-"""SFT warm-up: a few updates of cross-entropy on what a player does, before training by reward.
+"""SFT warm-up: a few supervised updates on a baseline player's actions before RL.
 
     warm_up(model, tokenizer, "game:GuessTheNumber-v0-easy", updates=10)
 
-It shows a small model the action format of an environment, which training by reward alone may never find.
+It teaches a small model the environment's action format, which RL alone may never discover.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gem_core.training.sequences import TokenSequence, token_sequences
 __all__ = ["warm_up"]
 
 _FIRST_SEED = 2**30
-"""Far from the seeds that are trained or evaluated on."""
+"""Far from the seeds of training and evaluation."""
 
 
 def warm_up(
@@ -40,15 +40,14 @@ def warm_up(
     max_grad_norm: float = 1.0,
     seed: int = 0,
 ) -> float:
-    """Train `model` in place on episodes of `player` (default: legal actions at random) and return the last loss.
+    """Train `model` in place on episodes of `player` (default: random) and return the last loss.
 
-    `episodes`: how many to play and train on again and again; None plays enough to train on each once. They start from seeds
-    far from those that are trained on.
+    `episodes`: how many to play, reused in every epoch; None plays enough to use each once.
     """
     import torch
 
     if updates < 1:
-        raise ConfigError(f"an SFT warm-up needs 1 update or more; given: {updates!r}")
+        raise ConfigError(f"an SFT warm-up needs at least 1 update, got {updates!r}")
     count = batch_size * updates if episodes is None else episodes
     tasks = tasks_for(
         env_id, range(_FIRST_SEED, _FIRST_SEED + count), wrappers=wrappers, env_kwargs=env_kwargs
@@ -92,9 +91,8 @@ def _loss(model: Any, sequences: Sequence[TokenSequence]) -> Any:
     ]
     ids_B_T = torch.tensor([ids for ids, _ in padded], device=model.device)
     mask_B_T = torch.tensor([mask for _, mask in padded], device=model.device).bool()
-    logits_B_T_V = model(input_ids=ids_B_T).logits[
-        :, :-1
-    ]  # padding comes last, where causal attention does not see it
+    # No attention mask: causal attention does not see the padding on the right.
+    logits_B_T_V = model(input_ids=ids_B_T).logits[:, :-1]
     return torch.nn.functional.cross_entropy(
         logits_B_T_V[mask_B_T[:, 1:]].float(), ids_B_T[:, 1:][mask_B_T[:, 1:]]
     )

@@ -55,7 +55,7 @@ def test_metrics_file_rejects_non_numbers_and_invalid_files(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="'success' must be a number"):
         MetricsFile(tmp_path).write(step=0, success="high")  # type: ignore[arg-type]
     (tmp_path / "bad.jsonl").write_text("hello\n")
-    with pytest.raises(RecordError, match="line 1, is no JSON"):
+    with pytest.raises(RecordError, match="line 1, is not JSON"):
         read_metrics(tmp_path / "bad.jsonl")
     with pytest.raises(RecordError, match="cannot be read"):
         read_metrics(tmp_path / "none.jsonl")

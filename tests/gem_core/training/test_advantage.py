@@ -1,4 +1,4 @@
-"""Advantages: every estimator against numbers worked out by hand, and against an exact reference."""
+"""Advantages: estimators equal hand-computed values and an exact reference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def episode(
     component: str = "",
     tokens: Sequence[int] | None = None,
 ) -> Episode:
-    """An episode with these rewards; where it is failed, the last turn's is unknown."""
+    """An episode with these rewards; if it failed, the last reward is unknown."""
     turns = [
         Turn(
             (),
@@ -52,7 +52,7 @@ def episode(
 
 FAILED = episode(1.0, 99.0, stop=StopReason.ENV_ERROR)
 
-# Worked out by hand. Where a value is divided by std + 1e-8, the case is compared within 1e-7.
+# Computed by hand, without ε in std + ε; the tests compare within 1e-7.
 CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] = {
     # G_1 = 4, G_0 = 1 + 0.5 * 4
     "reinforce": ("reinforce", {"gamma": 0.5}, [episode(1.0, 4.0)], [[3.0, 4.0]]),
@@ -65,24 +65,27 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
         [episode(1.0, 4.0), episode(5.0)],
         [[-1.224745, 0.0], [1.224745]],
     ),
-    # turns, not episodes: returns 2, 1 and 5: mean 8/3, deviations -2/3, -5/3, 7/3, std sqrt((4 + 25 + 49) / 27) = 1.699673
+    # turns, not episodes: returns 2, 1, 5; mean 8/3, deviations -2/3, -5/3, 7/3,
+    # std sqrt((4 + 25 + 49) / 27) = 1.699673
     "rebn counts turns": (
         "rebn",
         {},
         [episode(1.0, 1.0), episode(5.0)],
         [[-0.392232, -0.980581], [1.372813]],
     ),
-    # the masked turn's reward flows to turn 0 (G = 3, 2, 1), itself it is not counted: of 3 and 1 mean 2, std 1
+    # the masked turn's reward flows to turn 0 (G = 3, 2, 1), but it is not counted:
+    # of 3 and 1 mean 2, std 1
     "rebn, masked": ("rebn", {}, [episode(1.0, 1.0, 1.0, masked=[1])], [[1.0, 0.0, -1.0]]),
-    # the failed episode is left out whole: of 1 and 3 mean 2, std 1
+    # the failed episode is excluded: of 1 and 3 mean 2, std 1
     "rebn, failed": ("rebn", {}, [episode(1.0), FAILED, episode(3.0)], [[-1.0], [0.0, 0.0], [1.0]]),
     "rebn, one turn": ("rebn", {}, [episode(7.0)], [[0.0]]),
-    "rebn, one turn counted": ("rebn", {}, [episode(7.0, 2.0, masked=[0])], [[0.0, 0.0]]),
+    "rebn, one valid turn": ("rebn", {}, [episode(7.0, 2.0, masked=[0])], [[0.0, 0.0]]),
     "rebn, no turn": ("rebn", {}, [episode(), FAILED], [[], [0.0, 0.0]]),
     "rebn, no episode": ("rebn", {}, [], []),
-    # 0.1 + 0.2 is not 0.3: a difference of 5.6e-17 is rounding, no signal
+    # 0.1 + 0.2 differs from 0.3 by 5.6e-17: rounding, not signal
     "rebn, constant": ("rebn", {}, [episode(0.1 + 0.2), episode(0.3)], [[0.0], [0.0]]),
-    # R = 1, 2, 6 in one group: mean 3, std sqrt((4 + 1 + 9) / 3) = 2.160247; one number for all turns of an episode
+    # R = 1, 2, 6 in one group: mean 3, std sqrt((4 + 1 + 9) / 3) = 2.160247;
+    # one number for all turns of an episode
     "grpo": (
         "grpo",
         {},
@@ -123,7 +126,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
         [episode(1.0, 4.0), episode(1.0)],
         [[1.0, 1.0], [-1.0]],
     ),
-    # an episode with nothing to train is no member: of 2 and 6 as above
+    # an episode without a trained turn is not a member: of 2 and 6 as above
     "grpo, a member masked": (
         "grpo",
         {},
@@ -145,21 +148,23 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
     ),
     "rloo, one left": ("rloo", {}, [FAILED, episode(6.0)], [[0.0, 0.0], [0.0]]),
     "rloo, constant": ("rloo", {}, [episode(0.1 + 0.2), episode(0.3)], [[0.0], [0.0]]),
-    # returns 4 (3 tokens) and 0 (1 token): mean 12 / 4 = 3, std sqrt((3 * 1 + 1 * 9) / 4) = 1.732051
+    # returns 4 (3 tokens) and 0 (1 token): mean 12 / 4 = 3,
+    # std sqrt((3 * 1 + 1 * 9) / 4) = 1.732051
     "reinforce++": (
         "reinforce++",
         {},
         [episode(4.0, tokens=[3]), episode(0.0)],
         [[0.577350], [-1.732051]],
     ),
-    # delta_1 = 1 + 0 - 0.5 = 0.5; delta_0 = 0 + 0.9 * 0.5 - 0.2 = 0.25; A_0 = 0.25 + 0.9 * 0.8 * 0.5 = 0.61
+    # delta_1 = 1 + 0 - 0.5 = 0.5; delta_0 = 0 + 0.9 * 0.5 - 0.2 = 0.25;
+    # A_0 = 0.25 + 0.9 * 0.8 * 0.5 = 0.61
     "gae, terminated": (
         "gae",
         {"gamma": 0.9, "lam": 0.8, "values": [[0.2, 0.5]]},
         [episode(0.0, 1.0)],
         [[0.61, 0.5]],
     ),
-    # terminated: a value given for the end is not used
+    # terminated: the value for the end is not used
     "gae, value at the end": (
         "gae",
         {"gamma": 0.9, "lam": 0.8, "values": [[0.2, 0.5, 9.0]]},
@@ -186,7 +191,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
         [episode(0.0, 1.0)],
         [[1.0, -1.0]],
     ),
-    # each environment by its own statistics: 1 and 3, 100 and 300
+    # separate statistics per environment: 1 and 3, 100 and 300
     "rebn per environment": (
         "rebn",
         {"per_env": True},
@@ -198,7 +203,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
         ],
         [[-1.0], [-1.0], [1.0], [1.0]],
     ),
-    # 1e300 and 3e300: their squares are no floats, their advantages are
+    # the squares of 1e300 and 3e300 overflow, the advantages do not
     "rebn, huge": ("rebn", {}, [episode(1e300), episode(3e300)], [[-1.0], [1.0]]),
     "grpo, huge": ("grpo", {}, [episode(1e300), episode(3e300)], [[-1.0], [1.0]]),
     "rebn, huge and small": (
@@ -211,7 +216,8 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
     "rebn, tiny": ("rebn", {}, [episode(1e-300), episode(3e-300)], [[0.0], [0.0]]),
     # deviations of 1e-8: 1e-8 / (1e-8 + 1e-8)
     "rebn, as small as epsilon": ("rebn", {}, [episode(1e-8), episode(3e-8)], [[-0.5], [0.5]]),
-    # std 5e-4 of values around 1000 is below 1e-6 of the scale, rounding by that rule; 5e-3 is not: 5e-3 / (5e-3 + 1e-8)
+    # a std of 5e-4 around 1000 is below 1e-6 of the scale, so it counts as rounding; 5e-3 does not:
+    # 5e-3 / (5e-3 + 1e-8)
     "rebn, noise": ("rebn", {}, [episode(1000.0 - 5e-4), episode(1000.0 + 5e-4)], [[0.0], [0.0]]),
     "rebn, no noise": (
         "rebn",
@@ -219,7 +225,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
         [episode(1000.0 - 5e-3), episode(1000.0 + 5e-3)],
         [[-0.999998], [0.999998]],
     ),
-    # rewards of a million that cancel leave returns whose digits are noise: S counts rewards too
+    # rewards of a million that cancel leave noise in the returns: S counts rewards too
     "rebn, cancelled rewards": (
         "rebn",
         {},
@@ -230,10 +236,10 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Episode], list[list[float]]]] =
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_by_hand(case: str) -> None:
-    name, kwargs, episodes, wanted = CASES[case]
-    found = advantages(episodes, name, **kwargs)
-    assert found == [pytest.approx(row, rel=1e-6, abs=1e-7) for row in wanted]
+def test_advantages_equal_hand_computed_values(case: str) -> None:
+    name, kwargs, episodes, expected = CASES[case]
+    actual = advantages(episodes, name, **kwargs)
+    assert actual == [pytest.approx(numbers, rel=1e-6, abs=1e-7) for numbers in expected]
 
 
 def test_rebn_is_the_default() -> None:
@@ -242,27 +248,27 @@ def test_rebn_is_the_default() -> None:
 
 @pytest.mark.parametrize("name", ["reinforce", "rebn", "grpo", "rloo", "reinforce++"])
 @pytest.mark.parametrize("scale", [1e300, 1.0, 1e-300, 5e-324])
-def test_rewards_of_any_size_are_finite(name: str, scale: float) -> None:
+def test_advantages_are_finite_for_rewards_of_any_size(name: str, scale: float) -> None:
     batch = [episode(scale, -scale), episode(0.0, scale), episode(scale, scale)]
-    assert all(math.isfinite(a) for row in advantages(batch, name, gamma=0.9) for a in row)
+    assert all(math.isfinite(a) for numbers in advantages(batch, name, gamma=0.9) for a in numbers)
 
 
 @pytest.mark.parametrize("value", [0.1, 0.7, 0.9, -3.3, 1e300, 1e-300, 0.0])
 @pytest.mark.parametrize("n", [2, 3, 7, 127])
 def test_constant_returns_give_exactly_zero(value: float, n: int) -> None:
-    """The reference's float32 recipe gives NaN for 117 of 666 such batches, and 11 for one."""
+    """A float32 implementation gives NaN for 117 of 666 such batches, and 11 for one."""
     for name in ("rebn", "reinforce++", "grpo", "rloo"):
         assert advantages([episode(value)] * n, name) == [[0.0]] * n
 
 
-# An independent reference: exact rational arithmetic.
+# A reference in exact rational arithmetic.
 
 
 def exact_returns(one: Episode, gamma: Fraction) -> list[Fraction]:
-    found: list[Fraction] = []
+    returns: list[Fraction] = []
     for reward in reversed(one.rewards):
-        found.insert(0, Fraction(reward) + gamma * (found[0] if found else 0))
-    return found
+        returns.insert(0, Fraction(reward) + gamma * (returns[0] if returns else 0))
+    return returns
 
 
 def exact_rebn(
@@ -272,33 +278,33 @@ def exact_rebn(
         exact_returns(e, Fraction(gamma)) if not e.failed else [Fraction(0)] * len(e.turns)
         for e in episodes
     ]
-    counted = [
+    valid = [
         (g, weight(t))
-        for e, row in zip(episodes, returns)
-        for g, t in zip(row, e.turns)
+        for e, numbers in zip(episodes, returns)
+        for g, t in zip(numbers, e.turns)
         if not e.failed and t.status is TurnStatus.VALID
     ]
-    n = sum(w for _, w in counted)
-    mean = sum((g * w for g, w in counted), Fraction(0)) / n if n else Fraction(0)
-    variance = sum(((g - mean) ** 2 * w for g, w in counted), Fraction(0)) / n if n else Fraction(0)
+    n = sum(w for _, w in valid)
+    mean = sum((g * w for g, w in valid), Fraction(0)) / n if n else Fraction(0)
+    variance = sum(((g - mean) ** 2 * w for g, w in valid), Fraction(0)) / n if n else Fraction(0)
     std = math.sqrt(variance)
     largest = max((abs(x) for e in episodes if not e.failed for x in e.rewards), default=0.0)
-    largest = max(largest, max((float(abs(g)) for g, _ in counted), default=0.0))
+    largest = max(largest, max((float(abs(g)) for g, _ in valid), default=0.0))
     flat = n <= 1 or std <= 1e-6 * largest
     return [
         [
             0.0
             if flat or e.failed or t.status is not TurnStatus.VALID
             else float(g - mean) / (std + EPSILON)
-            for g, t in zip(row, e.turns)
+            for g, t in zip(numbers, e.turns)
         ]
-        for e, row in zip(episodes, returns)
+        for e, numbers in zip(episodes, returns)
     ]
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Episode]:
-    found = []
+    batch = []
     for _ in range(draw(st.integers(0, 8))):
         rewards = draw(
             st.lists(
@@ -322,12 +328,12 @@ def batches(draw: st.DrawFn) -> list[Episode]:
         tokens = [draw(st.integers(1, 5)) for _ in rewards]
         component = draw(st.sampled_from(["a", "b"]))
         seed = draw(st.integers(0, 2))
-        found.append(
+        batch.append(
             episode(
                 *rewards, masked=masked, stop=stop, seed=seed, component=component, tokens=tokens
             )
         )
-    return found
+    return batch
 
 
 @settings(max_examples=80, deadline=None)
@@ -338,81 +344,84 @@ def test_rebn_agrees_with_exact_arithmetic(batch: list[Episode], gamma: float) -
         ("rebn", lambda turn: 1),
         ("reinforce++", lambda turn: len(turn.action_ids)),
     ):
-        found = advantages(batch, name, gamma=gamma)
-        assert found == [
-            pytest.approx(row, rel=1e-6, abs=1e-6) for row in exact_rebn(batch, gamma, weight)
+        actual = advantages(batch, name, gamma=gamma)
+        assert actual == [
+            pytest.approx(numbers, rel=1e-6, abs=1e-6)
+            for numbers in exact_rebn(batch, gamma, weight)
         ]
 
 
 @settings(max_examples=40, deadline=None)
 @given(batches(), st.sampled_from([0.5, 1.0]))
-def test_per_env_is_the_batch_of_each_environment_alone(batch: list[Episode], gamma: float) -> None:
-    found = advantages(batch, "rebn", gamma=gamma, per_env=True)
+def test_per_env_equals_a_separate_batch_per_environment(
+    batch: list[Episode], gamma: float
+) -> None:
+    actual = advantages(batch, "rebn", gamma=gamma, per_env=True)
     for component in ("a", "b"):
         alone = [e for e in batch if e.component == component]
-        wanted = advantages(alone, "rebn", gamma=gamma)
-        assert [row for row, e in zip(found, batch) if e.component == component] == [
-            pytest.approx(row) for row in wanted
+        expected = advantages(alone, "rebn", gamma=gamma)
+        assert [numbers for numbers, e in zip(actual, batch) if e.component == component] == [
+            pytest.approx(numbers) for numbers in expected
         ]
 
 
 @settings(max_examples=40, deadline=None)
 @given(batches(), st.sampled_from([0.5, 1.0]))
-def test_groups_are_normalised_alone(batch: list[Episode], gamma: float) -> None:
+def test_groups_are_normalised_separately(batch: list[Episode], gamma: float) -> None:
     for name in ("grpo", "rloo"):
-        found = advantages(batch, name, gamma=gamma)
+        actual = advantages(batch, name, gamma=gamma)
         for seed in range(3):
             alone = [e for e in batch if e.seed == seed]
-            wanted = advantages(alone, name, gamma=gamma)
-            assert [row for row, e in zip(found, batch) if e.seed == seed] == [
-                pytest.approx(row) for row in wanted
+            expected = advantages(alone, name, gamma=gamma)
+            assert [numbers for numbers, e in zip(actual, batch) if e.seed == seed] == [
+                pytest.approx(numbers) for numbers in expected
             ]
 
 
 @settings(max_examples=40, deadline=None)
 @given(batches(), st.sampled_from([0.5, 1.0]))
-def test_rloo_is_the_return_less_the_mean_of_the_others(batch: list[Episode], gamma: float) -> None:
-    found = advantages(batch, "rloo", gamma=gamma)
+def test_rloo_subtracts_the_mean_of_the_other_episodes(batch: list[Episode], gamma: float) -> None:
+    actual = advantages(batch, "rloo", gamma=gamma)
     members = [
         e for e in batch if not e.failed and any(t.status is TurnStatus.VALID for t in e.turns)
     ]
-    for row, one in zip(found, batch):
+    for numbers, one in zip(actual, batch):
         others = [
             exact_returns(e, Fraction(gamma))[0]
             for e in members
             if e is not one and e.group == one.group
         ]
         if one not in members or not others:
-            assert row == [0.0] * len(one.turns)
+            assert numbers == [0.0] * len(one.turns)
             continue
-        wanted = float(exact_returns(one, Fraction(gamma))[0] - sum(others) / len(others))
-        for a, turn in zip(row, one.turns):
+        expected = float(exact_returns(one, Fraction(gamma))[0] - sum(others) / len(others))
+        for a, turn in zip(numbers, one.turns):
             assert a == pytest.approx(
-                wanted if turn.status is TurnStatus.VALID else 0.0, rel=1e-6, abs=1e-3
-            ), "or rounding noise"
+                expected if turn.status is TurnStatus.VALID else 0.0, rel=1e-6, abs=1e-3
+            )
 
 
 # Ranks.
 
 
 def on_ranks(parts: Sequence[list[Episode]], name: str, **kwargs: Any) -> list[list[float]]:
-    """Each part on a thread of its own that meets the others in `gather`, as ranks do; pickled on the way, as there."""
+    """Run each part on a thread, with a `gather` that pickles and exchanges values like ranks."""
     barrier = threading.Barrier(len(parts))
-    meeting: list[dict[int, bytes]] = []
+    gathered: list[dict[int, bytes]] = []
     results: list[Any] = [None] * len(parts)
 
     def rank(number: int) -> None:
         calls = 0
 
-        def gather(mine: Any) -> list[Any]:
+        def gather(value: Any) -> list[Any]:
             nonlocal calls
             if barrier.wait(10) == 0:
-                meeting.append({})
+                gathered.append({})
             barrier.wait(10)
-            meeting[calls][number] = pickle.dumps(mine)
+            gathered[calls][number] = pickle.dumps(value)
             barrier.wait(10)
             calls += 1
-            return [pickle.loads(meeting[calls - 1][n]) for n in range(len(parts))]
+            return [pickle.loads(gathered[calls - 1][n]) for n in range(len(parts))]
 
         results[number] = advantages(parts[number], name, gather=gather, **kwargs)
 
@@ -421,7 +430,7 @@ def on_ranks(parts: Sequence[list[Episode]], name: str, **kwargs: Any) -> list[l
         thread.start()
     for thread in threads:
         thread.join(20)
-    return [row for part in results for row in part]
+    return [numbers for part in results for numbers in part]
 
 
 @settings(max_examples=25, deadline=None)
@@ -430,48 +439,48 @@ def on_ranks(parts: Sequence[list[Episode]], name: str, **kwargs: Any) -> list[l
     st.lists(st.integers(0, 8), max_size=3),
     st.sampled_from(["rebn", "grpo", "rloo", "reinforce++", "reinforce"]),
 )
-def test_any_split_over_ranks_gives_what_one_rank_gives(
+def test_any_split_across_ranks_equals_one_rank(
     batch: list[Episode], cuts: list[int], name: str
 ) -> None:
-    """Groups spread over ranks and ranks with nothing included."""
+    """Includes groups that span ranks and ranks without episodes."""
     edges = [0, *sorted(min(c, len(batch)) for c in cuts), len(batch)]
     parts = [batch[a:b] for a, b in pairwise(edges)]
     alone = advantages(batch, name, gamma=0.9)
     assert on_ranks(parts, name, gamma=0.9) == [
-        pytest.approx(row, rel=1e-12, abs=1e-12) for row in alone
+        pytest.approx(numbers, rel=1e-12, abs=1e-12) for numbers in alone
     ]
 
 
-def test_a_large_mean_does_not_eat_the_spread_on_ranks() -> None:
-    """What sums of squares lose: returns around 1e6 with a spread of 10, on four ranks."""
+def test_a_large_mean_does_not_lose_precision_across_ranks() -> None:
+    """Returns of 1e6 and 1e6 + 10 on four ranks, which sums of squares cannot separate."""
     batch = [episode(1e6 + 10.0 * (i % 2), seed=i) for i in range(64)]
     parts = [batch[i::4] for i in range(4)]
-    assert {round(row[0], 6) for row in on_ranks(parts, "rebn")} == {-1.0, 1.0}
+    assert {round(numbers[0], 6) for numbers in on_ranks(parts, "rebn")} == {-1.0, 1.0}
 
 
-def test_moments_of_parts_merge_to_those_of_the_whole() -> None:
-    whole = Moments.of([1.0, 2.0, 4.0, 1e300])
+def test_together_equal_the_moments_of_all_values() -> None:
+    together = Moments.of([1.0, 2.0, 4.0, 1e300])
     parts = (
         Moments.of([1.0])
         .merge(Moments.of([]))
         .merge(Moments.of([2.0, 4.0]))
         .merge(Moments.of([1e300]))
     )
-    assert (parts.count, parts.unit) == (4.0, whole.unit)
-    assert (parts.mean, parts.m2) == (pytest.approx(whole.mean), pytest.approx(whole.m2))
+    assert (parts.count, parts.unit) == (4.0, together.unit)
+    assert (parts.mean, parts.m2) == (pytest.approx(together.mean), pytest.approx(together.m2))
     assert (Moments.of([]).std, Moments.of([]).merge(Moments.of([])).count) == (0.0, 0.0)
 
 
 # Names and arguments.
 
 
-def test_an_unknown_name_suggests_the_nearest() -> None:
+def test_an_unknown_estimator_suggests_a_similar_name() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'rebn'"):
         advantages([], "reborn")
 
 
 @pytest.mark.parametrize(
-    ("name", "kwargs", "said"),
+    ("name", "kwargs", "message"),
     [
         ("rebn", {"lam": 0.5}, "does not take"),
         ("rebn", {"gamma": 1.5}, "between 0 and 1"),
@@ -482,24 +491,24 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
         ("gae", {"values": [[1.0, 1.0]], "lam": 2.0}, "lam"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(
-    name: str, kwargs: dict[str, Any], said: str
+def test_advantages_rejects_invalid_arguments(
+    name: str, kwargs: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         advantages([episode(1.0, 1.0)], name, **kwargs)
 
 
-def test_gae_needs_a_value_where_an_episode_was_cut() -> None:
+def test_gae_needs_a_final_value_unless_terminated() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"2 values .* 2 turns; it needs 3, the last for the state it was cut in \(turn_limit\)",
+        match="3 values for an episode of 2 turns, the last for its end by turn_limit, got 2",
     ):
         advantages([episode(0.0, 1.0, stop=StopReason.TURN_LIMIT)], "gae", values=[[0.1, 0.2]])
 
 
-def test_an_estimator_of_ones_own_goes_by_its_name() -> None:
-    shared = (5.0, 5.0)
-    register_estimator("test-constant", lambda episodes: [shared] * len(episodes))  # type: ignore[list-item,arg-type,return-value]
+def test_a_registered_estimator_is_used_by_name() -> None:
+    constant = (5.0, 5.0)
+    register_estimator("test-constant", lambda episodes: [constant] * len(episodes))  # type: ignore[list-item,arg-type,return-value]
     try:
         batch = [episode(1.0, 2.0, masked=[1]), FAILED, episode(1.0, 1.0)]
         assert advantages(batch, "test-constant") == [[5.0, 0.0], [0.0, 0.0], [5.0, 5.0]]
@@ -512,7 +521,7 @@ def test_an_estimator_of_ones_own_goes_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_an_estimator_that_gives_no_number_is_named(bad: float) -> None:
+def test_a_non_finite_advantage_names_the_estimator_and_turn(bad: float) -> None:
     register_estimator("test-bad", lambda episodes: [[bad]] * len(episodes))
     try:
         with pytest.raises(ConfigError, match="test-bad.*turn 0"):
@@ -522,12 +531,12 @@ def test_an_estimator_that_gives_no_number_is_named(bad: float) -> None:
 
 
 @pytest.mark.parametrize(("function", "needs"), [("text", ()), (len, ["magic"])])
-def test_an_estimator_that_cannot_work_is_not_registered(function: Any, needs: Any) -> None:
+def test_register_estimator_rejects_invalid_estimators(function: Any, needs: Any) -> None:
     with pytest.raises(RegistrationError):
         register_estimator("test-none", function, needs)
 
 
-def test_what_estimators_ask_of_a_trainer() -> None:
+def test_builtin_estimators_declare_their_needs() -> None:
     needs = {name: sorted(entry.needs) for name, entry in estimators.all().items()}
     assert needs == {
         "gae": ["values"],

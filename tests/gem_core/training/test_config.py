@@ -1,4 +1,4 @@
-"""What a user says about an environment to train on, whichever trainer it is for, and how a batch went."""
+"""Training config and batch metrics, for any trainer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ GAME = "game:GuessTheNumber-v0-easy"
 
 
 @dataclass
-class Spec(TrainingConfig):
-    """For a trainer that takes one sequence per episode, and has no critic."""
+class Config(TrainingConfig):
+    """A trainer that takes one sequence per episode and has no critic."""
 
     adapter = ADAPTER
 
 
 @dataclass
-class Able(TrainingConfig):
-    """For a trainer that can do everything."""
+class FullConfig(TrainingConfig):
+    """A trainer that supports everything."""
 
     adapter = replace(
         ADAPTER,
@@ -35,7 +35,7 @@ class Able(TrainingConfig):
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "says"),
+    ("fields", "error", "message"),
     [
         ({"env_id": "game:GuesTheNumber-v0-easy"}, UnknownNameError, "did you mean"),
         ({"gamma": -0.1}, ConfigError, "between 0 and 1"),
@@ -61,19 +61,19 @@ class Able(TrainingConfig):
         ({"horizon": []}, ConfigError, "at least one number of turns"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_before_anything_is_loaded(
-    fields: Any, error: type[Exception], says: str
+def test_a_config_rejects_unsupported_and_invalid_fields(
+    fields: Any, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=says):
-        Spec(**{"env_id": GAME, **fields})
+    with pytest.raises(error, match=message):
+        Config(**{"env_id": GAME, **fields})
 
 
-def test_a_trainer_that_can_do_more_is_asked_for_more() -> None:
-    assert Able(GAME, advantage="gae", wrappers=["concat"]).advantage == "gae"
+def test_a_config_accepts_what_its_trainer_supports() -> None:
+    assert FullConfig(GAME, advantage="gae", wrappers=["concat"]).advantage == "gae"
 
 
-def test_seeds_tasks_and_limits() -> None:
-    spec = Spec(
+def test_a_config_creates_seeds_tasks_and_limits() -> None:
+    config = Config(
         GAME,
         seeds=3,
         eval_seeds=2,
@@ -81,40 +81,40 @@ def test_seeds_tasks_and_limits() -> None:
         horizon="2,4@10",
         retries=1,
     )
-    assert (spec.train_seeds, spec.held_out_seeds) == ([0, 1, 2], [1_000_000, 1_000_001])
-    assert spec.task(7, 5).wrappers == (("react", {}), ("turn_limit", {"max_turns": 2}))
-    assert (spec.task(7, 5).seed, spec.task(7, 5).index) == (7, 5)
-    assert spec.limits(0, max_response=64) == Limits(max_turns=2, max_response=64, retries=1)
-    assert spec.limits(10, max_context=512) == Limits(max_turns=4, max_context=512, retries=1)
-    assert Spec(GAME, max_context=100).limits(0, max_context=512).max_context == 100
-    assert Spec(GAME, max_context=1024).limits(0, max_context=512).max_context == 512, (
-        "more than the engine takes would fail there"
+    assert (config.train_seeds, config.held_out_seeds) == ([0, 1, 2], [1_000_000, 1_000_001])
+    assert config.task(7, 5).wrappers == (("react", {}), ("turn_limit", {"max_turns": 2}))
+    assert (config.task(7, 5).seed, config.task(7, 5).index) == (7, 5)
+    assert config.limits(0, max_response=64) == Limits(max_turns=2, max_response=64, retries=1)
+    assert config.limits(10, max_context=512) == Limits(max_turns=4, max_context=512, retries=1)
+    assert Config(GAME, max_context=100).limits(0, max_context=512).max_context == 100
+    assert Config(GAME, max_context=1024).limits(0, max_context=512).max_context == 512, (
+        "the engine would reject a longer context"
     )
-    assert Spec(GAME, max_context=100).limits(0).max_context == 100
+    assert Config(GAME, max_context=100).limits(0).max_context == 100
 
 
-def test_a_trainer_that_takes_several_sequences_refuses_unknown_names_too() -> None:
+def test_a_config_for_several_sequences_rejects_unknown_wrappers() -> None:
     with pytest.raises(UnknownNameError, match="boxed"):
-        Able(GAME, wrappers=["boxd"])
+        FullConfig(GAME, wrappers=["boxd"])
 
 
-def test_a_split_of_its_own_is_evaluated_on() -> None:
-    spec = Spec(
+def test_eval_env_kwargs_apply_to_evaluation_seeds() -> None:
+    config = Config(
         "qa:Sample-v0",
         seeds=3,
         eval_seeds=2,
         env_kwargs={"max_turns": 2},
         eval_env_kwargs={"split": "test", "max_turns": 1},
     )
-    assert spec.task(2).env_kwargs == {"max_turns": 2}
-    assert spec.task(1_000_001).env_kwargs == {"max_turns": 1, "split": "test"}
-    assert Spec("qa:Sample-v0", options={"index": 3}).task(0).options == {"index": 3}
+    assert config.task(2).env_kwargs == {"max_turns": 2}
+    assert config.task(1_000_001).env_kwargs == {"max_turns": 1, "split": "test"}
+    assert Config("qa:Sample-v0", options={"index": 3}).task(0).options == {"index": 3}
 
 
-def test_advantages_come_from_the_estimator_of_the_config() -> None:
+def test_compute_advantages_uses_the_configs_estimator() -> None:
     episodes = run_batch(tasks_for(GAME, range(16)), RandomPlayer())
     seen: list[Any] = []
-    plain = Spec(GAME, gamma=0.5, advantage="reinforce").compute_advantages(episodes)
+    plain = Config(GAME, gamma=0.5, advantage="reinforce").compute_advantages(episodes)
     assert plain[0] == pytest.approx(
         [
             0.5 ** (len(e.turns) - 1 - t) * e.rewards[-1]
@@ -122,14 +122,14 @@ def test_advantages_come_from_the_estimator_of_the_config() -> None:
             for t in range(len(e.turns))
         ]
     )
-    Spec(GAME).compute_advantages(episodes, gather=lambda mine: seen.append(mine) or [mine])
+    Config(GAME).compute_advantages(episodes, gather=lambda value: seen.append(value) or [value])
     assert len(seen) == 1
 
 
-def test_metrics_are_the_same_for_any_split_over_ranks() -> None:
+def test_batch_metrics_add_up_across_ranks() -> None:
     episodes = run_batch(tasks_for(GAME, range(20)), RandomPlayer(), limits=Limits(max_turns=2))
     episodes[0] = replace(episodes[0], stop=StopReason.ENV_ERROR)
-    whole = BatchMetrics.of(episodes)
+    together = BatchMetrics.of(episodes)
     split = BatchMetrics.total(
         [
             BatchMetrics.of(episodes[:1]),
@@ -137,24 +137,24 @@ def test_metrics_are_the_same_for_any_split_over_ranks() -> None:
             BatchMetrics.of(episodes[7:]),
         ]
     )
-    assert split == whole
-    means = whole.means()
+    assert split == together
+    means = together.means()
     solved = sum(bool(e.success) for e in episodes[1:])
     assert means["success"] == pytest.approx(solved / 19), (
-        "an episode that a limit cut short is no success, and counts"
+        "an episode cut by a limit counts as no success"
     )
     assert means["failed"] == pytest.approx(1 / 20)
     assert means["turns"] == pytest.approx(sum(len(e.turns) for e in episodes[1:]) / 19)
 
 
-def test_the_size_of_an_advantage_counts_by_trained_turns() -> None:
+def test_advantage_sizes_cover_trained_turns() -> None:
     episodes = run_batch(tasks_for(GAME, range(4)), RandomPlayer(), limits=Limits(max_turns=2))
     episodes[0] = replace(episodes[0], stop=StopReason.ENV_ERROR)
     turns = [[float(-n - t) for t in range(len(e.turns))] for n, e in enumerate(episodes)]
     assert advantage_sizes(episodes, turns) == [abs(a) for numbers in turns[1:] for a in numbers]
 
 
-def test_metrics_of_nothing_but_failed_episodes_name_only_those() -> None:
+def test_batch_metrics_of_failed_episodes_have_no_other_means() -> None:
     episodes = [
         replace(e, stop=StopReason.ENV_ERROR)
         for e in run_batch(tasks_for(GAME, range(3)), RandomPlayer())

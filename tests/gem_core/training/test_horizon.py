@@ -1,4 +1,4 @@
-"""The horizon schedule of ScalingInter-RL, as a pure function of the step."""
+"""Horizon schedule: a pure function of the step."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from gem_core.errors import ConfigError
         (10**9, 30),
     ],
 )
-def test_the_horizon_grows_every_so_many_updates_and_then_stays(step: int, turns: int) -> None:
+def test_the_horizon_grows_per_stage_and_stays_at_the_last(step: int, turns: int) -> None:
     assert HorizonSchedule((10, 20, 30), every=100)(step) == turns
 
 
-def test_a_resumed_run_goes_on_where_it_would_have_been() -> None:
-    """The original counts calls, so that a run resumed at step 150 starts its stages anew or skips one."""
+def test_the_horizon_depends_only_on_the_step() -> None:
+    """A resumed run continues its stages; the original counts calls and would not."""
     straight = [HorizonSchedule((4, 7, 10), every=3)(step) for step in range(12)]
     resumed = pickle.loads(pickle.dumps(HorizonSchedule((4, 7, 10), every=3)))
     assert [resumed(step) for step in range(5, 12)] == straight[5:]
-    assert [resumed(5), resumed(0), resumed(5)] == [7, 4, 7], "asking changes nothing"
+    assert [resumed(5), resumed(0), resumed(5)] == [7, 4, 7], "calls have no side effect"
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("value", "expected"),
     [
         (10, HorizonSchedule((10,))),
         ("10", HorizonSchedule((10,))),
@@ -51,14 +51,12 @@ def test_a_resumed_run_goes_on_where_it_would_have_been() -> None:
         (None, None),
     ],
 )
-def test_a_schedule_is_read_from_what_a_configuration_holds(
-    given: Any, wanted: HorizonSchedule | None
-) -> None:
-    assert HorizonSchedule.parse(given) == wanted
+def test_parse_accepts_every_form(value: Any, expected: HorizonSchedule | None) -> None:
+    assert HorizonSchedule.parse(value) == expected
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [
         "",
         "ten",
@@ -76,11 +74,11 @@ def test_a_schedule_is_read_from_what_a_configuration_holds(
         "4@0",
     ],
 )
-def test_a_schedule_that_means_nothing_is_refused(given: Any) -> None:
+def test_parse_rejects_invalid_schedules(value: Any) -> None:
     with pytest.raises(ConfigError):
-        HorizonSchedule.parse(given)
+        HorizonSchedule.parse(value)
 
 
-def test_a_step_before_the_first_is_refused() -> None:
+def test_a_negative_step_is_rejected() -> None:
     with pytest.raises(ConfigError, match="from 0"):
         HorizonSchedule((4,))(-1)

@@ -18,7 +18,7 @@ GAME = "test:WarmUp-v0"
 
 
 class Game(Env):
-    """Three turns; takes any action. Notes the seeds it is played from."""
+    """Three turns that accept any action; records its seeds."""
 
     execution = "inline"
     action_example = "\\boxed{1}"
@@ -51,7 +51,7 @@ def game() -> Any:
     environments.remove(GAME)
 
 
-def test_the_model_learns_what_the_player_does() -> None:
+def test_the_model_learns_the_players_actions() -> None:
     model, tokenizer = load_tiny()
     before = warm_up(
         model, tokenizer, GAME, updates=1, player=Seven(), batch_size=4, learning_rate=0.0
@@ -60,7 +60,7 @@ def test_the_model_learns_what_the_player_does() -> None:
         model, tokenizer, GAME, updates=25, player=Seven(), batch_size=4, learning_rate=3e-3
     )
     assert before > 0.5 and after < 0.1
-    assert not model.training, "as it was"
+    assert not model.training, "the mode is restored"
     policy = TransformersPolicy(model, tokenizer, seed=0)
     episodes = run_batch(
         tasks_for(GAME, range(4)), policy, Renderer(tokenizer), sampling=Sampling(max_tokens=12)
@@ -70,28 +70,28 @@ def test_the_model_learns_what_the_player_does() -> None:
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_the_action_tokens() -> None:
-    """For one episode, computed by hand: the tokens of the actions, and the token that ends each turn."""
+    """Computed by hand for one episode: action tokens and the token that ends each turn."""
     model, tokenizer = load_tiny()
     loss = warm_up(
         model, tokenizer, GAME, updates=1, player=Seven(), batch_size=1, learning_rate=0.0
     )
-    messages, wanted = [], []
+    messages, positions = [], []
     ids: list[int] = []
     for observation in ("Name a number.", "And another.", "And another."):
         messages.append({"role": "user", "content": observation})
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         ids = tokenizer.encode(prompt)
         action = [*tokenizer.encode("\\boxed{7}"), tokenizer.eos_token_id]
-        wanted += range(len(ids), len(ids) + len(action))
+        positions += range(len(ids), len(ids) + len(action))
         ids = [*ids, *action]
         messages.append({"role": "assistant", "content": "\\boxed{7}"})
     with torch.no_grad():
         logprobs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-    expected = -sum(float(logprobs[i - 1, ids[i]]) for i in wanted) / len(wanted)
+    expected = -sum(float(logprobs[i - 1, ids[i]]) for i in positions) / len(positions)
     assert loss == pytest.approx(expected, abs=1e-4)
 
 
-def test_episodes_start_from_seeds_of_their_own_and_may_be_trained_on_again() -> None:
+def test_episodes_use_reserved_seeds_and_can_be_reused() -> None:
     model, tokenizer = load_tiny()
     warm_up(model, tokenizer, GAME, updates=3, batch_size=2)
     assert len(Game.seeds) == 6 and min(Game.seeds) >= 2**30
@@ -110,7 +110,7 @@ def test_the_same_seed_gives_the_same_model() -> None:
     assert losses[0] == losses[1]
 
 
-def test_what_cannot_be_imitated_is_rejected() -> None:
+def test_warm_up_rejects_a_failing_player_and_zero_updates() -> None:
     class Lost:
         def act(self, env: Env, observation: str) -> str:
             raise RuntimeError("no idea")
@@ -118,5 +118,5 @@ def test_what_cannot_be_imitated_is_rejected() -> None:
     model, tokenizer = load_tiny()
     with pytest.raises(ConfigError, match="a player that can play the environment; .*no idea"):
         warm_up(model, tokenizer, GAME, updates=1, player=Lost())
-    with pytest.raises(ConfigError, match="1 update or more; given: 0"):
+    with pytest.raises(ConfigError, match="at least 1 update, got 0"):
         warm_up(model, tokenizer, GAME, updates=0)
