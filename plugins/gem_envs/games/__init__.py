@@ -1,1 +1,1 @@
-"""Games: small text games in pure Python."""
+"""Small text games in pure Python."""

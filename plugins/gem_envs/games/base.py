@@ -1,4 +1,4 @@
-"""Game: the base of the small text games. Pure Python, microseconds a step."""
+"""Game: the base class of the small text games, which need microseconds per step."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ SUCCESS = 1.0
 
 
 class Game(Env):
-    """A game with a turn limit. An action that cannot be read ends it; one that is not allowed only costs the turn."""
+    """A game with a turn limit.
+
+    An action that cannot be parsed ends the episode; an illegal action only costs the turn.
+    """
 
     execution: ClassVar[Literal["inline", "thread", "process"]] = "inline"
     max_turns: int
 
     @property
     def expert(self) -> Callable[[], Iterator[str]] | None:
-        """A scripted player that wins, from `gem_envs.games.experts`."""
+        """The scripted player from `gem_envs.games.experts` that wins the game."""
         return expert_for(self)
 
     def carry_on(self, feedback: str, reward: float = 0.0, **info: Any) -> StepResult:
-        """Not over yet, unless this was the last turn."""
+        """Continue the episode, or truncate it at the last turn."""
         if self._turn + 1 < self.max_turns:
             return feedback, reward, False, False, info
         return self.out_of_turns(feedback, reward, **info)
 
     def out_of_turns(self, feedback: str, reward: float, **info: Any) -> StepResult:
-        """The turn limit cut the game; the feedback on the last action is kept."""
+        """Truncate the episode at the turn limit, with the feedback on the last action."""
         return (
             f"{feedback}\nThat was the last of {self.max_turns} turns.",
             reward,
@@ -42,15 +45,15 @@ class Game(Env):
         )
 
     def won(self, feedback: str, reward: float = SUCCESS, **info: Any) -> StepResult:
-        """The task is solved."""
+        """Terminate the episode with success."""
         return feedback, reward, True, False, {"success": True, **info}
 
     def lost(self, feedback: str, reward: float = 0.0, **info: Any) -> StepResult:
-        """The game reached an end that is no success."""
+        """Terminate the episode without success."""
         return feedback, reward, True, False, {"success": False, **info}
 
     def unreadable(self, action: str, expected: str) -> StepResult:
-        """The action is not of the form the game takes."""
+        """Terminate the episode because the action has the wrong format."""
         shown = action if len(action) <= 40 else action[:37] + "..."
         return (
             f"{shown!r} is not {expected}.",

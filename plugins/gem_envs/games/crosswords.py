@@ -1,4 +1,4 @@
-"""Crosswords: fill crossing words letter by letter from their clues."""
+"""Crosswords: fill in crossing words letter by letter from their clues."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gem_envs.games.words import read_data
 __all__ = ["Crosswords"]
 
 _TURNS_PER_WORD = 6
-"""At least this many turns a word: there are enough words of up to 6 letters to fill any such puzzle."""
+"""Minimum turns per word; enough words have at most 6 letters to build any such puzzle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A word in its place."""
+    """A word with its clue and position."""
 
     word: str
     clue: str
@@ -31,7 +31,7 @@ class Entry:
     across: bool
 
     def cells(self) -> list[tuple[int, int]]:
-        """Where its letters stand."""
+        """Return the (row, column) of each letter."""
         return [
             (self.row, self.col + i) if self.across else (self.row + i, self.col)
             for i in range(len(self.word))
@@ -39,10 +39,11 @@ class Entry:
 
 
 class Crosswords(Game):
-    """Pays 1 / letters for each right letter; a wrong one costs the turn. Every puzzle has at most `max_turns` letters.
+    """Crossword: pays 1 / number of letters for each correct letter; a wrong letter costs the turn.
 
-    Each word crosses another one and touches no other. `hardcore` draws from the less common words. The reference's random
-    variant does not start and would have 20 turns; here it is one of the easy and the hard one, with their turns.
+    Every puzzle has at most `max_turns` letters. Each word crosses another word and touches no
+    other. `hardcore` draws less common words. The reference's random variant does not run and
+    would have 20 turns; here `randomize` draws the easy or the hard variant, with its turns.
     """
 
     action_example = "row column letter"
@@ -58,8 +59,9 @@ class Crosswords(Game):
         self.num_words = whole_number("num_words", num_words, 1, 15)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if max_turns < _TURNS_PER_WORD * num_words:
+            minimum = _TURNS_PER_WORD * num_words
             raise ConfigError(
-                f"{num_words} words need {_TURNS_PER_WORD * num_words} turns or more; given: max_turns={max_turns}"
+                f"{num_words} words need max_turns of at least {minimum}, got {max_turns}"
             )
         self.randomize = randomize
 
@@ -79,14 +81,16 @@ class Crosswords(Game):
             for r in range(self.rows)
         ]
         self.lines = [self._line(row) for row in range(self.rows)]
-        self.left = len(self.solution)
+        self.remaining = len(self.solution)
         clues = [
-            f"{number}. {'across' if e.across else 'down'} from row {e.row}, column {e.col}, {len(e.word)} letters: {e.clue}"
+            f"{number}. {'across' if e.across else 'down'} from row {e.row}, column {e.col}, "
+            f"{len(e.word)} letters: {e.clue}"
             for number, e in enumerate(self.entries, 1)
         ]
         return (
-            f"Crossword: fill the cells marked '_' of this grid within {self.max_turns} turns; '.' is no part of it. Give one "
-            "letter a turn, as 'row column letter', with rows and columns counted from 0; a wrong letter is refused.\n"
+            f"Crossword: fill the cells marked '_' of this grid within {self.max_turns} turns; "
+            "'.' is no part of it. Give one letter a turn, as 'row column letter', "
+            "with rows and columns counted from 0; a wrong letter is refused.\n"
             + "\n".join(clues)
             + f"\n{self._board()}",
             {},
@@ -101,22 +105,22 @@ class Crosswords(Game):
         ):
             return self.unreadable(action, "of the form 'row column letter'")
         row, col, letter = int(words[0]), int(words[1]), words[2].upper()
-        right = self.solution.get((row, col))
-        if right is None:
+        expected = self.solution.get((row, col))
+        if expected is None:
             return self._answer(f"({row}, {col}) is not one of the cells to fill.")
         if self.board[row][col] != "_":
             return self._answer(f"({row}, {col}) is filled already.")
-        if letter != right:
+        if letter != expected:
             return self._answer(f"{letter} at ({row}, {col}) is wrong.")
         self.board[row][col] = letter
         self.lines[row] = self._line(row)
-        self.left -= 1
-        if not self.left:
+        self.remaining -= 1
+        if not self.remaining:
             return self.won(f"The crossword is complete.\n{self._board()}", 1 / len(self.solution))
         return self._answer(f"{letter} at ({row}, {col}) is right.", 1 / len(self.solution))
 
-    def _answer(self, said: str, reward: float = 0.0) -> StepResult:
-        return self.carry_on(f"{said}\n{self._board()}", reward)
+    def _answer(self, feedback: str, reward: float = 0.0) -> StepResult:
+        return self.carry_on(f"{feedback}\n{self._board()}", reward)
 
     def _line(self, row: int) -> str:
         return f"{row:2}  " + "  ".join(self.board[row])
@@ -138,7 +142,7 @@ def _header(cols: int) -> str:
 
 @cache
 def _clues(hardcore: bool) -> tuple[tuple[str, str], ...]:
-    """(word, clue) pairs; a line of the file reads `word: clue`."""
+    """Read the (word, clue) pairs from a file with lines of the form `word: clue`."""
     lines = read_data("clues_more.txt" if hardcore else "clues_common.txt").splitlines()
     pairs = (line.split(": ", 1) for line in lines if line)
     return tuple((word.upper(), clue) for word, clue in pairs)
@@ -147,14 +151,15 @@ def _clues(hardcore: bool) -> tuple[tuple[str, str], ...]:
 def _layout(
     pool: tuple[tuple[str, str], ...], num_words: int, max_cells: int, rng: random.Random
 ) -> list[Entry]:
-    """Draws words and crosses each with one that stands already; starts over where nothing fits any more."""
+    """Draw words and cross each with a placed one; start over when no word fits."""
     while True:
         entries: list[Entry] = []
         letters: dict[tuple[int, int], str] = {}
         for _ in range(20 * num_words):
             word, clue = rng.choice(pool)
-            more = _TURNS_PER_WORD * (num_words - len(entries) - 1)
-            if len(letters) + len(word) + more > max_cells or any(e.word == word for e in entries):
+            reserved = _TURNS_PER_WORD * (num_words - len(entries) - 1)
+            is_too_long = len(letters) + len(word) + reserved > max_cells
+            if is_too_long or any(e.word == word for e in entries):
                 continue
             places = _crossings(word, entries, letters) if entries else [(0, 0, rng.random() < 0.5)]
             if not places:
@@ -169,7 +174,7 @@ def _layout(
 def _crossings(
     word: str, entries: list[Entry], letters: dict[tuple[int, int], str]
 ) -> list[tuple[int, int, bool]]:
-    """Every (row, column, across) where a word crosses one that stands, and touches no other letter."""
+    """Return every (row, column, across) where a word crosses a placed one and touches no other."""
     places = []
     for entry in entries:
         for i, letter in enumerate(word):
@@ -186,18 +191,17 @@ def _crossings(
 
 def _fits(word: str, row: int, col: int, across: bool, letters: dict[tuple[int, int], str]) -> bool:
     down, right = (0, 1) if across else (1, 0)
-    if (row - down, col - right) in letters or (
-        row + down * len(word),
-        col + right * len(word),
-    ) in letters:
+    before = (row - down, col - right)
+    after = (row + down * len(word), col + right * len(word))
+    if before in letters or after in letters:
         return False
     for i, letter in enumerate(word):
         r, c = row + down * i, col + right * i
-        there = letters.get((r, c))
-        if there is None:
+        placed = letters.get((r, c))
+        if placed is None:
             if (r + right, c + down) in letters or (r - right, c - down) in letters:
                 return False
-        elif there != letter:
+        elif placed != letter:
             return False
     return True
 

@@ -1,6 +1,7 @@
-"""Experts: scripted players that solve a game, the ceiling of a table; they read the hidden state where they need it.
+"""Experts: scripted baseline players that solve a game, using its hidden state if needed.
 
-An expert is a generator over the bare actions of one episode, started after `reset`. An environment offers one as `expert()`.
+An expert is a generator of the bare actions of one episode, started after `reset`. An environment
+offers its expert as `expert()`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}
 
 
 def guess_the_number(game: Any) -> Iterator[str]:
-    """Halves the range; the last guess is the right one."""
+    """Bisect the range; name the number at the last turn."""
     low, high = game.min_number, game.max_number
     while True:
         guess = (low + high) // 2 if game.turn + 1 < game.max_turns else game.secret
@@ -28,7 +29,7 @@ def guess_the_number(game: Any) -> Iterator[str]:
 
 
 def mastermind(game: Any) -> Iterator[str]:
-    """One place right after the other, so that every peg is paid on its own."""
+    """Correct one place per guess, which earns every peg separately."""
     for known in range(1, game.code_length + 1):
         wrong = next(n for n in range(1, game.num_numbers + 1) if n != game.code[-1])
         yield " ".join(map(str, game.code[:known] + [wrong] * (game.code_length - known)))
@@ -36,7 +37,7 @@ def mastermind(game: Any) -> Iterator[str]:
 
 
 def minesweeper(game: Any) -> Iterator[str]:
-    """Reveals safe cells only."""
+    """Reveal only safe cells."""
     yield f"reveal {game.rows // 2} {game.cols // 2}"
     for cell, count in enumerate(game.counts):
         if count >= 0 and game.shown[cell] == ".":
@@ -49,13 +50,13 @@ def wordle(game: Any) -> Iterator[str]:
 
 
 def fifteen_puzzle(game: Any) -> Iterator[str]:
-    """Undoes the scramble."""
+    """Undo the scramble."""
     for move in reversed(game.scramble):
         yield _BACK[move]
 
 
 def hangman(game: Any) -> Iterator[str]:
-    """Half of the word by letters, the rest at once."""
+    """Guess half of the letters, then the word."""
     for letter in game.secret[: game.word_length // 2]:
         if letter not in game.tried:
             yield letter
@@ -63,7 +64,7 @@ def hangman(game: Any) -> Iterator[str]:
 
 
 def sudoku(game: Any) -> Iterator[str]:
-    """Solves the shown board itself, by elimination and trial, without reading the solution."""
+    """Solve the visible board by backtracking, without reading the solution."""
     scale, box = game.scale, int(game.scale**0.5)
     solution = _solved(list(game.board), scale, box)
     for cell, digit in enumerate(solution):
@@ -82,7 +83,7 @@ def _solved(board: list[int], scale: int, box: int) -> list[int]:
             or (c // scale // box == row // box and c % scale // box == col // box)
         }
 
-    found: list[list[int]] = []
+    solutions: list[list[int]] = []
 
     def search() -> None:
         best: tuple[int, list[int]] | None = None
@@ -94,7 +95,7 @@ def _solved(board: list[int], scale: int, box: int) -> list[int]:
                     if len(options) < 2:
                         break
         if best is None:
-            found.append(list(board))
+            solutions.append(list(board))
             return
         for digit in best[1]:
             board[best[0]] = digit
@@ -103,8 +104,8 @@ def _solved(board: list[int], scale: int, box: int) -> list[int]:
 
     near = [peers(cell) for cell in range(scale * scale)]
     search()
-    (only,) = found  # a Sudoku has one solution
-    return only
+    (solution,) = solutions  # a Sudoku has exactly one
+    return solution
 
 
 def tower_of_hanoi(game: Any) -> Iterator[str]:
@@ -118,7 +119,7 @@ def tower_of_hanoi(game: Any) -> Iterator[str]:
 
 
 def game_2048(game: Any) -> Iterator[str]:
-    """Looks ahead with a copy of the game and of its chances: keeps the best few boards over some moves, then plays them."""
+    """Beam search with copies of the game and its random generator; play the best plan."""
     while True:
         beam: list[tuple[Any, tuple[str, ...]]] = [(_copy_of(game), ())]
         for _ in range(12):
@@ -134,24 +135,24 @@ def game_2048(game: Any) -> Iterator[str]:
                         following.append((after, (*plan, move)))
             if not following:
                 break
-            following.sort(key=lambda pair: _worth(pair[0].board), reverse=True)
+            following.sort(key=lambda pair: _score(pair[0].board), reverse=True)
             beam = following[:6]
         yield from beam[0][1][:8]
 
 
 def _copy_of(game: Any) -> Any:
-    twin = copy.copy(game)
-    twin.board = list(game.board)
-    chances = random.Random()
-    chances.setstate(game.rng.getstate())
-    twin._rng = chances
-    return twin
+    clone = copy.copy(game)
+    clone.board = list(game.board)
+    rng = random.Random()
+    rng.setstate(game.rng.getstate())
+    clone._rng = rng
+    return clone
 
 
 _SNAKE = [4**w for w in (15, 14, 13, 12, 8, 9, 10, 11, 7, 6, 5, 4, 0, 1, 2, 3)]
 
 
-def _worth(board: list[int]) -> float:
+def _score(board: list[int]) -> float:
     return sum(tile * weight for tile, weight in zip(board, _SNAKE, strict=True)) * (
         1 + 0.05 * board.count(0)
     )
@@ -186,11 +187,11 @@ EXPERTS: dict[str, Callable[[Any], Iterator[str]]] = {
     "Crosswords": crosswords,
     "WordSearch": word_search,
 }
-"""By the name of the environment's class."""
+"""Experts by the class name of the environment."""
 
 
 def expert_for(game: Env) -> Callable[[], Iterator[str]] | None:
-    """The expert of a game, or of the class it extends; None where there is none."""
+    """Return the expert of a game, or of the gem game it subclasses; None if there is none."""
     for kind in type(game).__mro__:
         if kind.__name__ in EXPERTS and kind.__module__.startswith("gem_envs.games."):
             return partial(EXPERTS[kind.__name__], game)

@@ -17,10 +17,12 @@ _BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}
 
 
 class FifteenPuzzle(Game):
-    """1 for the solved board; at the last turn the part of the wrong places that were put right, and nothing for less than none.
+    """Fifteen puzzle: pays 1 for the solved board.
 
-    The reference shuffles the tiles, so that half of its boards cannot be solved at all and a 4 x 4 board may need 80 moves.
-    Here a board is scrambled by a walk of at most `max_turns` moves from the solved one: undoing it solves the board in time.
+    At the last turn an unsolved board pays the fraction of misplaced tiles that are now in place,
+    at least 0. The reference shuffles the tiles: half of its boards are unsolvable, and a 4 x 4
+    board may need 80 moves. Here a random walk of at most `max_turns` moves scrambles the solved
+    board, so undoing the walk solves it in time.
     """
 
     action_example = "direction"
@@ -38,12 +40,15 @@ class FifteenPuzzle(Game):
         self.board = self.solved
         while self.board == self.solved:
             self._scramble()
-        self.right_at_first = self._right()
+        self.initially_in_place = self._in_place()
         return (
-            f"Slide the tiles of this {self.num_rows} x {self.num_rows} board into order: 1 to {size - 1} row by row, the empty "
-            f"place (__) at the bottom right. You have {self.max_turns} moves. A move names the direction in which a tile slides "
-            "into the empty place: 'up' moves the tile below it, 'down' the tile above it, 'left' the tile on its right, 'right' "
-            f"the tile on its left.\n{self._board()}",
+            f"Slide the tiles of this {self.num_rows} x {self.num_rows} board into order: "
+            f"1 to {size - 1} row by row, the empty place (__) at the bottom right. "
+            f"You have {self.max_turns} moves. "
+            "A move names the direction in which a tile slides into the empty place: "
+            "'up' moves the tile below it, 'down' the tile above it, "
+            "'left' the tile on its right, 'right' the tile on its left.\n"
+            f"{self._board()}",
             {},
         )
 
@@ -52,25 +57,23 @@ class FifteenPuzzle(Game):
         if move not in _BACK:
             return self.unreadable(action, "one of up, down, left and right")
         if not self._slide(move):
-            said = f"No tile can move {move}."
+            feedback = f"No tile can move {move}."
         elif self.empty == len(self.board) - 1 and self.board == self.solved:
             return self.won(f"Solved.\n{self._board()}")
         else:
-            said = f"You moved a tile {move}."
-        said = f"{said}\n{self._board()}"
+            feedback = f"You moved a tile {move}."
+        feedback = f"{feedback}\n{self._board()}"
         if self.turn + 1 < self.max_turns:
-            return said, 0.0, False, False, {}
-        gained, possible = (
-            self._right() - self.right_at_first,
-            len(self.board) - self.right_at_first,
-        )
-        return self.out_of_turns(said, max(0.0, gained / possible))
+            return feedback, 0.0, False, False, {}
+        gained = self._in_place() - self.initially_in_place
+        possible = len(self.board) - self.initially_in_place
+        return self.out_of_turns(feedback, max(0.0, gained / possible))
 
-    def _right(self) -> int:
+    def _in_place(self) -> int:
         return sum(map(int.__eq__, self.board, self.solved))
 
     def _scramble(self) -> None:
-        """A walk that never turns back, of at least half the turns so that hard boards are hard."""
+        """Walk from the solved board without turning back, for at least half of the turns."""
         self.board = self.solved.copy()
         self.empty = len(self.board) - 1
         self.scramble: list[str] = []
@@ -85,8 +88,8 @@ class FifteenPuzzle(Game):
     def _moves(self) -> list[str]:
         row, col = divmod(self.empty, self.num_rows)
         last = self.num_rows - 1
-        possible = (("up", row < last), ("down", row > 0), ("left", col < last), ("right", col > 0))
-        return [move for move, can in possible if can]
+        moves = (("up", row < last), ("down", row > 0), ("left", col < last), ("right", col > 0))
+        return [move for move, is_possible in moves if is_possible]
 
     def _slide(self, move: str) -> bool:
         size, empty = self.num_rows, self.empty

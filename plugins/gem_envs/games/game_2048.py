@@ -21,11 +21,12 @@ _MOVES = ("up", "down", "left", "right")
 
 
 class Game2048(Game):
-    """Pays each new largest tile by the doublings it is nearer to the target: the target is worth 1 in all.
+    """2048: pays the doublings of the largest tile in equal shares; the target totals 1.
 
-    A turn adds a 2 (nine times in ten) or a 4 to the sum of the tiles, 2.2 on average, and the sum must pass the target. The
-    reference asks for 512 in 50 turns and for 2048 in 100, which no player can do. Here these take up to 350 and 1400 turns,
-    about four thirds of what a good player needs, and `max_turns` below target / 2.2 is refused.
+    A turn adds a 2 (nine times in ten) or a 4, 2.2 on average, and the sum of the tiles must exceed
+    the target. The reference asks for 512 in 50 turns and for 2048 in 100 turns, which is
+    impossible. Here the limits are 350 and 1400 turns, about 4/3 of what a good player needs, and
+    `max_turns` below target / 2.2 raises `ConfigError`.
     """
 
     action_example = "direction"
@@ -42,12 +43,13 @@ class Game2048(Game):
             "target_tile", target_tile, 8, 2 ** min(20, board_size * board_size)
         )
         if target_tile & (target_tile - 1):
-            raise ConfigError(f"target_tile must be a power of 2; given: {target_tile}")
+            raise ConfigError(f"target_tile must be a power of 2, got {target_tile}")
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if max_turns < target_tile / 2.2:
+            minimum = math.ceil(target_tile / 2.2)
             raise ConfigError(
-                f"the tile {target_tile} takes about {math.ceil(target_tile / 2.2)} turns, as a turn adds 2.2 on average; "
-                f"given: max_turns={max_turns}"
+                f"the tile {target_tile} needs about {minimum} turns, because a turn adds 2.2 "
+                f"on average; got max_turns={max_turns}"
             )
         self.randomize = randomize
 
@@ -59,10 +61,13 @@ class Game2048(Game):
         self._add_tile()
         self.first = self.largest = max(self.board)
         return (
-            f"2048: reach a tile of {self.target_tile} within {self.max_turns} turns. A move slides all tiles up, down, left or "
-            "right as far as they go; two equal tiles that meet merge into one of twice the value, each tile once a move. After "
-            "a move that changes the board a 2 (or, less often, a 4) appears in a random empty cell. The game is lost when "
-            f"no move changes the board.\n{self._board()}",
+            f"2048: reach a tile of {self.target_tile} within {self.max_turns} turns. "
+            "A move slides all tiles up, down, left or right as far as they go; "
+            "two equal tiles that meet merge into one of twice the value, each tile once a move. "
+            "After a move that changes the board "
+            "a 2 (or, less often, a 4) appears in a random empty cell. "
+            "The game is lost when no move changes the board.\n"
+            f"{self._board()}",
             {},
         )
 
@@ -78,12 +83,12 @@ class Game2048(Game):
             reward = math.log2(largest / self.largest) / math.log2(self.target_tile / self.first)
             self.largest = largest
         self._add_tile()
-        said = f"You moved {move}.\n{self._board()}"
+        feedback = f"You moved {move}.\n{self._board()}"
         if largest == self.target_tile:
-            return self.won(said, reward)
-        if 0 not in self.board and not any(self._changed(m) for m in _MOVES):
-            return self.lost(f"{said}\nNo move is left. You lost.", reward)
-        return self.carry_on(said, reward)
+            return self.won(feedback, reward)
+        if 0 not in self.board and not any(self._changes(m) for m in _MOVES):
+            return self.lost(f"{feedback}\nNo move is left. You lost.", reward)
+        return self.carry_on(feedback, reward)
 
     def _slide(self, move: str) -> bool:
         board, changed = self.board, False
@@ -96,13 +101,10 @@ class Game2048(Game):
                     board[place] = tile
         return changed
 
-    def _changed(self, move: str) -> bool:
+    def _changes(self, move: str) -> bool:
         """Whether a move would change the board."""
-        board = self.board
-        return any(
-            _slid(line) != line
-            for line in (pick(board) for _, pick in _lines(self.board_size, move))
-        )
+        lines = (pick(self.board) for _, pick in _lines(self.board_size, move))
+        return any(_slid(line) != line for line in lines)
 
     def _add_tile(self) -> None:
         empty = [place for place, tile in enumerate(self.board) if not tile]
@@ -116,7 +118,7 @@ class Game2048(Game):
         )
 
     def sample_action(self) -> str:
-        return self.action_rng.choice([move for move in _MOVES if self._changed(move)])
+        return self.action_rng.choice([move for move in _MOVES if self._changes(move)])
 
 
 Pick = Callable[[list[int]], tuple[int, ...]]
@@ -124,7 +126,10 @@ Pick = Callable[[list[int]], tuple[int, ...]]
 
 @cache
 def _lines(size: int, move: str) -> tuple[tuple[tuple[int, ...], Pick], ...]:
-    """The lines along which a move slides, each from the side the tiles move to, with a getter of their tiles."""
+    """Return the lines of a move, each with a getter of its tiles.
+
+    A line starts at the side that the tiles move to.
+    """
     rows = [tuple(range(row * size, (row + 1) * size)) for row in range(size)]
     lines = rows if move in ("left", "right") else list(zip(*rows, strict=True))
     if move in ("right", "down"):

@@ -15,8 +15,10 @@ __all__ = ["GuessTheNumber"]
 
 
 class GuessTheNumber(Game):
-    """1 for the number, 0 for a miss. The reference pays up to 0.98 for a last guess that is near, so that an agent earns
-    almost as much by ending beside the number as by finding it."""
+    """Guess the number: pays 1 for the number and 0 for a miss.
+
+    The reference pays up to 0.98 for a near last guess, almost as much as for the number.
+    """
 
     action_example = "n"
 
@@ -27,7 +29,7 @@ class GuessTheNumber(Game):
         whole_number("max_number", max_number, 0)
         if max_number <= min_number:
             raise ConfigError(
-                f"max_number must be above min_number; given: {min_number} and {max_number}"
+                f"max_number must be greater than min_number {min_number}, got {max_number}"
             )
         self.randomize = randomize
         self._choose(min_number, max_number, whole_number("max_turns", max_turns, 1))
@@ -36,7 +38,8 @@ class GuessTheNumber(Game):
     def _choose(self, min_number: int, max_number: int, max_turns: int) -> None:
         self.min_number, self.max_number, self.max_turns = min_number, max_number, max_turns
         self._question = (
-            f"I am thinking of a whole number between {min_number} and {max_number}. You have {max_turns} guesses. "
+            f"I am thinking of a whole number between {min_number} and {max_number}. "
+            f"You have {max_turns} guesses. "
             "After each wrong guess I say whether my number is higher or lower."
         )
 

@@ -18,9 +18,10 @@ _RANDOM = ((3, 10), (5, 15), (7, 20))
 
 
 class Hangman(Game):
-    """Pays 0.5 * places revealed / length, and 0.5 for the whole word, by its last letter or by naming it: together 1.
+    """Hangman: pays 0.5 * revealed letters / length, and 0.5 for the whole word.
 
-    `hardcore` draws from the less common words.
+    The word counts when its last letter is revealed or when it is guessed at once. The total is 1.
+    `hardcore` draws less common words.
     """
 
     action_example = "a letter or the word"
@@ -45,8 +46,10 @@ class Hangman(Game):
         self.shown = ["_"] * self.word_length
         self.tried: set[str] = set()
         return (
-            f"Hangman: I have a secret English word of {self.word_length} letters. Guess one letter, and I show every place it "
-            f"stands in, or guess the whole word. You have {self.max_turns} guesses.\n{' '.join(self.shown)}",
+            f"Hangman: I have a secret English word of {self.word_length} letters. "
+            "Guess one letter, and I show every place it stands in, or guess the whole word. "
+            f"You have {self.max_turns} guesses.\n"
+            f"{' '.join(self.shown)}",
             {},
         )
 
@@ -83,8 +86,8 @@ class Hangman(Game):
             return self.won(f"Yes, the word is {self.secret}.", reward + 0.5)
         return self._answer(f"{letter} is in the word.", reward)
 
-    def _answer(self, said: str, reward: float = 0.0) -> StepResult:
-        return self.carry_on(f"{said}\n{' '.join(self.shown)}", reward)
+    def _answer(self, feedback: str, reward: float = 0.0) -> StepResult:
+        return self.carry_on(f"{feedback}\n{' '.join(self.shown)}", reward)
 
     def sample_action(self) -> str:
         untried = [letter for letter in _ALPHABET if letter not in self.tried]

@@ -1,4 +1,4 @@
-"""Ids of the games, under the names and with the parameters of the reference."""
+"""Environment ids of the games, with the names and parameters of the reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BOXED = (("boxed", {"place": "observation"}),)
 
 
 class _Game(NamedTuple):
-    """A row of the table of games: one entry point, and the parameters of its variants."""
+    """One game with the parameters of its variants."""
 
     name: str
     entry_point: str
@@ -79,7 +79,7 @@ _GAMES = (
         "FifteenPuzzle",
         "fifteen_puzzle:FifteenPuzzle",
         "slide the tiles of a square board into order",
-        "terminal: 1 when solved, at the last turn the part of the wrong places that were put right",
+        "terminal: 1 when solved, at the last turn the fraction of misplaced tiles put in place",
         "synthetic",
         {
             "": {"num_rows": 2, "max_turns": 20},
@@ -104,7 +104,7 @@ _GAMES = (
     _Game(
         "Sudoku",
         "sudoku:Sudoku",
-        "fill a grid so that each row, column and box holds every digit once",
+        "fill a grid with every digit once in each row, column and box",
         "dense: 1 / empty cells for each right digit, sum 1",
         "synthetic",
         {
@@ -117,8 +117,8 @@ _GAMES = (
     _Game(
         "TowerofHanoi",
         "tower_of_hanoi:TowerOfHanoi",
-        "carry a tower of disks to another peg",
-        "terminal: 1 when solved, at the last turn the part of the disks on C",
+        "move a tower of disks to another peg",
+        "terminal: 1 when solved, at the last turn the fraction of disks on C",
         "synthetic",
         {
             "": {"num_disks": 3, "max_turns": 10},
@@ -145,7 +145,7 @@ _GAMES = (
         "Sokoban",
         "sokoban:Sokoban",
         "push every box onto a target",
-        "terminal: 1 when solved, at the last turn the part of the boxes on targets",
+        "terminal: 1 when solved, at the last turn the fraction of boxes on targets",
         "synthetic",
         {
             "": {"dim_room": (6, 6), "num_boxes": 3, "max_turns": 100},

@@ -19,7 +19,7 @@ _NUMBERS = {str(number): number for number in range(1, 100)}
 
 
 class Mastermind(Game):
-    """Pays each black peg more than in the best guess so far, as a part of the code: the whole code is worth 1."""
+    """Mastermind: pays new black pegs / length over the best guess so far; the code totals 1."""
 
     def __init__(
         self,
@@ -33,7 +33,8 @@ class Mastermind(Game):
         self.num_numbers = whole_number("num_numbers", num_numbers, 2, 99)
         if not duplicate_numbers and code_length > num_numbers:
             raise ConfigError(
-                f"a code of {code_length} different numbers needs as many to draw from; given: {num_numbers}"
+                f"a code of {code_length} different numbers needs num_numbers >= {code_length}, "
+                f"got {num_numbers}"
             )
         self.duplicate_numbers = duplicate_numbers
         self.max_turns = whole_number("max_turns", max_turns, 1)
@@ -56,16 +57,18 @@ class Mastermind(Game):
             else "no number occurs twice"
         )
         return (
-            f"I have a secret code of {self.code_length} numbers, each from 1 to {self.num_numbers}; {repeats}. You have "
-            f"{self.max_turns} guesses. After each guess I count black pegs (right number, right place) and white pegs (right "
-            "number, wrong place). Write the numbers with blanks between them.",
+            f"I have a secret code of {self.code_length} numbers, "
+            f"each from 1 to {self.num_numbers}; {repeats}. You have {self.max_turns} guesses. "
+            "After each guess I count black pegs (right number, right place) "
+            "and white pegs (right number, wrong place). "
+            "Write the numbers with blanks between them.",
             {},
         )
 
     def on_step(self, action: str) -> StepResult:
         words = action.split()
         if len(words) == 1 and self.num_numbers <= 9 and len(action) == self.code_length:
-            words = list(action)  # digits written without blanks can be read in one way only
+            words = list(action)  # digits without spaces are unambiguous
         guess = [_NUMBERS.get(word, 0) for word in words]
         if not words or (
             0 in guess and not all(w.isascii() and w.isdigit() and len(w) < 10 for w in words)

@@ -17,11 +17,11 @@ _MINE = -1
 
 
 class Minesweeper(Game):
-    """Pays revealed cells as a part of all safe cells: a cleared board is worth 1. A mine ends the game and pays nothing.
+    """Minesweeper: pays revealed cells / safe cells; a cleared board totals 1, a mine pays 0.
 
-    The game ends with the last safe cell, flags or not. The order in which cells receive mines is drawn at reset; the first
-    revealed cell, and the cells around it where the board has room, are passed over, so that equal seeds give nearly equal
-    boards whatever is revealed first. Some boards cannot be cleared without a guess.
+    The game ends with the last safe cell, with or without flags. `reset` draws the order in which
+    cells receive mines. The first revealed cell and, if possible, its neighbours are skipped, so a
+    seed gives nearly the same board for any first cell. Some boards require a guess.
     """
 
     action_example = "reveal row column"
@@ -37,10 +37,11 @@ class Minesweeper(Game):
         self.rows, self.cols = whole_number("rows", rows, 2, 50), whole_number("cols", cols, 2, 50)
         self.num_mines = whole_number("num_mines", num_mines, 1, rows * cols - 1)
         self.max_turns = whole_number("max_turns", max_turns, 1)
-        if max_turns < rows * cols - num_mines:
+        safe_cells = rows * cols - num_mines
+        if max_turns < safe_cells:
             raise ConfigError(
-                f"{rows * cols - num_mines} safe cells may need as many turns; given: max_turns={max_turns}. "
-                "Give more turns or more mines."
+                f"{safe_cells} safe cells may need as many turns, got max_turns={max_turns}; "
+                "increase max_turns or num_mines"
             )
         self.randomize = randomize
 
@@ -51,16 +52,20 @@ class Minesweeper(Game):
         cells = self.rows * self.cols
         self.mine_order = self.rng.sample(range(cells), cells)
         self.counts: list[int] = []
-        """Mines around each cell, `_MINE` for a mine; empty before the first reveal."""
+        """Number of mines around each cell, `_MINE` for a mine; empty before the first reveal."""
         self.shown = ["."] * cells
         self.hidden_safe = cells - self.num_mines
         return (
-            f"Minesweeper: {self.num_mines} mines lie under the {self.rows} x {self.cols} cells of this board. Reveal every cell "
-            "without a mine; revealing a mine loses. '.' is a hidden cell, 'F' a flag, a number counts the mines among the up to "
-            "8 cells around it, and around a 0 all cells are revealed. The first cell you reveal is never a mine. You have "
-            f"{self.max_turns} turns.\n"
-            "Moves: 'reveal row column', or 'flag row column' to set or remove a flag (flags are not needed to win; a flagged "
-            f"cell cannot be revealed). Rows and columns count from 0.\n{self._board()}",
+            f"Minesweeper: {self.num_mines} mines lie under the {self.rows} x {self.cols} cells "
+            "of this board. Reveal every cell without a mine; revealing a mine loses. "
+            "'.' is a hidden cell, 'F' a flag, "
+            "a number counts the mines among the up to 8 cells around it, "
+            "and around a 0 all cells are revealed. The first cell you reveal is never a mine. "
+            f"You have {self.max_turns} turns.\n"
+            "Moves: 'reveal row column', or 'flag row column' to set or remove a flag "
+            "(flags are not needed to win; a flagged cell cannot be revealed). "
+            "Rows and columns count from 0.\n"
+            f"{self._board()}",
             {},
         )
 
@@ -74,18 +79,17 @@ class Minesweeper(Game):
         if verb not in ("reveal", "flag"):
             return self.unreadable(action, "of the form 'reveal row column' or 'flag row column'")
         if row >= self.rows or col >= self.cols:
-            return self._refused(f"({row}, {col}) is not on the board.")
+            return self._answer(f"({row}, {col}) is not on the board.")
         cell = row * self.cols + col
         mark = self.shown[cell]
         if mark not in ".F":
-            return self._refused(f"({row}, {col}) is revealed already.")
+            return self._answer(f"({row}, {col}) is revealed already.")
         if verb == "flag":
             self.shown[cell] = "F" if mark == "." else "."
-            return self._answer(
-                f"You {'set' if mark == '.' else 'removed'} a flag at ({row}, {col}).", 0.0
-            )
+            done = "set" if mark == "." else "removed"
+            return self._answer(f"You {done} a flag at ({row}, {col}).")
         if mark == "F":
-            return self._refused(f"({row}, {col}) is flagged; remove the flag first.")
+            return self._answer(f"({row}, {col}) is flagged; remove the flag first.")
         if not self.counts:
             self._lay_mines(cell)
         if self.counts[cell] == _MINE:
@@ -98,19 +102,15 @@ class Minesweeper(Game):
             return self.won(f"You revealed the last safe cell.\n{self._board()}", reward)
         return self._answer(f"You revealed ({row}, {col}).", reward)
 
-    def _answer(self, said: str, reward: float) -> StepResult:
-        return self.carry_on(f"{said}\n{self._board()}", reward)
-
-    def _refused(self, said: str) -> StepResult:
-        return self.carry_on(f"{said}\n{self._board()}")
+    def _answer(self, feedback: str, reward: float = 0.0) -> StepResult:
+        return self.carry_on(f"{feedback}\n{self._board()}", reward)
 
     def _lay_mines(self, first: int) -> None:
         around = _neighbours(self.rows, self.cols)
         near = around[first]
-        last_resort = [c for c in self.mine_order if c in near]
-        mines = ([c for c in self.mine_order if c != first and c not in near] + last_resort)[
-            : self.num_mines
-        ]
+        order = [c for c in self.mine_order if c != first and c not in near]
+        order += [c for c in self.mine_order if c in near]  # only if there is no other room
+        mines = order[: self.num_mines]
         self.counts = [0] * (self.rows * self.cols)
         for mine in mines:
             for cell in around[mine]:
@@ -119,7 +119,7 @@ class Minesweeper(Game):
             self.counts[mine] = _MINE
 
     def _reveal(self, cell: int) -> int:
-        """Reveals a cell and, from a 0 on, all cells around; a flag stays."""
+        """Reveal a cell and the unflagged cells around every 0; return how many were revealed."""
         around, shown, counts = _neighbours(self.rows, self.cols), self.shown, self.counts
         shown[cell] = str(counts[cell])
         queue, revealed = [cell], 1
@@ -163,7 +163,7 @@ def _neighbours(rows: int, cols: int) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def _labels(rows: int, cols: int) -> tuple[tuple[str, int], ...]:
-    """What stands in front of each row, and the cell it begins with."""
+    """Return the label and the first cell of each row."""
     return tuple((f"{row:2}  ", row * cols) for row in range(rows))
 
 

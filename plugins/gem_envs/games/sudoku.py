@@ -1,4 +1,4 @@
-"""Sudoku: fill a grid so that each row, column and box holds every digit once."""
+"""Sudoku: fill a grid with every digit once in each row, column and box."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _RANDOM = ((4, 10, 15), (9, 50, 50))
 
 
 class Sudoku(Game):
-    """Pays 1 / empty cells for each cell filled rightly; a digit that does not belong there costs the turn.
+    """Sudoku: pays 1 / empty cells for each correct digit; a wrong digit costs the turn.
 
-    `clues` keeps the name it has in the reference and means what it does there: how many cells are emptied, at most, since a
-    cell stays where the puzzle would have a second solution without it. Every puzzle has exactly one solution.
+    `clues` is the maximum number of empty cells; the reference uses the same, misleading name. A
+    cell is not emptied if the puzzle would then have a second solution.
     """
 
     action_example = "row column digit"
@@ -31,13 +31,13 @@ class Sudoku(Game):
         self, clues: int = 30, max_turns: int = 100, scale: int = 9, randomize: bool = False
     ) -> None:
         if scale not in (4, 9) or isinstance(scale, bool):
-            raise ConfigError(f"scale must be 4 or 9; given: {scale!r}")
+            raise ConfigError(f"scale must be 4 or 9, got {scale!r}")
         self.scale = scale
         self.clues = whole_number("clues", clues, 1, scale * scale)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if max_turns < clues:
             raise ConfigError(
-                f"{clues} empty cells need as many turns; given: max_turns={max_turns}"
+                f"{clues} empty cells (clues) need max_turns of at least {clues}, got {max_turns}"
             )
         self.randomize = randomize
 
@@ -47,13 +47,17 @@ class Sudoku(Game):
         scale, box = self.scale, 2 if self.scale == 4 else 3
         self.solution = _full_grid(scale, self.rng)
         self.board = _emptied(self.solution, scale, self.clues, self.rng)
-        self.empties = self.left = self.board.count(0)
+        self.empties = self.remaining = self.board.count(0)
         self.lines = [self._line(row) for row in range(scale)]
         return (
-            f"Sudoku: fill the empty cells ('.') of this {scale} x {scale} grid with digits from 1 to {scale}, so that each row, "
-            f"each column and each of the {scale} boxes of {box} x {box} cells holds every digit once. There is one solution. "
-            f"Fill one cell a turn, as 'row column digit', with rows and columns from 1 to {scale}; a digit that does not belong "
-            f"there is refused. You have {self.max_turns} turns.\n{self._board()}",
+            f"Sudoku: fill the empty cells ('.') of this {scale} x {scale} grid "
+            f"with digits from 1 to {scale}, so that each row, each column "
+            f"and each of the {scale} boxes of {box} x {box} cells holds every digit once. "
+            "There is one solution. Fill one cell a turn, as 'row column digit', "
+            f"with rows and columns from 1 to {scale}; "
+            "a digit that does not belong there is refused. "
+            f"You have {self.max_turns} turns.\n"
+            f"{self._board()}",
             {},
         )
 
@@ -72,13 +76,13 @@ class Sudoku(Game):
             return self._answer(f"{digit} does not belong at row {row}, column {col}.")
         self.board[cell] = digit
         self.lines[row - 1] = self._line(row - 1)
-        self.left -= 1
-        if not self.left:
+        self.remaining -= 1
+        if not self.remaining:
             return self.won(f"Solved.\n{self._board()}", 1 / self.empties)
         return self._answer(f"You placed {digit} at row {row}, column {col}.", 1 / self.empties)
 
-    def _answer(self, said: str, reward: float = 0.0) -> StepResult:
-        return self.carry_on(f"{said}\n{self._board()}", reward)
+    def _answer(self, feedback: str, reward: float = 0.0) -> StepResult:
+        return self.carry_on(f"{feedback}\n{self._board()}", reward)
 
     def _line(self, row: int) -> str:
         box = 2 if self.scale == 4 else 3
@@ -95,7 +99,8 @@ class Sudoku(Game):
 
     def sample_action(self) -> str:
         cell = self.action_rng.choice([c for c, digit in enumerate(self.board) if not digit])
-        return f"{cell // self.scale + 1} {cell % self.scale + 1} {self.action_rng.randint(1, self.scale)}"
+        row, col = divmod(cell, self.scale)
+        return f"{row + 1} {col + 1} {self.action_rng.randint(1, self.scale)}"
 
 
 @cache
@@ -110,7 +115,7 @@ def _header(scale: int) -> str:
 
 @cache
 def _houses(scale: int) -> tuple[tuple[int, int, int], ...]:
-    """The row, column and box of each cell, numbered through."""
+    """Return the row, column and box of each cell, with indices unique over all three kinds."""
     box = 2 if scale == 4 else 3
     return tuple(
         (row, scale + col, 2 * scale + row // box * box + col // box)
@@ -120,7 +125,10 @@ def _houses(scale: int) -> tuple[tuple[int, int, int], ...]:
 
 
 class _Search:
-    """A partly filled grid as sets of free digits, one bit mask per row, column and box, and a search over its empty cells."""
+    """Backtracking search over a partly filled grid.
+
+    `free` has a bit mask of the free digits for each row, column and box.
+    """
 
     def __init__(self, grid: list[int], scale: int) -> None:
         self.grid, self.scale, self.houses = grid, scale, _houses(scale)
@@ -130,19 +138,19 @@ class _Search:
                 self.flip(cell, 1 << (digit - 1))
 
     def flip(self, cell: int, bit: int) -> None:
-        """Takes a digit from the houses of a cell, or gives it back."""
+        """Toggle a digit in the free masks of a cell's row, column and box."""
         row, col, box = self.houses[cell]
         self.free[row] ^= bit
         self.free[col] ^= bit
         self.free[box] ^= bit
 
     def candidates(self, cell: int) -> int:
-        """The digits that may stand in a cell, as bits."""
+        """Return the digits allowed in a cell, as bits."""
         row, col, box = self.houses[cell]
         return self.free[row] & self.free[col] & self.free[box]
 
     def solve(self, empty: list[int], rng: random.Random | None = None) -> bool:
-        """Fills the empty cells, the one with the fewest candidates first; leaves the grid as it was where that is impossible."""
+        """Fill the empty cells, fewest candidates first; return False, unchanged, if impossible."""
         if not empty:
             return True
         best, fewest, place = 0, 99, 0
@@ -179,22 +187,24 @@ def _full_grid(scale: int, rng: random.Random) -> list[int]:
     return grid
 
 
-def _emptied(solution: list[int], scale: int, wanted: int, rng: random.Random) -> list[int]:
-    """Empties cells in random order, each only if no other digit in it leads to a solution."""
+def _emptied(solution: list[int], scale: int, count: int, rng: random.Random) -> list[int]:
+    """Empty up to `count` cells in random order, keeping the solution unique."""
     board = solution.copy()
     empty: list[int] = []
     for cell in rng.sample(range(scale * scale), scale * scale):
-        if len(empty) == wanted:
+        if len(empty) == count:
             break
         digit, board[cell] = board[cell], 0
-        if _has_another(board, scale, cell, digit, empty):
+        if _has_other_solution(board, scale, cell, digit, empty):
             board[cell] = digit
         else:
             empty.append(cell)
     return board
 
 
-def _has_another(board: list[int], scale: int, cell: int, digit: int, empty: list[int]) -> bool:
+def _has_other_solution(
+    board: list[int], scale: int, cell: int, digit: int, empty: list[int]
+) -> bool:
     search = _Search(board.copy(), scale)
     others = search.candidates(cell) & ~(1 << (digit - 1))
     for other in range(scale):

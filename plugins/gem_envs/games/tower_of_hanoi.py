@@ -1,4 +1,4 @@
-"""TowerOfHanoi: carry a tower of disks from one peg to another, never a larger disk on a smaller one."""
+"""TowerOfHanoi: move a tower of disks to another peg, never a larger disk onto a smaller one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOVES = {form: (a, b) for a in "ABC" for b in "ABC" for form in (f"{a} {b}", f"
 
 
 class TowerOfHanoi(Game):
-    """1 for the tower on C; at the last turn the part of the disks that stand there."""
+    """Tower of Hanoi: pays 1 for all disks on C, at the last turn the fraction of disks on C."""
 
     action_example = "from to"
 
@@ -27,7 +27,7 @@ class TowerOfHanoi(Game):
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if max_turns < 2**num_disks - 1:
             raise ConfigError(
-                f"{num_disks} disks need {2**num_disks - 1} moves; given: max_turns={max_turns}"
+                f"{num_disks} disks need {2**num_disks - 1} moves, got max_turns={max_turns}"
             )
         self.randomize = randomize
 
@@ -43,9 +43,12 @@ class TowerOfHanoi(Game):
             peg: " ".join([f"{peg}:", *map(str, disks)]) for peg, disks in self.pegs.items()
         }
         return (
-            f"Tower of Hanoi: move all {self.num_disks} disks from peg A to peg C. Disk 1 is the smallest. A move takes the top "
-            "disk of one peg to another peg; a disk never lies on a smaller one. Name the two pegs, as in 'B A' for a move from "
-            f"B to A. You have {self.max_turns} moves. Disks are listed from the bottom up.\n{self._board()}",
+            f"Tower of Hanoi: move all {self.num_disks} disks from peg A to peg C. "
+            "Disk 1 is the smallest. A move takes the top disk of one peg to another peg; "
+            "a disk never lies on a smaller one. "
+            "Name the two pegs, as in 'B A' for a move from B to A. "
+            f"You have {self.max_turns} moves. Disks are listed from the bottom up.\n"
+            f"{self._board()}",
             {},
         )
 
@@ -56,11 +59,11 @@ class TowerOfHanoi(Game):
         source, target = move
         taken, onto = self.pegs[source], self.pegs[target]
         if source == target:
-            said = "A move needs two different pegs."
+            feedback = "A move needs two different pegs."
         elif not taken:
-            said = f"Peg {source} is empty."
+            feedback = f"Peg {source} is empty."
         elif onto and onto[-1] < taken[-1]:
-            said = f"Disk {taken[-1]} is larger than disk {onto[-1]} on {target}."
+            feedback = f"Disk {taken[-1]} is larger than disk {onto[-1]} on {target}."
         else:
             disk = taken.pop()
             onto.append(disk)
@@ -68,11 +71,11 @@ class TowerOfHanoi(Game):
             self.drawn[target] += f" {disk}"
             if target == "C" and len(onto) == self.num_disks:
                 return self.won(f"All disks are on C.\n{self._board()}")
-            said = f"You moved disk {disk} from {source} to {target}."
-        said = f"{said}\n{self._board()}"
+            feedback = f"You moved disk {disk} from {source} to {target}."
+        feedback = f"{feedback}\n{self._board()}"
         if self.turn + 1 < self.max_turns:
-            return said, 0.0, False, False, {}
-        return self.out_of_turns(said, len(self.pegs["C"]) / self.num_disks)
+            return feedback, 0.0, False, False, {}
+        return self.out_of_turns(feedback, len(self.pegs["C"]) / self.num_disks)
 
     def _board(self) -> str:
         return "\n".join(self.drawn.values())

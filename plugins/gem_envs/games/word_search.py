@@ -19,7 +19,10 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class WordSearch(Game):
-    """Pays 1 / words for each word, once: a line counts as the same read from either end. `hardcore` hides less common words."""
+    """Word search: pays 1 / number of words for each word, once.
+
+    A line is the same line in both directions. `hardcore` hides less common words.
+    """
 
     action_example = "row column row column"
 
@@ -34,7 +37,9 @@ class WordSearch(Game):
         self.num_words = whole_number("num_words", num_words, 1, 12)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         if max_turns < num_words:
-            raise ConfigError(f"{num_words} words need as many turns; given: max_turns={max_turns}")
+            raise ConfigError(
+                f"{num_words} words need max_turns of at least {num_words}, got {max_turns}"
+            )
         self.randomize = randomize
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
@@ -49,14 +54,17 @@ class WordSearch(Game):
                 self.grid[cell] = letter
         self.found: list[str] = []
         self.tried: set[tuple[int, int]] = set()
-        """First and last cell of each line that was tried, the smaller first."""
+        """First and last cell of each tried line, in ascending order."""
         self.marked = [False] * len(self.grid)
         self.lines = [self._line(row) for row in range(self.size)]
         lengths = ", ".join(str(len(word)) for word in self.placed)
         return (
-            f"Word search: {self.num_words} English words are hidden in this grid, across (left to right) or down (top to "
-            f"bottom); their lengths are {lengths}. Name a word by the row and column of its first letter and the row and "
-            f"column of its last letter, counted from 0. You have {self.max_turns} turns; letters of found words stand in [ ].\n"
+            f"Word search: {self.num_words} English words are hidden in this grid, "
+            "across (left to right) or down (top to bottom); "
+            f"their lengths are {lengths}. "
+            "Name a word by the row and column of its first letter "
+            "and the row and column of its last letter, counted from 0. "
+            f"You have {self.max_turns} turns; letters of found words stand in [ ].\n"
             f"{self._board()}",
             {},
         )
@@ -91,7 +99,7 @@ class WordSearch(Game):
         return self._answer(f"You found {word}.", 1 / self.num_words)
 
     def _draw_words(self) -> list[str]:
-        """Different words, the longest first, so that the short ones fill what is left."""
+        """Draw different words and sort them by length: long words must be placed first."""
         words: list[str] = []
         source = more_words if self.hardcore else common_words
         while len(words) < self.num_words:
@@ -100,11 +108,9 @@ class WordSearch(Game):
                 words.append(word)
         return sorted(words, key=len, reverse=True)
 
-    def _answer(self, said: str, reward: float = 0.0) -> StepResult:
-        return self.carry_on(
-            f"{said} {len(self.found)} of {self.num_words} words are found.\n{self._board()}",
-            reward,
-        )
+    def _answer(self, feedback: str, reward: float = 0.0) -> StepResult:
+        progress = f"{len(self.found)} of {self.num_words} words are found."
+        return self.carry_on(f"{feedback} {progress}\n{self._board()}", reward)
 
     def _line(self, row: int) -> str:
         cells = range(row * self.size, (row + 1) * self.size)
@@ -136,12 +142,12 @@ def _header(size: int) -> str:
 
 
 def _size(words: list[str]) -> int:
-    """The side of the grid: half as much again as the longest word, and room for all of them."""
+    """Return the grid size: 1.5 times the longest word, and at least the word count plus 2."""
     return max(round(1.5 * max(map(len, words))), len(words) + 2)
 
 
 def _placement(words: list[str], rng: random.Random) -> dict[str, range]:
-    """The cells of each word. Words cross where their letters agree; a layout that gets stuck is drawn again."""
+    """Draw cells for each word; words may share equal letters. Start over if one does not fit."""
     size = _size(words)
     while True:
         letters: dict[int, str] = {}

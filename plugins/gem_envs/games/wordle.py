@@ -14,12 +14,13 @@ __all__ = ["Wordle"]
 
 
 class Wordle(Game):
-    """Pays 0.5 / length for each place that is green for the first time, and 0.5 for the word: together 1.
+    """Wordle: pays 0.5 / length for each newly green letter, and 0.5 for the word, 1 in total.
 
-    The word is a common one. With `only_real_words` a guess that is in no word list costs the turn and shows nothing.
+    The secret is a common word. With `only_real_words` a guess outside the word lists costs the
+    turn and shows no marks.
     """
 
-    action_example = "your guess"  # no word of the lists, so that it can never be the secret
+    action_example = "your guess"  # not a word, so it can never be the secret
 
     def __init__(
         self,
@@ -42,9 +43,11 @@ class Wordle(Game):
         self.green = [False] * self.word_length
         real = " A guess must be an English word." if self.only_real_words else ""
         return (
-            f"Wordle: I have a secret English word of {self.word_length} letters. You have {self.max_turns} guesses.{real} I "
-            "mark each letter of a guess: G, it is in this place; Y, it is in the word, but in another place; X, it is not in "
-            "the word (or not once more).",
+            f"Wordle: I have a secret English word of {self.word_length} letters. "
+            f"You have {self.max_turns} guesses.{real} "
+            "I mark each letter of a guess: G, it is in this place; "
+            "Y, it is in the word, but in another place; "
+            "X, it is not in the word (or not once more).",
             {},
         )
 
@@ -63,29 +66,29 @@ class Wordle(Game):
             if self.only_real_words and not is_word(guess):
                 return self.carry_on(f"{guess} is not in my list of English words.")
         self.guessed.add(guess)
-        marks, fresh = self._marks(guess)
-        reward = 0.5 * fresh / self.word_length
+        marks, new_greens = self._marks(guess)
+        reward = 0.5 * new_greens / self.word_length
         if guess == self.secret:
             return self.won(f"Yes, the word is {guess}.", reward + 0.5)
         return self.carry_on(f"{' '.join(guess)}\n{' '.join(marks)}", reward)
 
     def _marks(self, guess: str) -> tuple[list[str], int]:
-        """The marks of a guess, and how many places are green for the first time."""
-        marks, left, fresh = [], [], 0
-        for place, real in enumerate(self.secret):
-            if guess[place] == real:
+        """Return the marks of a guess and the number of newly green places."""
+        marks, unmatched, new_greens = [], [], 0
+        for place, secret_letter in enumerate(self.secret):
+            if guess[place] == secret_letter:
                 marks.append("G")
                 if not self.green[place]:
                     self.green[place] = True
-                    fresh += 1
+                    new_greens += 1
             else:
                 marks.append("X")
-                left.append(real)
+                unmatched.append(secret_letter)
         for place, letter in enumerate(guess):
-            if letter in left and marks[place] == "X":
+            if letter in unmatched and marks[place] == "X":
                 marks[place] = "Y"
-                left.remove(letter)  # each letter of the word can be found once only
-        return marks, fresh
+                unmatched.remove(letter)  # each letter of the secret is marked once
+        return marks, new_greens
 
     def sample_action(self) -> str:
         words = common_words(self.word_length)

@@ -1,4 +1,4 @@
-"""Words: the English word lists of the word games, shipped with gem (source and licence: data/README.md)."""
+"""English word lists of the word games; data/README.md has their source and licence."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from importlib import resources
 __all__ = ["LONGEST", "SHORTEST", "common_words", "is_word", "more_words", "read_data"]
 
 SHORTEST, LONGEST = 3, 8
-"""The lengths of which every list has words."""
+"""Range of word lengths that every list covers."""
 
 
 def read_data(name: str) -> str:
-    """The text of a file shipped in `plugins/gem_envs/data`."""
+    """Return the text of a file in `gem_envs/data`."""
     return resources.files("gem_envs").joinpath("data").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
 def common_words(length: int) -> tuple[str, ...]:
-    """Everyday words of a length, in upper case, sorted: a drawn index means the same word in every process."""
+    """Return the common words of a length in upper case, sorted for reproducible draws."""
     return _of_length("words_common.txt", length)
 
 
 @cache
 def more_words(length: int) -> tuple[str, ...]:
-    """Less common words of a length, in upper case, sorted; none of them is among the common ones."""
+    """Return the less common words of a length, without the common ones, in the same form."""
     return _of_length("words_more.txt", length)
 
 
 def is_word(word: str) -> bool:
-    """Whether an upper-case word is in one of the lists."""
+    """Whether an upper-case word is in either list."""
     return word in _known(len(word))
 
 

@@ -1,4 +1,4 @@
-"""GuessTheNumber: the rules of the first game."""
+"""GuessTheNumber: parameters, feedback, rewards and rejected actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def game(**parameters: Any) -> GuessTheNumber:
 @pytest.mark.parametrize(
     ("id", "low", "high", "turns"), [("", 1, 10, 4), ("-easy", 1, 10, 4), ("-hard", 1, 50, 7)]
 )
-def test_the_ids_and_their_parameters(id: str, low: int, high: int, turns: int) -> None:
+def test_id_sets_the_range_and_the_turns(id: str, low: int, high: int, turns: int) -> None:
     env = make(f"game:GuessTheNumber-v0{id}")
     observation, _ = env.reset(seed=1)
     assert f"between {low} and {high}" in observation
@@ -36,7 +36,7 @@ def test_the_ids_and_their_parameters(id: str, low: int, high: int, turns: int) 
     )
 
 
-def test_every_number_can_be_the_secret() -> None:
+def test_every_number_in_the_range_can_be_the_secret() -> None:
     env = GuessTheNumber(1, 10)
     secrets = set()
     for seed in range(200):
@@ -45,9 +45,9 @@ def test_every_number_can_be_the_secret() -> None:
     assert secrets == set(range(1, 11))
 
 
-def test_the_random_variant_draws_its_range() -> None:
+def test_random_variant_draws_its_range() -> None:
     env = make("game:GuessTheNumber-v0-random")
-    starts = set()
+    ranges = set()
     for seed in range(100):
         env.reset(seed=seed)
         low, high = env.min_number, env.max_number
@@ -55,14 +55,14 @@ def test_the_random_variant_draws_its_range() -> None:
         assert low + 5 <= high <= low + 50
         assert low <= env.secret <= high
         assert env.max_turns == math.ceil(math.sqrt(high - low)) + 1
-        starts.add((low, high))
-    assert len(starts) > 50
+        ranges.add((low, high))
+    assert len(ranges) > 50
     first = env.reset(seed=1)
     env.reset(seed=2)
     assert env.reset(seed=1) == first
 
 
-def test_hints_lead_to_the_number() -> None:
+def test_bisection_by_hints_finds_fifty_numbers_in_seven_guesses() -> None:
     env = make("game:GuessTheNumber-v0-hard")
     for seed in range(50):
         env.reset(seed=seed)
@@ -72,12 +72,10 @@ def test_hints_lead_to_the_number() -> None:
             observation, reward, _, _, info = env.step(f"\\boxed{{{guess}}}")
             low, high = (guess + 1, high) if "higher" in observation else (low, guess - 1)
             rewards += reward
-        assert (rewards, info["success"]) == (1.0, True), (
-            "seven guesses are enough for fifty numbers"
-        )
+        assert (rewards, info["success"]) == (1.0, True)
 
 
-def test_what_each_answer_says_and_pays() -> None:
+def test_wrong_guesses_return_hints_and_the_last_turn_truncates() -> None:
     env = game(min_number=1, max_number=11, max_turns=4)
     env.secret = 6
     assert env.step("3") == ("My number is higher than 3.", 0.0, False, False, {})
@@ -91,7 +89,7 @@ def test_what_each_answer_says_and_pays() -> None:
 
 
 @pytest.mark.parametrize("turn", [1, 4])
-def test_the_number_wins_at_any_turn(turn: int) -> None:
+def test_correct_guess_wins_at_any_turn(turn: int) -> None:
     env = game(max_turns=4)
     for _ in range(turn - 1):
         env.step("99")
@@ -104,8 +102,8 @@ def test_the_number_wins_at_any_turn(turn: int) -> None:
     )
 
 
-def test_a_near_miss_pays_nothing() -> None:
-    """The reference pays 0.98 for the neighbour of the number on the last guess."""
+def test_near_miss_pays_nothing() -> None:
+    """The reference pays 0.98 for a last guess that is off by one."""
     for guess in range(60):
         env = game(min_number=1, max_number=50, max_turns=1)
         assert env.step(str(guess))[1] == (1.0 if guess == env.secret else 0.0)
@@ -132,7 +130,7 @@ def test_a_near_miss_pays_nothing() -> None:
         "\x005",
     ],
 )
-def test_what_is_no_whole_number_ends_the_game(action: str) -> None:
+def test_non_integer_ends_the_game_as_a_format_error(action: str) -> None:
     observation, reward, terminated, truncated, info = game().step(action)
     assert "is not a whole number" in observation
     assert (reward, terminated, truncated, info) == (
@@ -144,7 +142,7 @@ def test_what_is_no_whole_number_ends_the_game(action: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["-5", "0", "11", "9" * 19, "  3  ", "03"])
-def test_a_number_out_of_range_only_costs_the_turn(action: str) -> None:
+def test_wrong_number_only_costs_the_turn(action: str) -> None:
     env = game()
     env.secret = 7
     assert env.step(action)[1:4] == (0.0, False, False)
@@ -154,7 +152,7 @@ def test_a_number_out_of_range_only_costs_the_turn(action: str) -> None:
     "action",
     ["x" * 1_000_000, "9" * 1_000_000, " " * 1_000_000, "\\boxed{" + "9" * 1_000_000 + "}"],
 )
-def test_a_megabyte_is_answered_shortly_and_at_once(action: str) -> None:
+def test_megabyte_action_gets_a_short_and_fast_answer(action: str) -> None:
     for env in (game(), make("game:GuessTheNumber-v0-easy")):
         env.reset(seed=1)
         began = time.process_time()
@@ -164,16 +162,16 @@ def test_a_megabyte_is_answered_shortly_and_at_once(action: str) -> None:
 
 
 @pytest.mark.parametrize("wrappers", [(), ("react",), ("tool_call",), ("code",)], ids=str)
-def test_nothing_that_is_shown_before_the_first_guess_depends_on_the_secret(wrappers: Any) -> None:
-    """An example in the instructions that happens to be the number would be a hint."""
+def test_prompt_does_not_depend_on_the_secret(wrappers: Any) -> None:
+    """An example in the instructions that equals the number would be a hint."""
     env = make("game:GuessTheNumber-v0-easy", wrappers=wrappers)
-    shown = set()
+    prompts = set()
     for seed in range(30):
         observation, info = env.reset(seed=seed)
-        text = observation + info.get("system", "")
-        shown.add(text)
-        assert re.findall(r"\d+", text) == ["1", "10", "4"]
-    assert len(shown) == 1
+        prompt = observation + info.get("system", "")
+        prompts.add(prompt)
+        assert re.findall(r"\d+", prompt) == ["1", "10", "4"]
+    assert len(prompts) == 1
 
 
 @pytest.mark.parametrize(
@@ -189,12 +187,12 @@ def test_nothing_that_is_shown_before_the_first_guess_depends_on_the_secret(wrap
     ],
     ids=str,
 )
-def test_parameters_that_mean_nothing_are_refused(parameters: dict[str, Any]) -> None:
+def test_invalid_parameters_raise_config_error(parameters: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="must be"):
         GuessTheNumber(**parameters)
 
 
-def test_a_sampled_guess_is_in_range_and_in_the_format() -> None:
+def test_sampled_guess_is_boxed_and_in_range() -> None:
     env = make("game:GuessTheNumber-v0-random")
     for seed in range(20):
         env.reset(seed=seed)
