@@ -1,4 +1,4 @@
-"""BabyAI experts: the bot that comes with minigrid, its moves put into words; and rules for the two levels it cannot play."""
+"""BabyAI experts: minigrid's bot, with its moves as text, and rules for the two other levels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = {
     "SynthSeq": 1,
     "PutNextS7N4Carrying": 0,
 }
-"""Where another seed than 1: the bot loses, or thinks for ever, on some of the first maps."""
+"""The seeds of levels where the bot fails or hangs with the default seed 1."""
 _WORDS = {
     Actions.left: "turn left",
     Actions.right: "turn right",
@@ -32,7 +32,7 @@ _WORDS = {
 
 
 def expert_for(level: str, env: BabyAI) -> Iterator[str]:
-    """The actions of one episode, started after `reset`."""
+    """Yield the actions of one episode; call it after `reset`."""
     return {"KeyInBox": _key_in_box, "PutNextS7N4Carrying": _put_next}.get(level, _bot)(env)
 
 
@@ -49,7 +49,7 @@ def _bot(env: BabyAI) -> Iterator[str]:
 
 
 def _key_in_box(env: BabyAI) -> Iterator[str]:
-    """Opens the box, takes the key, opens the door."""
+    """Open the box, take the key, open the door."""
     box = yield from _search(env, r"go to \w+ box")
     yield box
     yield "toggle"
@@ -58,19 +58,19 @@ def _key_in_box(env: BabyAI) -> Iterator[str]:
 
 
 def _put_next(env: BabyAI) -> Iterator[str]:
-    """Stands before the thing, steps back once, and drops what it carries into the gap."""
+    """Go to the object, step back once, and drop the carried object into the gap."""
     target = str(env.world.mission).partition(" next to ")[2].split(" ", 1)[1]
     yield (yield from _search(env, f"go to {target} "))
     yield from ("turn right", "turn right", "move forward", "turn right", "turn right", "drop")
 
 
 def _search(env: BabyAI, wanted: str) -> Iterator[str]:
-    """Walks about until an action that matches is possible, and returns that."""
+    """Walk around until a matching action is possible, and return it."""
     for step in range(60):
-        found = next((action for action in env.possible if re.match(wanted, action)), None)
-        if found is not None:
-            return found
+        match = next((action for action in env.possible if re.match(wanted, action)), None)
+        if match is not None:
+            return match
         door = next((action for action in env.possible if "through" in action), None)
         ahead = step % 5 == 4 and "move forward" in env.possible
         yield door if door else "move forward" if ahead else "turn left"
-    raise AssertionError(f"nothing to {wanted!r} in sight")
+    raise AssertionError(f"no action matches {wanted!r}")

@@ -1,5 +1,8 @@
-"""ByteTokenizer: a tokenizer in pure Python for tests. Bytes are ids 0 to 255, special tokens stand above them, so that one
-character may be several ids and a cut in the middle of one is possible, as with real tokenizers."""
+"""ByteTokenizer: a tokenizer in pure Python for tests.
+
+Bytes are ids 0 to 255; special tokens have higher ids. As with real tokenizers, a character may
+have several ids, and a sequence may end in the middle of one.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ _THINKING = re.compile(r"<think>.*?</think>\n*", re.DOTALL)
 
 
 class ByteTokenizer:
-    """Behaves as a tokenizer of transformers does where gem uses one. `style` says which chat template it has:
+    """Implements the part of a transformers tokenizer that gem uses, with a chat template `style`:
 
-    - `chatml`: every role, nothing rewritten;
-    - `thinking`: drops the thinking of all assistant messages but those behind the last user message, as Qwen3's does;
-    - `no_system`: refuses system and tool messages, as Gemma's does;
-    - `trims`: strips what is said, as Llama 3's does;
-    - `alternating`: refuses two messages of one role in a row, as Mistral's does;
-    - `none`: no chat template, a base model.
+    - `chatml`: accepts every role and rewrites nothing;
+    - `thinking`: drops the thinking of assistant messages before the last user message (Qwen3);
+    - `no_system`: rejects system and tool messages (Gemma);
+    - `trims`: strips the content of messages (Llama 3);
+    - `alternating`: rejects two consecutive messages of one role (Mistral);
+    - `none`: no chat template (a base model).
     """
 
     eos_token_id = SPECIAL[END]

@@ -1,6 +1,6 @@
-"""A program that plays 1,000 episodes of environments that misbehave, with a policy behind a server that drops connections.
+"""Play 1,000 episodes of misbehaving environments, with a server that drops connections.
 
-python chaos_program.py PORT RECORD     # prints one line when all are played, then ends
+python chaos_program.py PORT RECORD     # prints one line at the end
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ KINDS = ("ChaosInline", "ChaosThread", "ChaosAsync", "ChaosProcess")
 
 
 def tasks() -> list[Task]:
-    """One in 25 lives in a process of its own, which costs a second to start on a busy machine."""
+    """Return the tasks. One in 25 runs in a process, which takes a second to start."""
     return [
         Task(f"chaos:{KINDS[3] if i % 25 == 0 else KINDS[i % 3]}", seed=i) for i in range(EPISODES)
     ]
 
 
 class HTTPPolicy:
-    """Asks a server for the next action."""
+    """A policy that requests actions from a server."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -40,16 +40,13 @@ class HTTPPolicy:
         body = json.dumps({"prompt": self.tokenizer.decode(prompt_ids)}).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
-            writer.write(
-                b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
-                % len(body)
-                + body
-            )
+            head = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+            writer.write(head % len(body) + body)
             head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
         finally:
             writer.close()
         if b" 200 " not in head.split(b"\r\n")[0]:
-            raise PolicyError(f"the server answered {head[:40]!r}")
+            raise PolicyError(f"the server replied {head[:40]!r}")
         ids = self.tokenizer.encode(json.loads(answer)["action"], add_special_tokens=False)
         return Generation((*ids, self.tokenizer.eos_token_id), (-0.5,) * (len(ids) + 1))
 
@@ -63,12 +60,9 @@ def main(port: int, path: str) -> None:
     )
     with RecordWriter(path) as record:
         episodes = engine.run_batch(tasks(), record.write)
-    sys.stdout.write(
-        json.dumps(
-            {"episodes": len(episodes), "abandoned": engine.threads.abandoned, "at": time.time()}
-        )
-        + "\n"
-    )
+    abandoned = engine.threads.abandoned
+    summary = {"episodes": len(episodes), "abandoned": abandoned, "at": time.time()}
+    sys.stdout.write(json.dumps(summary) + "\n")
     sys.stdout.flush()
 
 

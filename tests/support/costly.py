@@ -1,4 +1,4 @@
-"""Costly cases: a few run always, the others are marked slow and run with `tox -m slow`."""
+"""Expensive test cases: a few always run, the others are marked slow (`tox -m slow`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["few_of"]
 
 
 def few_of(cases: Sequence[str], count: int) -> list[Any]:
-    """All cases as parameters of a test, those after the first `count` marked slow."""
+    """Return the cases as test parameters; those after the first `count` are marked slow."""
     return [
         pytest.param(case, marks=[pytest.mark.slow] if i >= count else [])
         for i, case in enumerate(cases)

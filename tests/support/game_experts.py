@@ -1,4 +1,4 @@
-"""Game experts in the tests: the expert of an id, and one episode played by it."""
+"""Game experts for tests: look up the expert of an id, and play an episode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GAMES = (
 
 
 def expert_for(id: str) -> Callable[[Any], Iterator[str]]:
-    """The expert of a game by the id of any of its variants."""
+    """Return the expert of a game by the id of any variant."""
     name = id.removeprefix("game:").split("-v0")[0]
     return EXPERTS[name.replace("TowerofHanoi", "TowerOfHanoi")]
 
@@ -25,7 +25,7 @@ def expert_for(id: str) -> Callable[[Any], Iterator[str]]:
 def play(
     env: Env, seed: int, expert: Callable[[Any], Iterator[str]] | None = None
 ) -> tuple[list[float], dict[str, Any], bool]:
-    r"""One episode, boxed, by an expert or at random: the rewards, the last info, and whether the turn limit cut it."""
+    """Play one episode by an expert or at random; return the rewards, last info and truncated."""
     env.reset(seed=seed)
     actions = expert(env.unwrapped) if expert else None
     rewards: list[float] = []

@@ -1,4 +1,4 @@
-"""Hostile episodes: what a model, an environment or a tool might write to break out of a page, in every field there is."""
+"""Hostile episodes: text that tries to break out of an HTML page, in every field."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTILE = (
 
 
 def hostile_episodes() -> list[Episode]:
-    """One that ended well, one that broke, and one that was sampled in ids."""
+    """Return a terminated episode with token ids, and a failed one."""
     text = "\n".join(HOSTILE)
     call = Turn(
         (Message("system", text), Message("user", text)),

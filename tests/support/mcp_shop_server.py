@@ -1,4 +1,4 @@
-"""An MCP server over a SQLite database, with tools that misbehave on request. Runs on mcp 1 and 2, over stdio or HTTP."""
+"""An MCP server for a SQLite database, with misbehaving tools, for mcp 1 and 2, stdio or HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("database")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--die", action="store_true", help="end before anything was said")
+    parser.add_argument("--die", action="store_true", help="exit before the first message")
     args = parser.parse_args()
     if args.die:
         raise SystemExit("the server has no licence to run")

@@ -1,4 +1,4 @@
-"""Environments that misbehave, importable by name so that processes and actors can make them too."""
+"""Misbehaving environments, importable by name in processes and actors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gem_core.env.base import Env, ResetResult, StepResult
 
 
 class Counter(Env):
-    """Counts to `length`; well behaved. Each step pays 1 and tells its number."""
+    """A well-behaved environment that counts to `length`, with a reward of 1 per step."""
 
     execution = "inline"
     option_names = frozenset({"start"})
@@ -73,7 +73,7 @@ class Awaited(Counter):
 
 
 class Misbehaving(Counter):
-    """Does what its action says, else counts."""
+    """Fails in the way its action names, or counts."""
 
     execution = "thread"
 
@@ -127,7 +127,7 @@ class FailsToStart(Counter):
 
 
 class Chaos(Misbehaving):
-    """Names its kind and its luck, by which a policy can tell it what to do."""
+    """Shows its class and a random number, from which a policy chooses the failure."""
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         super().on_reset(options)

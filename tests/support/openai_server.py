@@ -1,10 +1,11 @@
-"""OpenAI server: a process that speaks the dialects of OpenAI-compatible servers, and fails as real ones do.
+"""A mock of OpenAI-compatible servers, with their dialects and failures.
 
-    python openai_server.py [--trouble drop,busy,broken] [--key KEY]     # prints its port, then a line of JSON per request
+    python openai_server.py [--trouble drop,busy,broken] [--key KEY]
 
-The model's name chooses the dialect: `vllm` gives token ids, `older` only `token_id:` strings, `plain` neither. It "samples"
-the bytes of `\\boxed{n}`, n from the prompt, and ends its turn with the id 257. With trouble, every request meets one kind of
-it before it is answered.
+It prints its port, then a line of JSON per request. The model's name selects the dialect: `vllm`
+returns token ids, `older` only `token_id:` strings, `plain` neither. It "samples" the bytes of
+`\\boxed{n}`, with n from the prompt, and ends its turn with the id 257. With `--trouble`, each
+request fails in these ways, one per attempt, before it succeeds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, ClassVar
 END = 257
 
 
-def tell(line: str) -> None:
+def write_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -38,16 +39,16 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     trouble: tuple[str, ...] = ()
     key = ""
-    met: ClassVar[dict[str, int]] = {}
+    attempts: ClassVar[dict[str, int]] = {}
     lock = threading.Lock()
 
     def do_POST(self) -> None:
         text = self.rfile.read(int(self.headers["Content-Length"])).decode()
         body = json.loads(text)
         with self.lock:
-            met = self.met[text] = self.met.get(text, 0) + 1
-            tell(json.dumps({"path": self.path, "body": body}))
-        kind = self.trouble[met - 1] if met <= len(self.trouble) else ""
+            attempt = self.attempts[text] = self.attempts.get(text, 0) + 1
+            write_line(json.dumps({"path": self.path, "body": body}))
+        kind = self.trouble[attempt - 1] if attempt <= len(self.trouble) else ""
         if kind == "drop":
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -128,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Requests are logged as JSON, above."""
+        """Do nothing: `do_POST` logs requests as JSON."""
 
 
 if __name__ == "__main__":
@@ -140,7 +141,7 @@ if __name__ == "__main__":
     Handler.key = args.key
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    tell(str(server.server_address[1]))
+    write_line(str(server.server_address[1]))
     try:
         server.serve_forever()
     except KeyboardInterrupt:

@@ -1,4 +1,7 @@
-"""Three OpenEnv servers, made with the real package: `python openenv_server.py PORT` has them at /number, /line and /tools."""
+"""Three OpenEnv servers of the real package: /number, /line and /tools.
+
+python openenv_server.py PORT
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Hint(Observation):
 
 
 class Number(Environment[Guess, Hint, State]):
-    """A hidden number; the seed decides which."""
+    """A hidden number, drawn from the seed."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -52,7 +55,7 @@ class Number(Environment[Guess, Hint, State]):
 
 
 class Move(Action):
-    """Two fields, both needed."""
+    """Two required fields."""
 
     direction: str = Field(description="left or right")
     steps: int = Field(description="how many", ge=1)
@@ -66,7 +69,7 @@ class Place(Observation):
 
 
 class Line(Environment[Move, Place, State]):
-    """A walk along a line, to 3."""
+    """A walk along a line to position 3."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -84,7 +87,7 @@ class Line(Environment[Move, Place, State]):
 
 
 class Adder(MCPEnvironment):
-    """A tool."""
+    """An environment with one MCP tool."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

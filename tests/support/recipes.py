@@ -1,4 +1,4 @@
-"""Recipes: run one as a user does, and interrupt it."""
+"""Helpers that run a recipe of examples/ as a user does, and interrupt it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METRICS = {
     "loss",
     "grad_norm",
 }
-"""The names in every line of metrics.jsonl."""
+"""The keys of every line of metrics.jsonl."""
 
 
 def _start(name: str, out: Path, *arguments: str) -> subprocess.Popen[str]:

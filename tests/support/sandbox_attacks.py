@@ -1,8 +1,10 @@
-"""Attacks on the sandbox: programs that try to get out, or to leave something behind, and how to see whether they did.
+"""Attacks on the sandbox: programs that try to escape or to leave traces, and checks for success.
 
-Run as a program it is the victim: `sandbox_attacks.py KIND FOLDER NAME...` makes a sandbox, lets the attacks run in it, and
-prints as JSON which of them were contained. A process of its own, since some attacks are on the process that runs the sandbox.
-`HARDER` is a fallback that has less to hold it than on this machine: the attacks must end as they do in the fallback.
+    sandbox_attacks.py KIND FOLDER NAME...
+
+runs the attacks in a sandbox and prints as JSON which of them were contained. It is a separate
+process, because some attacks target the process that runs the sandbox. `HARDER` is the fallback
+without root and with an old kernel; it must contain the same attacks as the fallback.
 """
 
 from __future__ import annotations
@@ -42,50 +44,51 @@ LIMITS = {
     "disk_mb": 16,
     "output_kb": 16,
 }
-BESIDE = "gem_attack_left_behind"
+TRACE = "gem_attack_left_behind"
+"""The start of the names of files that attacks leave."""
 
 Held = Any
-"""True, False, "user": unless gem runs as root, "root": only where it does and its programs can be another user, "cap": unless
-gem has the right to raise limits, as root mostly has, or "ns": unless the kernel allows user namespaces."""
+"""Whether an attack is contained: True, False or a condition.
+
+- `user`: unless gem runs as root;
+- `root`: only if gem runs as root and its programs can run as another user;
+- `cap`: unless gem may raise limits, as root usually may;
+- `ns`: unless the kernel allows user namespaces.
+"""
 
 
 def expected(held: Held, harder: bool = False) -> bool:
-    """Whether an attack should be contained for the user these tests run as."""
+    """Return whether an attack should be contained for the current user."""
     if held == "user":
         return os.geteuid() != 0
     if held == "root":
         return "uid" in contain("partial", True).parts and not harder
     if held == "cap":
-        rights = next(
-            line
-            for line in Path("/proc/self/status").read_text().splitlines()
-            if line.startswith("CapEff")
-        )
-        return not int(rights.split()[1], 16) >> 24 & 1
+        status = Path("/proc/self/status").read_text().splitlines()
+        capabilities = next(line for line in status if line.startswith("CapEff"))
+        return not int(capabilities.split()[1], 16) >> 24 & 1
     if held == "ns":
         code = "import ctypes; print(ctypes.CDLL(None).unshare(0x10000000))"
-        return (
-            subprocess.run(
-                [sys.executable, "-c", code], capture_output=True, text=True
-            ).stdout.strip()
-            != "0"
-        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        return done.stdout.strip() != "0"
     return bool(held)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What is tried, and whether each kind of sandbox contains it. `seen` looks at the outcomes of the calls."""
+    """An attack, and which kinds of sandbox contain it."""
 
     title: str
     calls: tuple[str, ...]
+    """The programs to run, in order."""
     contained: Callable[[Victim, list[Any]], bool]
+    """Checks the outcomes of the calls."""
     held: tuple[Held, Held, Held]
-    """In the order of `KINDS`."""
+    """The expectation for each of `KINDS`."""
 
 
 class Victim:
-    """The process that runs a sandbox, with things worth attacking."""
+    """The process that runs a sandbox, with targets for the attacks."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,23 +115,23 @@ class Victim:
         self.shown = folder / "shown"
         self.shown.mkdir(exist_ok=True)
         self.module = self.shown / "module.py"
-        """A file of the user's that programs may read, as they may read an interpreter that is the user's."""
+        """A file of the user that programs may read, like the user's interpreter."""
         self.module.write_text("x = 1")
         self.full = [folder / "full.txt", self.shown / "full.py"]
         for path in self.full:
             path.write_text("x = 1")
         self.module.chmod(0o644)
-        with contextlib.suppress(OSError):  # not every file system has them
+        with contextlib.suppress(OSError):  # not every file system supports attributes
             os.setxattr(self.module, "user.gem", b"here")
         self.looks = self.look()
 
     @cached_property
     def ipc(self) -> Ipc:
-        """Made for the attack on it, and removed after it: a process that is killed would leave it behind."""
+        """Created and removed by one attack only: a killed process would not remove it."""
         return Ipc()
 
     def look(self) -> tuple[Any, ...]:
-        """What is to be seen of the module, except for its content."""
+        """Return the metadata of the module."""
         attributes, flags = [], bytes(4)
         with contextlib.suppress(OSError):
             attributes = [
@@ -140,7 +143,7 @@ class Victim:
         return status.st_mode, status.st_uid, status.st_mtime_ns, attributes, flags
 
     def fill_in(self, code: str) -> str:
-        """The code with what an attacker could find out."""
+        """Fill in what an attacker could find out."""
         marks = {
             "SECRET_FILE": str(self.secret),
             "PORT": str(self.port),
@@ -161,7 +164,7 @@ class Victim:
         return code
 
     def connected(self) -> bool:
-        """Whether anybody got through to one of the sockets."""
+        """Return whether a program connected to one of the sockets."""
         for server in (self.listener, self.abstract):
             with contextlib.suppress(BlockingIOError):
                 server.accept()[0].close()
@@ -170,7 +173,7 @@ class Victim:
 
 
 class Ipc:
-    """What the victim keeps in the kernel: shared memory, a semaphore and a message, each with a small number for a name."""
+    """Kernel objects of the victim: shared memory, a semaphore and a message, with small ids."""
 
     def __init__(self) -> None:
         self.libc = ctypes.CDLL(None)
@@ -188,62 +191,59 @@ class Ipc:
         self.libc.msgsnd(self.queue, letter, 16, 0)
 
     def removed_whole(self) -> bool:
-        """Removes it; whether all of it was as it had been."""
+        """Remove the objects; return whether all were unchanged."""
         got = ctypes.create_string_buffer(24)
         value = self.libc.semctl(self.semaphore, 0, 12, 0)  # GETVAL
         message = self.libc.msgrcv(self.queue, got, 16, ctypes.c_long(0), 0o4000)  # IPC_NOWAIT
         place = self.libc.shmat(self.memory, None, 0)
-        memory = place not in (None, ctypes.c_void_p(-1).value)
-        whole = (
+        attached = place not in (None, ctypes.c_void_p(-1).value)
+        unchanged = (
             value == 1
             and message == 16
-            and memory
+            and attached
             and ctypes.string_at(place, len(SECRET)) == SECRET.encode()
         )
         self.libc.shmctl(self.memory, 0, None)
         self.libc.semctl(self.semaphore, 0, 0, 0)
         self.libc.msgctl(self.queue, 0, None)
-        return whole
+        return unchanged
 
 
-def _says_no_secret(victim: Victim, outcomes: list[Any]) -> bool:
+def _prints_no_secret(victim: Victim, outcomes: list[Any]) -> bool:
     return all(SECRET not in o.stdout + o.stderr for o in outcomes)
 
 
-def _last_says(text: str) -> Callable[[Victim, list[Any]], bool]:
+def _last_prints(text: str) -> Callable[[Victim, list[Any]], bool]:
     return lambda victim, outcomes: outcomes[-1].stdout.strip() == text
 
 
 def _none_runs(victim: Victim, outcomes: list[Any]) -> bool:
-    """Whether no `sleep` with our number is left; those that are, are ended."""
-    left = []
+    """Return whether no `sleep` with our process id runs; kill any that does."""
+    running = []
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if f"300.{os.getpid()}".encode() in Path(path).read_bytes().split(b"\0"):
-                left.append(int(path.split("/")[2]))
-    for pid in left:
+                running.append(int(path.split("/")[2]))
+    for pid in running:
         os.kill(pid, signal.SIGKILL)
-    return not left
+    return not running
 
 
 def _nothing_left(victim: Victim, outcomes: list[Any]) -> bool:
-    found = [
-        p
-        for place in ("/tmp", "/var/tmp", "/dev/shm", os.path.dirname(json.__file__))
-        for p in glob.glob(f"{place}/{BESIDE}*")
-    ]
-    found += glob.glob(f"{os.path.dirname(os.path.dirname(json.__file__))}/{BESIDE}*")
-    for path in found:
+    package = os.path.dirname(json.__file__)
+    folders = ("/tmp", "/var/tmp", "/dev/shm", package, os.path.dirname(package))
+    files = [path for folder in folders for path in glob.glob(f"{folder}/{TRACE}*")]
+    for path in files:
         os.remove(path)
-    return not found and outcomes[-1].stdout.strip() == "nothing"
+    return not files and outcomes[-1].stdout.strip() == "nothing"
 
 
 def _no_shared_memory(victim: Victim, outcomes: list[Any]) -> bool:
     libc = ctypes.CDLL(None)
-    left = libc.shmget(0x6E6D + os.getpid(), 0, 0)
-    if left >= 0:
-        libc.shmctl(left, 0, None)
-    return left < 0
+    memory = libc.shmget(0x6E6D + os.getpid(), 0, 0)
+    if memory >= 0:
+        libc.shmctl(memory, 0, None)
+    return memory < 0
 
 
 def _no_letters(victim: Victim, outcomes: list[Any]) -> bool:
@@ -259,10 +259,9 @@ def _few(victim: Victim, outcomes: list[Any]) -> bool:
 
 
 def _small(victim: Victim, outcomes: list[Any]) -> bool:
-    # the sandbox's /tmp and its /dev/shm have the limit each
-    return (
-        outcomes[-1].stdout.strip().isdigit() and int(outcomes[-1].stdout) <= 2 * LIMITS["disk_mb"]
-    )
+    # The limit applies separately to the sandbox's /tmp and its /dev/shm.
+    megabytes = outcomes[-1].stdout.strip()
+    return megabytes.isdigit() and int(megabytes) <= 2 * LIMITS["disk_mb"]
 
 
 def _short(victim: Victim, outcomes: list[Any]) -> bool:
@@ -274,14 +273,14 @@ def _short(victim: Victim, outcomes: list[Any]) -> bool:
     )
 
 
-FIND_LEFT = f"""
+FIND_TRACES = f"""
 import glob, os, tempfile
-places = ["/tmp", "/var/tmp", "/dev/shm", os.getcwd(), os.path.expanduser("~"), tempfile.gettempdir()]
-places += [os.path.dirname(os.__file__)]
+places = ["/tmp", "/var/tmp", "/dev/shm", os.getcwd(), os.path.expanduser("~")]
+places += [tempfile.gettempdir(), os.path.dirname(os.__file__)]
 found = []
 for place in places:
     try:
-        found += [name for name in os.listdir(place) if name.startswith("{BESIDE}")]
+        found += [name for name in os.listdir(place) if name.startswith("{TRACE}")]
     except OSError:
         pass
 print(found or "nothing")
@@ -315,7 +314,7 @@ ways = [
     lambda fd: os.removexattr(fd, "user.gem"),
     lambda fd: os.removexattr("@MODULE@", "user.gem"),
     lambda fd: os.removexattr("@MODULE@", "user.gem", follow_symlinks=False),
-    lambda fd: fcntl.ioctl(fd, 0x40086602, (0x40).to_bytes(8, "little")),  # FS_IOC_SETFLAGS: not to be in backups
+    lambda fd: fcntl.ioctl(fd, 0x40086602, (0x40).to_bytes(8, "little")),  # FS_IOC_SETFLAGS
     lambda fd: os.utime(fd, (1, 1)),
 ]
 for mode in (os.O_RDONLY, 3):
@@ -365,8 +364,9 @@ got = ctypes.create_string_buffer(24)
 libc.msgrcv(@MSG@, got, 16, ctypes.c_long(0), 0o4000)
 print(got.raw)
 libc.semctl(@SEM@, 0, 16, 7)
-for remove in (lambda: libc.shmctl(@SHM@, 0, None), lambda: libc.semctl(@SEM@, 0, 0, 0), lambda: libc.msgctl(@MSG@, 0, None)):
-    print(remove())
+print(libc.shmctl(@SHM@, 0, None))
+print(libc.semctl(@SEM@, 0, 0, 0))
+print(libc.msgctl(@MSG@, 0, None))
 """
 
 ATTACKS: dict[str, Attack] = {
@@ -379,7 +379,7 @@ ATTACKS: dict[str, Attack] = {
     "read_file": Attack(
         "read a file of the user",
         ("try:\n    print(open('@SECRET_FILE@').read())\nexcept OSError as e:\n    print(e)",),
-        _says_no_secret,
+        _prints_no_secret,
         (True, True, False),
     ),
     "empty_file": Attack(
@@ -397,19 +397,23 @@ ATTACKS: dict[str, Attack] = {
     "read_environment": Attack(
         "read the parent's environment variables",
         (
-            "import glob, os\nprint(os.environ)\npaths = [*glob.glob('/proc/[0-9]*/environ'), f'/proc/{os.getppid()}/environ']\n"
+            "import glob, os\nprint(os.environ)\n"
+            "paths = [*glob.glob('/proc/[0-9]*/environ'), f'/proc/{os.getppid()}/environ']\n"
             "for path in paths:\n"
             "    try:\n        text = open(path, 'rb').read()\n"
-            "        print([part for part in text.split(b'\\0') if b'ATTACK' in part])\n    except OSError:\n        pass",
+            "        print([part for part in text.split(b'\\0') if b'ATTACK' in part])\n"
+            "    except OSError:\n        pass",
         ),
-        _says_no_secret,
+        _prints_no_secret,
         (True, True, False),
     ),
     "socket": Attack(
         "open a socket to a service on this machine",
         (
-            "import socket\ntry:\n    socket.create_connection(('127.0.0.1', @PORT@), 2)\nexcept OSError as e:\n    print(e)\n"
-            "try:\n    s = socket.socket(socket.AF_UNIX); s.connect('\\0@ABSTRACT@')\nexcept OSError as e:\n    print(e)",
+            "import socket\ntry:\n    socket.create_connection(('127.0.0.1', @PORT@), 2)\n"
+            "except OSError as e:\n    print(e)\n"
+            "try:\n    s = socket.socket(socket.AF_UNIX); s.connect('\\0@ABSTRACT@')\n"
+            "except OSError as e:\n    print(e)",
         ),
         lambda victim, outcomes: not victim.connected(),
         (True, True, False),
@@ -430,7 +434,8 @@ ATTACKS: dict[str, Attack] = {
         (
             "import os, time\ncount = 1\nfor _ in range(120):\n"
             "    try:\n        pid = os.fork()\n    except OSError:\n        break\n"
-            "    if pid == 0:\n        time.sleep(60)\n        os._exit(0)\n    count += 1\nprint(count)",
+            "    if pid == 0:\n        time.sleep(60)\n        os._exit(0)\n    count += 1\n"
+            "print(count)",
         ),
         _few,
         (True, True, "user"),
@@ -438,8 +443,10 @@ ATTACKS: dict[str, Attack] = {
     "thread_bomb": Attack(
         "thread bomb (at most 120 threads in this test)",
         (
-            "import threading\nthreading.stack_size(1 << 18)\nend = threading.Event()\ncount = 1\nfor _ in range(120):\n"
-            "    try:\n        threading.Thread(target=end.wait, daemon=True).start()\n    except RuntimeError:\n        break\n"
+            "import threading\nthreading.stack_size(1 << 18)\nend = threading.Event()\ncount = 1\n"
+            "for _ in range(120):\n"
+            "    try:\n        threading.Thread(target=end.wait, daemon=True).start()\n"
+            "    except RuntimeError:\n        break\n"
             "    count += 1\nend.set()\nprint(count)",
         ),
         _few,
@@ -448,28 +455,35 @@ ATTACKS: dict[str, Attack] = {
     "allocate": Attack(
         "allocate 4 GB",
         (
-            "try:\n    block = bytearray(4 << 30)\n    print('got it')\nexcept MemoryError:\n    print('refused')",
+            "try:\n    block = bytearray(4 << 30)\n    print('got it')\nexcept MemoryError:\n"
+            "    print('refused')",
         ),
-        _last_says("refused"),
+        _last_prints("refused"),
         (True, True, True),
     ),
     "raise_limits": Attack(
         "raise the limits, then allocate 1 GB",
         (
-            "import resource\ntry:\n    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)\n"
-            "except (ValueError, OSError):\n    pass\ntry:\n    block = bytearray(1 << 30)\n    print('got it')\n"
+            "import resource\ntry:\n"
+            "    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)\n"
+            "except (ValueError, OSError):\n    pass\ntry:\n    block = bytearray(1 << 30)\n"
+            "    print('got it')\n"
             "except MemoryError:\n    print('refused')",
         ),
-        _last_says("refused"),
+        _last_prints("refused"),
         (True, True, "cap"),
     ),
     "fill_disk": Attack(
         "fill the disk (at most 100 MB in this test)",
         (
-            "import os\nwritten = 0\nfor n in range(100):\n    for place in ('.', '/dev/shm'):\n        try:\n"
-            f"            with open(f'{{place}}/{BESIDE}{{n}}', 'wb') as f:\n                f.write(bytes(1 << 20))\n"
-            "            written += 1\n            break\n        except OSError:\n            pass\n    else:\n        break\n"
-            f"for n in range(100):\n    try:\n        os.remove(f'/dev/shm/{BESIDE}{{n}}')\n    except OSError:\n        pass\n"
+            "import os\nwritten = 0\nfor n in range(100):\n    for place in ('.', '/dev/shm'):\n"
+            "        try:\n"
+            f"            with open(f'{{place}}/{TRACE}{{n}}', 'wb') as f:\n"
+            f"                f.write(bytes(1 << 20))\n"
+            "            written += 1\n            break\n        except OSError:\n"
+            "            pass\n    else:\n        break\n"
+            f"for n in range(100):\n    try:\n        os.remove(f'/dev/shm/{TRACE}{{n}}')\n"
+            f"    except OSError:\n        pass\n"
             "print(written)",
         ),
         _small,
@@ -478,11 +492,13 @@ ATTACKS: dict[str, Attack] = {
     "big_file": Attack(
         "write one file of 100 MB",
         (
-            "import os, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\ntry:\n    with open('big', 'wb') as f:\n"
-            "        for _ in range(100):\n            f.write(bytes(1 << 20))\nexcept OSError:\n    pass\n"
+            "import os, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\ntry:\n"
+            "    with open('big', 'wb') as f:\n"
+            "        for _ in range(100):\n            f.write(bytes(1 << 20))\nexcept OSError:\n"
+            "    pass\n"
             "print('small' if os.path.getsize('big') <= 9 << 20 else 'big')",
         ),
-        _last_says("small"),
+        _last_prints("small"),
         (True, True, True),
     ),
     "endless_output": Attack(
@@ -497,9 +513,12 @@ ATTACKS: dict[str, Attack] = {
     "outlive": Attack(
         "outlive the call as a daemon",
         (
-            "import os\ntry:\n    pid = os.fork()\nexcept OSError:\n    raise SystemExit(0)\nif pid == 0:\n    os.setsid()\n"
-            "    if os.fork() == 0:\n        for fd in range(64):\n            try:\n                os.close(fd)\n"
-            "            except OSError:\n                pass\n        os.execv('/bin/sleep', ['sleep', '300.@ID@'])\n"
+            "import os\ntry:\n    pid = os.fork()\nexcept OSError:\n    raise SystemExit(0)\n"
+            "if pid == 0:\n    os.setsid()\n"
+            "    if os.fork() == 0:\n        for fd in range(64):\n            try:\n"
+            "                os.close(fd)\n"
+            "            except OSError:\n                pass\n"
+            "        os.execv('/bin/sleep', ['sleep', '300.@ID@'])\n"
             "    os._exit(0)\nos.waitpid(pid, 0)\nimport time\ntime.sleep(0.3)",
         ),
         _none_runs,
@@ -508,10 +527,12 @@ ATTACKS: dict[str, Attack] = {
     "leave_file": Attack(
         "leave a file for the next call",
         (
-            "import os, tempfile\nplaces = ['/tmp', '/var/tmp', '/dev/shm', os.getcwd(), os.path.expanduser('~')]\n"
+            "import os, tempfile\n"
+            "places = ['/tmp', '/var/tmp', '/dev/shm', os.getcwd(), os.path.expanduser('~')]\n"
             "for place in [*places, tempfile.gettempdir()]:\n"
-            f"    try:\n        open(os.path.join(place, '{BESIDE}.txt'), 'w').write('here')\n    except OSError:\n        pass",
-            FIND_LEFT,
+            f"    try:\n        open(os.path.join(place, '{TRACE}.txt'), 'w').write('here')\n"
+            f"    except OSError:\n        pass",
+            FIND_TRACES,
         ),
         _nothing_left,
         (True, True, False),
@@ -519,9 +540,9 @@ ATTACKS: dict[str, Attack] = {
     "leave_module": Attack(
         "leave a module beside the standard library",
         (
-            f"import os\nbeside = os.path.join(os.path.dirname(os.__file__), '{BESIDE}.py')\n"
+            f"import os\nbeside = os.path.join(os.path.dirname(os.__file__), '{TRACE}.py')\n"
             "try:\n    open(beside, 'w').write('x = 1')\nexcept OSError:\n    pass",
-            FIND_LEFT,
+            FIND_TRACES,
         ),
         _nothing_left,
         (True, True, "user"),
@@ -535,7 +556,7 @@ ATTACKS: dict[str, Attack] = {
     "take_shared_memory": Attack(
         "read or remove shared memory, semaphores and messages of the user",
         (TAKE_SHARED_MEMORY,),
-        lambda victim, outcomes: victim.ipc.removed_whole() and _says_no_secret(victim, outcomes),
+        lambda victim, outcomes: victim.ipc.removed_whole() and _prints_no_secret(victim, outcomes),
         (True, True, False),
     ),
     "patch_module": Attack(
@@ -544,27 +565,28 @@ ATTACKS: dict[str, Attack] = {
             "import math, builtins\nmath.sqrt = lambda x: 42\nbuiltins.len = lambda x: 42",
             "import math\nprint(math.sqrt(4), len('ab'))",
         ),
-        _last_says("2.0 2"),
+        _last_prints("2.0 2"),
         (True, True, True),
     ),
     "leave_thread": Attack(
         "leave a thread for the next call",
         (
-            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            "import threading, time\n"
+            "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
             "import threading\nprint(threading.active_count())",
         ),
-        _last_says("1"),
+        _last_prints("1"),
         (True, True, True),
     ),
     "kill_parent": Attack(
         "kill the parent",
         (
-            "import os, signal\nfor pid in {os.getppid(), @ID@}:\n    try:\n        os.kill(pid, signal.SIGKILL)\n"
+            "import os, signal\nfor pid in {os.getppid(), @ID@}:\n    try:\n"
+            "        os.kill(pid, signal.SIGKILL)\n"
             "    except OSError as e:\n        print(e)\nimport time\ntime.sleep(0.3)",
         ),
-        lambda victim, outcomes: (
-            True
-        ),  # who is dead makes no report, which the test takes for an answer
+        # A killed process prints no report, which the test counts as not contained.
+        lambda victim, outcomes: True,
         (True, True, False),
     ),
     "signal_parent": Attack(
@@ -576,7 +598,8 @@ ATTACKS: dict[str, Attack] = {
     "limit_parent": Attack(
         "take the parent's rights to open files",
         (
-            "import resource\ntry:\n    resource.prlimit(@ID@, resource.RLIMIT_NOFILE, (64, 20000))\n"
+            "import resource\ntry:\n"
+            "    resource.prlimit(@ID@, resource.RLIMIT_NOFILE, (64, 20000))\n"
             "except OSError as e:\n    print(e)",
         ),
         lambda victim, outcomes: resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 64,
@@ -585,59 +608,63 @@ ATTACKS: dict[str, Attack] = {
     "import_tricks": Attack(
         "reach os, subprocess and libc by detours",
         (
-            "import importlib\nfound = [c for c in ().__class__.__base__.__subclasses__() if c.__name__ == 'catch_warnings']\n"
+            "import importlib\n"
+            "def cat():\n"
+            "    process = importlib.import_module('sub' + 'process')\n"
+            "    return process.check_output(['cat', '@SECRET_FILE@']).decode()\n"
             "for run in (lambda: __import__('o' + 's').popen('cat @SECRET_FILE@').read(),\n"
-            "            lambda: importlib.import_module('sub' + 'process').check_output(['cat', '@SECRET_FILE@']).decode(),\n"
+            "            cat,\n"
             "            lambda: __import__('_io').open('@SECRET_FILE@').read(),\n"
             "            lambda: __import__('ctypes').CDLL(None).system(b'cat @SECRET_FILE@')):\n"
-            "    try:\n        print(run())\n    except Exception as e:\n        print(type(e).__name__)",
+            "    try:\n        print(run())\n    except Exception as e:\n"
+            "        print(type(e).__name__)",
         ),
-        _says_no_secret,
+        _prints_no_secret,
         (True, True, False),
     ),
     "new_namespace": Attack(
         "become root in a user namespace of its own",
         (
-            "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nprint('in' if libc.unshare(0x10000000) == 0 else 'refused')",
+            "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+            "print('in' if libc.unshare(0x10000000) == 0 else 'refused')",
         ),
-        _last_says("refused"),
+        _last_prints("refused"),
         (True, True, "ns"),
     ),
 }
 
 
 def make_harder() -> None:
-    """Leaves out what only root has, a user for each program, and what only a new kernel has, the later parts of Landlock."""
+    """Disable the features that need root (a user per program) or a new kernel (later Landlock)."""
     from gem_tools.sandbox import containment, launch
 
     containment._why_not = lambda tried: "the programs are to run as the user"
     source = Path(launch.__file__).with_name("worker.py").read_text(encoding="utf-8")
-    asked = "libc.syscall(444, None, 0, 1)"
-    assert source.count(asked) == 1
-    code = compile(source.replace(asked, f"min(1, {asked})"), "worker.py", "exec", optimize=0)
+    version = "libc.syscall(444, None, 0, 1)"  # the version of Landlock
+    assert source.count(version) == 1
+    code = compile(source.replace(version, f"min(1, {version})"), "worker.py", "exec", optimize=0)
     launch._source = lambda: marshal.dumps(code).hex()
 
 
 def main(kind: str, folder: str, names: list[str]) -> None:
-    """Lets attacks run and says which were contained."""
+    """Run attacks and print which of them were contained."""
     from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
 
     if kind == HARDER:
         make_harder()
     victim = Victim(Path(folder))
-    with Sandbox(
-        SandboxLimits(**LIMITS), warm=1, **KINDS["fallback" if kind == HARDER else kind]
-    ) as sandbox:
+    options = KINDS["fallback" if kind == HARDER else kind]
+    with Sandbox(SandboxLimits(**LIMITS), warm=1, **options) as sandbox:
         sandbox._plan.seen.append(str(victim.shown))
         for name in names:
             attack = ATTACKS[name]
             outcomes = [sandbox.run(victim.fill_in(code)) for code in attack.calls]
-            said = {
+            report = {
                 "name": name,
                 "contained": attack.contained(victim, outcomes),
                 "said": [o.stdout[:300] + o.stderr[-300:] for o in outcomes],
             }
-            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.write(json.dumps(report) + "\n")
             sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""Environments whose behaviour a test gives as functions: sync, async, and such that break in the ways real ones do."""
+"""Scripted environments: sync and async environments whose behaviour a test passes as functions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Answer = Callable[["ScriptedEnv", str], StepResult]
 
 
 def counts(env: ScriptedEnv, action: str) -> StepResult:
-    """Says how many actions there were, pays the number, ends after the third."""
+    """Return the number of actions as observation and reward; end after the third."""
     n = env.turn + 1
     return f"O{n}", float(n), n >= 3, False, {}
 
 
 class ScriptedEnv(Env):
-    """Answers with functions. `made`, `closed` and `stepped` count over all instances that share them."""
+    """An environment that calls functions for its results, and logs every call."""
 
     option_names = frozenset({"start"})
 
@@ -53,7 +53,7 @@ class ScriptedEnv(Env):
 
 
 class AsyncEnv(ScriptedEnv):
-    """The same, awaited."""
+    """An async `ScriptedEnv`."""
 
     async def on_reset(self, options: Mapping[str, Any]) -> ResetResult:  # type: ignore[override]
         await asyncio.sleep(0)
@@ -69,7 +69,7 @@ class AsyncEnv(ScriptedEnv):
 
 
 class Shout(Wrapper):
-    """Turns actions into capitals, and observations with them; counts."""
+    """Upper-cases actions and the first observation, marks observations, and counts steps."""
 
     def __init__(self, env: Env, mark: str = "!") -> None:
         super().__init__(env)
@@ -93,7 +93,7 @@ class Shout(Wrapper):
 
 
 class Hang:
-    """A step that blocks its thread until the test lets go of it."""
+    """A step that blocks its thread until the test sets `let_go`."""
 
     def __init__(self) -> None:
         self.let_go = threading.Event()

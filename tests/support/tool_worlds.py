@@ -1,4 +1,4 @@
-"""Worlds to use tools in: a question with one right answer, and a shop whose database an MCP server guards."""
+"""Environments for tools: a question with one right answer, and a shop with an MCP database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gem_core.env.base import Env, ResetResult, StepResult
 
 
 class Quiz(Env):
-    """Asks one question; the first answer ends it."""
+    """Ask one question; end at a right answer or after `turns` turns."""
 
     execution = "inline"
 
@@ -26,20 +26,15 @@ class Quiz(Env):
     def on_step(self, action: str) -> StepResult:
         right = self.questions[self.question] == action.strip()
         over = right or self.turn + 1 >= self.turns
-        return (
-            "Right." if right else "Wrong.",
-            float(right),
-            over,
-            False,
-            {"success": right} if over else {},
-        )
+        info = {"success": right} if over else {}
+        return "Right." if right else "Wrong.", float(right), over, False, info
 
     def sample_action(self) -> str:
         return self.action_rng.choice(sorted(self.questions.values()))
 
 
 class Shop(Env):
-    """The open order of the largest sum is to be marked as shipped; the database itself is asked whether that was done."""
+    """The task is to mark the largest open order as shipped; success is read from the database."""
 
     def __init__(self, database: str) -> None:
         self.database = database
@@ -59,32 +54,27 @@ class Shop(Env):
                         "insert into items values (?, ?, ?)",
                         (id, self.rng.randint(1, 90), self.rng.randint(1, 9)),
                     )
-            db.execute(
-                "insert into items values (3, 10000, 1)"
-            )  # the largest of all, but it is not open
+            # The largest order, but not open.
+            db.execute("insert into items values (3, 10000, 1)")
         db.close()
-        return (
-            "Mark the open order with the largest sum of price times amount as 'shipped', then answer with its id.",
-            {},
+        task = (
+            "Mark the open order with the largest sum of price times amount as 'shipped', "
+            "then answer with its id."
         )
+        return task, {}
 
     def on_step(self, action: str) -> StepResult:
         db = sqlite3.connect(self.database)
-        shipped = {id for (id,) in db.execute("select id from orders where status = 'shipped'")} - {
-            3
-        }
+        rows = db.execute("select id from orders where status = 'shipped' and id != 3")
+        shipped = {id for (id,) in rows}
         sums = dict(
             db.execute(
-                "select order_id, sum(price * amount) from items where order_id != 3 group by order_id"
+                "select order_id, sum(price * amount) from items "
+                "where order_id != 3 group by order_id"
             )
         )
         db.close()
         best = max(sums, key=sums.__getitem__)
         right = shipped == {best} and action.strip() == str(best)
-        return (
-            "Done." if right else f"Wrong: {sorted(shipped)} are shipped.",
-            float(right),
-            True,
-            False,
-            {"success": right},
-        )
+        message = "Done." if right else f"Wrong: {sorted(shipped)} are shipped."
+        return message, float(right), True, False, {"success": right}

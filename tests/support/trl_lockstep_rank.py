@@ -1,4 +1,4 @@
-"""One rank of the lockstep test of the TRL adapter: two rollouts on a mock engine that demands equal calls of all ranks."""
+"""One rank of TRL's lockstep test: two rollouts on a mock engine that needs equal calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END = TOKENIZER.eos_token_id
 
 
 class Engine:
-    """Like vLLM's server mode: one call of all ranks at a time, cut into parts of equal size."""
+    """A mock of vLLM's server mode: all ranks call it together, with equally many prompts."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.calls = rank, []
@@ -30,12 +30,10 @@ class Engine:
         self, prompts: Any, images: Any, fields: Any, num_generations: int
     ) -> tuple[list[Any], list[Any]]:
         assert num_generations == 1
-        sizes, caps = (
-            self._of_all_ranks(len(prompts)),
-            self._of_all_ranks(self.vllm.max_completion_length),
-        )
-        assert sizes[0] == sizes[1], f"rank {self.rank} came with {len(prompts)} prompts: {sizes}"
-        assert caps[0] == caps[1], f"the server takes rank 0's cap for all: {caps}"
+        sizes = self._of_all_ranks(len(prompts))
+        caps = self._of_all_ranks(self.vllm.max_completion_length)
+        assert sizes[0] == sizes[1], f"rank {self.rank} has {len(prompts)} prompts: {sizes}"
+        assert caps[0] == caps[1], f"the server uses rank 0's token limit for all: {caps}"
         self.calls.append(len(prompts))
         ids = [40 + self.rank, 41, END][: caps[0]]
         return [list(ids) for _ in prompts], [[-0.1] * len(ids) for _ in prompts]
@@ -74,7 +72,7 @@ def play(seeds: list[int]) -> list[int]:
         ),
         add_callback=lambda callback: None,
     )
-    gem_trl.rollout.check_settings = lambda *args: None  # there is no real trainer to check
+    gem_trl.rollout.check_settings = lambda *args: None  # the trainer is a mock
     rollout = GemRollout(GemConfig(ECHO, max_turn_tokens=8))
     prompts = [[{"role": "user", "content": "", "gem": {"seed": seed}}] for seed in seeds]
     for _ in range(2):

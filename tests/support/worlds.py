@@ -1,4 +1,4 @@
-"""Worlds: small environments that the tests of all adapters train on."""
+"""Small environments for the training tests of all adapters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOODY = "test:Moody-v0"
 
 
 class Echo(Env):
-    """Pays by the sum of the action's bytes, for one to three turns: any model earns rewards that differ by turn."""
+    """Rewards the byte sum of each action over one to three turns, so rewards differ by turn."""
 
     execution = "inline"
     action_example = "anything"
@@ -37,7 +37,7 @@ class Echo(Env):
 
 
 class Moody(Echo):
-    """Raises in its second turn if the seed is odd."""
+    """Raises at its second turn if the seed is odd."""
 
     def on_reset(self, options: Any) -> Any:
         observation, info = super().on_reset(options)
@@ -52,7 +52,7 @@ class Moody(Echo):
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """Register both by class path, which worker processes with tests/support on their path can import."""
+    """Register both by import path, which worker processes can import."""
     register(ECHO, "worlds:Echo", replace=True)
     register(MOODY, "worlds:Moody", replace=True)
     try:
