@@ -15,7 +15,7 @@ _NARROWEST = 6
 
 
 def say(text: str = "", *, end: str = "\n") -> None:
-    """Print a line and flush, so that a closed pipe is noticed here."""
+    """Print a line and flush it, to notice a closed pipe here."""
     print(text, end=end, flush=True)
 
 

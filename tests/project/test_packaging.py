@@ -132,7 +132,7 @@ def test_minimal_installation_plays_a_game(installed: Installation) -> None:
     ],
 )
 def test_imports_load_no_heavy_package(program: str, tmp_path: Path) -> None:
-    # Empty modules replace the heavy packages, so that importing one succeeds and is noticed.
+    # Empty modules replace the heavy packages, to notice their import.
     for name in HEAVY:
         (tmp_path / f"{name}.py").write_text("")
     code = f"import sys; sys.path[:0] = {[str(tmp_path), *SOURCES]!r}\n{program}\n"

@@ -167,11 +167,11 @@ def test_step_converts_rewards_and_flags_to_python_types() -> None:
         def __float__(self) -> float:
             return 0.5
 
-    for reward, wanted in ((1, 1.0), (True, 1.0), (Scalar(), 0.5)):
+    for reward, expected in ((1, 1.0), (True, 1.0), (Scalar(), 0.5)):
         env = ScriptedEnv(lambda env, action, reward=reward: ("O", reward, 1, 0, {}))  # type: ignore[misc]
         env.reset(seed=1)
         result = env.step("x")
-        assert result == ("O", wanted, True, False, {})
+        assert result == ("O", expected, True, False, {})
         assert [type(part) for part in result[1:4]] == [float, bool, bool]
         assert env.ended
 
