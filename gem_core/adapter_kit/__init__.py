@@ -1,1 +1,1 @@
-"""Adapter kit: what the adapters to the trainers share."""
+"""Adapter kit: the code that all trainer adapters share, and the conformance kit."""

@@ -1,4 +1,4 @@
-"""Batch: episodes as the sequences a trainer takes, and the check that its batch still holds them."""
+"""Batch: the sequences of episodes for a trainer, and the check that they reach its loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_sequence", "mean_abs_advantage", "one_sequence", "sequences_or
 
 
 def sequences_or_padding(episode: Episode, end_id: int) -> list[TokenSequence]:
-    """The sequences of an episode; one padding sequence, in which nothing is trained, where there are none."""
+    """Return the sequences of an episode, or one untrained padding sequence if it has none."""
     sequences = token_sequences(episode)
     if sequences:
         return sequences
@@ -22,12 +22,13 @@ def sequences_or_padding(episode: Episode, end_id: int) -> list[TokenSequence]:
 
 
 def one_sequence(episode: Episode, end_id: int, trainer: str) -> TokenSequence:
-    """The sequence of an episode, for a trainer that takes one; a rewritten history raises `ConfigError`."""
+    """Return the only sequence of an episode; a rewritten history raises `ConfigError`."""
     sequences = sequences_or_padding(episode, end_id)
     if len(sequences) > 1:
         raise ConfigError(
-            f"the episode of {episode.env_id} with seed {episode.seed} has {len(sequences)} sequences, because its context was "
-            f"rewritten between turns; {trainer} takes one per episode. Remove the wrapper that rewrites the history"
+            f"the episode of {episode.env_id} with seed {episode.seed} has {len(sequences)} "
+            f"sequences because its context was rewritten, but {trainer} takes one per episode; "
+            "remove the wrapper that rewrites the history"
         )
     return sequences[0]
 
@@ -39,23 +40,26 @@ def check_sequence(
     expected_ids: Sequence[int],
     expected_mask: Sequence[int],
 ) -> None:
-    """Raise `BatchMismatchError` unless a trainer's sequence begins with the ids that were played and trains just the tokens
-    that were sampled; what follows is padding, which must not be trained."""
+    """Raise `BatchMismatchError` unless a trainer's sequence has the expected ids and loss mask.
+
+    Padding may follow, but must not be trained.
+    """
     ids, mask = list(ids), list(mask)
     expected_ids, expected_mask = list(expected_ids), list(expected_mask)
     padding = [0] * (len(mask) - len(expected_mask))
     if ids[: len(expected_ids)] != expected_ids or mask != expected_mask + padding:
         raise BatchMismatchError(
-            f"{where} is not what was played: its ids or its loss mask changed on the way to the loss, which would train "
-            f"{sum(map(bool, mask))} tokens where {sum(expected_mask)} were sampled. A patch or another version of the trainer "
-            "changes batches; use a version the adapter supports"
+            f"{where} is not what was played: its ids or loss mask changed before the loss, which "
+            f"would train {sum(map(bool, mask))} tokens where {sum(expected_mask)} were sampled. "
+            "A patch or another version of the trainer changes batches; "
+            "use a version that the adapter supports"
         )
 
 
 def mean_abs_advantage(
     episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]], gather: Gather | None = None
 ) -> float:
-    """The mean of |advantage| over the trained turns of all ranks: the metric `gem/advantage_abs`."""
+    """Return the mean |advantage| over trained turns of all ranks: metric `gem/advantage_abs`."""
     sizes = advantage_sizes(episodes, per_turn)
     if gather is not None:
         sizes = [size for part in gather(sizes) for size in part]

@@ -1,7 +1,7 @@
-"""Adapter: what connects gem to one trainer, as facts that need no framework.
+"""Adapter declaration: facts about one trainer that are readable without importing it.
 
-Every adapter package declares one `ADAPTER` and registers it. Listing adapters, or asking with `probe` what is installed,
-reads package metadata only: no framework is imported, however many are there.
+Every adapter package declares one `ADAPTER` and registers it. Listing adapters and `probe` only
+read package metadata.
 """
 
 from __future__ import annotations
@@ -32,73 +32,73 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the framework's way in allows. A golden case outside of it is refused, with the reason, before the first step."""
+    """What the trainer supports. The adapter raises `ConfigError` for anything else."""
 
     several_sequences: bool
-    """An episode whose context is rewritten becomes several rows."""
+    """An episode with a rewritten context may become several sequences."""
     masked_turns: bool
-    """A turn may stand in a row untrained, its reward flowing to the turns before it."""
+    """A sequence may contain untrained turns, whose rewards count for earlier turns."""
     failed_episodes: bool
-    """An episode with unknown rewards may reach the trainer as a placeholder, or be left out."""
+    """A failed episode may become a padding sequence, or be dropped."""
     groups: bool
-    """Several episodes from one start can be told from the others, for estimators with a group baseline."""
+    """Episodes of one seed can be identified, for estimators with a group baseline."""
     critic_values: bool
-    """The estimator is given a critic's values, one per turn."""
+    """The trainer has a critic, which provides one value per turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """One trainer: where its adapter is, which versions it fits, and how it is installed."""
+    """One trainer: its adapter package, the supported versions, and how to install it."""
 
     name: str
-    """What `gem-rl adapters` and configuration files call it."""
+    """The name in `gem-rl adapters` and configuration files."""
     package: str
     """The import name of the adapter, such as `gem_trl`."""
     distribution: str
-    """What the package index calls the framework."""
+    """The name of the framework on the package index."""
     import_name: str
-    """What Python calls the framework."""
+    """The import name of the framework."""
     extra: str
-    """The extra of this distribution that installs it."""
+    """The extra of gem that installs the framework."""
     versions: str
-    """The framework's versions the adapter fits, as a specifier."""
+    """The supported versions of the framework, as a specifier."""
     python: str
-    """The Python versions on which both can be installed, as a specifier."""
+    """The supported Python versions, as a specifier."""
     platforms: tuple[str, ...]
-    """Where the framework can be had: patterns over `system-machine`, as in `linux-x86_64`."""
+    """The supported platforms: patterns of `system-machine`, such as `linux-x86_64`."""
     needs: tuple[tuple[str, str], ...] = ()
-    """(distribution, specifier) pairs the framework imports without declaring them."""
+    """(distribution, specifier) of packages that the framework imports but does not declare."""
     install: tuple[str, ...]
-    """The lines that install both from a checkout, in order."""
+    """The commands that install both from a checkout, in order."""
     capabilities: Capabilities
     status: Literal["planned", "ready"]
-    """`planned`: these facts are all there is yet. `ready`: it trains, and the conformance kit passes."""
+    """`planned`: only declared. `ready`: it trains, and the conformance kit passes."""
     summary: str
-    """Where the framework calls the adapter, in one line."""
+    """One line on where the framework calls the adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterStatus:
-    """What `probe` found on this machine."""
+    """The result of `probe`."""
 
     adapter: Adapter
     installed: str | None
-    """The framework's version; None where it is not installed, `unknown` where it is importable without metadata."""
+    """The framework's version; None: not installed, `unknown`: importable without metadata."""
     supported: bool
-    """Whether that version is one the adapter fits."""
+    """Whether the adapter supports that version."""
     python_fits: bool
     platform_fits: bool
     missing: tuple[str, ...]
-    """What has to be installed or changed before it can train, one phrase each."""
+    """What must be installed or changed before it can train, one phrase each."""
 
     @property
     def ready(self) -> bool:
-        """Whether an episode could be trained on here and now."""
+        """Whether the adapter can train on this machine now."""
         return self.adapter.status == "ready" and not self.missing
 
     @property
     def can_be_had(self) -> bool:
-        """Whether the adapter's install lines can help on this machine and with this Python."""
+        """Whether the framework can be installed on this machine with this Python."""
         return self.python_fits and self.platform_fits
 
 
@@ -106,15 +106,13 @@ adapters: Catalog[Adapter] = Catalog("adapter", "gem-rl adapters")
 
 
 def register_adapter(adapter: Adapter, *, replace: bool = False) -> Adapter:
-    """Registers an adapter under its name; plugins call it through `register_adapters(register)`."""
+    """Register an adapter by its name; plugins use the hook `register_adapters(register)`."""
     if not isinstance(adapter, Adapter):
         raise RegistrationError(
-            f"{adapter!r} is no adapter; give a gem_core.adapter_kit.declaration.Adapter"
+            f"register_adapter needs a gem_core.adapter_kit.declaration.Adapter, got {adapter!r}"
         )
-    in_range(
-        "0", adapter.versions
-    )  # a specifier that cannot be read is refused now, not when somebody asks
-    in_range("0", adapter.python)
+    for specifier in (adapter.versions, adapter.python):
+        in_range("0", specifier)  # raises now if it is invalid
     adapters.add(adapter.name, adapter, replace=replace)
     return adapter
 
@@ -123,7 +121,7 @@ on_registration("register_adapters", register_adapter)
 
 
 def probe(adapter: Adapter) -> AdapterStatus:
-    """What of an adapter's framework is installed here, and what is missing, without importing it."""
+    """Return what is installed and what is missing, without importing the framework."""
     installed = _installed(adapter.distribution, adapter.import_name)
     supported = (
         installed is not None and installed != "unknown" and in_range(installed, adapter.versions)
@@ -135,27 +133,28 @@ def probe(adapter: Adapter) -> AdapterStatus:
     if not python_fits:
         missing.append(f"Python {adapter.python} (this is {platform.python_version()})")
     if not platform_fits:
-        missing.append(f"a machine of {' or '.join(adapter.platforms)} (this is {here})")
+        missing.append(f"platform {' or '.join(adapter.platforms)} (this is {here})")
     if installed is None:
         missing.append(f"{adapter.distribution}{adapter.versions}")
     elif not supported:
         missing.append(f"{adapter.distribution}{adapter.versions} (installed: {installed})")
     for distribution, versions in adapter.needs:
-        have = _installed(distribution)
-        if have is None:
+        version = _installed(distribution)
+        if version is None:
             missing.append(f"{distribution}{versions}")
-        elif not in_range(have, versions):
-            missing.append(f"{distribution}{versions} (installed: {have})")
+        elif not in_range(version, versions):
+            missing.append(f"{distribution}{versions} (installed: {version})")
     return AdapterStatus(adapter, installed, supported, python_fits, platform_fits, tuple(missing))
 
 
 def require(adapter: Adapter) -> None:
-    """Refuses an installed framework that the adapter does not fit; one without metadata, such as a checkout, passes."""
+    """Raise `ConfigError` for an unsupported version; a checkout without metadata passes."""
     status = probe(adapter)
     if status.installed != "unknown" and not status.supported:
         raise ConfigError(
-            f"{adapter.package} fits {adapter.distribution} {adapter.versions}; installed is {status.installed or 'none'}. "
-            "Install one of those, or another version of gem"
+            f"{adapter.package} supports {adapter.distribution} {adapter.versions}, "
+            f"installed: {status.installed or 'none'}; "
+            "install a supported version, or another version of gem"
         )
 
 
@@ -165,7 +164,7 @@ def _installed(distribution: str, import_name: str = "") -> str | None:
     except importlib.metadata.PackageNotFoundError:
         if not import_name:
             return None
-        # A checkout on PYTHONPATH has no metadata. Finding a top-level module does not run it; a bare folder of that
-        # name, which Python would take for a namespace package, has no origin.
-        found = importlib.util.find_spec(import_name)
-        return "unknown" if found is not None and found.origin is not None else None
+        # A checkout on PYTHONPATH has no metadata. find_spec does not import a top-level module; an
+        # empty folder of that name is a namespace package without origin.
+        spec = importlib.util.find_spec(import_name)
+        return "unknown" if spec is not None and spec.origin is not None else None

@@ -1,4 +1,4 @@
-"""Exports: what an adapter package offers, imported when it is first asked for."""
+"""Lazy exports: import the public names of an adapter package on first access."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ __all__ = ["lazy_exports"]
 
 
 def lazy_exports(adapter: Adapter, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's `__getattr__`: imports each name from the adapter's module it is mapped to. Importing the adapter itself needs
-    no framework; a name whose framework is missing raises `MissingDependencyError`."""
+    """Return a module's `__getattr__` that imports each name from the module it is mapped to.
+
+    Importing the adapter itself needs no framework; accessing a name of a missing framework raises
+    `MissingDependencyError`.
+    """
 
     def get(name: str) -> Any:
         if name not in modules:

@@ -1,4 +1,4 @@
-"""Patching: replace a function or class of a framework for a while, and only the one that was meant."""
+"""Patching: temporarily replace a framework's function or class, after checking its signature."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ def patched(
 ) -> Iterator[Any]:
     """Replace `owner.name` and restore it at the end; yields the original.
 
-    `parameters` are the names the original must take, in order and separated by blanks; those of a Ray actor class are its
-    constructor's. A framework version that has another function under that name raises `ConfigError` and nothing is replaced.
+    `parameters`: the parameter names that the original must have, separated by spaces; for a Ray
+    actor class, those of its constructor. Another signature raises `ConfigError`.
     """
     where = f"{getattr(owner, '__name__', owner)}.{name}"
     original = getattr(owner, name, None)
     if original is None:
         raise ConfigError(
-            f"{where} does not exist in the installed version; install a version the adapter supports"
+            f"{where} does not exist in the installed version; "
+            "install a version that the adapter supports"
         )
     if parameters is not None:
         actual = " ".join(_parameters(original))
         if actual != parameters:
             raise ConfigError(
-                f"{where} takes ({actual}) in the installed version; the adapter was written for ({parameters}). Install a "
-                "version the adapter supports"
+                f"{where} takes ({actual}) in the installed version, "
+                f"but the adapter was written for ({parameters}); "
+                "install a version that the adapter supports"
             )
     own = name in vars(owner)  # an inherited attribute is restored by deleting ours
     setattr(owner, name, replacement)
@@ -46,6 +48,6 @@ def patched(
 
 
 def _parameters(function: Any) -> list[str]:
-    """The parameters of a function or class. A Ray actor class hides them behind (*args, **kwargs) and adds one of Ray's own."""
+    """Return the parameter names of a function or class; a Ray actor class hides them."""
     actor_class = getattr(getattr(function, "__ray_metadata__", None), "modified_class", function)
     return [name for name in inspect.signature(actor_class).parameters if name != "_ray_trace_ctx"]

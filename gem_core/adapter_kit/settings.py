@@ -1,4 +1,4 @@
-"""Settings: checks of a trainer's own settings, reported all at once."""
+"""Settings: checks of a trainer's own settings that report all problems at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gem_core.training.config import TrainingConfig
 __all__ = ["Rejection", "few_samples", "long_turns", "model_context", "reject"]
 
 Rejection = tuple[Any, str]
-"""(condition, message): if the condition is true, the settings are rejected with the message, which says what to do."""
+"""(condition, message): a true condition rejects the settings; the message has the remedy."""
 
 
 def reject(rejections: Iterable[Rejection]) -> None:
@@ -27,25 +27,25 @@ def reject(rejections: Iterable[Rejection]) -> None:
 
 
 def few_samples(config: TrainingConfig, samples: int, setting: str) -> Rejection:
-    """Reject fewer than two episodes per seed for an estimator that compares them. `setting` is the trainer's name for it."""
+    """Reject fewer than two episodes per seed (the trainer's `setting`) for a group estimator."""
     return (
         config.needs_groups and samples < 2,
-        f"the estimator {config.advantage!r} compares episodes from one seed, and {setting} is {samples}; set it to 2 or more, "
-        "or use 'rebn'",
+        f"the estimator {config.advantage!r} compares episodes of one seed, "
+        f"but {setting} is {samples}; set it to 2 or more, or use 'rebn'",
     )
 
 
 def long_turns(config: TrainingConfig, longest: int, setting: str) -> Rejection:
-    """Reject a cap per turn above the trainer's cap on everything after the prompt."""
+    """Reject a `max_turn_tokens` above the trainer's maximum response length."""
     return (
         config.max_turn_tokens is not None and config.max_turn_tokens > longest,
-        f"max_turn_tokens={config.max_turn_tokens} is above {setting}={longest}, which caps everything after the prompt; raise "
-        "the latter",
+        f"max_turn_tokens={config.max_turn_tokens} is above {setting}={longest}, "
+        f"which limits everything after the prompt; increase {setting}",
     )
 
 
 def model_context(model_config: Any) -> int | None:
-    """The longest sequence of a transformers model, by its configuration; None where it names no limit."""
+    """Return the context length in a transformers model config; None if it has none."""
     text_config = (
         model_config.get_text_config() if hasattr(model_config, "get_text_config") else model_config
     )

@@ -1,4 +1,4 @@
-"""Update log: the metrics of each update in `GemConfig.metrics`, with the same names and meanings in every trainer.
+"""Update log: writes the metrics of each update to `GemConfig.metrics`, alike in every trainer.
 
 | name            | meaning                                                                      |
 |-----------------|------------------------------------------------------------------------------|
@@ -10,9 +10,9 @@
 | `tokens`        | number of trained tokens                                                     |
 | `advantage_abs` | mean of abs(advantage) over the trained turns                                |
 | `seconds`       | wall time since the last update                                              |
-| `loss`, `grad_norm`, … | the trainer's own, where it reports them                              |
+| `loss`, `grad_norm`, … | the trainer's own metrics, if it reports them                         |
 
-Rollout metrics that a trainer logs itself have the same names after `gem/`.
+Rollout metrics in a trainer's own log have the same names with the prefix `gem/`.
 """
 
 from __future__ import annotations

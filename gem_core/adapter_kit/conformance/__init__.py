@@ -1,7 +1,7 @@
-"""Conformance: golden episodes pushed through an adapter into the real framework, and checked against the invariants.
+"""Conformance kit: runs golden episodes through an adapter's framework and checks the invariants.
 
-Run it for an installed framework with `gem-rl conformance NAME`. An adapter supplies a `Harness`; everything else is here:
-the episodes (`golden`), the checks and the table (`kit`), and gradients in plain torch (`reference`).
+Run it with `gem-rl conformance NAME`. The adapter provides a `Harness`; this package has the
+episodes (`golden`), the checks and the table (`kit`), and the reference gradients (`reference`).
 """
 
 from __future__ import annotations

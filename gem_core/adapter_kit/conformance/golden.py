@@ -1,6 +1,6 @@
-"""Golden episodes: small batches, each with one thing in it that trainers have got wrong.
+"""Golden episodes: small batches, each with one feature that trainers have got wrong.
 
-They are made of ids, not of text, so that no tokenizer is needed: any model with `VOCABULARY` ids can be trained on them.
+They consist of ids, not text, so any model with `VOCABULARY` ids can train on them.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ __all__ = [
 
 VOCABULARY = 256
 END = 2
-"""The turn-end token of golden episodes; that of the tiny model that ships with gem."""
+"""The turn-end token of golden episodes and of the tiny model."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A batch, the estimator it is credited with, and what a framework must be able to do for it."""
+    """A batch, its estimator, and the capabilities that it needs."""
 
     name: str
     episodes: tuple[Episode, ...]
     estimator: str = "rebn"
     gamma: float = 0.9
     needs: frozenset[str] = frozenset()
-    """Names of `Capabilities`; an adapter without one of them must refuse the case."""
+    """Fields of `Capabilities`; an adapter without one of them must raise `GemError`."""
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
 def _ids(first: int, count: int) -> tuple[int, ...]:
-    """`count` ids that differ from those of other places: a walk through the vocabulary, clear of the special ones."""
+    """Return `count` ids that depend on `first`, without special tokens."""
     return tuple(16 + (first * 31 + k * 7) % (VOCABULARY - 16) for k in range(count))
 
 
@@ -62,12 +62,10 @@ def _turn(
     cut: bool = False,
     **fields: Any,
 ) -> Turn:
-    ids = (
-        _ids(place + 3, sampled)
-        if cut
-        else (*_ids(place + 3, max(sampled - 1, 0)), END)[: max(sampled, 0)]
-    )
-    given = Turn(
+    ids = _ids(place + 3, sampled)
+    if not cut:
+        ids = (*ids[:-1], END)[:sampled]
+    turn = Turn(
         messages=(Message("user", f"observation {place}"),),
         action=f"action {place}",
         reward=reward,
@@ -77,7 +75,7 @@ def _turn(
         finish=FinishReason.LENGTH if cut else FinishReason.STOP if ids else FinishReason.EMPTY,
         sampling=Sampling(max_tokens=16),
     )
-    return replace(given, **fields)
+    return replace(turn, **fields)
 
 
 def _episode(
@@ -94,7 +92,7 @@ def _episode(
 
 
 def _plain(seed: int, rewards: Sequence[float], **fields: Any) -> Episode:
-    """Turns of different lengths, one for each reward."""
+    """Return an episode with one turn per reward, of different lengths."""
     turns = [
         _turn(seed * 10 + t, r, added=4 + (seed + t) % 3, sampled=2 + (seed + 2 * t) % 4)
         for t, r in enumerate(rewards)
@@ -103,7 +101,7 @@ def _plain(seed: int, rewards: Sequence[float], **fields: Any) -> Episode:
 
 
 def failed_episode(seed: int = 90) -> Episode:
-    """A crash after a turn that had earned something: no turn of it may be trained or counted."""
+    """Return an episode that crashed after a reward; no turn may be trained or counted."""
     turns = [_turn(seed, 0.7), _turn(seed + 1, None, status=TurnStatus.FAILED)]
     return _episode(
         seed,
@@ -260,10 +258,10 @@ def _gradient_cases() -> tuple[Case, ...]:
 
 CASES = _cases()
 GRADIENT_CASES = _gradient_cases()
-"""The batches whose gradients are held against the committed ones. In the second, whoever divides by the tokens of masked turns
-or by the rows of failed episodes is off by a factor."""
+"""The batches with a committed gradient. Dividing the second one's loss by the tokens of masked
+turns, or by the sequences of failed episodes, scales its gradient wrongly."""
 ONE_RANK_FAILED = Case(
     "a rank with nothing but failed episodes",
     (RAGGED[0], failed_episode(93), RAGGED[3], failed_episode(94)),
 )
-"""Dealt out to two ranks in turn, all of the second one's episodes are failed."""
+"""Dealt to two ranks in turn, the second rank has only failed episodes."""

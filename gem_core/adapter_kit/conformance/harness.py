@@ -1,4 +1,4 @@
-"""Harness: how an adapter drives its framework with given episodes, for the conformance kit."""
+"""Harness: runs golden episodes through a framework's own code, for the conformance kit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CARRIED = ("logprobs", "rewards", "total")
 
 @dataclass(frozen=True)
 class TrainedSequence:
-    """One sequence as the framework's loss sees it, padding removed."""
+    """One sequence as the framework's loss sees it, without padding."""
 
     ids: Sequence[int]
     """Prompt and response."""
@@ -36,24 +36,24 @@ class TrainedSequence:
     advantages: Sequence[float]
     """Aligned with `ids`."""
     logprobs: Sequence[float] | None = None
-    """The sampler's, aligned with `ids`: 0.0 where no token was sampled; a masked turn has its own, or 0.0."""
+    """The sampler's, aligned with `ids`; 0.0 for unsampled tokens, optional for masked turns."""
     rewards: Sequence[float] | None = None
     """Token rewards, aligned with `ids`."""
     total: float | None = None
-    """The reward of the whole sequence, one number; None or NaN for a failed episode only."""
+    """The reward of the sequence; None or NaN only for a failed episode."""
 
 
 class Harness(ABC):
-    """Drives a framework's own batch, advantage and loss code with given episodes."""
+    """Runs episodes through a framework's own batch, advantage and loss code."""
 
     adapter: ClassVar[Adapter]
     carries: ClassVar[frozenset[str]]
-    """Which of `logprobs`, `rewards` and `total` the framework's batch carries: every trained sequence must have them. One of
-    `rewards` and `total` is needed: without either, nothing shows that the reward arrived."""
+    """Which of `logprobs`, `rewards` and `total` every trained sequence has. `rewards` or `total`
+    is required, because the kit checks that rewards arrive."""
     sequence_per_turn: ClassVar[bool] = False
-    """Whether the framework trains every turn as a sequence of its own, with its whole prompt before it."""
+    """Whether the framework trains every turn as a separate sequence, with its full prompt."""
     padding_has_logprobs: ClassVar[bool] = False
-    """Whether a padding sequence has the trainer's own logprobs instead of 0.0."""
+    """Whether a padding sequence has logprobs of the trainer instead of 0.0."""
 
     @property
     def version(self) -> str:
@@ -62,26 +62,25 @@ class Harness(ABC):
 
     @abstractmethod
     def train(self, case: Case) -> list[TrainedSequence]:
-        """The sequences of a batch, in the order of the episodes, padding sequences for failed episodes included."""
+        """Return the sequences of a batch in the order of its episodes, with padding sequences."""
 
     @abstractmethod
     def gradient(self, case: Case) -> Mapping[str, Any]:
-        """The gradient of the framework's own loss on the tiny model, by parameter name, as torch tensors."""
+        """Return the gradient of the framework's loss on the tiny model, by parameter name."""
 
     def gradient_factor(self, case: Case) -> float:
-        """The framework's loss, as a multiple of the canonical one, under one update over the whole batch."""
+        """Return the framework's loss as a multiple of the canonical loss."""
         return 1.0
 
     @abstractmethod
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        """The sequences of each rank when the batch is split over real processes."""
+        """Return the sequences of each rank, each in its own process."""
 
 
 def start_ranks(
     module: str, inputs: Sequence[Any], *, timeout: float = 300.0, **env: str
 ) -> list[Any]:
-    """Run `python -m module IN OUT` once per input, as the ranks of one process group, and return what each wrote. The module
-    calls `run_rank` as its program."""
+    """Run `module`, which calls `run_rank`, as one rank per input; return their outputs."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         shared = {
@@ -93,33 +92,30 @@ def start_ranks(
             **env,
         }
         processes = []
-        for rank, given in enumerate(inputs):
-            (work / f"in{rank}").write_bytes(pickle.dumps(given))
-            own = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            command = [
-                sys.executable,
-                "-m",
-                module,
-                str(work / f"in{rank}"),
-                str(work / f"out{rank}"),
-            ]
+        for rank, value in enumerate(inputs):
+            source, target = work / f"in{rank}", work / f"out{rank}"
+            source.write_bytes(pickle.dumps(value))
             processes.append(
                 subprocess.Popen(
-                    command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                    [sys.executable, "-m", module, str(source), str(target)],
+                    env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
                 )
             )
         printed = [process.communicate(timeout=timeout)[0] for process in processes]
         for process, text in zip(processes, printed):
             if process.returncode:
-                raise RuntimeError(f"a rank ended with {process.returncode}: {text[-2000:]}")
+                raise RuntimeError(f"a rank exited with {process.returncode}: {text[-2000:]}")
         return [pickle.loads((work / f"out{rank}").read_bytes()) for rank in range(len(inputs))]
 
 
 def run_rank(work: Callable[[Any], Any]) -> None:
-    """The program of one rank: read the input, write what `work` makes of it, and leave together with the others."""
-    given = pickle.loads(Path(sys.argv[1]).read_bytes())
+    """Run as the program of one rank: read the input, write `work(input)`, exit with the others."""
+    value = pickle.loads(Path(sys.argv[1]).read_bytes())
     try:
-        Path(sys.argv[2]).write_bytes(pickle.dumps(work(given)))
+        Path(sys.argv[2]).write_bytes(pickle.dumps(work(value)))
     except GemError as error:
         raise SystemExit(f"rejected: {error}") from error
     import torch.distributed
@@ -130,7 +126,7 @@ def run_rank(work: Callable[[Any], Any]) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that is free on this machine."""
+    """Return a free TCP port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Settings that break a promise raise ConfigError before a model is loaded, with the remedy."""
+"""The config and the rejected oat settings, and the program that oat launches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gem_oat.config import check_settings, learners
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"rollout_batch_size": 32}, "several collections"),
-        ({"train_batch_size": 12}, "left over for the next batch"),
+        ({"train_batch_size": 12}, "carry over to the next batch"),
         (
             {"gpus": 3, "rollout_batch_size": 48, "train_batch_size": 16},
             "not a multiple of the 3 learner",
@@ -46,14 +46,14 @@ from gem_oat.config import check_settings, learners
         ({"eval_steps": 5}, "needs eval_steps=-1"),
     ],
 )
-def test_settings_that_break_a_promise_are_rejected(changes: dict[str, Any], says: str) -> None:
+def test_unsupported_setting_is_rejected(changes: dict[str, Any], message: str) -> None:
     config = GemConfig(ECHO, seeds=8, gamma=0.9, horizon="2,5@10", max_turn_tokens=6)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         check_settings(oat_args(config, **changes), config)
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "says"),
+    ("fields", "error", "message"),
     [
         ({"advantage": "grpo"}, ConfigError, "samples is 1; set it to 2 or more"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
@@ -72,10 +72,10 @@ def test_settings_that_break_a_promise_are_rejected(changes: dict[str, Any], say
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
 )
-def test_a_config_that_does_not_fit_is_rejected(
-    fields: dict[str, Any], error: type[Exception], says: str
+def test_unsupported_config_is_rejected(
+    fields: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         GemConfig(**{"env_id": ECHO, **fields})
 
 
@@ -92,37 +92,33 @@ def test_all_rejected_settings_are_reported_at_once() -> None:
         GemConfig(ECHO, seeds=0, advantage="grpo", episode_deadline=1.0)
 
 
-def test_another_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     config = GemConfig(ECHO, seeds=8)
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.1.4")
-    with pytest.raises(ConfigError, match=r"fits oat-llm >=0.2.4,<0.3; installed is 0.1.4"):
+    with pytest.raises(ConfigError, match=r"supports oat-llm >=0.2.4,<0.3, installed: 0.1.4"):
         check_settings(oat_args(config), config)
 
 
-def test_the_program_is_oats_own_with_an_actor_for_each_learner() -> None:
+def test_program_has_one_gem_actor_for_each_gem_learner() -> None:
     config = GemConfig(ECHO, seeds=8, advantage="gae", estimator_kwargs={"lam": 0.8})
     args = oat_args(
         config, gpus=2, rollout_batch_size=32, train_batch_size=32, master_addr="127.0.0.1"
     )
     nodes, _ = program(config, args)
-    made = [node.constructor for node, _, _ in nodes.nodes]
-    assert made.count(GemActor) == made.count(GemLearner) == learners(args) == 2
+    classes = [node.constructor for node, _, _ in nodes.nodes]
+    assert classes.count(GemActor) == classes.count(GemLearner) == learners(args) == 2
     assert (args.critic_type, args.lam) == ("ppo", 0.8)
 
 
 @pytest.mark.parametrize(
     ("collocate", "gpus", "groups", "count"), [(True, 4, 1, 4), (False, 4, 2, 4), (False, 5, 1, 3)]
 )
-def test_learners_are_counted_as_oat_counts_them(
-    collocate: bool, gpus: int, groups: int, count: int
-) -> None:
-    assert (
-        learners(oat_args(GemConfig(ECHO), collocate=collocate, gpus=gpus, num_groups=groups))
-        == count
-    )
+def test_learners_counts_as_oat_does(collocate: bool, gpus: int, groups: int, count: int) -> None:
+    args = oat_args(GemConfig(ECHO), collocate=collocate, gpus=gpus, num_groups=groups)
+    assert learners(args) == count
 
 
-def test_actors_share_the_seeds() -> None:
+def test_actors_share_the_seeds_in_a_new_order_every_epoch() -> None:
     config = GemConfig(ECHO, seeds=10, samples=2)
     shares = [
         [config.task_of(i, actor, 3, order=7).seed for i in range(2 * len(range(actor, 10, 3)))]

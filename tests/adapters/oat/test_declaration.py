@@ -1,4 +1,4 @@
-"""What `gem-rl adapters` says where oat is really installed, and whether the ways in it names are still there."""
+"""Declaration of the oat adapter: it matches the installed version and its methods."""
 
 from __future__ import annotations
 
@@ -12,43 +12,31 @@ from gem_core.adapter_kit.declaration import probe
 from gem_oat import ADAPTER
 
 
-def test_the_installed_oat_is_one_the_adapter_fits() -> None:
+def test_declaration_matches_the_installed_version() -> None:
     status = probe(ADAPTER)
     assert status.installed == version("oat-llm")
     assert status.supported
     assert status.python_fits
-    assert [m for m in status.missing if not m.startswith("a machine of")] == []
+    assert [m for m in status.missing if not m.startswith("platform ")] == []
 
 
-def test_the_ways_in_are_there() -> None:
+def test_overridden_methods_exist_with_the_same_parameters() -> None:
     assert PPOMultiTurnActor.__abstractmethods__ == {"collect_experience"}
-    assert list(inspect.signature(PPOMultiTurnLearner.process_feedback_data).parameters) == [
-        "self",
-        "data_list",
-    ]
-    assert list(inspect.signature(LearnerBase.prepare_data).parameters) == [
-        "self",
-        "strategy",
-        "tokenizer",
-    ]
-    assert list(inspect.signature(LearnerBase.evaluate).parameters) == [
-        "self",
-        "dataloader",
-        "steps",
-    ]
-    assert list(inspect.signature(LearnerBase.eval_and_log).parameters) == [
-        "self",
-        "train_info",
-        "eval",
-        "save",
-    ]
+    for method, parameters in (
+        (PPOMultiTurnLearner.process_feedback_data, "self data_list"),
+        (LearnerBase.prepare_data, "self strategy tokenizer"),
+        (LearnerBase.evaluate, "self dataloader steps"),
+        (LearnerBase.eval_and_log, "self train_info eval save"),
+    ):
+        assert list(inspect.signature(method).parameters) == parameters.split()
 
 
-def test_what_is_worked_around_is_still_so() -> None:
-    """Where one of these fails, oat has been mended: the adapter's part of it can go."""
+def test_workarounds_are_still_needed() -> None:
+    """If an assertion fails, oat has fixed the problem: remove the adapter's workaround."""
     source = inspect.getsource(PPOMultiTurnLearner)
-    assert ")[0, 0]" in source and ")[:, 0]" in source  # the critic is read at the first token
-    assert "np.random.choice" in source  # what is more than a batch is left out at random
-    assert (
-        'infos["kl_sample_train_v1"] = kl_v1_sum / act_num_token' in source
-    )  # 0 / 0 with reinforce_update
+    # oat reads the critic's value at the first token
+    assert ")[0, 0]" in source and ")[:, 0]" in source
+    # oat drops transitions at random if there are more than a batch
+    assert "np.random.choice" in source
+    # with reinforce_update, this is 0 / 0
+    assert 'infos["kl_sample_train_v1"] = kl_v1_sum / act_num_token' in source

@@ -140,7 +140,7 @@ def test_command_line_sets_the_config() -> None:
 
 def test_unsupported_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.0.1.post1")
-    with pytest.raises(ConfigError, match=r"fits rl-square ==0.0.2; installed is 0.0.1.post1"):
+    with pytest.raises(ConfigError, match=r"supports rl-square ==0.0.2, installed: 0.0.1.post1"):
         require_release()
 
 

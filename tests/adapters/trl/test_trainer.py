@@ -434,7 +434,7 @@ def test_unsupported_version_is_rejected(
     monkeypatch: pytest.MonkeyPatch, make_trainer: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.20.0")
-    with pytest.raises(ConfigError, match=r"fits trl >=1.10,<2; installed is 0.20.0"):
+    with pytest.raises(ConfigError, match=r"supports trl >=1.10,<2, installed: 0.20.0"):
         make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6))
 
 

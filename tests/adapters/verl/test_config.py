@@ -268,7 +268,7 @@ def test_unsupported_config_is_rejected(
 
 def test_unsupported_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.8.0")
-    with pytest.raises(ConfigError, match=r"fits verl >=0.9,<0.10; installed is 0.8.0"):
+    with pytest.raises(ConfigError, match=r"supports verl >=0.9,<0.10, installed: 0.8.0"):
         check(GemConfig(ECHO, seeds=8))
 
 

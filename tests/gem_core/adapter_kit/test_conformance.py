@@ -1,4 +1,4 @@
-"""The conformance kit: a harness that keeps the invariants passes, and each way of breaking one is seen."""
+"""Conformance kit: a correct harness passes, and the kit detects each violated invariant."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ADAPTER = Adapter(
 
 
 class Sound:
-    """A harness without a framework, which carries all there is: rows in the order of the episodes."""
+    """A correct harness without a framework, which carries every field."""
 
     adapter = ADAPTER
     version = "1"
@@ -54,10 +54,10 @@ class Sound:
     padding_has_logprobs = False
 
     def train(self, case: Case) -> list[TrainedSequence]:
-        return self._rows(case, case.episodes)
+        return self._sequences(case, case.episodes)
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        return [self._rows(case, part) for part in parts]
+        return [self._sequences(case, part) for part in parts]
 
     def gradient(self, case: Case) -> dict[str, Any]:
         return {}
@@ -65,31 +65,31 @@ class Sound:
     def gradient_factor(self, case: Case) -> float:
         return 1.0
 
-    def _rows(self, case: Case, part: Sequence[Episode]) -> list[TrainedSequence]:
+    def _sequences(self, case: Case, part: Sequence[Episode]) -> list[TrainedSequence]:
         numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
-        credit = {id(episode): per_turn for episode, per_turn in zip(case.episodes, numbers)}
-        found = []
+        per_episode = {id(episode): per_turn for episode, per_turn in zip(case.episodes, numbers)}
+        trained = []
         for episode in part:
-            views = token_sequences(episode) or [
+            sequences = token_sequences(episode) or [
                 padding_sequence(episode.prompt_ids(0) if episode.turns else (END,), END)
             ]
             total = math.nan if episode.failed else episode.total_reward
-            found += [
+            trained += [
                 TrainedSequence(
-                    v.ids,
-                    v.mask,
-                    v.broadcast(credit[id(episode)]),
-                    v.logprobs,
-                    channel_rewards(episode, v, case.gamma),
+                    s.ids,
+                    s.mask,
+                    s.broadcast(per_episode[id(episode)]),
+                    s.logprobs,
+                    channel_rewards(episode, s, case.gamma),
                     total,
                 )
-                for v in views
+                for s in sequences
             ]
-        return found
+        return trained
 
 
 class Flawed(Sound):
-    """The same with its rows spoiled."""
+    """A harness whose sequences `spoil` changes."""
 
     def __init__(
         self,
@@ -98,98 +98,183 @@ class Flawed(Sound):
     ) -> None:
         self.spoil, self.carries = spoil, carries
 
-    def _rows(self, case: Case, part: Sequence[Episode]) -> list[TrainedSequence]:
-        return self.spoil(super()._rows(case, part))
+    def _sequences(self, case: Case, part: Sequence[Episode]) -> list[TrainedSequence]:
+        return self.spoil(super()._sequences(case, part))
 
 
 def each(**changes: Any) -> Callable[[list[TrainedSequence]], list[TrainedSequence]]:
-    """Changes fields of every row; a function is given the row."""
-    return lambda rows: [
-        replace(r, **{k: v(r) if callable(v) else v for k, v in changes.items()}) for r in rows
+    """Change fields of every sequence; a callable receives the sequence."""
+    return lambda sequences: [
+        replace(r, **{k: v(r) if callable(v) else v for k, v in changes.items()}) for r in sequences
     ]
 
 
 def first(**changes: Any) -> Callable[[list[TrainedSequence]], list[TrainedSequence]]:
-    """The same for the first row."""
-    return lambda rows: each(**changes)(rows[:1]) + rows[1:]
+    """Change fields of the first sequence."""
+    return lambda sequences: each(**changes)(sequences[:1]) + sequences[1:]
 
 
-def minus_seven(row: TrainedSequence) -> list[float]:
-    return [p if p else -7.0 for p in row.logprobs or ()]
+def logprobs_everywhere(sequence: TrainedSequence) -> list[float]:
+    return [p if p else -7.0 for p in sequence.logprobs or ()]
 
 
-def shifted(rows: list[TrainedSequence]) -> list[TrainedSequence]:
-    """Each row has the total of the one before it: their sum is right."""
-    return [replace(row, total=before.total) for row, before in zip(rows, [rows[-1], *rows])]
+def shifted(sequences: list[TrainedSequence]) -> list[TrainedSequence]:
+    """Give each sequence the total of the previous one; the sum stays right."""
+    return [
+        replace(sequence, total=before.total)
+        for sequence, before in zip(sequences, [sequences[-1], *sequences])
+    ]
 
 
-def last_one_only(row: TrainedSequence) -> list[float]:
-    return [r if i == len(row.ids) - 1 else 0.0 for i, r in enumerate(row.rewards or ())]
+def last_reward_only(sequence: TrainedSequence) -> list[float]:
+    return [r if i == len(sequence.ids) - 1 else 0.0 for i, r in enumerate(sequence.rewards or ())]
 
 
-def moved(row: TrainedSequence) -> list[float]:
-    """All of it on the first token, which nobody sampled."""
-    return [sum(row.rewards or ()), *[0.0] * (len(row.ids) - 1)]
+def on_the_first_token(sequence: TrainedSequence) -> list[float]:
+    """Put all rewards on the first token, which was not sampled."""
+    return [sum(sequence.rewards or ()), *[0.0] * (len(sequence.ids) - 1)]
 
 
-def test_every_golden_case_passes_a_sound_harness() -> None:
-    found = {r.case: r for r in run(Sound())}
+def test_a_sound_harness_passes_every_golden_case() -> None:
+    results = {r.case: r for r in run(Sound())}
     assert {
         name: r
-        for name, r in found.items()
+        for name, r in results.items()
         if r.outcome != "ok" and "against the reference" not in name
     } == {}
-    assert {c.name for c in CASES} < set(found)
-    assert [name for name in found if "against the reference" in name] == [
+    assert {c.name for c in CASES} < set(results)
+    assert [name for name in results if "against the reference" in name] == [
         f"{c.name} against the reference" for c in GRADIENT_CASES
     ]
 
 
 FLAWS: list[tuple[str, Callable[[list[TrainedSequence]], list[TrainedSequence]], Case, str]] = [
-    ("no logprobs", each(logprobs=None), RAGGED, "row 0 has no `logprobs`"),
-    ("no logprobs in one row", lambda rows: [*rows[:-1], replace(rows[-1], logprobs=None)], RAGGED, "row 3 has no `logprobs`"),
-    ("logprobs where nobody sampled", each(logprobs=minus_seven), RAGGED, "nobody sampled has the logprob -7.0"),
-    ("logprobs on a placeholder", first(logprobs=minus_seven), CRASH, "a placeholder, of which nobody sampled anything"),
-    ("logprobs shifted", each(logprobs=lambda r: [*r.logprobs[1:], 0.0]), RAGGED, "nobody sampled|not aligned"),
-    ("a logprob is NaN", each(logprobs=lambda r: [p and math.nan for p in r.logprobs]), RAGGED, "not aligned"),
-    ("another logprob on a masked turn", each(logprobs=lambda r: [p and p - 1.0 * (not m) for p, m in zip(r.logprobs, r.mask)]),
-     MASKED, "not aligned"),
-    ("neither rewards nor totals", each(rewards=None, total=None), RAGGED, "row 0 has no `rewards`"),
-    ("no totals", each(total=None), RAGGED, "row 0 has no `total`"),
-    ("totals wrong, one missing", lambda rows: first(total=None)(each(total=lambda r: r.total * 2)(rows)), RAGGED, "no `total`"),
-    ("totals wrong, one NaN", lambda rows: first(total=math.nan)(each(total=lambda r: r.total * 2)(rows)), RAGGED, "not failed"),
-    ("one NaN", first(total=math.nan), RAGGED, "the total is nan, although the episode is not failed"),
-    ("totals of other rows", shifted, RAGGED, "was paid"),
-    ("totals doubled beside a failed episode", each(total=lambda r: r.total * 2), CRASH, "was paid"),
-    ("no total of an episode with masked turns only", lambda rows: [rows[0], replace(rows[1], total=math.nan), rows[2]], MASKED,
-     "1 rows have no total, and 0 episodes are failed"),
-    ("a total on an episode without turns", lambda rows: [*rows[:1], replace(rows[1], total=5.0), *rows[2:]],
-     BY_NAME["context full"], "the rows carry"),
-    ("the last turn's reward only", each(rewards=last_one_only), RAGGED, "of the reward reaches trained tokens"),
-    ("the last turn's reward only, beside a failed episode", each(rewards=last_one_only), CRASH, "reaches trained tokens"),
-    ("rewards on tokens nobody sampled", each(rewards=moved), RAGGED, "of the reward reaches trained tokens"),
-    ("a reward is NaN", first(rewards=lambda r: [math.nan, *r.rewards[1:]]), RAGGED, "a reward is not a number"),
-    ("rewards too short", each(rewards=lambda r: r.rewards[1:]), RAGGED, "rewards stand against"),
-]  # fmt: skip
+    ("no logprobs", each(logprobs=None), RAGGED, "sequence 0 has no `logprobs`"),
+    (
+        "no logprobs in one sequence",
+        lambda sequences: [*sequences[:-1], replace(sequences[-1], logprobs=None)],
+        RAGGED,
+        "sequence 3 has no `logprobs`",
+    ),
+    (
+        "logprobs of unsampled tokens",
+        each(logprobs=logprobs_everywhere),
+        RAGGED,
+        "an unsampled token has the logprob -7.0",
+    ),
+    (
+        "logprobs of a padding sequence",
+        first(logprobs=logprobs_everywhere),
+        CRASH,
+        "a padding sequence has logprobs other than 0.0",
+    ),
+    (
+        "logprobs shifted",
+        each(logprobs=lambda s: [*s.logprobs[1:], 0.0]),
+        RAGGED,
+        "unsampled|not aligned",
+    ),
+    (
+        "NaN logprobs",
+        each(logprobs=lambda s: [p and math.nan for p in s.logprobs]),
+        RAGGED,
+        "not aligned",
+    ),
+    (
+        "wrong logprobs of a masked turn",
+        each(logprobs=lambda s: [p and p - 1.0 * (not m) for p, m in zip(s.logprobs, s.mask)]),
+        MASKED,
+        "not aligned",
+    ),
+    (
+        "neither rewards nor totals",
+        each(rewards=None, total=None),
+        RAGGED,
+        "sequence 0 has no `rewards`",
+    ),
+    ("no totals", each(total=None), RAGGED, "sequence 0 has no `total`"),
+    (
+        "wrong totals, one missing",
+        lambda sequences: first(total=None)(each(total=lambda s: s.total * 2)(sequences)),
+        RAGGED,
+        "no `total`",
+    ),
+    (
+        "wrong totals, one NaN",
+        lambda sequences: first(total=math.nan)(each(total=lambda s: s.total * 2)(sequences)),
+        RAGGED,
+        "did not fail",
+    ),
+    (
+        "one NaN total",
+        first(total=math.nan),
+        RAGGED,
+        "the total is nan, but the episode did not fail",
+    ),
+    ("totals of other sequences", shifted, RAGGED, "was paid"),
+    (
+        "doubled totals with a failed episode",
+        each(total=lambda s: s.total * 2),
+        CRASH,
+        "was paid",
+    ),
+    (
+        "no total of an episode with only masked turns",
+        lambda sequences: [sequences[0], replace(sequences[1], total=math.nan), sequences[2]],
+        MASKED,
+        "1 sequences have no total, but 0 episodes failed",
+    ),
+    (
+        "a total of an episode without turns",
+        lambda sequences: [*sequences[:1], replace(sequences[1], total=5.0), *sequences[2:]],
+        BY_NAME["context full"],
+        "the totals of all sequences",
+    ),
+    (
+        "only the last turn's reward",
+        each(rewards=last_reward_only),
+        RAGGED,
+        "trained tokens get a reward of",
+    ),
+    (
+        "only the last turn's reward, with a failed episode",
+        each(rewards=last_reward_only),
+        CRASH,
+        "trained tokens get a reward of",
+    ),
+    (
+        "rewards on unsampled tokens",
+        each(rewards=on_the_first_token),
+        RAGGED,
+        "trained tokens get a reward of",
+    ),
+    (
+        "a NaN reward",
+        first(rewards=lambda s: [math.nan, *s.rewards[1:]]),
+        RAGGED,
+        "a reward is not finite",
+    ),
+    ("too few rewards", each(rewards=lambda s: s.rewards[1:]), RAGGED, "rewards for"),
+]
 
 
 @pytest.mark.parametrize(
-    ("spoil", "case", "says"), [f[1:] for f in FLAWS], ids=[f[0] for f in FLAWS]
+    ("spoil", "case", "message"), [f[1:] for f in FLAWS], ids=[f[0] for f in FLAWS]
 )
-def test_the_kit_sees_a_flaw(
-    spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]], case: Case, says: str
+def test_check_sequences_detects_each_flaw(
+    spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]], case: Case, message: str
 ) -> None:
     wrong = Flawed(spoil)
-    with pytest.raises(AssertionError, match=says):
+    with pytest.raises(AssertionError, match=message):
         check_sequences(wrong, case, wrong.train(case))
     (result,) = [r for r in run(wrong, ranks=False) if r.case == case.name]
     assert result.outcome == "FAILED"
 
 
 @pytest.mark.parametrize(
-    "spoil", [each(logprobs=minus_seven), first(total=math.nan), each(rewards=None)]
+    "spoil", [each(logprobs=logprobs_everywhere), first(total=math.nan), each(rewards=None)]
 )
-def test_the_kit_sees_a_flaw_on_ranks(
+def test_check_ranks_detects_each_flaw(
     spoil: Callable[[list[TrainedSequence]], list[TrainedSequence]],
 ) -> None:
     check_ranks(Sound(), RAGGED)
@@ -217,47 +302,44 @@ def test_the_kit_sees_a_flaw_on_ranks(
         "0.0 for failed episodes",
     ],
 )
-def test_what_a_framework_does_not_carry_is_not_asked_for(carries: set[str], spoil: Any) -> None:
+def test_only_declared_fields_are_required(carries: set[str], spoil: Any) -> None:
     sound = Flawed(spoil, frozenset(carries))
     for case in (RAGGED, CRASH, MASKED):
         check_sequences(sound, case, sound.train(case))
 
 
 @pytest.mark.parametrize(
-    ("carries", "says"),
+    ("carries", "message"),
     [
-        (set(), "set `carries`"),
-        ({"logprobs"}, "cannot be seen"),
+        (set(), "add rewards or total to `carries`"),
+        ({"logprobs"}, "cannot be checked"),
         ({"total", "values"}, "known are logprobs, rewards, total"),
     ],
 )
-def test_a_harness_says_what_it_carries(carries: set[str], says: str) -> None:
+def test_a_harness_must_declare_what_it_carries(carries: set[str], message: str) -> None:
     silent = Flawed(list, frozenset(carries))
-    assert all(says in r.why for r in run(silent) if "reference" not in r.case)
-    with pytest.raises(AssertionError, match=says):
+    assert all(message in r.why for r in run(silent) if "reference" not in r.case)
+    with pytest.raises(AssertionError, match=message):
         check_sequences(silent, RAGGED, silent.train(RAGGED))
 
 
-def test_a_harness_may_say_that_placeholders_have_the_trainers_logprobs() -> None:
-    settled = Flawed(first(logprobs=minus_seven))
-    settled.padding_has_logprobs = True
-    check_sequences(settled, CRASH, settled.train(CRASH))
-    with pytest.raises(AssertionError, match="nobody sampled has the logprob"):
-        check_sequences(settled, RAGGED, settled.train(RAGGED))
+def test_padding_sequences_may_have_logprobs_if_declared() -> None:
+    padded = Flawed(first(logprobs=logprobs_everywhere))
+    padded.padding_has_logprobs = True
+    check_sequences(padded, CRASH, padded.train(CRASH))
+    with pytest.raises(AssertionError, match="an unsampled token has the logprob"):
+        check_sequences(padded, RAGGED, padded.train(RAGGED))
 
 
-def test_each_gradient_is_committed() -> None:
+def test_every_gradient_case_has_a_committed_gradient() -> None:
     assert len({reference_path(case) for case in GRADIENT_CASES}) == len(GRADIENT_CASES) == 2
     assert all(reference_path(case).is_file() for case in GRADIENT_CASES)
 
 
-def test_the_second_gradient_shows_who_counts_what_is_not_trained() -> None:
-    """In the first, the sampled tokens are the trained ones, and no row is a placeholder."""
-    for case, more in zip(GRADIENT_CASES, (False, True)):
-        views = [view for episode in case.episodes for view in token_sequences(episode)]
-        sampled, trained = (
-            sum(t >= 0 for v in views for t in v.turn_of),
-            sum(sum(v.mask) for v in views),
-        )
-        assert (sampled > 1.2 * trained) is more
-        assert any(episode.failed for episode in case.episodes) is more
+def test_only_the_second_gradient_case_has_untrained_tokens_and_failed_episodes() -> None:
+    for case, untrained in zip(GRADIENT_CASES, (False, True)):
+        sequences = [s for episode in case.episodes for s in token_sequences(episode)]
+        sampled = sum(t >= 0 for s in sequences for t in s.turn_of)
+        trained = sum(sum(s.mask) for s in sequences)
+        assert (sampled > 1.2 * trained) is untrained
+        assert any(episode.failed for episode in case.episodes) is untrained

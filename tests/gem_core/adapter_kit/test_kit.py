@@ -1,4 +1,4 @@
-"""The pieces that all adapters share."""
+"""Adapter kit: the code that all adapters share."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def episode(
     return Episode(GAME, 7, turns, stop, final_info={"success": True})
 
 
-def test_all_rejections_are_reported_at_once() -> None:
+def test_reject_reports_all_problems_at_once() -> None:
     reject([(False, "fine"), (None, "fine too")])
     with pytest.raises(ConfigError) as one:
         reject([(True, "set a to 1"), (0, "b")])
@@ -73,16 +73,16 @@ def test_all_rejections_are_reported_at_once() -> None:
 
 def test_shared_rejections_name_the_trainers_setting() -> None:
     assert not few_samples(Config(GAME), 1, "n")[0]
-    wrong, message = few_samples(Config(GAME, advantage="grpo"), 1, "num_generations")
-    assert wrong
+    rejected, message = few_samples(Config(GAME, advantage="grpo"), 1, "num_generations")
+    assert rejected
     assert "num_generations is 1; set it to 2 or more" in message
     assert not long_turns(Config(GAME), 8, "max_len")[0]
-    wrong, message = long_turns(Config(GAME, max_turn_tokens=9), 8, "max_len")
-    assert wrong
+    rejected, message = long_turns(Config(GAME, max_turn_tokens=9), 8, "max_len")
+    assert rejected
     assert "max_turn_tokens=9 is above max_len=8" in message
 
 
-def test_the_context_of_a_model_is_that_of_its_text_part() -> None:
+def test_model_context_is_that_of_the_text_config() -> None:
     text = SimpleNamespace(max_position_embeddings=2048)
     assert model_context(text) == 2048
     assert (
@@ -92,7 +92,7 @@ def test_the_context_of_a_model_is_that_of_its_text_part() -> None:
     assert model_context(SimpleNamespace()) is None
 
 
-def test_a_failed_episode_is_one_padding_sequence() -> None:
+def test_a_failed_episode_becomes_one_padding_sequence() -> None:
     (padding,) = sequences_or_padding(episode(1.0, stop=StopReason.ENV_ERROR), 9)
     assert padding.ids == (1, 2, 9)
     assert not any(padding.mask)
@@ -100,7 +100,7 @@ def test_a_failed_episode_is_one_padding_sequence() -> None:
     assert empty.ids == (9, 9)
 
 
-def test_a_rewritten_history_does_not_fit_one_sequence() -> None:
+def test_one_sequence_rejects_a_rewritten_history() -> None:
     assert one_sequence(episode(1.0, 0.0), 9, "X").ids == (1, 2, 3, 4, 1, 2, 3, 4)
     with pytest.raises(ConfigError, match="has 2 sequences.*X takes one per episode"):
         one_sequence(episode(1.0, 0.0, restarted=(0, 1)), 9, "X")
@@ -114,9 +114,9 @@ def test_a_rewritten_history_does_not_fit_one_sequence() -> None:
         ([1, 2, 3, 4, 0], [0, 0, 1, 1, 1]),
         ([1, 2], [0, 0]),
     ],
-    ids=["another id", "a token less", "padding trained", "cut"],
+    ids=["another id", "a token missing in the mask", "padding trained", "cut"],
 )
-def test_a_batch_that_changed_is_noticed(ids: list[int], mask: list[int]) -> None:
+def test_check_sequence_detects_a_changed_batch(ids: list[int], mask: list[int]) -> None:
     check_sequence("sequence 0", [1, 2, 3, 4, 0], [0, 0, 1, 1, 0], [1, 2, 3, 4], [0, 0, 1, 1])
     with pytest.raises(
         BatchMismatchError, match="sequence 0 is not what was played.*where 2 were sampled"
@@ -124,10 +124,10 @@ def test_a_batch_that_changed_is_noticed(ids: list[int], mask: list[int]) -> Non
         check_sequence("sequence 0", ids, mask, [1, 2, 3, 4], [0, 0, 1, 1])
 
 
-def test_the_mean_advantage_counts_trained_turns_of_all_ranks() -> None:
+def test_mean_abs_advantage_covers_trained_turns_of_all_ranks() -> None:
     episodes = [episode(1.0, 0.0), episode(5.0, stop=StopReason.ENV_ERROR)]
     assert mean_abs_advantage(episodes, [[1.0, -3.0], [9.0]]) == 2.0
-    assert mean_abs_advantage(episodes, [[1.0, -3.0], [9.0]], lambda own: [own, [8.0]]) == 4.0
+    assert mean_abs_advantage(episodes, [[1.0, -3.0], [9.0]], lambda sizes: [sizes, [8.0]]) == 4.0
     assert mean_abs_advantage([], []) == 0.0
 
 
@@ -141,7 +141,7 @@ class Child(Framework):
     pass
 
 
-def test_a_patch_is_undone_and_checks_the_signature() -> None:
+def test_patched_restores_the_original_and_checks_the_signature() -> None:
     with patched(Framework, "compute", lambda batch, step: "ours", "batch step") as original:
         assert Framework.compute(None, 0) == "ours"
         assert original(None, 0) == "original"
@@ -158,14 +158,14 @@ def test_a_patch_is_undone_and_checks_the_signature() -> None:
     assert Framework.compute(None, 0) == "original"
 
 
-def test_patching_an_inherited_name_leaves_the_base_alone() -> None:
+def test_patching_an_inherited_name_does_not_change_the_base() -> None:
     with patched(Child, "compute", lambda *_: "ours"):
         assert Child.compute(None, 0) == "ours"
         assert Framework.compute(None, 0) == "original"
     assert "compute" not in vars(Child)
 
 
-def test_exports_are_imported_when_asked_for() -> None:
+def test_lazy_exports_import_on_access() -> None:
     get = lazy_exports(gem_trl.ADAPTER, {"ADAPTER": "__init__", "gone": "no_such_module"})
     assert get("ADAPTER") == gem_trl.ADAPTER
     with pytest.raises(AttributeError, match="module 'gem_trl' has no attribute 'other'"):
@@ -174,13 +174,13 @@ def test_exports_are_imported_when_asked_for() -> None:
         get("gone")
 
 
-def test_the_update_log_has_one_vocabulary_and_sends_the_event(tmp_path: Path) -> None:
-    heard: list[int] = []
+def test_update_log_writes_a_line_and_sends_the_event(tmp_path: Path) -> None:
+    steps: list[int] = []
 
     class Listener:
         @hookimpl
         def update_end(self, step: int, metrics: Any) -> None:
-            heard.append(step)
+            steps.append(step)
 
     register_plugin(Listener(), "listener")
     try:
@@ -203,10 +203,10 @@ def test_the_update_log_has_one_vocabulary_and_sends_the_event(tmp_path: Path) -
         "advantage_abs": 0.5,
         "loss": 0.25,
     }
-    assert heard == [0]
+    assert steps == [0]
 
 
-def test_a_config_survives_plain_data() -> None:
+def test_a_config_round_trips_through_plain_data() -> None:
     config = Config(
         GAME,
         seeds=[1, 2],
@@ -247,6 +247,6 @@ def test_a_config_survives_plain_data() -> None:
         ("step_deadline", "5", "step_deadline must be a number above 0"),
     ],
 )
-def test_a_wrong_value_raises_before_training(field: str, value: Any, message: str) -> None:
+def test_a_config_rejects_invalid_values(field: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Config(GAME, **{field: value})
