@@ -1,4 +1,7 @@
-"""gem for oat: episodes and per-turn advantages for its multi-turn PPO. Importing this package needs no oat."""
+"""gem for oat: plays episodes for its multi-turn PPO and computes per-turn advantages.
+
+Importing this package does not import oat.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ ADAPTER = Adapter(
     distribution="oat-llm",
     import_name="oat",
     extra="oat-llm",
-    versions=">=0.2.4,<0.3",  # 0.2.4, the newest, is tested
-    python=">=3.10,<3.11",  # oat ends below 3.11, gem_core begins at 3.10
+    versions=">=0.2.4,<0.3",  # tested: 0.2.4
+    python=">=3.10,<3.11",  # oat's own range, from gem_core's minimum
     platforms=("linux-x86_64",),  # dm-launchpad and vllm 0.8.4 have no other wheels
     needs=(),
     install=(
@@ -43,14 +46,14 @@ ADAPTER = Adapter(
         "pip install '.[oat-llm]' -c constraints/oat.txt",
     ),
     capabilities=Capabilities(
-        several_sequences=True,  # every turn is a transition of its own
+        several_sequences=True,  # every turn is a separate transition
         masked_turns=True,  # by `Transition.loss_mask`
-        failed_episodes=True,  # a padding transition: a batch has an exact size
-        groups=True,  # an actor starts its episodes itself
-        critic_values=True,  # oat's critic gives one value per transition
+        failed_episodes=True,  # as padding transitions
+        groups=True,  # gem's actor plays each seed `samples` times
+        critic_values=True,  # oat's critic returns one value per transition
     ),
     status="ready",
-    summary="a multi-turn actor and learner for get_program",
+    summary="a multi-turn actor for get_program, and a learner with gem's advantages",
 )
 
 

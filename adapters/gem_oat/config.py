@@ -1,4 +1,4 @@
-"""Config: the environment to train on in oat, and the oat settings that do not fit it."""
+"""Config: the environment to train on with oat, and the check of oat's own settings."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ __all__ = ["GemConfig", "check_settings", "learners", "ppo_kwargs"]
 
 @dataclass
 class GemConfig(TrainingConfig):
-    """An environment for oat: `train(config, PPOArgs(..., **ppo_kwargs(config)))`.
+    """Training configuration for oat: the environment, its limits and the advantage estimator.
 
-    Actors play without end: an episode that is unfinished when a batch is full continues in the next one.
+    Actors play continuously: an episode that is unfinished when a batch is full continues in the
+    next batch.
     """
 
     adapter = ADAPTER
 
     samples: int = 1
-    """Episodes from each seed: the group of `grpo` and `rloo`. They enter a batch together."""
+    """Episodes per seed: the group of `grpo` and `rloo`. A group enters a batch as a whole."""
     concurrency: int = 32
-    """Episodes in play at once, for each actor. More fill the GPU; fewer leave less to carry over, sampled from older weights."""
+    """Concurrent episodes per actor. More fill the GPU, but more turns come from older weights."""
     batch_wait: float = 0.05
-    """Seconds a generation batch waits for episodes whose environment is still busy."""
+    """Seconds that a generation batch waits for episodes whose environment is still busy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,34 +43,37 @@ class GemConfig(TrainingConfig):
                 few_samples(self, self.samples, "samples"),
                 (
                     self.episode_deadline is not None,
-                    "episode_deadline would also count the seconds in which oat trains and episodes wait; use step_deadline for "
-                    "slow environments and horizon for long episodes",
+                    "episode_deadline would also count the seconds in which oat trains and "
+                    "episodes wait; use step_deadline for slow environments, and horizon for long "
+                    "episodes",
                 ),
                 (
                     not self.train_seeds,
-                    "there is no seed to train on; set seeds to a number of them, or a list",
+                    "there is no seed to train on; set seeds to their number, or to a list",
                 ),
             ]
         )
 
     @property
     def lam(self) -> float:
-        """GAE's λ: the estimator's, and that of the critic's targets."""
+        """GAE's λ, for the advantages and for the critic's targets."""
         return float(self.estimator_kwargs.get("lam", 0.95))
 
     def task_of(self, index: int, actor: int = 0, actors: int = 1, order: int = 0) -> Task:
-        """The task that an actor plays as its `index`-th, because oat hands over no prompts. Actors share the seeds, each played
-        `samples` times, and take them in another order in every epoch; `order` is the seed of these orders."""
+        """Return the task of an actor's episode number `index`; oat passes no prompts.
+
+        Actors share the seeds and play each of them `samples` times, in a new order in every epoch.
+        `order` is the seed of these orders.
+        """
         share = len(range(actor, len(self.train_seeds), actors)) * self.samples
         epoch, place = divmod(index, share)
-        seeds = _shuffled(
-            tuple(self.train_seeds), f"{order} {epoch}"
-        )  # the same on every actor: shares do not overlap
+        # the same order on every actor: shares do not overlap
+        seeds = _shuffled(tuple(self.train_seeds), f"{order} {epoch}")
         return self.task(seeds[actor::actors][place // self.samples], index)
 
 
 def ppo_kwargs(config: GemConfig) -> dict[str, Any]:
-    """Keyword arguments of `PPOArgs` that follow from the config. All others are yours to set."""
+    """Return the keyword arguments of `PPOArgs` that follow from the config. Set all others."""
     settings = {
         "algo": "PPO",
         "oracle": "",
@@ -77,11 +81,11 @@ def ppo_kwargs(config: GemConfig) -> dict[str, Any]:
         "critic_type": "ppo" if config.needs_values else "drgrpo",
         "gamma": config.gamma,
         "lam": config.lam,
-        "num_samples": 1,  # groups are made of episodes, not of completions of one prompt
+        "num_samples": 1,  # groups consist of episodes, not of completions of one prompt
         "num_gpus_per_actor": 1,
         "train_batch_size_per_device": 1,
         "buffer_clear_every": 1,
-        "pi_buffer_maxlen_per_device": 1_000_000,  # a shorter buffer drops transitions without a message
+        "pi_buffer_maxlen_per_device": 1_000_000,  # a shorter buffer silently drops transitions
         "whiten_adv": False,
     }
     if config.max_turn_tokens is not None:
@@ -92,13 +96,16 @@ def ppo_kwargs(config: GemConfig) -> dict[str, Any]:
 
 
 def learners(args: Any) -> int:
-    """How many learners, and so how many actors, oat starts with these arguments."""
-    here = args.gpus if args.collocate else args.gpus - args.gpus // 2
-    return int(here * args.num_groups)
+    """Return the number of learners that oat starts with these arguments, and of actors."""
+    per_group = args.gpus if args.collocate else args.gpus - args.gpus // 2
+    return int(per_group * args.num_groups)
 
 
 def check_settings(settings: Any, config: GemConfig) -> None:
-    """Raise `ConfigError` for all of oat's settings that would break gem's promises, with the remedies."""
+    """Raise one `ConfigError` that lists every oat setting gem does not support.
+
+    `settings`: oat's `PPOArgs`.
+    """
     require(ADAPTER)
     args = settings
     ranks, size, total = learners(args), args.rollout_batch_size_per_device, args.rollout_batch_size
@@ -108,29 +115,33 @@ def check_settings(settings: Any, config: GemConfig) -> None:
             *(
                 (
                     getattr(args, name) != value,
-                    f"{name}={getattr(args, name)!r} does not fit this GemConfig, which needs {name}={value!r}; build the "
-                    "arguments as PPOArgs(..., **ppo_kwargs(config)), and change the GemConfig instead",
+                    f"{name}={getattr(args, name)!r}, but this GemConfig needs {name}={value!r}; "
+                    "build the arguments with PPOArgs(..., **ppo_kwargs(config)), and change the "
+                    "GemConfig instead",
                 )
                 for name, value in ppo_kwargs(config).items()
             ),
             (
                 total != ranks * size,
-                f"rollout_batch_size={total} is not {ranks} learner(s) times rollout_batch_size_per_device={size}, so an update "
-                "would consist of several collections, each with its own statistics; make them agree",
+                f"rollout_batch_size={total} is not {ranks} learner(s) times "
+                f"rollout_batch_size_per_device={size}, so an update would consist of several "
+                f"collections, each with its own statistics; set it to {ranks * size}",
             ),
             (
                 args.train_batch_size < 1 or total % args.train_batch_size != 0,
-                f"train_batch_size={args.train_batch_size} does not divide rollout_batch_size={total}, so gradients would be "
-                "left over for the next batch; make it a divisor, or equal to it for one update per batch",
+                f"train_batch_size={args.train_batch_size} does not divide "
+                f"rollout_batch_size={total}, so gradients would carry over to the next batch; "
+                "set it to a divisor, or to the same number for one update per batch",
             ),
             (
                 args.train_batch_size % ranks != 0,
-                f"train_batch_size={args.train_batch_size} is not a multiple of the {ranks} learner(s); make it one",
+                f"train_batch_size={args.train_batch_size} is not a multiple of the {ranks} "
+                "learner(s); set it to a multiple",
             ),
             (
                 args.max_train < total,
-                f"max_train={args.max_train} transitions are less than one batch of {total}; it is the number trained on in all: "
-                "batch size times updates",
+                f"max_train={args.max_train} transitions are less than one batch of {total}; set "
+                "it to the batch size times the number of updates",
             ),
             (
                 config.samples * longest > size,
@@ -139,33 +150,36 @@ def check_settings(settings: Any, config: GemConfig) -> None:
             ),
             (
                 len(config.train_seeds) < ranks,
-                f"{len(config.train_seeds)} seed(s) are too few for {ranks} actors, which share them; set more seeds",
+                f"{len(config.train_seeds)} seed(s) are too few for {ranks} actors, which share "
+                "them; set more seeds",
             ),
             (
                 args.reinforce_update,
-                "reinforce_update=True divides by zero in oat's multi-turn learner; remove it: with num_ppo_epochs=1 and one "
-                "update per batch the gradient is the same",
+                "reinforce_update=True divides by zero in oat's multi-turn learner; remove it: "
+                "with num_ppo_epochs=1 and one update per batch the gradient is the same",
             ),
             (
                 args.kl_penalty_coef != 0,
-                "kl_penalty_coef is for KL in the reward, which oat's multi-turn learner ignores; use beta, KL in the loss",
+                "oat's multi-turn learner ignores kl_penalty_coef, KL in the reward; use beta, KL "
+                "in the loss",
             ),
             (
                 args.reward_scale != 1.0,
-                "oat's multi-turn learner ignores reward_scale; scale the rewards in the environment, or use 'rebn', which does "
-                "not depend on their scale",
+                "oat's multi-turn learner ignores reward_scale; scale the rewards in the "
+                "environment, or use 'rebn', which does not depend on their scale",
             ),
             (
                 args.temperature != 1.0 and args.tis_c is not None,
-                f"vLLM's V1 engine gives logprobs before temperature={args.temperature}, so oat would correct for a difference "
+                "vLLM's V1 engine returns logprobs from before the "
+                f"temperature={args.temperature} is applied, so oat would correct a difference "
                 "between sampler and learner that does not exist; set tis_c=None",
             ),
             (
                 args.ignore_no_eos
                 or args.non_stop_penalty != 0
                 or args.non_stop_fixed_reward is not None,
-                "oat's multi-turn actor ignores ignore_no_eos, non_stop_penalty and non_stop_fixed_reward; use "
-                "GemConfig(on_cut='mask') to mask a turn that was cut",
+                "oat's multi-turn actor ignores ignore_no_eos, non_stop_penalty and "
+                "non_stop_fixed_reward; use GemConfig(on_cut='mask') to mask a cut turn",
             ),
         ]
     )

@@ -1,4 +1,4 @@
-"""Conformance: golden episodes through the real learner: oat's collector, critic, buffer, data set and loss."""
+"""Conformance: runs the golden episodes through oat's real learner."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ from gem_oat.trainer import GemLearner, tokens_of
 __all__ = ["OatHarness", "harness", "make_learner"]
 
 _BATCH = 16
-"""Transitions of a batch, padding transitions included: room for the largest golden case."""
+"""Transitions of a batch, padding included: room for the largest golden case."""
 _TOKENS = 8
-"""oat's `generate_max_length`, by which its loss divides the sum over the tokens of a turn."""
+"""oat's `generate_max_length`: its loss divides the sum over the tokens of a turn by it."""
 
 
 class OatHarness(Harness):
-    """A real learner without actors on the tiny model, in float32; another one, with a critic, for cases with values."""
+    """Harness for oat: one real learner on the tiny model, in float32, without actors.
+
+    Cases with critic values use a second learner, which has a critic.
+    """
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "total"})
@@ -56,15 +59,10 @@ class OatHarness(Harness):
     def gradient(self, case: Case) -> Mapping[str, Any]:
         gradient: dict[str, Any] = {}
 
-        def norm(
-            model: Any, **kwargs: Any
-        ) -> Any:  # oat calls it when the gradient is complete, before the optimizer step
-            gradient.update(
-                {
-                    n: safe_get_full_grad(p).detach().clone()
-                    for n, p in model.model.module.named_parameters()
-                }
-            )
+        # oat calls it with the complete gradient, before the optimizer step
+        def norm(model: Any, **kwargs: Any) -> Any:
+            for name, parameter in model.model.module.named_parameters():
+                gradient[name] = safe_get_full_grad(parameter).detach().clone()
             return original(model, **kwargs)
 
         with patched(self._learner(case).strategy, "get_gradient_norm", norm) as original:
@@ -72,7 +70,7 @@ class OatHarness(Harness):
         return gradient
 
     def gradient_factor(self, case: Case) -> float:
-        """oat divides by the transitions of a batch and a constant, not by the trained tokens: a known scale."""
+        """Return oat's scale: it divides by transitions and a constant, not by trained tokens."""
         trained = sum(
             len(turn.action_ids)
             for e in case.episodes
@@ -82,11 +80,14 @@ class OatHarness(Harness):
         return trained / (_BATCH * _TOKENS)
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        """Two processes under gloo or NCCL, each with a learner of its own and its part of the batch."""
+        """Run two processes under gloo or NCCL, each with its own learner and part of the batch."""
         return start_ranks("gem_oat.conformance", [(case, list(part)) for part in parts])
 
     def _update(self, case: Case, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """One batch through oat's own code, from its collector to its optimizer; returns the input of its loss."""
+        """Run oat's own code on the episodes, from its collector to its optimizer.
+
+        Returns the input of its loss.
+        """
         learner = self._learner(case)
         learner.args.gem = self._config(case)
         learner.args.gamma = case.gamma
@@ -96,7 +97,7 @@ class OatHarness(Harness):
         info = actor_info(episodes, batch)
         for transition in (t for transitions in batch for t in transitions):
             transition.info.update(info)  # as PPOMultiTurnActor.step does
-        batch = pickle.loads(pickle.dumps(batch))  # as plasma carries it
+        batch = pickle.loads(pickle.dumps(batch))  # as oat's plasma store does
         learner.actor_info = learner.collector.get_metrics(0.0, batch)
         learner.pi_buffer.clear()
         with _critic_values(learner, case, episodes):
@@ -108,11 +109,11 @@ class OatHarness(Harness):
         return data
 
     def _loaded(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The input of the loss."""
+        """Return the input of the loss. Tests override it."""
         return data
 
     def _sequences(self, data: Mapping[str, Any]) -> list[TrainedSequence]:
-        """oat's tensors, padding removed."""
+        """Return oat's tensors without padding, as sequences."""
         sequences = []
         for i, prompt in enumerate(data["prompt_ids_lens"]):
             ids, mask = tokens_of(data, i)
@@ -145,12 +146,12 @@ class OatHarness(Harness):
 
 @contextmanager
 def _critic_values(learner: Any, case: Case, episodes: Sequence[Episode]) -> Iterator[None]:
-    """Replace the critic's values by those of the case; oat asks for them turn by turn."""
+    """Replace the critic's values with those of the case, turn by turn."""
     if learner.critic is None:
         yield
         return
-    known = dict(zip(map(id, case.episodes), case.arguments["values"]))
-    values = iter([value for episode in episodes for value in known[id(episode)]])
+    by_episode = dict(zip(map(id, case.episodes), case.arguments["values"]))
+    values = iter([value for episode in episodes for value in by_episode[id(episode)]])
     hook = learner.critic.register_forward_hook(
         lambda module, inputs, outputs: outputs * 0 + next(values, 0.0)
     )
@@ -163,7 +164,7 @@ def _critic_values(learner: Any, case: Case, episodes: Sequence[Episode]) -> Ite
 def make_learner(
     config: GemConfig, *, rank: int = 0, ranks: int = 1, port: int | None = None, **settings: Any
 ) -> GemLearner:
-    """oat's own learner, in this process and without actors, to be asked for single updates."""
+    """Return oat's learner for single updates, in this process and without actors."""
     args: Any = PPOArgs(
         **{
             "pretrain": str(tiny_model_path()),
@@ -173,7 +174,7 @@ def make_learner(
             "flash_attn": False,
             "beta": 0.0,
             "tis_c": None,  # the reference has no importance correction
-            "learning_rate": 0.0,  # all cases are compared at the same weights
+            "learning_rate": 0.0,  # all cases use the same weights
             "critic_learning_rate": 0.0,
             "lr_scheduler": "constant",
             "rollout_batch_size": _BATCH * ranks,
@@ -189,7 +190,7 @@ def make_learner(
     args.gem = config
     args.learner_gpus_per_group = ranks
     args.local_rank = 0
-    make: Any = GemLearner  # oat's annotations want an IPC server and a port in text
+    make: Any = GemLearner  # oat's annotations ask for an IPC server and a port as text
     learner: GemLearner = make(
         ranks,
         rank,
@@ -207,16 +208,16 @@ def make_learner(
 
 
 def harness() -> OatHarness:
-    """What `gem-rl conformance oat` runs."""
+    """Return the harness that `gem-rl conformance oat` runs."""
     return OatHarness()
 
 
-def _rank(given: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
+def _rank(part: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
     env = os.environ
-    own = OatHarness(
+    harness = OatHarness(
         rank=int(env["RANK"]), ranks=int(env["WORLD_SIZE"]), port=int(env["MASTER_PORT"])
     )
-    return own._sequences(own._update(*given))
+    return harness._sequences(harness._update(*part))
 
 
 if __name__ == "__main__":

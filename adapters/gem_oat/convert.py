@@ -1,4 +1,7 @@
-"""Convert: episodes as the transitions oat trains on, one per turn, in batches of exactly the size it asks for."""
+"""Convert: episodes in oat's own format, and numbers per turn as numbers per token.
+
+oat trains on transitions, one per turn, in batches of an exact size.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +28,25 @@ __all__ = [
 
 @dataclass
 class GemTransition(Transition):
-    """One turn in oat's format, and which turn of which episode it is."""
+    """One turn in oat's format, with its episode and the number of the turn."""
 
     episode: Episode | None = None
-    """None in a padding transition that fills up a batch; that of a failed episode carries it, for the metrics."""
+    """None in padding that fills a batch. The padding of a failed episode has it, for metrics."""
     turn: int = -1
-    """-1: a padding transition."""
+    """The number of the turn; -1 in a padding transition."""
     cut_state: tuple[int, ...] = ()
-    """The prompt that would have come next, on the last turn of an episode that was cut: a critic bootstraps from it."""
+    """The next prompt, on the last turn of a cut episode: the critic bootstraps from it."""
 
     @property
     def padding(self) -> bool:
-        """Whether this is no turn: nothing in it is trained, and it is outside every statistic."""
+        """Whether this is a padding transition, which is not trained and in no statistic."""
         return self.turn < 0
 
 
 def to_batch(
     episodes: Iterable[Episode], size: int, renderer: Renderer, *, with_critic: bool
 ) -> list[list[GemTransition]]:
-    """The transitions of each episode, and padding transitions up to the size of a batch."""
+    """Convert episodes to oat's transitions, and add padding transitions up to `size`."""
     end = renderer.turn_end or 0
     batch = [
         _transitions(episode, end, _cut_state(episode, renderer) if with_critic else ())
@@ -54,12 +57,15 @@ def to_batch(
 
 
 def per_token(transition: GemTransition, per_turn: Sequence[float]) -> float:
-    """The advantage of each response token: its turn's, 0 where nothing is trained. oat takes one number per transition."""
+    """Return the number of a transition's turn. oat broadcasts it to the response tokens.
+
+    A transition that is not trained gets 0.
+    """
     return per_turn[transition.turn] if transition.loss_mask else 0.0
 
 
 def tokens_played(transition: GemTransition) -> tuple[list[int], list[int], list[int]]:
-    """(prompt, response, loss mask of both) of a transition's turn, by its episode; nothing for a padding transition."""
+    """Return (prompt, response, loss mask of both) of the played turn; empty for padding."""
     if transition.episode is None or transition.padding:
         return [], [], []
     episode, turn = transition.episode, transition.turn
@@ -68,7 +74,7 @@ def tokens_played(transition: GemTransition) -> tuple[list[int], list[int], list
 
 
 def episodes_of(batch: Iterable[Sequence[GemTransition]]) -> list[Episode]:
-    """The episodes of a batch, or of a part of it, failed ones included."""
+    """Return the episodes of a batch, failed ones included."""
     return [
         transitions[0].episode
         for transitions in batch
@@ -77,14 +83,14 @@ def episodes_of(batch: Iterable[Sequence[GemTransition]]) -> list[Episode]:
 
 
 def size_of(episode: Episode) -> int:
-    """How many transitions an episode becomes; at least one, so that failed episodes alone fill a batch, too."""
+    """Return the number of transitions of an episode: at least 1, also for a failed episode."""
     return 1 if episode.failed else max(1, len(episode.turns))
 
 
 def actor_info(
     episodes: Sequence[Episode], batch: Sequence[Sequence[GemTransition]]
 ) -> dict[str, float]:
-    """oat's own statistics of a batch, which would count padding transitions, without them."""
+    """Return oat's own statistics of a batch, without padding transitions."""
     turns = [t for transitions in batch for t in transitions if not t.padding]
     metrics = BatchMetrics.of(episodes)
     info: dict[str, float] = {}
@@ -102,16 +108,18 @@ def actor_info(
 
 
 def _transitions(episode: Episode, end_id: int, cut_state: Sequence[int]) -> list[GemTransition]:
-    """One per turn, trained or not, since rewards flow through all of them. A turn in which nothing was sampled gets one end
-    token, masked: oat cannot take an empty response."""
+    """Return one transition per turn, also for masked turns: rewards flow through all turns.
+
+    A turn in which nothing was sampled gets one masked end token: oat rejects an empty response.
+    """
     if episode.failed or not episode.turns:
         return [_padding(end_id, episode)]
     transitions = []
     for number, turn in enumerate(episode.turns):
         if turn.action_ids and turn.logprobs is None:
             raise NotTrainableError(
-                f"turn {number} of the episode of {episode.env_id} with seed {episode.seed} has no logprobs, and oat needs them "
-                "for every sampled token; sample with a policy that returns them"
+                f"turn {number} of the episode of {episode.env_id} with seed {episode.seed} has no "
+                "logprobs, and oat needs one for each sampled token; use a policy that returns them"
             )
         last = number == len(episode.turns) - 1
         observation = "\n".join(message.content for message in turn.messages)
@@ -139,7 +147,7 @@ def _transitions(episode: Episode, end_id: int, cut_state: Sequence[int]) -> lis
 
 
 def _padding(end_id: int, episode: Episode | None = None) -> GemTransition:
-    """A transition of two end tokens, masked."""
+    """Return a padding transition: two end tokens, masked."""
     return GemTransition(
         obs="",
         action="",
@@ -159,7 +167,10 @@ def _padding(end_id: int, episode: Episode | None = None) -> GemTransition:
 
 
 def _cut_state(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
-    """The prompt that would have come next. A wrapper that rewrites the history is not applied to it."""
+    """Return the prompt after the last turn, for an episode that was cut.
+
+    Wrappers that rewrite the history are not applied to it.
+    """
     if episode.failed or episode.terminated or not episode.turns:
         return ()
     action = episode.turns[-1].action_ids

@@ -1,7 +1,8 @@
-"""Rollout: oat's multi-turn actor. Plays episodes without end on the actor's own vLLM, and waits between batches.
+"""Rollout: plays episodes on oat's own engine, inside a multi-turn actor.
 
-Episodes play on another thread. The actor serves their generations on the thread oat calls it on, and returns when a batch is
-full. Unfinished episodes continue in the next batch, with the weights oat has put in meanwhile.
+Episodes run continuously on another thread. The actor generates for them on the thread on which oat
+calls it, and returns when a batch is full. Unfinished episodes continue in the next batch, with the
+new weights.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["EnginePolicy", "FinishedGroups", "GemActor", "play"]
 
 
 class GemActor(PPOMultiTurnActor):
-    """Plays the environment of `args.gem`, a `GemConfig`."""
+    """oat's multi-turn actor on the environment of `args.gem`, a `GemConfig`."""
 
     args: Any
 
@@ -45,7 +46,7 @@ class GemActor(PPOMultiTurnActor):
         args, config = self.args, self.args.gem
         actors = learners(args)
         self.updates = 0
-        """Finished updates: the version of the weights that are sampled from now."""
+        """Finished updates: the version of the current weights."""
         self.number = args.group_rank * (actors // args.num_groups) + actor_id
         self.context = args.max_model_len or model_context(
             AutoConfig.from_pretrained(args.pretrain, trust_remote_code=True)
@@ -61,11 +62,10 @@ class GemActor(PPOMultiTurnActor):
         self.caller = play(self.rollout, tasks, self.engine, config.batch_wait, self._finish)
 
     def collect_experience(self) -> tuple[list[list[GemTransition]], dict[str, float]]:
-        """One batch of exactly `rollout_batch_size_per_device` transitions."""
+        """Play until a batch has exactly `rollout_batch_size_per_device` transitions."""
         size = self.args.rollout_batch_size_per_device
-        self.rollout.configure(
-            limits=self._limits()
-        )  # for episodes that start now; those in play keep theirs
+        # for new episodes: running ones keep their limits
+        self.rollout.configure(limits=self._limits())
         self.caller.serve_until(lambda: self.groups.waiting >= size)
         episodes = self.groups.take(size)
         batch = to_batch(episodes, size, self.renderer, with_critic=self.args.gem.needs_values)
@@ -73,18 +73,18 @@ class GemActor(PPOMultiTurnActor):
         return batch, actor_info(episodes, batch)
 
     def play_held_out(self, seeds: Sequence[int]) -> dict[str, float]:
-        """The metrics, as sums, of one episode per seed. Episodes of the training wait meanwhile."""
+        """Play one episode per seed and return the metrics as sums. Training episodes wait."""
         args, config = self.args, self.args.gem
+        tasks = map(config.task, seeds)
         episodes: list[Episode] = []
         with self._rollout(
             args.eval_temperature, args.eval_top_p, args.eval_top_k, args.eval_generate_max_length
         ) as rollout:
-            play(
-                rollout, map(config.task, seeds), self.engine, config.batch_wait, episodes.append
-            ).wait()
+            play(rollout, tasks, self.engine, config.batch_wait, episodes.append).wait()
         return asdict(BatchMetrics.of(episodes))
 
     def _rollout(self, temperature: float, top_p: float, top_k: int, max_tokens: int) -> Rollout:
+        # engine failures are fatal: continuing would train on empty batches
         return Rollout(
             renderer=self.renderer,
             sampling=Sampling(temperature, top_p, max(top_k, 0), max_tokens),
@@ -103,13 +103,13 @@ class GemActor(PPOMultiTurnActor):
 
 
 class EnginePolicy:
-    """The actor's own vLLM, called on the actor's own thread."""
+    """oat's vLLM engine as a policy, called on the actor's thread."""
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
 
     def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
-        """One turn for each prompt."""
+        """Generate one turn for each prompt."""
         version, turn_end = self.actor.updates, self.actor.renderer.turn_end
         params = vllm.SamplingParams(
             n=1,
@@ -141,8 +141,11 @@ def play(
     batch_wait: float,
     on_episode: Callable[[Episode], None],
 ) -> CallersThread:
-    """Start to play tasks on another thread. `on_episode` and the engine, which belongs to this thread, are called while this
-    thread serves the result by `serve_until` or `wait`."""
+    """Start to play one episode per task on another thread. An engine error ends the run.
+
+    The engine belongs to this thread. It and `on_episode` are called here, while this thread calls
+    `serve_until` or `wait` of the result.
+    """
     caller = CallersThread()
     rollout.configure(
         BatchPolicy(
@@ -162,9 +165,10 @@ def play(
 
 
 class FinishedGroups:
-    """Finished episodes, kept until their whole group has finished and a batch has room for it.
+    """Queue of finished episodes, which enter a batch as whole groups.
 
-    First in, first out; a group that does not fit is the first of the next batch. No episode is dropped, whatever its length.
+    First in, first out: a group that does not fit into a batch is the first of the next one. No
+    episode is dropped because of its length.
     """
 
     def __init__(self, samples: int) -> None:
@@ -172,10 +176,10 @@ class FinishedGroups:
         self._incomplete: dict[int, list[Episode]] = {}
         self._complete: deque[list[Episode]] = deque()
         self.waiting = 0
-        """The transitions of all complete groups."""
+        """The number of transitions of all complete groups."""
 
     def add(self, episode: Episode) -> None:
-        """Add an episode; `samples` neighbouring indices are one group."""
+        """Add an episode. `samples` consecutive indices form a group."""
         number = episode.index // self.samples
         group = self._incomplete.setdefault(number, [])
         group.append(episode)
@@ -184,7 +188,7 @@ class FinishedGroups:
             self.waiting += sum(map(size_of, group))
 
     def take(self, room: int) -> list[Episode]:
-        """The episodes of one batch: as many groups as fit into `room` transitions."""
+        """Return the episodes of one batch: as many groups as fit into `room` transitions."""
         episodes: list[Episode] = []
         while self._complete:
             size = sum(map(size_of, self._complete[0]))
@@ -196,14 +200,15 @@ class FinishedGroups:
         if not episodes and self._complete:
             group = self._complete[0]
             raise ConfigError(
-                f"{len(group)} episode(s) of {group[0].env_id} with seed {group[0].seed} have {sum(map(size_of, group))} turns, "
-                f"and a batch holds {room}; raise rollout_batch_size_per_device, or lower the horizon or the samples per seed"
+                f"{len(group)} episode(s) of {group[0].env_id} with seed {group[0].seed} have "
+                f"{sum(map(size_of, group))} turns, but a batch has room for {room}; raise "
+                "rollout_batch_size_per_device, or lower the horizon or the samples per seed"
             )
         return episodes
 
 
 def _logprobs(ids: Sequence[int], completion: Any) -> tuple[float, ...]:
-    """The sampled ids' own logprobs; without them nothing can be trained."""
+    """Return the logprobs of the sampled ids."""
     try:
         return tuple(
             float(position[id].logprob)
@@ -211,5 +216,5 @@ def _logprobs(ids: Sequence[int], completion: Any) -> tuple[float, ...]:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise EngineError(
-            f"vLLM returned no logprob for a sampled token ({error!r}); oat needs one for each"
+            f"vLLM returned no logprob for a sampled token ({error!r}); gem_oat needs one for each"
         ) from error

@@ -1,7 +1,8 @@
-"""Trainer: oat's multi-turn learner with gem's advantages, one number per transition, and `train`.
+"""Trainer: runs oat with gem's per-turn advantages.
 
-oat computes advantages in `process_feedback_data`, which a learner may override. Ours calls oat's, for the critic's values and
-the buffer, then replaces the advantages where the loss reads them. The loss is oat's own.
+oat computes advantages in `process_feedback_data`, which a learner may override. gem overrides that
+method: it calls oat's own, which fills the buffer and asks the critic for values, then replaces the
+advantages. Everything else is oat's own code.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ _LOGGED = {
 
 
 def train(config: GemConfig, settings: Any) -> None:
-    """Train with oat. `settings`: its `PPOArgs`, built with `ppo_kwargs(config)`. Returns when all processes have ended."""
+    """Train with oat to the end.
+
+    `settings`: oat's `PPOArgs`, built with `ppo_kwargs(config)`.
+    """
     nodes, resources = program(config, settings)
     manager = launchpad.launch(
         nodes,
@@ -59,15 +63,15 @@ def train(config: GemConfig, settings: Any) -> None:
 
 
 def program(config: GemConfig, settings: Any) -> tuple[Any, Any]:
-    """oat's own launchpad program with gem's actor and learner: (program, local_resources) for `launchpad.launch`."""
+    """Return oat's launchpad program with gem's actor and learner, and its local resources."""
     check_settings(settings, config)
-    settings.gem = config  # oat carries its arguments to every actor and learner
+    settings.gem = config  # oat passes its arguments to every actor and learner
     nodes, resources = get_program(default_args_validation(settings), GemLearner, GemActor)
     return nodes, resources
 
 
 class GemDataset(MultiTurnTransitionDataset):
-    """oat's data set, whose batches also carry the index of each transition in the buffer."""
+    """oat's dataset. Its batches also carry the index of each transition in the buffer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -82,7 +86,7 @@ class GemDataset(MultiTurnTransitionDataset):
 
 
 class GemLearner(PPOMultiTurnLearner):
-    """oat's multi-turn learner with per-turn advantages by the estimator that `args.gem` names."""
+    """oat's multi-turn learner with per-turn advantages by the estimator of its `GemConfig`."""
 
     args: Any
     actors: Any
@@ -98,7 +102,7 @@ class GemLearner(PPOMultiTurnLearner):
             _read_last_token(self.critic)
 
     def prepare_data(self, strategy: Any, tokenizer: Any) -> None:
-        """`max_train` empty prompts: oat takes one per transition, and gem's environments make their own."""
+        """Make `max_train` empty prompts: oat counts transitions by them, and gem ignores them."""
         args = strategy.args
         self.prompts_dataset = [("", "", "")] * args.max_train
         self.prompts_dataloader = strategy.setup_dataloader(
@@ -112,8 +116,8 @@ class GemLearner(PPOMultiTurnLearner):
         size = self.args.rollout_batch_size_per_device
         if len(transitions) != size:
             raise BatchMismatchError(
-                f"a batch of {len(transitions)} transitions reached the learner, which takes {size}: oat would drop some at "
-                "random, or train on too few; use gem_oat's actor"
+                f"the learner expected a batch of {size} transitions, got {len(transitions)}; oat "
+                "would drop some at random, or train on too few. Use gem_oat's actor"
             )
         super().process_feedback_data(data_list)
         _put_padding_logprobs(self, transitions)
@@ -136,22 +140,22 @@ class GemLearner(PPOMultiTurnLearner):
         }
 
     def learning_step(self, trajectory: dict[str, Any]) -> Any:
-        """oat's own, on a batch that is checked first."""
+        """Check the batch, then train on it as oat does."""
         check_batch(trajectory, self.pi_buffer)
         return super().learning_step(trajectory)
 
     def evaluate(self, dataloader: Any, steps: int) -> dict[str, float]:
-        """Play the held-out seeds on all actors of this group."""
+        """Play the seeds to evaluate on, on all actors of this group."""
         self._pre_evaluate()
         result = dict.fromkeys(_HELD_OUT, 0.0)
         if self.strategy.is_rank_0():
             seeds = self.args.gem.held_out_seeds
-            answers = [
+            futures = [
                 actor.futures.play_held_out(seeds[i :: len(self.actors)])
                 for i, actor in enumerate(self.actors)
             ]
             means = BatchMetrics.total(
-                BatchMetrics(**answer.result()) for answer in answers
+                BatchMetrics(**future.result()) for future in futures
             ).means()
             result |= {name: means[name] for name in _HELD_OUT if name in means}
         result = self.strategy.broadcast(result)
@@ -161,21 +165,24 @@ class GemLearner(PPOMultiTurnLearner):
     def eval_and_log(
         self, train_info: dict[str, Any], eval: bool = False, save: bool = False
     ) -> None:
-        """Log as oat does, and append a line to `GemConfig.metrics` after each update."""
+        """Log as oat does, and write a line to the metrics file after each update."""
         super().eval_and_log(train_info, eval, save)
-        done = int(train_info.get("train/learning_round", 0))
-        if done == self._logged:  # before the first update; and oat logs the last one twice
+        updates = int(train_info.get("train/learning_round", 0))
+        if updates == self._logged:  # before the first update; and oat logs the last one twice
             return
-        self._logged = done
+        self._logged = updates
         values = {**self.actor_info, **train_info}
         trainer = {name: float(values[key]) for name, key in _LOGGED.items() if key in values}
         self.gem_log.write(
-            done - 1, self.gem_metrics, advantage_abs=values["gem/advantage_abs"], **trainer
+            updates - 1, self.gem_metrics, advantage_abs=values["gem/advantage_abs"], **trainer
         )
 
 
 def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -> float:
-    """Replace oat's advantages by gem's: statistics over all ranks, 0 where nothing is trained. Returns their mean size."""
+    """Replace oat's advantages with gem's: one number per transition, 0 on untrained ones.
+
+    Statistics cover all ranks. Returns the mean of abs(advantage).
+    """
     for transition in (t for transitions in data_list for t in transitions):
         transition.info["advantages"] = 0.0
     played = [
@@ -191,13 +198,13 @@ def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -
 
 
 def check_batch(batch: Mapping[str, Any], transitions: Sequence[GemTransition]) -> None:
-    """Raise `BatchMismatchError` unless the batch for the loss holds the prompt, the response and the loss mask of every turn
-    that was played."""
+    """Raise `BatchMismatchError` unless the batch holds the played ids and loss masks."""
     order = batch.get("gem_index", ())
     if sorted(order) != list(range(len(transitions))):
         raise BatchMismatchError(
-            f"oat's batch holds {len(order)} transitions, each with its index, where {len(transitions)} were collected; use a "
-            "version of oat the adapter supports, with GemLearner's own data set"
+            f"oat's batch has {len(order)} transitions with an index, but {len(transitions)} were "
+            "collected; use a version of oat that the adapter supports, and GemLearner's own "
+            "dataset"
         )
     for i, index in enumerate(order):
         prompt, response, mask = tokens_played(transitions[index])
@@ -206,12 +213,13 @@ def check_batch(batch: Mapping[str, Any], transitions: Sequence[GemTransition]) 
         )
         if prompt and batch["state_ids"][i].tolist() != prompt:
             raise BatchMismatchError(
-                f"the critic's state of transition {index} of oat's batch is not the prompt that was played"
+                f"the critic's state in transition {index} of oat's batch is not the played "
+                "prompt; use a version of oat that the adapter supports"
             )
 
 
 def tokens_of(batch: Mapping[str, Any], i: int) -> tuple[list[int], list[int]]:
-    """(ids, mask) of one transition as oat's loss reads them from its tensors, padding removed."""
+    """Return (ids, loss mask) of one transition as oat's loss reads them, without padding."""
     ids: list[int] = batch["input_ids"][i][batch["attention_mask"][i].bool()].tolist()
     prompt, weight = batch["prompt_ids_lens"][i], batch["loss_masks"][i]
     return ids, [0] * prompt + [weight] * (len(ids) - prompt)
@@ -222,13 +230,16 @@ def _put_targets(
     data_list: Sequence[Sequence[GemTransition]],
     played: Sequence[Sequence[GemTransition]],
 ) -> list[list[float]]:
-    """Replace the critic's targets by V_t + A_t with GAE. Returns its values, those of cut states included."""
+    """Replace the critic's targets with V_t + A_t by GAE, and return its values.
+
+    The values of cut states are included.
+    """
     for transition in (t for transitions in data_list for t in transitions):
-        # a target equal to the value trains nothing: that is for padding transitions and masked turns
+        # a target equal to the value trains nothing: for padding transitions and masked turns
         transition.info["returns"] = transition.info["values"] = float(transition.info["values"])
     values = [[t.info["values"] for t in transitions] for transitions in played]
     cut = [number for number, transitions in enumerate(played) if transitions[-1].cut_state]
-    # with sharded weights all ranks take part in each forward pass, so all make the same number of them
+    # sharded weights need all ranks in each forward pass, so all ranks make the same number
     for i in range(int(learner.strategy.all_reduce(len(cut), op="max"))):
         value = _value_of(learner.critic, played[cut[i]][-1].cut_state if i < len(cut) else (0,))
         if i < len(cut):
@@ -244,11 +255,13 @@ def _put_targets(
 
 
 def _put_padding_logprobs(learner: Any, transitions: Sequence[GemTransition]) -> None:
-    """Give padding transitions the learner's own logprob: they then do not show in oat's metrics on sampler and learner."""
+    """Give padding transitions the learner's own logprobs.
+
+    oat's metrics then show no difference between sampler and learner for them.
+    """
     padding = [transition for transition in transitions if transition.padding]
-    ids = (
-        [*padding[0].prompt_ids, *padding[0].response_ids] if padding else [0, 0]
-    )  # all ranks take part, as above
+    # without padding as well: sharded weights need all ranks in the forward pass
+    ids = [*padding[0].prompt_ids, *padding[0].response_ids] if padding else [0, 0]
     sequence = torch.tensor([ids]).to(torch.cuda.current_device())
     with torch.no_grad():
         logprobs, _ = learner.get_batch_logps(
@@ -259,29 +272,31 @@ def _put_padding_logprobs(learner: Any, transitions: Sequence[GemTransition]) ->
 
 
 def _value_of(critic: Any, ids: Sequence[int]) -> float:
-    """The critic's value of one state, computed as oat does."""
+    """Return the critic's value of one state, computed as oat does."""
     state = torch.tensor([list(ids)]).to(torch.cuda.current_device())
     with torch.no_grad():
         return float(critic(input_ids=state, attention_mask=torch.ones_like(state))[0, 0])
 
 
 def _read_last_token(critic: Any) -> None:
-    """Let oat read the critic's value at the last token of a state.
+    """Make oat read the critic's value at the last token of a state.
 
-    oat 0.2.4 reads it at the first token, `[0, 0]`, which in a causal model has seen nothing of the state: all states get the
-    same value. oat passes one unpadded state at a time, so the last column is the last token's.
+    oat 0.2.4 reads it at the first token, `[0, 0]`. In a causal model that token has seen nothing
+    of the state, so all states get the same value. oat passes one unpadded state at a time, so the
+    last column belongs to the last token.
     """
     critic.register_forward_hook(lambda module, inputs, values: values[:, -1:])
 
 
 def _version(transition: GemTransition) -> float:
-    """The oldest weights that a turn was sampled from."""
+    """Return the oldest weight version that a turn was sampled from."""
     assert transition.episode is not None
     versions = transition.episode.turns[transition.turn].versions
     return float("inf") if versions is None else versions[0]
 
 
 def _gather(value: Any) -> list[Any]:
+    """Collect a value from every rank."""
     gathered: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(gathered, value)
     return gathered

@@ -1,6 +1,6 @@
-"""What the oat tests share: the real oat on the CPU, and an actor and a learner in this process.
+"""Fixtures of the oat tests: the real oat on the CPU, with an actor and a learner in this process.
 
-launchpad and vllm cannot be installed everywhere; `mocks` replaces them. Everything of oat itself is real.
+launchpad and vllm cannot be installed everywhere; `mocks` replaces them. oat itself is real.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ os.environ["WANDB_MODE"] = "disabled"
 
 sys.path.insert(0, str(Path(__file__).parent / "mocks"))
 
-with (
-    warnings.catch_warnings()
-):  # pyarrow, DeepSpeed and others warn at import in the versions oat pins
+# pyarrow, DeepSpeed and others warn during their import, in the versions that oat pins
+with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch
     from tiny_oat import oat_args
@@ -33,7 +32,7 @@ with (
 
 @pytest.fixture(scope="session", autouse=True)
 def environments_for_tests() -> Iterator[None]:
-    """Registered for this session only."""
+    """Register the test environments for this session only."""
     torch.set_num_threads(1)
     with registered():
         yield
@@ -41,7 +40,7 @@ def environments_for_tests() -> Iterator[None]:
 
 @pytest.fixture
 def make_actor(tmp_path: Path) -> Callable[..., GemActor]:
-    """An actor as oat starts it, on the mock of vLLM: `make_actor(config, **PPOArgs fields)`."""
+    """Return `make_actor(config, **PPOArgs fields)`: an actor as oat starts it, on a mock vLLM."""
 
     def make(config: GemConfig, **changes: Any) -> GemActor:
         args = oat_args(config, **changes)
@@ -55,16 +54,18 @@ def make_actor(tmp_path: Path) -> Callable[..., GemActor]:
 
 @pytest.fixture(scope="session")
 def make_learner() -> Callable[..., Any]:
-    """A learner without actors, kept for the session where it can be shared: `make_learner(config)`."""
-    kept: dict[tuple[bool, float], Any] = {}
+    """Return `make_learner(config)`: a learner without actors, cached for the session."""
+    learners: dict[tuple[bool, float], Any] = {}
 
     def make(config: GemConfig, learning_rate: float = 0.0) -> Any:
         key = config.needs_values, learning_rate
-        if key not in kept:
+        if key not in learners:
             with warnings.catch_warnings():  # DeepSpeed warns when it starts
                 warnings.simplefilter("ignore")
-                kept[key] = gem_oat.conformance.make_learner(config, learning_rate=learning_rate)
-        learner = kept[key]
+                learners[key] = gem_oat.conformance.make_learner(
+                    config, learning_rate=learning_rate
+                )
+        learner = learners[key]
         learner.pi_buffer.clear()
         learner.args.gem, learner.args.gamma, learner.args.lam = config, config.gamma, config.lam
         learner.actor_info, learner.steps = {}, 1

@@ -1,4 +1,4 @@
-"""The real learner: the numbers in oat's loss are the core's, and its critic sees the state."""
+"""oat's real learner: gem's advantages in its loss, and the critic's values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_A_CPU = pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 
 
 def update(learner: Any, batch: Any, info: Any) -> list[Any]:
-    """Pass a batch of the actor to the learner; returns the learner's buffer."""
+    """Pass a batch of the actor to the learner, and return the learner's buffer."""
     for transition in (t for transitions in batch for t in transitions):
         transition.info.update(info)
     batch = pickle.loads(pickle.dumps(batch))
@@ -32,7 +32,7 @@ def update(learner: Any, batch: Any, info: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("estimator", ["rebn", "reinforce", "reinforce++", "grpo", "rloo"])
-def test_advantages_in_the_buffer_are_the_cores(
+def test_buffer_has_the_advantages_of_the_estimator(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any], estimator: str
 ) -> None:
     config = GemConfig(
@@ -42,19 +42,18 @@ def test_advantages_in_the_buffer_are_the_cores(
     buffer = update(learner, *actor.collect_experience())
     assert len(buffer) == 16
     episodes = list({id(t.episode): t.episode for t in buffer if t.episode is not None}.values())
-    wanted = [a for numbers in advantages(episodes, estimator, gamma=0.9) for a in numbers]
-    assert [t.info["advantages"] for t in buffer if not t.padding] == pytest.approx(
-        wanted, abs=1e-9
-    )
+    expected = [a for numbers in advantages(episodes, estimator, gamma=0.9) for a in numbers]
+    actual = [t.info["advantages"] for t in buffer if not t.padding]
+    assert actual == pytest.approx(expected, abs=1e-9)
     assert all(t.info["advantages"] == 0.0 for t in buffer if t.padding)
-    assert learner.actor_info["gem/episodes"] == len(episodes)
-    assert learner.actor_info["gem/fillers"] == pytest.approx(sum(t.padding for t in buffer) / 16)
-    assert learner.actor_info["gem/advantage_abs"] == pytest.approx(
-        sum(map(abs, wanted)) / len(wanted), rel=1e-5
-    )
+    info = learner.actor_info
+    assert info["gem/episodes"] == len(episodes)
+    assert info["gem/fillers"] == pytest.approx(sum(t.padding for t in buffer) / 16)
+    mean = sum(map(abs, expected)) / len(expected)
+    assert info["gem/advantage_abs"] == pytest.approx(mean, rel=1e-5)
 
 
-def test_the_metrics_count_failed_episodes_and_older_weights(
+def test_metrics_count_failed_episodes_and_older_weights(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any]
 ) -> None:
     config = GemConfig(MOODY, seeds=64, max_turn_tokens=8, concurrency=20)
@@ -63,26 +62,23 @@ def test_the_metrics_count_failed_episodes_and_older_weights(
         learner.pi_buffer.clear()
         buffer = update(learner, *actor.collect_experience())
     turns = [t.episode.turns[t.turn] for t in buffer if not t.padding]
-    assert (
-        learner.actor_info["gem/older_weights"]
-        == sum(turn.versions[0] < 2 for turn in turns) / len(turns)
-        > 0
-    )
+    older = sum(turn.versions[0] < 2 for turn in turns) / len(turns)
+    assert learner.actor_info["gem/older_weights"] == older > 0
     episodes = {id(t.episode): t.episode for t in buffer if t.episode is not None}.values()
     assert learner.actor_info["gem/failed"] == sum(e.failed for e in episodes) / len(episodes) > 0
 
 
-def test_a_batch_of_another_size_is_rejected(
+def test_batch_of_another_size_is_rejected(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any]
 ) -> None:
     config = GemConfig(ECHO, seeds=64, max_turn_tokens=8)
     batch, info = make_actor(config).collect_experience()
-    with pytest.raises(BatchMismatchError, match="takes 16"):
+    with pytest.raises(BatchMismatchError, match="expected a batch of 16 transitions"):
         update(make_learner(config), [*batch, batch[0]], info)
 
 
-def cut(renderer: Renderer, stop: StopReason) -> Episode:
-    """Two turns, then the end, or a cut."""
+def two_turns(renderer: Renderer, stop: StopReason) -> Episode:
+    """Return an episode of two turns that ended for this reason."""
     start, action = renderer.start([Message("user", "hello")]), (40, 41, renderer.turn_end)
     bridge = renderer.bridge([Message("user", "and?")], action)
     turns = [Turn((Message("user", "hello"),), "a", 0.25, start, True, action, (-1.0, -1.0, -1.0))]
@@ -92,21 +88,20 @@ def cut(renderer: Renderer, stop: StopReason) -> Episode:
     return Episode(ECHO, 0, tuple(turns), stop, final_observation="so far")
 
 
-def test_the_critic_bootstraps_where_an_episode_was_cut_and_only_there(
-    make_learner: Callable[..., Any],
-) -> None:
+def test_critic_bootstraps_only_after_a_cut(make_learner: Callable[..., Any]) -> None:
     config = GemConfig(ECHO, seeds=8, advantage="gae", gamma=0.9, estimator_kwargs={"lam": 0.8})
     learner = make_learner(config)
     renderer = Renderer(learner.tokenizer)
-    ended, cut_short = cut(renderer, StopReason.TERMINATED), cut(renderer, StopReason.TURN_LIMIT)
-    buffer = update(learner, to_batch([ended, cut_short], 16, renderer, with_critic=True), {})
+    ended = two_turns(renderer, StopReason.TERMINATED)
+    cut = two_turns(renderer, StopReason.TURN_LIMIT)
+    buffer = update(learner, to_batch([ended, cut], 16, renderer, with_critic=True), {})
     states = [ended.prompt_ids(0), ended.prompt_ids(1)]
-    after = (
+    next_state = (
         *states[1],
         *ended.turns[1].action_ids,
         *renderer.bridge([Message("user", "so far")], ended.turns[1].action_ids),
     )
-    v0, v1, v2 = (_value_of(learner.critic, ids) for ids in (*states, after))
+    v0, v1, v2 = (_value_of(learner.critic, ids) for ids in (*states, next_state))
     assert len({v0, v1, v2}) == 3
     for transitions, last in ((buffer[:2], 0.0), (buffer[2:4], v2)):
         second = 0.5 + 0.9 * last - v1
@@ -117,46 +112,45 @@ def test_the_critic_bootstraps_where_an_episode_was_cut_and_only_there(
         assert [t.info["returns"] for t in transitions] == pytest.approx(
             [first + v0, second + v1], abs=1e-6
         )
-    assert all(
-        t.info["returns"] == t.info["values"] for t in buffer[4:]
-    )  # a padding transition's target is its own value
+    # the target of a padding transition is its own value
+    assert all(t.info["returns"] == t.info["values"] for t in buffer[4:])
 
 
-def test_the_critic_is_read_at_the_last_token(make_learner: Callable[..., Any]) -> None:
-    """At the first token, where oat 0.2.4 reads it, a causal critic gives every state the same value."""
+def test_critic_is_read_at_the_last_token(make_learner: Callable[..., Any]) -> None:
+    """At the first token, where oat 0.2.4 reads it, a causal critic cannot see the state."""
     learner = make_learner(GemConfig(ECHO, seeds=8, advantage="gae"))
     states = [torch.tensor([[1, 20, 30, 40]]), torch.tensor([[1, 50, 60]])]
-    bare = [learner.critic.module(input_ids=s, attention_mask=torch.ones_like(s)) for s in states]
-    assert bare[0][0, 0].item() == pytest.approx(bare[1][0, 0].item(), abs=1e-6)
-    read = [_value_of(learner.critic, s[0].tolist()) for s in states]
-    assert read == pytest.approx([bare[0][0, -1].item(), bare[1][0, -1].item()], abs=1e-6)
-    assert abs(read[0] - read[1]) > 1e-4
+    raw = [learner.critic.module(input_ids=s, attention_mask=torch.ones_like(s)) for s in states]
+    assert raw[0][0, 0].item() == pytest.approx(raw[1][0, 0].item(), abs=1e-6)
+    values = [_value_of(learner.critic, s[0].tolist()) for s in states]
+    assert values == pytest.approx([raw[0][0, -1].item(), raw[1][0, -1].item()], abs=1e-6)
+    assert abs(values[0] - values[1]) > 1e-4
 
 
 @ON_A_CPU
 @pytest.mark.parametrize("estimator", ["rebn", "gae"])
-def test_oats_own_learning_takes_every_batch(
+def test_learner_trains_a_batch_with_padding(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any], estimator: str
 ) -> None:
-    """Loss, gradient and critic are finite for a batch with padding, and the sampler's logprobs are the learner's."""
+    """Losses and gradient are finite, and sampler and learner compute the same logprobs."""
     config = GemConfig(ECHO, seeds=64, advantage=estimator, max_turn_tokens=8, concurrency=6)
     actor, learner = make_actor(config), make_learner(config)
     batch, info = actor.collect_experience()
     update(learner, batch, info)
     learner.gradient_update_st = 0.0
-    found = learner.learn(2)
-    assert found["train/policy_grad_norm"] > 0
-    assert abs(found["train/logprobs_diff_max"]) < 1e-4
-    assert abs(found["train/kl_sample_train_v1"]) < 1e-4
+    metrics = learner.learn(2)
+    assert metrics["train/policy_grad_norm"] > 0
+    assert abs(metrics["train/logprobs_diff_max"]) < 1e-4
+    assert abs(metrics["train/kl_sample_train_v1"]) < 1e-4
     if estimator == "gae":
-        assert 0 <= found["train/critic_loss"] < 10
+        assert 0 <= metrics["train/critic_loss"] < 10
 
 
 @ON_A_CPU
-def test_an_update_raises_what_the_advantages_favour(
+def test_update_raises_the_logprobs_that_the_advantages_favour(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any]
 ) -> None:
-    """The sum of advantage times log-probability, which oat's optimizer is to raise, rises by its own step."""
+    """One step of oat's optimizer raises its objective: the sum of advantage times logprob."""
     config = GemConfig(ECHO, seeds=64, max_turn_tokens=8, concurrency=6)
     actor, learner = make_actor(config), make_learner(config, learning_rate=1e-4)
     buffer = [t for t in update(learner, *actor.collect_experience()) if not t.padding]
@@ -210,14 +204,14 @@ def changed_state(item: dict[str, Any]) -> None:
     "change",
     [changed_ids, changed_prompt, shorter_prompt, hidden_prompt, changed_mask, changed_state],
 )
-def test_a_batch_that_changed_on_its_way_to_the_loss_is_rejected(
+def test_check_batch_rejects_changed_ids_or_mask(
     make_actor: Callable[..., GemActor],
     make_learner: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[dict[str, Any]], None],
     estimator: str,
 ) -> None:
-    class Changed(GemDataset):
+    class ChangedDataset(GemDataset):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             change(self.transitions[0])
@@ -225,24 +219,24 @@ def test_a_batch_that_changed_on_its_way_to_the_loss_is_rejected(
     config = GemConfig(ECHO, seeds=64, advantage=estimator, max_turn_tokens=8)
     learner = make_learner(config)
     update(learner, *make_actor(config).collect_experience())
-    monkeypatch.setattr(learner, "dataset_builder", Changed)
+    monkeypatch.setattr(learner, "dataset_builder", ChangedDataset)
     with pytest.raises(BatchMismatchError, match="transition 0 of oat's batch"):
         learner.learn(2)
 
 
-def test_a_batch_without_all_transitions_is_rejected(
+def test_batch_without_all_transitions_is_rejected(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any]
 ) -> None:
     config = GemConfig(ECHO, seeds=64, max_turn_tokens=8)
     learner = make_learner(config)
     buffer = update(learner, *make_actor(config).collect_experience())
     dataset = GemDataset(buffer, learner.tokenizer, learner.strategy)
-    with pytest.raises(BatchMismatchError, match="holds 15 transitions"):
+    with pytest.raises(BatchMismatchError, match="has 15 transitions"):
         learner.learning_step(dataset.collate_fn([dataset[i] for i in range(15)]))
 
 
 @ON_A_CPU
-def test_a_padding_transition_that_would_be_trained_is_rejected(
+def test_trained_padding_transition_is_rejected(
     make_learner: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = make_learner(GemConfig(ECHO, seeds=64))

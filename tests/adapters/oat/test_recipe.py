@@ -1,4 +1,4 @@
-"""The recipe as a user runs it: oat's own program of actor, learner and plasma store, each a process."""
+"""Recipe with oat, as a user runs it: actor, learner and plasma store are real processes."""
 
 from __future__ import annotations
 
@@ -40,17 +40,16 @@ def run_recipe(out: Path, *args: str, timeout: float = 900) -> None:
 
 
 @pytest.mark.slow
-def test_it_learns_with_rebn(tmp_path: Path, say: Callable[[str], None]) -> None:
+def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     run_recipe(tmp_path / "run", "--updates", "14", "--turns", "192", "--concurrency", "16")
     metrics = read_metrics(tmp_path / "run")
     assert [m["step"] for m in metrics] == list(range(14))
     first, last = (fmean(m["success"] for m in part) for part in (metrics[:4], metrics[-4:]))
     say(f"success of the first and the last 4 of 14 updates: {first:.1%}, {last:.1%}")
-    assert (
-        last > first + 0.05
-    )  # about 250 episodes each; measured: 57.7 % to 84.2 %, 51.0 % to 71.1 %
+    # about 250 episodes each; measured: 57.7 % to 84.2 %, 51.0 % to 71.1 %
+    assert last > first + 0.05
     assert all(m["grad_norm"] > 0 and 0 < m["older_weights"] < 0.6 for m in metrics[1:])
-    # the actor samples from the learner's weights: except for turns of carried-over episodes, their logprobs agree
+    # the actor samples from the learner's weights, except for turns of carried-over episodes
     assert abs(metrics[0]["kl_sample_train"]) < 1e-4
     assert median(m["kl_sample_train"] for m in metrics) < 0.03
     episodes = list(read_episodes(tmp_path / "run" / "episodes-0.jsonl"))
@@ -59,19 +58,18 @@ def test_it_learns_with_rebn(tmp_path: Path, say: Callable[[str], None]) -> None
 
 
 @pytest.mark.slow
-def test_ppo_with_the_critic_on_two_learners(tmp_path: Path) -> None:
+def test_recipe_trains_with_a_critic_on_two_learners(tmp_path: Path) -> None:
     short = ("--updates", "3", "--gpus", "2", "--turns", "32", "--concurrency", "4")
     run_recipe(tmp_path / "run", "--advantage", "gae", *short)
     metrics = read_metrics(tmp_path / "run")
     assert [m["step"] for m in metrics] == list(range(3))
     assert all(m["grad_norm"] > 0 for m in metrics)
-    # oat logs the critic's loss of one transition, which is 0 for a lost game as long as the critic's value is 0, as at first
+    # oat logs the critic's loss of one transition: 0 for a lost game while the critic's value is 0
     assert max(m["critic_loss"] for m in metrics) > 0
     both = [list(read_episodes(tmp_path / "run" / f"episodes-{actor}.jsonl")) for actor in (0, 1)]
     assert {e.seed for e in both[0]} & {e.seed for e in both[1]} == set()
-    assert max(map(len, both)) < sum(m["episodes"] for m in metrics) <= sum(map(len, both)), (
-        "metrics are those of both learners"
-    )
+    # the metrics cover both learners
+    assert max(map(len, both)) < sum(m["episodes"] for m in metrics) <= sum(map(len, both))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def test_ppo_with_the_critic_on_two_learners(tmp_path: Path) -> None:
         ({"samples": 300}, "do not fit into rollout_batch_size_per_device=256"),
     ],
 )
-def test_rejected_settings_raise_before_a_process_starts(
+def test_recipe_rejects_settings_before_a_process_starts(
     tmp_path: Path, args: dict[str, Any], message: str
 ) -> None:
     recipe = runpy.run_path(str(RECIPE))

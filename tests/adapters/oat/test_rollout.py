@@ -1,4 +1,4 @@
-"""The real actor: its batches hold what was played, have an exact size, and lose nothing."""
+"""oat's real actor: its batches hold the played turns, have an exact size, and drop no episode."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from worlds import ECHO, MOODY
 
 from gem_core.errors import ConfigError, EngineError
 from gem_core.records.file import read_episodes
-from gem_core.types import FinishReason, Generation
 from gem_oat import GemActor, GemConfig
 
 Batch = list[list[Any]]
 
 
 def played(batch: Batch) -> Batch:
-    """The transitions of each episode, without padding transitions."""
+    """Return the transitions of each episode, without padding transitions."""
     return [transitions for transitions in batch if not transitions[0].padding]
 
 
@@ -26,39 +25,36 @@ def padding(batch: Batch) -> list[Any]:
     return [t for transitions in batch for t in transitions if t.padding]
 
 
-def test_what_is_handed_over_is_what_was_played(
+def test_transitions_have_the_sampled_tokens_and_logprobs(
     make_actor: Callable[..., GemActor], tmp_path: Path
 ) -> None:
     config = GemConfig(
         ECHO, seeds=64, max_turn_tokens=6, concurrency=5, record=str(tmp_path / "e{rank}.jsonl")
     )
     actor = make_actor(config)
-    asked: list[tuple[list[int], Any]] = []
+    completions: dict[tuple[int, ...], Any] = {}
     inner = actor.llm.generate
 
     def generate(**kwargs: Any) -> Any:
         requests = inner(**kwargs)
-        asked.extend(
-            (prompt, request.outputs[0])
-            for prompt, request in zip(kwargs["prompt_token_ids"], requests)
-        )
+        for prompt, request in zip(kwargs["prompt_token_ids"], requests):
+            completions[tuple(prompt)] = request.outputs[0]
         return requests
 
     actor.llm.generate = generate
     batches = [actor.collect_experience()[0] for _ in range(3)]
     recorded = {e.index: e for e in read_episodes(tmp_path / "e0.jsonl")}
-    answers = {tuple(prompt): answer for prompt, answer in asked}
     for transitions in (t for batch in batches for t in played(batch)):
         episode = recorded[transitions[0].episode.index]
         assert len(transitions) == len(episode.turns)
         assert [t.done for t in transitions] == [False] * (len(transitions) - 1) + [True]
         assert [t.rewards for t in transitions] == list(episode.rewards)
         for number, transition in enumerate(transitions):
-            answer = answers[tuple(transition.prompt_ids)]
+            completion = completions[tuple(transition.prompt_ids)]
             assert transition.prompt_ids == list(episode.prompt_ids(number))
-            assert transition.response_ids == list(answer.token_ids)
+            assert transition.response_ids == list(completion.token_ids)
             assert transition.response_logprobs == [
-                p[i].logprob for i, p in zip(answer.token_ids, answer.logprobs)
+                p[i].logprob for i, p in zip(completion.token_ids, completion.logprobs)
             ]
             assert transition.loss_mask and len(transition.response_ids) <= 6
 
@@ -71,7 +67,7 @@ def test_batches_have_an_exact_size_and_unfinished_episodes_continue(
     assert [sum(map(len, batch)) for batch, _ in batches] == [16] * 5
     episodes = [transitions[0].episode for batch, _ in batches for transitions in played(batch)]
     assert len({e.index for e in episodes}) == len(episodes)
-    # some were in play when a batch was full: their later turns were sampled from newer weights
+    # some were unfinished when a batch was full: their later turns come from newer weights
     carried = [e for e in episodes if len({turn.versions for turn in e.turns}) > 1]
     assert carried
     assert all(
@@ -79,8 +75,8 @@ def test_batches_have_an_exact_size_and_unfinished_episodes_continue(
     )
 
 
-def test_no_length_is_favoured(make_actor: Callable[..., GemActor]) -> None:
-    """Every seed is trained on once per epoch, however long its episode is, and none is dropped."""
+def test_episodes_are_trained_whatever_their_length(make_actor: Callable[..., GemActor]) -> None:
+    """Every seed is trained once per epoch, and no episode is dropped."""
     actor = make_actor(GemConfig(ECHO, seeds=30, max_turn_tokens=4, concurrency=12))
     lengths: dict[int, int] = {}
     for _ in range(12):
@@ -88,7 +84,7 @@ def test_no_length_is_favoured(make_actor: Callable[..., GemActor]) -> None:
     assert sorted(lengths[i] for i in range(30)) == sorted(1 + seed % 3 for seed in range(30))
 
 
-def test_a_group_enters_a_batch_together(make_actor: Callable[..., GemActor]) -> None:
+def test_groups_enter_a_batch_as_a_whole(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(
         GemConfig(ECHO, seeds=64, samples=3, advantage="grpo", max_turn_tokens=4, concurrency=7)
     )
@@ -99,9 +95,7 @@ def test_a_group_enters_a_batch_together(make_actor: Callable[..., GemActor]) ->
         assert len({e.group for e in episodes}) == len(groups)
 
 
-def test_a_failed_episode_becomes_one_padding_transition(
-    make_actor: Callable[..., GemActor],
-) -> None:
+def test_failed_episode_becomes_one_padding_transition(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(GemConfig(MOODY, seeds=64, max_turn_tokens=4, concurrency=4))
     batch, _ = actor.collect_experience()
     failed = [t for t in padding(batch) if t.episode is not None]
@@ -110,9 +104,7 @@ def test_a_failed_episode_becomes_one_padding_transition(
     assert sum(map(len, batch)) == 16
 
 
-def test_an_environment_that_always_fails_does_not_hang(
-    make_actor: Callable[..., GemActor],
-) -> None:
+def test_batch_of_failed_episodes_is_all_padding(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(GemConfig(MOODY, seeds=[1, 3, 5], max_turn_tokens=4, concurrency=4))
     batch, info = actor.collect_experience()
     assert played(batch) == []
@@ -120,38 +112,40 @@ def test_an_environment_that_always_fails_does_not_hang(
     assert info == {}
 
 
-def test_oats_own_statistics_leave_padding_out(make_actor: Callable[..., GemActor]) -> None:
-    batch, info = make_actor(
-        GemConfig(MOODY, seeds=64, max_turn_tokens=4, concurrency=4)
-    ).collect_experience()
+def test_oat_statistics_exclude_padding(make_actor: Callable[..., GemActor]) -> None:
+    config = GemConfig(MOODY, seeds=64, max_turn_tokens=4, concurrency=4)
+    batch, info = make_actor(config).collect_experience()
     turns = [t for transitions in played(batch) for t in transitions]
     assert info["actor/num_transitions"] == len(turns) < 16
     assert info["actor/avg_reward"] == pytest.approx(sum(t.rewards for t in turns) / len(turns))
     assert info["actor/mean_episode_len"] == 2.0
 
 
-def test_a_group_that_fits_into_no_batch_is_an_error(make_actor: Callable[..., GemActor]) -> None:
+def test_group_larger_than_a_batch_is_rejected(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(GemConfig(ECHO, seeds=[2], samples=6, max_turn_tokens=4))  # 18 turns
     with pytest.raises(ConfigError, match="raise rollout_batch_size_per_device"):
         actor.collect_experience()
 
 
-def test_a_turn_in_which_nothing_was_sampled_is_masked(make_actor: Callable[..., GemActor]) -> None:
+def test_turn_without_sampled_tokens_is_masked(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(GemConfig(ECHO, seeds=[2], max_turn_tokens=4, concurrency=1))
-    inner = actor.engine.generate
-    silent = iter([False, True] + [False] * 1000)
-    actor.engine.generate = lambda p, s: (
-        [Generation((), (), FinishReason.EMPTY)] if next(silent) else inner(p, s)
-    )
+    inner, calls = actor.llm.generate, []
+
+    def empty_second_turn(**kwargs: Any) -> Any:
+        requests = inner(**kwargs)
+        calls.append(requests)
+        if len(calls) == 2:
+            requests[0].outputs[0].token_ids = requests[0].outputs[0].logprobs = ()
+        return requests
+
+    actor.llm.generate = empty_second_turn
     transitions = played(actor.collect_experience()[0])[0]
     assert [t.loss_mask for t in transitions] == [True, False, True]
-    assert (transitions[1].response_ids, transitions[1].response_logprobs) == (
-        [actor.renderer.turn_end],
-        [0.0],
-    )
+    assert transitions[1].response_ids == [actor.renderer.turn_end]
+    assert transitions[1].response_logprobs == [0.0]
 
 
-def test_the_horizon_grows_with_the_update(make_actor: Callable[..., GemActor]) -> None:
+def test_horizon_grows_with_the_update(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(
         GemConfig(ECHO, seeds=[2, 5, 8], max_turn_tokens=2, concurrency=2, horizon="1,2,3@2")
     )
@@ -159,7 +153,7 @@ def test_the_horizon_grows_with_the_update(make_actor: Callable[..., GemActor]) 
     assert (longest[0], longest[3], longest[5]) == (1, 2, 3)
 
 
-def test_a_broken_engine_ends_the_run(make_actor: Callable[..., GemActor]) -> None:
+def test_engine_failure_ends_the_run(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(GemConfig(ECHO, seeds=8, max_turn_tokens=4))
 
     def out_of_memory(**_: Any) -> Any:
@@ -173,7 +167,7 @@ def test_a_broken_engine_ends_the_run(make_actor: Callable[..., GemActor]) -> No
         actor.play_held_out([1, 2])
 
 
-def test_an_engine_without_logprobs_ends_the_run(make_actor: Callable[..., GemActor]) -> None:
+def test_missing_logprobs_end_the_run(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(GemConfig(ECHO, seeds=8, max_turn_tokens=4))
     inner = actor.llm.generate
 
@@ -188,7 +182,7 @@ def test_an_engine_without_logprobs_ends_the_run(make_actor: Callable[..., GemAc
         actor.collect_experience()
 
 
-def test_evaluation_plays_held_out_seeds_while_training_waits(
+def test_evaluation_plays_the_held_out_seeds_between_batches(
     make_actor: Callable[..., GemActor],
 ) -> None:
     config = GemConfig(ECHO, seeds=64, eval_seeds=5, max_turn_tokens=4, concurrency=4)

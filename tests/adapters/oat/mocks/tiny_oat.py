@@ -1,4 +1,4 @@
-"""oat at its smallest: one learner, the tiny model, a batch of 16 transitions."""
+"""Tiny oat: arguments for one learner, the tiny model and batches of 16 transitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gem_oat import GemConfig, ppo_kwargs
 
 
 def oat_args(config: GemConfig, **changes: Any) -> Any:
-    """oat's arguments for a config, with changes."""
+    """Return oat's arguments for a config, with changes."""
     settings = {
         "pretrain": str(tiny_model_path()),
         "gpus": 1,

@@ -1,6 +1,7 @@
-"""A mock of dm-launchpad, which has wheels for x86_64 and Python 3.10 only: what oat uses of it, as processes. Tests only.
+"""Mock of dm-launchpad, which has wheels for x86_64 and Python 3.10 only. Tests only.
 
-A program is a list of nodes. Each becomes a process; calls between them go over unix sockets, one connection each.
+A program is a list of nodes. Each node is a process. Calls between nodes go over unix sockets, one
+connection per call.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from concurrent.futures import Future
 from multiprocessing.connection import Client, Listener
 from typing import Any
 
-import oat_on_cpu  # noqa: F401 - importing it is what it is for
+import oat_on_cpu  # noqa: F401 - the import installs the mocks
 
 _RUNNING, _DONE, _FAILED = 0, 1, 2
 _state: Any = None
-"""The state of the program, shared by all of its processes."""
+"""The state of the program, shared by all its processes."""
 
 
 class CourierNode:
-    """An object whose methods the other nodes may call."""
+    """A node whose methods other nodes can call."""
 
     def __init__(self, constructor: Any, *args: Any, **kwargs: Any) -> None:
         self.constructor, self.args, self.kwargs = constructor, args, kwargs
 
 
 class PyClassNode(CourierNode):
-    """An object whose `run` is the program's work."""
+    """A node whose `run` method does the work of the program."""
 
 
 class CourierClient:
-    """A node as the others see it: every method is a call to its process."""
+    """Client of a node: every method calls the node's process."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -51,7 +52,7 @@ class CourierClient:
 
     @property
     def futures(self) -> _Futures:
-        """The same methods, each returning a future."""
+        """The same methods, which return futures."""
         return _Futures(self)
 
     def _call(self, name: str, args: Any, kwargs: Any) -> Any:
@@ -59,10 +60,10 @@ class CourierClient:
             time.sleep(0.05)
         with Client(self._address, family="AF_UNIX") as connection:
             connection.send((name, args, kwargs))
-            worked, answer = connection.recv()
-        if not worked:
-            raise RuntimeError(f"{name}() failed in another process:\n{answer}")
-        return answer
+            succeeded, result = connection.recv()
+        if not succeeded:
+            raise RuntimeError(f"{name}() failed in another process:\n{result}")
+        return result
 
 
 class _Futures:
@@ -76,7 +77,7 @@ class _Futures:
             def wait() -> None:
                 try:
                     future.set_result(self._client._call(name, args, kwargs))
-                except BaseException as error:  # noqa: BLE001 - raised again by whoever asks for the result
+                except BaseException as error:  # noqa: BLE001 - `Future.result` raises it again
                     future.set_exception(error)
 
             threading.Thread(target=wait, daemon=True).start()
@@ -86,7 +87,7 @@ class _Futures:
 
 
 class Program:
-    """Nodes, and where each can be reached."""
+    """The nodes of a program, and their addresses."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -94,21 +95,21 @@ class Program:
         self.nodes: list[tuple[CourierNode, str, str]] = []
 
     def add_node(self, node: CourierNode, label: str) -> CourierClient:
-        """Takes a node in; what is returned reaches it once the program runs."""
+        """Add a node and return its client, which works once the program runs."""
         address = os.path.join(self.folder, label)
         self.nodes.append((node, label, address))
         return CourierClient(address)
 
 
 def stop() -> None:
-    """Ends the program, from within one of its nodes."""
+    """End the program from within one of its nodes."""
     _state.value = _state.value or _DONE
 
 
 def launch(
     program: Program, launch_type: Any = None, local_resources: Any = None, terminal: Any = None
 ) -> WorkerManager:
-    """Starts a program and returns at once, as launchpad does."""
+    """Start a program and return at once, as launchpad does."""
     spawn = multiprocessing.get_context("spawn")
     state = spawn.Value("i", _RUNNING)
     processes = [
@@ -127,7 +128,7 @@ class WorkerManager:
         self._processes, self._state = processes, state
 
     def wait(self) -> None:
-        """Waits for the end of the program. A node that fails ends it with an error."""
+        """Wait for the end of the program. A node that fails ends it with an error."""
         try:
             while self._state.value == _RUNNING:
                 if any(process.exitcode for process in self._processes):
@@ -148,21 +149,20 @@ class WorkerManager:
 def _run_node(node: CourierNode, address: str, state: Any) -> None:
     global _state
     _state = state
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit()
-    )  # an end in order: oat's plasma store is a process too
+    # exit cleanly, so oat's plasma store process ends, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     threading.Thread(target=_end_with_the_program, daemon=True).start()
     try:
-        made = node.constructor(*node.args, **node.kwargs)
+        instance = node.constructor(*node.args, **node.kwargs)
         if not isinstance(node, PyClassNode):
-            threading.Thread(target=_serve, args=(made, address), daemon=True).start()
-        if hasattr(made, "run"):
-            made.run()
-        while not isinstance(node, PyClassNode):  # others may still call it
+            threading.Thread(target=_serve, args=(instance, address), daemon=True).start()
+        if hasattr(instance, "run"):
+            instance.run()
+        while not isinstance(node, PyClassNode):  # other nodes may still call it
             time.sleep(1)
     except (KeyboardInterrupt, SystemExit):
         os._exit(0)
-    except BaseException:  # noqa: BLE001 - whatever it is, the whole program has to know
+    except BaseException:  # noqa: BLE001 - every error must end the whole program
         traceback.print_exc()
         state.value = _FAILED
         os._exit(1)
@@ -175,23 +175,20 @@ def _end_with_the_program() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _serve(made: Any, address: str) -> None:
+def _serve(instance: Any, address: str) -> None:
     listener = Listener(address, family="AF_UNIX", backlog=64)
 
     def answer(connection: Any) -> None:
         with connection:
             name, args, kwargs = connection.recv()
             try:
-                found = (True, getattr(made, name)(*args, **kwargs))
-            except BaseException:  # noqa: BLE001 - raised again where it was called from
-                found = (False, traceback.format_exc())
+                result = (True, getattr(instance, name)(*args, **kwargs))
+            except BaseException:  # noqa: BLE001 - the client raises it again
+                result = (False, traceback.format_exc())
             try:
-                connection.send(found)
-            except (
-                TypeError,
-                AttributeError,
-                ValueError,
-            ):  # nobody looks at what cannot be sent, such as a process group
+                connection.send(result)
+            except (TypeError, AttributeError, ValueError):
+                # callers ignore results that cannot be pickled, such as a process group
                 connection.send((True, None))
 
     while True:

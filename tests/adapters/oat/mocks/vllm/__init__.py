@@ -1,6 +1,7 @@
-"""A mock of vLLM 0.8.4, which needs x86_64 and a GPU: a transformers model behind the calls oat makes. Tests only.
+"""Mock of vLLM 0.8.4, which needs x86_64 and a GPU: a transformers model with its API. Tests only.
 
-Sampling, logprobs and weights are real, and weights arrive as they do in vLLM's workers: broadcast by oat's own process group.
+Sampling, logprobs and weights are real. Weights arrive as in vLLM's workers: oat's own process
+group broadcasts them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import oat_on_cpu  # noqa: F401 - importing it is what it is for
+import oat_on_cpu  # noqa: F401 - the import installs the mocks
 import torch
 from oat.utils.distributed import init_process_group, torch_type_codec
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -22,7 +23,7 @@ __version__ = "0.8.4"
 
 @dataclass
 class SamplingParams:
-    """Those that are used."""
+    """The sampling parameters that oat and gem use."""
 
     n: int = 1
     temperature: float = 1.0
@@ -35,14 +36,14 @@ class SamplingParams:
 
 @dataclass
 class Logprob:
-    """Of one token at one place."""
+    """The logprob of one token at one position."""
 
     logprob: float
 
 
 @dataclass
 class CompletionOutput:
-    """One answer."""
+    """One completion."""
 
     text: str
     token_ids: Sequence[int]
@@ -52,7 +53,7 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """The answers to one prompt."""
+    """The completions of one prompt."""
 
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
@@ -70,32 +71,30 @@ class LLM:
         self.policy = TransformersPolicy(self.model, self.tokenizer, seed=seed)
 
     def get_tokenizer(self) -> Any:
-        """That of the model."""
+        """Return the tokenizer of the model."""
         return self.tokenizer
 
     def generate(
         self, *, prompt_token_ids: list[list[int]], sampling_params: SamplingParams, **_: Any
     ) -> list[RequestOutput]:
-        """One answer for each prompt; the sampled stop token is among the ids, as in vLLM."""
+        """Return one completion per prompt. Its ids include the stop token, as in vLLM."""
         p = sampling_params
         self.policy.stop_ids |= frozenset(p.stop_token_ids)
         sampling = Sampling(p.temperature, p.top_p, max(p.top_k, 0), p.max_tokens)
-        found = []
-        for ids, answer in zip(
+        outputs = []
+        for prompt, generation in zip(
             prompt_token_ids, self.policy.generate_batch(prompt_token_ids, sampling)
         ):
-            logprobs = [
-                {id: Logprob(logprob)} for id, logprob in zip(answer.ids, answer.logprobs or ())
-            ]
-            text = self.tokenizer.decode(answer.ids, skip_special_tokens=True)
-            reason = "length" if answer.finish is FinishReason.LENGTH else "stop"
-            found.append(
-                RequestOutput(list(ids), [CompletionOutput(text, answer.ids, logprobs, reason)])
-            )
-        return found
+            ids = generation.ids
+            logprobs = [{id: Logprob(p)} for id, p in zip(ids, generation.logprobs or ())]
+            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            reason = "length" if generation.finish is FinishReason.LENGTH else "stop"
+            completion = CompletionOutput(text, ids, logprobs, reason)
+            outputs.append(RequestOutput(list(prompt), [completion]))
+        return outputs
 
     def collective_rpc(self, name: str, args: Any) -> list[Any]:
-        """What oat asks of vLLM's workers, of which there is one."""
+        """Call a method of the one worker."""
         return [getattr(self, f"_{name}")(*args)]
 
     def _init_process_group(

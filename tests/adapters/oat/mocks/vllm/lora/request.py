@@ -1,5 +1,5 @@
-"""A name oat imports."""
+"""Mock of vLLM's LoRA requests: a name that oat imports."""
 
 
 class LoRARequest:
-    """Never made: the tests train whole models."""
+    """Never instantiated: the tests train all weights of a model."""

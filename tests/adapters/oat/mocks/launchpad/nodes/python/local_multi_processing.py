@@ -1,4 +1,4 @@
-"""The one name oat uses."""
+"""Mock of launchpad's local processes: the one name that oat uses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class PythonProcess:
-    """Which devices a process may see: without meaning where there are none."""
+    """Environment variables of a process, such as its devices. The mock ignores them."""
 
     def __init__(self, env: Any = None) -> None:
         self.env = env
