@@ -137,7 +137,7 @@ class Episodes:
         self.metrics = BatchMetrics()
         """Metrics of the last rollout."""
         self.advantage_abs = 0.0
-        """Mean |advantage| of the last batch."""
+        """Mean of abs(advantage) of the last batch."""
         self._finished: list[Episode] = []
         self._records = WorkerRecords("0")
 

@@ -46,7 +46,7 @@ def test_conformance_table_passes(harness: RL2Harness, say: Callable[[str], None
 
 
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
-def test_stored_gradient_matches_the_reference(case: Case) -> None:
+def test_committed_gradient_equals_the_reference_gradient(case: Case) -> None:
     difference, norm = distance(compute_reference(case), load_reference(case))
     assert norm > 1e-3
     assert difference <= 1e-5 * norm

@@ -36,7 +36,9 @@ def test_declaration_matches_the_installed_version() -> None:
     ],
     ids=lambda value: getattr(value, "__qualname__", None),
 )
-def test_rl2_has_the_overridden_functions(function: Callable[..., Any], parameters: str) -> None:
+def test_overridden_methods_exist_with_the_same_parameters(
+    function: Callable[..., Any], parameters: str
+) -> None:
     assert list(inspect.signature(function).parameters) == parameters.split()
 
 

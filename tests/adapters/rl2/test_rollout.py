@@ -82,7 +82,7 @@ def check_identical(batch: tuple[Any, Any], episodes: list[Episode]) -> None:
             )
 
 
-def test_batch_holds_the_played_tokens(play: Play) -> None:
+def test_exactly_the_sampled_tokens_are_trained(play: Play) -> None:
     batch, episodes, _ = play(ECHO, list(range(12)))
     assert {len(e.turns) for e in episodes} == {1, 2, 3}
     assert [e.seed for e in episodes] == list(range(12))
@@ -113,7 +113,7 @@ def test_rewritten_history_becomes_several_sequences_of_one_trajectory(play: Pla
     check_identical(batch, episodes)
 
 
-def test_advantages_equal_the_estimators(play: Play) -> None:
+def test_every_token_gets_the_advantage_of_its_turn(play: Play) -> None:
     (tensors, cu_seqs), episodes, state = play(ECHO, list(range(8)), gamma=0.9)
     put_advantages(state, tensors, cu_seqs)
     per_turn = advantages(episodes, "rebn", gamma=0.9)
@@ -125,7 +125,7 @@ def test_advantages_equal_the_estimators(play: Play) -> None:
     assert len(state.ledger) == 0
 
 
-def test_environment_error_fails_its_own_episode_only(play: Play) -> None:
+def test_environment_error_fails_only_its_own_episode(play: Play) -> None:
     (tensors, cu_seqs), episodes, state = play(MOODY, [0, 1, 2, 3])
     assert [e.failed for e in episodes] == [False, True, False, True]
     assert tensors["action_mask"].sum(-1).bool().tolist() == [True, False, True, False]
@@ -257,7 +257,7 @@ def test_trajectory_with_a_lost_sequence_is_rejected(play: Play) -> None:
         put_advantages(state, tensors, cu_seqs)
 
 
-def test_slow_environment_delays_its_own_episode_only(play: Play) -> None:
+def test_slow_environment_delays_only_its_own_episode(play: Play) -> None:
     started = time.monotonic()
     _, episodes, _ = play(SLOW, [0, *range(2, 10)])
     assert episodes[0].seconds >= 2.0
@@ -265,7 +265,7 @@ def test_slow_environment_delays_its_own_episode_only(play: Play) -> None:
     assert time.monotonic() - started < 30
 
 
-def test_horizon_follows_the_step(play: Play) -> None:
+def test_horizon_grows_with_the_step(play: Play) -> None:
     turns = [
         max(len(e.turns) for e in play(ECHO, [2, 5], step=step, horizon="1,2,3@1")[1])
         for step in (1, 2, 3)
@@ -324,7 +324,7 @@ def test_engine_failure_ends_the_run(play: Play) -> None:
         play(ECHO, [0, 1], retries=1)
 
 
-def test_failed_request_is_retried(play: Play) -> None:
+def test_retry_covers_a_single_engine_failure(play: Play) -> None:
     async_generate, calls = rl2_rollout.async_generate, []
 
     async def failing_once(*args: Any) -> Any:

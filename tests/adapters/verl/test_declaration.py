@@ -85,7 +85,7 @@ def test_plugin_error_is_logged(
     importlib.reload(gem_verl.plugin)
 
 
-def test_verl_has_the_overridden_methods() -> None:
+def test_overridden_methods_exist_with_the_same_parameters() -> None:
     from verl.experimental.agent_loop.agent_loop import (
         AgentLoopBase,
         AgentLoopOutput,

@@ -87,7 +87,7 @@ def advantage_abs(
     return sum(sizes) / len(sizes)
 
 
-def test_batch_holds_the_played_tokens(play: Callable[..., Any]) -> None:
+def test_exactly_the_sampled_tokens_are_trained(play: Callable[..., Any]) -> None:
     client = Client()
     harness, sequences, episodes = play(range(8), client=client)
     assert {len(e.turns) for e in episodes} == {1, 2, 3}
@@ -158,7 +158,7 @@ def test_rewritten_history_becomes_several_sequences(
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes, estimator))
 
 
-def test_horizon_follows_the_step(play: Callable[..., Any]) -> None:
+def test_horizon_grows_with_the_step(play: Callable[..., Any]) -> None:
     harness, _, episodes = play([2, 5], horizon={"rounds": [1, 2], "every": 1})
     assert [len(e.turns) for e in episodes] == [1, 1]
     harness.sequences(columns_of(ECHO, [8]))
