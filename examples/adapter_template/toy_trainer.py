@@ -1,7 +1,8 @@
-"""Toy trainer: a policy-gradient trainer in plain torch that knows nothing of gem. The adapter in gem_toy connects the two.
+"""Toy trainer: a policy-gradient trainer in plain torch, without gem; gem_toy connects the two.
 
-It has what real trainers have, in a few lines each: settings, an engine that samples, a batch format of its own, advantages per
-token, a loss, and several ranks (processes under torch.distributed) that share the data and average their gradients.
+It has the parts of a real trainer in a few lines each: settings, an engine that samples, its own
+batch format, per-token advantages, a loss, and several ranks (torch.distributed processes) that
+split the data and add their gradients.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ToySettings:
     samples: int = 1
     """Samples per prompt."""
     max_response: int = 256
-    """The cap on everything after the prompt."""
+    """Maximum tokens after the prompt."""
     temperature: float = 1.0
     learning_rate: float = 1e-3
     sequence_level: bool = False
@@ -39,7 +40,7 @@ class ToySettings:
 
 @dataclass
 class Sample:
-    """One sequence to train on. `mask`, `logprobs` and `advantages` have one number per *predicted* token: for ids[1:]."""
+    """One training sequence. `mask`, `logprobs` and `advantages` are aligned with ids[1:]."""
 
     ids: list[int]
     mask: list[int]
@@ -47,11 +48,11 @@ class Sample:
     reward: float
     advantages: list[float] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
-    """Carried along, not used."""
+    """Data for the rollout function's author; the trainer does not use it."""
 
 
 class Engine:
-    """Samples from the model that is trained."""
+    """Samples from the trained model."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -60,29 +61,23 @@ class Engine:
     def generate(
         self, prompts: Sequence[Sequence[int]], max_tokens: int, temperature: float
     ) -> list[tuple[list[int], list[float]]]:
-        """(ids, logprobs) of a completion for each prompt; it ends with the end token, unless it was cut at `max_tokens`."""
-        width, end, pad = (
-            max(map(len, prompts)),
-            self.tokenizer.eos_token_id,
-            self.tokenizer.pad_token_id,
+        """Return (ids, logprobs) per prompt; ids include the end token unless they were cut."""
+        end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
+        width = max(map(len, prompts))
+        ids_B_T = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts])
+        mask_B_T = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+        output = self.model.generate(
+            input_ids=ids_B_T,
+            attention_mask=mask_B_T,
+            do_sample=True,
+            temperature=temperature,
+            top_k=0,
+            max_new_tokens=max_tokens,
+            eos_token_id=end,
+            pad_token_id=pad,
+            output_scores=True,
+            return_dict_in_generate=True,
         )
-        ids_B_T = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
-        seen_B_T = torch.tensor(
-            [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        )
-        sampling = {
-            "do_sample": True,
-            "temperature": temperature,
-            "top_k": 0,
-            "max_new_tokens": max_tokens,
-        }
-        ends = {
-            "eos_token_id": end,
-            "pad_token_id": pad,
-            "output_scores": True,
-            "return_dict_in_generate": True,
-        }
-        output = self.model.generate(input_ids=ids_B_T, attention_mask=seen_B_T, **sampling, **ends)
         logprobs_B_T = self.model.compute_transition_scores(
             output.sequences, output.scores, normalize_logits=True
         )
@@ -94,7 +89,7 @@ class Engine:
 
 
 class ToyTrainer:
-    """Trains on what `rollout(prompts, trainer)` returns; a prompt may be any object."""
+    """Trains on the samples of `rollout(prompts, trainer)`; a prompt may be any object."""
 
     def __init__(
         self,
@@ -107,9 +102,9 @@ class ToyTrainer:
         self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
         self.engine = Engine(self.model, self.tokenizer)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=settings.learning_rate)
-        several = distributed.is_initialized()
-        self.rank: int = distributed.get_rank() if several else 0
-        self.ranks: int = distributed.get_world_size() if several else 1
+        is_distributed = distributed.is_initialized()
+        self.rank: int = distributed.get_rank() if is_distributed else 0
+        self.ranks: int = distributed.get_world_size() if is_distributed else 1
         self.step = 0
 
     def train(self) -> None:
@@ -134,7 +129,7 @@ class ToyTrainer:
             self.step += 1
 
     def compute_advantages(self, samples: Sequence[Sample]) -> None:
-        """The reward minus the mean reward of the batch, for every token of a sequence."""
+        """Set each token's advantage to its sequence's reward minus the batch mean."""
         rewards = [
             reward for part in gather([sample.reward for sample in samples]) for reward in part
         ]
@@ -142,26 +137,24 @@ class ToyTrainer:
             sample.advantages = [sample.reward - sum(rewards) / len(rewards)] * len(sample.mask)
 
     def collate(self, samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
-        """Samples as tensors, padded on the right."""
+        """Convert samples to tensors, padded on the right."""
         width = max(len(sample.ids) for sample in samples)
         ids = torch.tensor([sample.ids + [0] * (width - len(sample.ids)) for sample in samples])
         batch = {"ids": ids}
         for name in ("mask", "logprobs", "advantages"):
-            rows = [getattr(sample, name) for sample in samples]
-            batch[name] = torch.tensor(
-                [[*row, *[0] * (width - 1 - len(row))] for row in rows], dtype=torch.float32
-            )
+            values = [getattr(sample, name) for sample in samples]
+            padded = [[*v, *[0] * (width - 1 - len(v))] for v in values]
+            batch[name] = torch.tensor(padded, dtype=torch.float32)
         return batch
 
     def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """-1/Z * sum of A * log pi over the Z trained tokens of all ranks."""
+        """Return -1/Z * sum of A * log pi over the Z trained tokens of all ranks."""
         logp_B_T_V = self.model(input_ids=batch["ids"]).logits[:, :-1].log_softmax(-1)
         logp_B_T = logp_B_T_V.gather(-1, batch["ids"][:, 1:, None])[..., 0]
         advantages = batch["advantages"]
         if self.settings.sequence_level:
-            advantages = (advantages * batch["mask"]).sum(1, keepdim=True) / batch["mask"].sum(
-                1, keepdim=True
-            ).clamp(min=1)
+            lengths = batch["mask"].sum(1, keepdim=True).clamp(min=1)
+            advantages = (advantages * batch["mask"]).sum(1, keepdim=True) / lengths
         trained_tokens = sum(gather(int(batch["mask"].sum())))
         return -(logp_B_T * advantages * batch["mask"]).sum() / max(trained_tokens, 1)
 
@@ -170,7 +163,7 @@ class ToyTrainer:
 
 
 def gather(value: Any) -> list[Any]:
-    """The value of every rank, in their order."""
+    """Return the value of every rank, in rank order."""
     if not distributed.is_initialized():
         return [value]
     values: list[Any] = [None] * distributed.get_world_size()

@@ -1,4 +1,4 @@
-"""The adapter template, a complete adapter for a toy trainer, passes the conformance kit."""
+"""Adapter template: it trains and passes the conformance kit."""
 
 from __future__ import annotations
 
@@ -68,15 +68,12 @@ def test_training_writes_metrics_and_episodes(tmp_path: Path) -> None:
     assert trainer.step == 2
     assert [line["step"] for line in lines] == [0, 1]
     assert [line["episodes"] for line in lines] == [12, 12] and len(episodes) == 24
-    assert sum(e.failed for e in episodes) == pytest.approx(
-        sum(12 * line["failed"] for line in lines)
-    )
-    assert all(
-        line["grad_norm"] > 0 and line["advantage_abs"] > 0 and line["tokens"] > 0 for line in lines
-    )
-    assert {
-        turn.versions for episode in episodes[12:] for turn in episode.turns if turn.action_ids
-    } == {(1, 1)}
+    failed = sum(12 * line["failed"] for line in lines)
+    assert sum(e.failed for e in episodes) == pytest.approx(failed)
+    for name in ("grad_norm", "advantage_abs", "tokens"):
+        assert all(line[name] > 0 for line in lines)
+    versions = {turn.versions for e in episodes[12:] for turn in e.turns if turn.action_ids}
+    assert versions == {(1, 1)}
 
 
 def test_update_makes_turns_with_a_positive_advantage_more_likely() -> None:
@@ -105,7 +102,7 @@ def test_train_reports_all_rejected_settings_at_once() -> None:
         train(config, settings(sequence_level=True))
     for setting in ("sequence_level", "samples", "max_turn_tokens"):
         assert setting in str(rejected.value)
-    with pytest.raises(ConfigError, match="a prompt must hold a seed"):
+    with pytest.raises(ConfigError, match="a prompt must have a seed"):
         config.task_of("guess")
 
 

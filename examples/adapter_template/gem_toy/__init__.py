@@ -1,4 +1,4 @@
-"""gem for the toy trainer: the adapter to copy. Importing this package needs no trainer."""
+"""gem for the toy trainer: an adapter to copy. Importing this package needs no trainer."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ ADAPTER = Adapter(
     platforms=("linux-*", "darwin-*", "win32-*"),
     needs=(),
     install=("pip install '.[transformers]'",),
-    # What the trainer supports. The conformance kit runs the cases that need a capability, and expects a ConfigError from the
-    # adapter for the cases that need a missing one.
+    # What the trainer supports. The conformance kit expects a ConfigError for cases that need a
+    # missing capability.
     capabilities=Capabilities(
         several_sequences=True,  # a rollout may return any number of samples
         masked_turns=True,  # a mask per token
         failed_episodes=True,  # as a padding sequence: the loss divides by at least one token
-        groups=True,  # `samples` episodes for each prompt
+        groups=True,  # `samples` episodes per prompt
         critic_values=False,  # there is no critic
     ),
     status="ready",

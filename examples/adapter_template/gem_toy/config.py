@@ -1,4 +1,4 @@
-"""Config: the environment to train on, and the settings of the toy trainer that do not fit it."""
+"""Config: the environment to train on, and checks of the toy trainer's settings."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ __all__ = ["GemConfig", "check_settings"]
 
 @dataclass
 class GemConfig(TrainingConfig):
-    """An environment for the toy trainer: `train(GemConfig("game:GuessTheNumber-v0-easy"), ToySettings(...))`."""
+    """The environment to train on: `train(GemConfig("game:Wordle-v0-easy"), ToySettings(...))`."""
 
-    # TrainingConfig has all fields that the adapters share. A trainer with further needs adds fields here, always with a
-    # default. The class holds data: what builds rollouts and trainers is in the other modules.
+    # TrainingConfig has the fields that all adapters share. Add the trainer's own fields here, with
+    # defaults. The class only holds data; the other modules build rollouts and trainers.
     adapter = ADAPTER
 
     def task_of(self, prompt: Any, index: int = 0) -> Task:
-        """The task of a prompt, which for this trainer is `{"seed": 7}`."""
+        """Return the task of a prompt, which is `{"seed": 7}` for this trainer."""
         if not isinstance(prompt, Mapping) or "seed" not in prompt:
             raise ConfigError(
-                f"a prompt must hold a seed, as in {{'seed': 7}}; given: {str(prompt)[:120]}"
+                f"a prompt must have a seed, such as {{'seed': 7}}, got {str(prompt)[:120]}"
             )
         return self.task(int(prompt["seed"]), index)
 
 
 def check_settings(settings: Any, config: GemConfig) -> None:
-    """Raise `ConfigError` for all settings of the trainer that would break gem's promises, with the remedies."""
-    require(ADAPTER)  # the installed version is one the adapter supports
+    """Raise one `ConfigError` for all settings that would violate an invariant, with remedies."""
+    require(ADAPTER)  # the installed version is supported
     reject(
         [
             (
                 settings.sequence_level,
-                "sequence_level=True averages the advantages of all turns; set it to False for one advantage per turn",
+                "sequence_level=True averages the advantages of all turns; "
+                "set it to False for one advantage per turn",
             ),
             few_samples(config, settings.samples, "samples"),
             long_turns(config, settings.max_response, "max_response"),

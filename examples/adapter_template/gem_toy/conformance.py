@@ -1,4 +1,4 @@
-"""Conformance: golden episodes through the real ToyTrainer: its batch, gem's advantages, its loss."""
+"""Conformance: run golden episodes through ToyTrainer's batch and loss with gem's advantages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ToyHarness", "harness"]
 
 
 class _Replay(GemRollout):
-    """A rollout function that returns recorded episodes. Everything after the rollout is what training runs."""
+    """A rollout function that returns recorded episodes; the rest of training is unchanged."""
 
     recorded: Sequence[Episode] = ()
 
@@ -31,11 +31,11 @@ class _Replay(GemRollout):
 
 
 class ToyHarness(Harness):
-    """One trainer on the tiny model."""
+    """Runs one trainer on the tiny model."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "total"})
-    version = "0"  # a trainer that is installed as a distribution has its own
+    version = "0"  # default: the version of the installed distribution
 
     def __init__(self) -> None:
         config = GemConfig("game:GuessTheNumber-v0-easy")
@@ -62,7 +62,7 @@ class ToyHarness(Harness):
     def _batch(
         self, case: Case, episodes: Sequence[Episode]
     ) -> tuple[list[Sample], dict[str, Any]]:
-        """What the trainer makes of the episodes, up to the input of its loss."""
+        """Run the trainer on the episodes up to the input of its loss."""
         trainer = self._trainer
         trainer.gem_config = replace(
             trainer.gem_config,
@@ -78,7 +78,7 @@ class ToyHarness(Harness):
     def _sequences(
         self, samples: Sequence[Sample], batch: Mapping[str, Any]
     ) -> list[TrainedSequence]:
-        """The tensors without padding, aligned with ids: read from the batch, which is what the loss gets."""
+        """Read the sequences from the loss's batch, without padding and aligned with ids."""
         sequences = []
         for i, sample in enumerate(samples):
             length = len(sample.ids)
@@ -86,7 +86,7 @@ class ToyHarness(Harness):
                 name: batch[name][i, : length - 1].tolist()
                 for name in ("mask", "advantages", "logprobs")
             }
-            aligned = {name: [0, *row] for name, row in numbers.items()}
+            aligned = {name: [0, *values] for name, values in numbers.items()}
             sequences.append(
                 TrainedSequence(batch["ids"][i, :length].tolist(), **aligned, total=sample.reward)
             )
@@ -94,15 +94,15 @@ class ToyHarness(Harness):
 
 
 def harness() -> ToyHarness:
-    """What `gem-rl conformance toy` runs."""
+    """Create the harness for `gem-rl conformance toy`."""
     return ToyHarness()
 
 
-def _rank(given: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
-    """One rank's part of the batch, in a process of its own."""
+def _rank(case_and_episodes: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
+    """Train one rank's part of the batch."""
     distributed.init_process_group("gloo")
-    own = ToyHarness()
-    return own._sequences(*own._batch(*given))
+    toy = ToyHarness()
+    return toy._sequences(*toy._batch(*case_and_episodes))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Convert: episodes as the samples of the toy trainer."""
+"""Convert: turn episodes into samples of the toy trainer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ __all__ = ["per_token", "to_batch"]
 
 
 def to_batch(episodes: Sequence[Episode], end_id: int) -> list[Sample]:
-    """The samples of a batch of episodes. An episode whose history was rewritten becomes several, a failed one a padding
-    sequence in which nothing is trained."""
+    """Return the samples of a batch of episodes.
+
+    A rewritten history gives several samples, a failed episode one untrained padding sequence.
+    """
     samples = []
     for number, episode in enumerate(episodes):
         for sequence in sequences_or_padding(episode, end_id):
@@ -25,13 +27,11 @@ def to_batch(episodes: Sequence[Episode], end_id: int) -> list[Sample]:
             samples.append(
                 Sample(
                     ids=list(sequence.ids),
-                    mask=list(
-                        sequence.mask[1:]
-                    ),  # this trainer aligns with ids[1:]: no number for the first token
+                    mask=list(sequence.mask[1:]),  # this trainer aligns with ids[1:]
                     logprobs=list(sequence.logprobs[1:]),
                     reward=episode.total_reward or 0.0,  # None for a failed episode
-                    # What `put_advantages` and `check_batch` need later travels with the sample. A trainer that carries no
-                    # extra fields needs a number per sequence that finds the episode again.
+                    # For `put_advantages` and `check_batch`. Without extra fields, a number per
+                    # sequence must lead to its episode.
                     extra={"number": number, "episode": episode, "sequence": sequence},
                 )
             )
@@ -39,5 +39,5 @@ def to_batch(episodes: Sequence[Episode], end_id: int) -> list[Sample]:
 
 
 def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:
-    """One number per predicted token: its turn's, 0 where nothing is trained."""
+    """Return one number per predicted token: its turn's, or 0 if the token is not trained."""
     return sequence.broadcast(per_turn)[1:]

@@ -1,4 +1,4 @@
-"""Rollout: the rollout function of ToyTrainer. Plays one episode per prompt on the trainer's own engine."""
+"""Rollout: ToyTrainer's rollout function, which plays one episode per prompt on its engine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["EnginePolicy", "GemRollout", "play"]
 
 
 class EnginePolicy:
-    """The trainer's engine as a policy: ids in, ids out. Text is never decoded and encoded again."""
+    """The trainer's engine as a policy: ids in, ids out, without re-encoding text."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.weight_version = 0
-        """The update that the weights come from; every turn carries it."""
+        """The update that made the weights; every turn records it."""
 
     def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
-        """One turn for each prompt."""
+        """Generate one turn per prompt."""
         completions = self.engine.generate(prompts, sampling.max_tokens, sampling.temperature)
         end, version = self.engine.tokenizer.eos_token_id, self.weight_version
         return [
@@ -43,7 +43,7 @@ class EnginePolicy:
 
 
 class GemRollout:
-    """The rollout function of one `GemConfig`; environments and record files stay open from batch to batch."""
+    """The rollout function of one `GemConfig`; keeps environments and records open."""
 
     def __init__(self, config: GemConfig) -> None:
         self.config = config
@@ -52,7 +52,7 @@ class GemRollout:
         self._records: WorkerRecords | None = None
 
     def __call__(self, prompts: list[Any], trainer: ToyTrainer) -> list[Sample]:
-        """The trainer's contract: prompts in, samples out."""
+        """Play one episode per prompt and return the samples, as ToyTrainer expects."""
         episodes = self.episodes(prompts, trainer)
         if self._records is None:
             self._records = WorkerRecords(str(trainer.rank))
@@ -60,25 +60,24 @@ class GemRollout:
         return to_batch(episodes, trainer.tokenizer.eos_token_id)
 
     def episodes(self, prompts: Sequence[Any], trainer: ToyTrainer) -> list[Episode]:
-        """The episodes of one batch."""
+        """Play the episodes of one batch."""
         config, settings = self.config, trainer.settings
         if self._rollout is None or self._policy is None:
             renderer = Renderer(trainer.tokenizer, template_kwargs=config.template_kwargs)
             self._policy = EnginePolicy(trainer.engine)
-            # The engine takes many prompts at once and blocks: BatchPolicy collects those of all episodes that wait.
-            # "raise": if the engine fails, the run ends; continuing would train on empty batches.
+            # The engine blocks and takes many prompts: BatchPolicy batches those of all episodes.
+            # "raise": engine failures are fatal; continuing would train on empty batches.
             self._rollout = Rollout(
                 BatchPolicy(self._policy.generate, retry=False), renderer, policy_errors="raise"
             )
         self._policy.weight_version = trainer.step
-        max_tokens, context = (
-            config.max_turn_tokens or settings.max_response,
-            model_context(trainer.model.config),
-        )
+        max_tokens = config.max_turn_tokens or settings.max_response
         self._rollout.configure(
             sampling=Sampling(temperature=settings.temperature, max_tokens=max_tokens),
             limits=config.limits(
-                trainer.step, max_context=context, max_response=settings.max_response
+                trainer.step,
+                max_context=model_context(trainer.model.config),
+                max_response=settings.max_response,
             ),
             concurrency=len(prompts),
         )
@@ -94,7 +93,7 @@ class GemRollout:
 
 
 def play(rollout: Rollout, config: GemConfig, prompts: Sequence[Any]) -> list[Episode]:
-    """Play one episode per prompt, in their order."""
+    """Play one episode per prompt and return them in order."""
     return rollout.run_batch(
         [config.task_of(prompt, index) for index, prompt in enumerate(prompts)]
     )

@@ -1,4 +1,4 @@
-"""Trainer: gem's advantages in ToyTrainer, one number per token, and `train`."""
+"""Trainer: ToyTrainer with gem's per-token advantages, and `train`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def train(config: GemConfig, settings: ToySettings) -> GemToyTrainer:
 
 
 class GemToyTrainer(ToyTrainer):
-    """ToyTrainer with per-turn advantages by the estimator its `GemConfig` names."""
+    """ToyTrainer with the advantages of the `GemConfig`'s estimator."""
 
     def __init__(
         self, config: GemConfig, settings: ToySettings, rollout: GemRollout | None = None
     ) -> None:
-        check_settings(settings, config)  # before anything heavy is loaded
+        check_settings(settings, config)  # before the model loads
         self.gem_config, self.gem_rollout = config, rollout or GemRollout(config)
         super().__init__(
             settings, [{"seed": seed} for seed in config.train_seeds], self.gem_rollout
@@ -47,7 +47,7 @@ class GemToyTrainer(ToyTrainer):
 
     def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
         batch = super().collate(samples)
-        check_batch(batch, samples)  # as close to the loss as the trainer allows, for every batch
+        check_batch(batch, samples)  # every batch, as close to the loss as possible
         return batch
 
     def log(self, metrics: dict[str, float]) -> None:
@@ -57,12 +57,12 @@ class GemToyTrainer(ToyTrainer):
 
 
 def put_advantages(config: GemConfig, samples: Sequence[Sample]) -> tuple[BatchMetrics, float]:
-    """Set the advantages of all samples, with statistics over all ranks; return (metrics, mean of abs(advantage))."""
+    """Set the advantages of all samples; return (metrics, mean |advantage|) over all ranks."""
     episodes: dict[int, Episode] = {
         sample.extra["number"]: sample.extra["episode"] for sample in samples
     }
     played = list(episodes.values())
-    # `gather` collects a value from every rank, so each rank must call it equally often: also a rank whose episodes all failed.
+    # Every rank must call `gather` equally often, also a rank whose episodes all failed.
     per_turn = dict(zip(episodes, config.compute_advantages(played, gather=gather)))
     for sample in samples:
         sample.advantages = per_token(sample.extra["sequence"], per_turn[sample.extra["number"]])
@@ -71,7 +71,7 @@ def put_advantages(config: GemConfig, samples: Sequence[Sample]) -> tuple[BatchM
 
 
 def check_batch(batch: Mapping[str, Any], samples: Sequence[Sample]) -> None:
-    """Raise `BatchMismatchError` unless the tensors for the loss hold the ids and the loss mask that were played."""
+    """Raise `BatchMismatchError` unless the loss's tensors have the played ids and loss mask."""
     for i, (ids, mask) in enumerate(zip(batch["ids"].tolist(), batch["mask"].tolist())):
         sequence = samples[i].extra["sequence"]
         check_sequence(
