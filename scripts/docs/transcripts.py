@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["PROGRAMS", "Transcript", "play"]
 
@@ -49,8 +50,8 @@ def play(env_id: str, seed: int) -> Transcript:
     return Transcript(_shown(episode), "expert" if expert else "random")
 
 
-def _shown(episode: object) -> str:
-    turns = list(enumerate(episode.turns))  # type: ignore[attr-defined]
+def _shown(episode: Any) -> str:
+    turns = list(enumerate(episode.turns))
     long = len(turns) > _FIRST + _LAST + 1
     parts = []
     for number, turn in turns:
@@ -61,9 +62,9 @@ def _shown(episode: object) -> str:
         parts += [_labelled(message.role, message.content) for message in turn.messages]
         parts.append(_labelled("model", turn.action))
         parts.append(f"reward: {turn.reward:.3g}\n")
-    parts.append(_labelled("user", episode.final_observation))  # type: ignore[attr-defined]
-    total = episode.total_reward  # type: ignore[attr-defined]
-    parts.append(f"{episode.stop.value} after {len(turns)} turns, return {total:.3g}")  # type: ignore[attr-defined]
+    parts.append(_labelled("user", episode.final_observation))
+    total = episode.total_reward
+    parts.append(f"{episode.stop.value} after {len(turns)} turns, return {total:.3g}")
     return "\n".join(parts)
 
 

@@ -10,8 +10,9 @@ An HTML comment directly before a fenced block marks it:
 | `<!-- test: output -->`      | a text block: what the block before it prints                 |
 
 `python` blocks of a page share a namespace, and all blocks share a temporary working directory with
-a copy of `examples/`. A `sh` block runs with `bash -e`. Other languages are not run. In an output
-block a line `...` stands for any number of lines.
+a copy of `examples/`; pages of a project in `examples/` run in that project. A `sh` block runs with
+`bash -e`. Other languages are not run. In an output block a line `...` stands for any number of
+lines. GEM_WRITE_DOCS=1 writes the output blocks anew.
 """
 
 from __future__ import annotations
@@ -178,8 +179,9 @@ def _indented(text: str) -> Iterator[int]:
 class Session:
     """The blocks of one page in one environment: a working directory and a Python process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, page: Path, folder: Path) -> None:
+        project = page.relative_to(ROOT).parts[:2] if page.is_relative_to(ROOT) else ()
+        self.folder = folder / Path(*project) if "examples" in project else folder
         shutil.copytree(
             ROOT / "examples",
             folder / "examples",
@@ -188,30 +190,38 @@ class Session:
         self._python: subprocess.Popen[str] | None = None
         self._printed = ""
         self._failed: str | None = None
+        self._written: list[tuple[Block, str]] = []
 
     def run(self, block: Block) -> None:
         """Run a block, or compare an output block with what was printed; raise if it fails."""
         if self._failed is not None:
-            raise AssertionError(f"the block at {self._failed} failed before this one")
-        try:
-            if block.mark == "output":
-                _compare(block, self._printed)
+            raise AssertionError(f"{self._failed} failed before this block")
+        if block.mark == "output":
+            if os.environ.get("GEM_WRITE_DOCS") and "..." not in block.code.splitlines():
+                self._written.append((block, self._printed))
             else:
-                self._printed = (
-                    self._run_python(block) if block.language == "python" else self._run_sh(block)
-                )
+                _compare(block, self._printed)
+            return
+        try:
+            run = self._run_python if block.language == "python" else self._run_sh
+            self._printed = run(block)
         except BaseException:
             self._failed = block.name
             raise
 
     def close(self) -> None:
-        """End the Python process."""
+        """End the Python process, and write output blocks if GEM_WRITE_DOCS is set."""
         if self._python is not None:
-            assert self._python.stdin is not None
+            assert self._python.stdin is not None and self._python.stdout is not None
             self._python.stdin.close()
             self._python.wait(timeout=60)
-            assert self._python.stdout is not None
             self._python.stdout.close()
+        for block, printed in reversed(self._written):
+            lines = block.page.read_text(encoding="utf-8").splitlines()
+            begin = block.line - 1
+            end = next(n for n in range(begin, len(lines)) if lines[n].startswith("```"))
+            lines[begin:end] = [line.rstrip() for line in printed.rstrip().splitlines()]
+            block.page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _env(self) -> dict[str, str]:
         scripts = Path(sys.executable).parent
