@@ -1,4 +1,4 @@
-"""Web: sites with many pages, served on loopback by the environment and used in a real Chromium; see `navigation`."""
+"""Web navigation: multi-page sites on a loopback server, used through a real Chromium."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admin: the back office of an application: a long table of users to filter, edit and delete, and its settings."""
+"""Admin: the back office of an application, with a long table of users and the settings."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _FIRST = (
 _LAST = ("Abel", "Brandt", "Costa", "Duval", "Engel", "Fiori", "Gruber", "Hansen")
 _ROLES = ("viewer", "editor", "manager", "owner")
 _LANGUAGES = ("English", "French", "Portuguese", "Turkish")
-# Rows that do not hold what was typed are hidden by the browser; the server is not asked.
+# The browser hides the rows that do not contain the typed text, without a request to the server.
 _FILTER = (
-    "<p><label>Filter <input id='filter' oninput=\"for (const row of document.querySelectorAll('tbody tr')) "
+    "<p><label>Filter <input id='filter' "
+    "oninput=\"for (const row of document.querySelectorAll('tbody tr')) "
     'row.hidden = !row.textContent.toLowerCase().includes(this.value.toLowerCase())"></label></p>'
 )
 
 
 class Admin(Site):
-    """State: users by number, and the settings."""
+    """The back office; its state is the users by number and the settings."""
 
     title = "Back Office"
     menu = (("/", "Overview"), ("/users", "Users"), ("/settings", "Settings"))
@@ -45,10 +46,8 @@ class Admin(Site):
         super().__init__(rng)
         users = {}
         for number in range(1, 25):
-            first, last = (
-                _FIRST[number % len(_FIRST)],
-                _LAST[(number * 5 + number // 12) % len(_LAST)],
-            )
+            first = _FIRST[number % len(_FIRST)]
+            last = _LAST[(number * 5 + number // 12) % len(_LAST)]
             mail = f"{first}.{last}{number}@office.example".lower()
             users[str(number)] = {
                 "name": f"{first} {last}",
@@ -81,30 +80,30 @@ class Admin(Site):
                     for n, u in users.items()
                 ]
                 return Page("Users", _FILTER + table(("name", "mail", "role", "state", ""), rows))
-            case ("users", number) if number in users and request.sent is not None:
-                role = request.sent.get("role", "")
+            case ("users", number) if number in users and request.posted is not None:
+                role = request.posted.get("role", "")
                 users[number]["role"] = role if role in _ROLES else users[number]["role"]
-                users[number]["active"] = request.sent.get("active") == "yes"
+                users[number]["active"] = request.posted.get("active") == "yes"
                 return Redirect("/users")
             case ("users", number) if number in users:
                 return self._user(number)
-            case ("users", number, "delete") if number in users and request.sent is not None:
+            case ("users", number, "delete") if number in users and request.posted is not None:
                 del users[number]
                 return Redirect("/users")
             case ("settings",):
-                return self._settings(request.sent)
+                return self._settings(request.posted)
         return self.missing()
 
     def task_role(self) -> WebTask:
-        """A user told by the mail address, as names repeat."""
-        number, user = self._any()
+        """Change the role of a user, named by mail address because names repeat."""
+        number, user = self._draw_user()
         role = self.rng.choice([r for r in _ROLES if r != user["role"]])
         return WebTask(
             "role",
             f"Give the user with the mail address {user['mail']} the role {role}.",
             self.changed(lambda s: s["users"][number].update(role=role)),
             plan=(
-                *self._way(user),
+                *self._steps_to(user),
                 ("select", "combobox 'Role'", role),
                 ("click", "button 'Save'"),
                 ("stop", ""),
@@ -112,15 +111,15 @@ class Admin(Site):
         )
 
     def task_disable(self) -> WebTask:
-        """A switch that goes on or off."""
-        number, user = self._any()
+        """Toggle a checkbox."""
+        number, user = self._draw_user()
         word = "Disable" if user["active"] else "Make active again"
         return WebTask(
             "disable",
             f"{word} the user with the mail address {user['mail']}.",
             self.changed(lambda s: s["users"][number].update(active=not user["active"])),
             plan=(
-                *self._way(user),
+                *self._steps_to(user),
                 ("click", "checkbox 'Active'"),
                 ("click", "button 'Save'"),
                 ("stop", ""),
@@ -128,23 +127,24 @@ class Admin(Site):
         )
 
     def task_delete(self) -> WebTask:
-        """Something that cannot be undone, behind a question."""
-        number, user = self._any()
+        """Delete a user and confirm the browser's dialog."""
+        number, user = self._draw_user()
         return WebTask(
             "delete",
             f"Delete the user with the mail address {user['mail']}.",
             self.changed(lambda s: s["users"].pop(number)),
-            plan=(*self._way(user), ("click", "button 'Delete user'"), ("stop", "")),
+            plan=(*self._steps_to(user), ("click", "button 'Delete user'"), ("stop", "")),
         )
 
     def task_settings(self) -> WebTask:
-        """Two settings at once; the third has to stay."""
+        """Change two settings at once; the third must not change."""
         settings = self.state["settings"]
         language = self.rng.choice([name for name in _LANGUAGES if name != settings["language"]])
         name = f"Bureau {self.rng.randint(100, 999)}"
         return WebTask(
             "settings",
-            f'Change the name of the application to "{name}" and its language to {language}, and nothing else.',
+            f'Change the name of the application to "{name}" and its language to {language}, '
+            "and nothing else.",
             self.changed(lambda s: s["settings"].update(name=name, language=language)),
             plan=(
                 ("click", "link 'Settings'"),
@@ -156,7 +156,7 @@ class Admin(Site):
         )
 
     def task_count(self) -> WebTask:
-        """A question about the whole table."""
+        """Ask a question about the whole table."""
         role = self.rng.choice(_ROLES[:3])
         count = sum(
             user["role"] == role and user["active"] for user in self.state["users"].values()
@@ -169,11 +169,11 @@ class Admin(Site):
             plan=(("click", "link 'Users'"), ("stop", str(count))),
         )
 
-    def _any(self) -> tuple[str, dict[str, Any]]:
+    def _draw_user(self) -> tuple[str, dict[str, Any]]:
         number = self.rng.choice(sorted(self.state["users"], key=int))
         return number, self.state["users"][number]
 
-    def _way(self, user: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
+    def _steps_to(self, user: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
         return (
             ("click", "link 'Users'"),
             ("type", "textbox 'Filter'", user["mail"]),
@@ -185,34 +185,38 @@ class Admin(Site):
         options = "".join(
             f"<option{' selected' * (role == user['role'])}>{role}</option>" for role in _ROLES
         )
+        active = " checked" * user["active"]
         edit = form(
             f"/users/{number}",
             "Save",
             f"<p><label>Role <select name='role'>{options}</select></label></p>",
-            f"<p><label>Active <input type='checkbox' name='active' value='yes'{' checked' * user['active']}></label></p>",
+            "<p><label>Active "
+            f"<input type='checkbox' name='active' value='yes'{active}></label></p>",
         )
         delete = form(
             f"/users/{number}/delete", "Delete user", ask=f"Delete {user['mail']} for good?"
         )
         return Page(user["name"], f"<p>{user['mail']}</p>{edit}{delete}")
 
-    def _settings(self, sent: Any) -> Answer:
+    def _settings(self, posted: Any) -> Answer:
         settings = self.state["settings"]
-        if sent is not None:
-            if sent.get("name", "").strip() and sent.get("language") in _LANGUAGES:
-                signups = sent.get("signups") == "yes"
+        if posted is not None:
+            if posted.get("name", "").strip() and posted.get("language") in _LANGUAGES:
+                signups = posted.get("signups") == "yes"
                 settings.update(
-                    name=sent["name"].strip(), language=sent["language"], signups=signups
+                    name=posted["name"].strip(), language=posted["language"], signups=signups
                 )
             return Redirect("/settings")
         options = "".join(
             f"<option{' selected' * (name == settings['language'])}>{name}</option>"
             for name in _LANGUAGES
         )
+        name = escape(settings["name"], quote=True)
         signups = " checked" * settings["signups"]
         fields = (
-            f"<p><label>Name <input name='name' required value='{escape(settings['name'], quote=True)}'></label></p>",
+            f"<p><label>Name <input name='name' required value='{name}'></label></p>",
             f"<p><label>Language <select name='language'>{options}</select></label></p>",
-            f"<p><label>Allow signups <input type='checkbox' name='signups' value='yes'{signups}></label></p>",
+            "<p><label>Allow signups "
+            f"<input type='checkbox' name='signups' value='yes'{signups}></label></p>",
         )
         return Page("Settings", form("/settings", "Save", *fields))

@@ -1,7 +1,7 @@
-"""Browser: one headless Chromium for all episodes of a process, driven by Playwright on a thread of its own; a tab for each.
+"""A headless Chromium that all episodes of a process share, with one tab per episode.
 
-The Chromium is the machine's own (`GEM_CHROMIUM`, or the first of the usual names on the path), else the one that Playwright
-installed. It resolves no name and reaches nothing but this machine.
+Playwright drives it on a separate thread. The Chromium is `GEM_CHROMIUM`, or the first one on the
+path, or Playwright's own. It resolves no host names and reaches only this machine.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ _ARGUMENTS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 _SECONDS = 120.0
-"""For one action, the page that follows included. Long, and an error: what a slow machine does must not change an episode."""
+"""The time limit of an action, including the load of the next page.
+
+It is long, and exceeding it is an error: a slow machine must not change an episode.
+"""
 
 
 _READY = """() => new Promise((done) => {
-    // Behind what is still to be done for the last action.
-    setTimeout(() => setTimeout(() => done(!window.gemLeaving && document.readyState === "complete")));
+    // Let the tasks that the last action queued run first.
+    const ready = () => !window.gemLeaving && document.readyState === "complete";
+    setTimeout(() => setTimeout(() => done(ready())));
 })"""
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Something on a page that can be acted on."""
+    """An element on a page that the agent can act on."""
 
     kind: str
     """`link`, `button`, `textbox`, `combobox`, `checkbox` or `radio`."""
@@ -60,11 +64,11 @@ class Outline:
     path: str
     lines: tuple[str, ...]
     elements: tuple[Element, ...]
-    """In the order of their numbers, which begin at 1."""
+    """Ordered by element number, starting with 1."""
 
 
 class Browser:
-    """A Chromium, and the thread it is driven on. `Browser.shared()` is the one of this process."""
+    """A Chromium and the thread that drives it; `Browser.shared()` is the one of this process."""
 
     def __init__(self) -> None:
         self.check()
@@ -78,22 +82,22 @@ class Browser:
         self._thread.start()
         self._driver: Any = None
         self._chromium: Any = None
-        self._starting: asyncio.Lock | None = None
+        self._start_lock: asyncio.Lock | None = None
 
     @staticmethod
     def check() -> None:
-        """Raises `MissingDependencyError` where there is no Chromium, or nothing to drive it with."""
+        """Raise `MissingDependencyError` if Chromium or Playwright is missing."""
         if find_spec("playwright") is None:
             raise MissingDependencyError("web navigation", "web", "playwright")
         find_chromium()
 
     @classmethod
     def shared(cls) -> Browser:
-        """One for each process."""
+        """Return the browser of this process."""
         return _shared(os.getpid())
 
     def do(self, work: Coroutine[Any, Any, Any], seconds: float = _SECONDS) -> Any:
-        """Does something on the browser's thread, and waits for it."""
+        """Run a coroutine on the browser's thread and wait for its result."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(seconds)
@@ -104,17 +108,18 @@ class Browser:
             raise EnvError(f"the browser failed: {error}") from error
 
     async def context(self) -> Any:
-        """What one episode has to itself: cookies, storage, tabs. The browser is started by the first, and again if it died."""
-        self._starting = self._starting or asyncio.Lock()
-        async with self._starting:
+        """Return a new browser context: cookies, storage and tabs of one episode.
+
+        The first call starts the browser; a later call restarts it if it died.
+        """
+        self._start_lock = self._start_lock or asyncio.Lock()
+        async with self._start_lock:
             if self._driver is None:
                 self._driver = await self._playwright.async_playwright().start()
             if self._chromium is None or not self._chromium.is_connected():
-                options: dict[str, Any] = (
-                    {"executable_path": self._program} if self._program else {}
-                )
-                self._chromium = await self._driver.chromium.launch(
-                    args=list(_ARGUMENTS), **options
+                launch = self._driver.chromium.launch
+                self._chromium = await launch(
+                    args=list(_ARGUMENTS), executable_path=self._program or None
                 )
         context = await self._chromium.new_context(viewport={"width": 1280, "height": 800})
         context.set_default_timeout(_SECONDS * 1000)
@@ -122,7 +127,7 @@ class Browser:
         return context
 
     def close(self) -> None:
-        """Ends the browser and its thread."""
+        """End the browser and its thread."""
 
         async def end() -> None:
             if self._chromium is not None:
@@ -131,9 +136,7 @@ class Browser:
                 await self._driver.stop()
 
         if self._thread.is_alive():
-            with contextlib.suppress(
-                Exception
-            ):  # at exit, whatever is left is killed with its pipe
+            with contextlib.suppress(Exception):  # at exit, the closed pipe ends the browser anyway
                 self.do(end(), 10.0)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)
@@ -142,52 +145,52 @@ class Browser:
 
 
 class Tab:
-    """One page of one episode. Every method blocks until the page has settled."""
+    """The page of an episode; every method blocks until the page is ready."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._context: Any = None
         self._page: Any = None
         self.dialogs: list[str] = []
-        """What the page asked or said in a box since it was last looked at; every box is answered with OK."""
+        """The messages of the dialogs since the last look; the tab answers every dialog with OK."""
 
     def open(self, url: str) -> None:
-        """A new page, with no history and no cookies, at an address."""
+        """Open a URL in a new page without history and cookies."""
         self._browser.do(self._open(url))
 
     def goto(self, url: str) -> None:
-        """To another address."""
-        self._browser.do(self._settled(self._page.goto(url)))
+        """Go to a URL."""
+        self._browser.do(self._settle(self._page.goto(url)))
 
     def back(self) -> None:
-        """To the page before; nothing where there is none."""
-        self._browser.do(self._settled(self._page.go_back()))
+        """Go back to the previous page, if there is one."""
+        self._browser.do(self._settle(self._page.go_back()))
 
     def click(self, number: int) -> None:
-        """Clicks on an element."""
-        self._browser.do(self._settled(self._element(number).click()))
+        """Click on an element."""
+        self._browser.do(self._settle(self._element(number).click()))
 
     def fill(self, number: int, text: str) -> None:
-        """Puts a text into a field, in place of what is there."""
-        self._browser.do(self._settled(self._element(number).fill(text)))
+        """Replace the text of a field."""
+        self._browser.do(self._settle(self._element(number).fill(text)))
 
     def select(self, number: int, option: int) -> None:
-        """Chooses an option of a list by its place."""
-        self._browser.do(self._settled(self._element(number).select_option(index=option)))
+        """Select an option of a list by its index."""
+        self._browser.do(self._settle(self._element(number).select_option(index=option)))
 
     def outline(self) -> Outline:
-        """The page as text; numbers the elements anew."""
-        seen = self._browser.do(self._looked())
+        """Return the page as text and renumber its elements."""
+        page = self._browser.do(self._evaluate(_script("outline.js")))
         elements = (
-            Element(e["kind"], e["disabled"], tuple(e.get("options", ()))) for e in seen["elements"]
+            Element(e["kind"], e["disabled"], tuple(e.get("options", ()))) for e in page["elements"]
         )
-        return Outline(seen["title"], seen["path"], tuple(seen["lines"]), tuple(elements))
+        return Outline(page["title"], page["path"], tuple(page["lines"]), tuple(elements))
 
     def close(self) -> None:
-        """Gives the page back."""
+        """Close the page and its context."""
         context, self._context, self._page = self._context, None, None
         if context is not None:
-            with contextlib.suppress(Exception):  # a browser that died has nothing to give back
+            with contextlib.suppress(Exception):  # the browser may have died
                 self._browser.do(context.close())
 
     def _element(self, number: int) -> Any:
@@ -202,46 +205,43 @@ class Tab:
         await self._context.clear_cookies()
         self.dialogs.clear()
         self._page = await self._context.new_page()
-        self._page.on("dialog", self._answered)
-        await self._settled(self._page.goto(url))
+        self._page.on("dialog", self._accept)
+        await self._settle(self._page.goto(url))
 
-    async def _answered(self, dialog: Any) -> None:
+    async def _accept(self, dialog: Any) -> None:
         self.dialogs.append(dialog.message)
         await dialog.accept()
 
-    async def _settled(self, work: Any) -> None:
-        """Until the page that follows is there, complete."""
+    async def _settle(self, work: Any) -> None:
+        """Run an action and wait until the page that follows is complete."""
         await work
-        await self._there(_READY)
+        await self._evaluate(_READY)
 
-    async def _looked(self) -> Any:
-        return await self._there(_script("outline.js"))
-
-    async def _there(self, script: str) -> Any:
-        """What a script says on a page that is complete and not about to be left; until then it says nothing."""
-        while True:  # `do` ends it
-            with contextlib.suppress(self._browser.error):  # the page went away meanwhile
+    async def _evaluate(self, script: str) -> Any:
+        """Wait until the page is complete and stays, then return the result of a script."""
+        while True:  # `do` limits the time
+            with contextlib.suppress(self._browser.error):  # the page may go away meanwhile
                 if await self._page.evaluate(_READY):
-                    said = await self._page.evaluate(script)
-                    if said:
-                        return said
+                    result = await self._page.evaluate(script)
+                    if result:
+                        return result
             if self._page.is_closed():
-                raise EnvError("the browser, or the page in it, is gone")
+                raise EnvError("the browser or its page was closed")
             await asyncio.sleep(0.01)
 
 
 def find_chromium() -> str:
-    """The Chromium to use; empty for the one Playwright installed."""
-    named = os.environ.get("GEM_CHROMIUM", "")
-    if named:
-        if not shutil.which(named):
+    """Return the path of the Chromium to use; "" for Playwright's own."""
+    program = os.environ.get("GEM_CHROMIUM", "")
+    if program:
+        if not shutil.which(program):
             raise MissingDependencyError(
-                "web navigation", "web", f"the Chromium that GEM_CHROMIUM names, {named!r}"
+                "web navigation", "web", f"the program GEM_CHROMIUM={program!r}"
             )
-        return named
-    found = next((path for path in map(shutil.which, _NAMES) if path), None)
-    if found:
-        return found
+        return program
+    for name in _NAMES:
+        if path := shutil.which(name):
+            return path
     cache_folder = Path(
         os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright"
     )
@@ -250,7 +250,8 @@ def find_chromium() -> str:
     raise MissingDependencyError(
         "web navigation",
         "web",
-        "Chromium: apt-get install chromium, or playwright install chromium, or set GEM_CHROMIUM to one",
+        "Chromium: run `apt-get install chromium` or `playwright install chromium`, "
+        "or set GEM_CHROMIUM",
     )
 
 

@@ -1,4 +1,4 @@
-"""Forum: boards of threads of posts; readers reply, vote, subscribe and start threads of their own."""
+"""Forum: boards with threads of posts; visitors reply, vote, follow and start threads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ME = "visitor"
 
 
 class Forum(Site):
-    """State: threads by number, each with its posts, and which the visitor follows."""
+    """The forum; its state is the threads by number, with their posts and a `followed` flag."""
 
     title = "Open Forum"
     menu = (("/", "Boards"), ("/new", "New thread"), ("/followed", "Followed threads"))
@@ -86,32 +86,32 @@ class Forum(Site):
                 names = [
                     link(f"/thread/{n}", t["title"]) for n, t in threads.items() if t["followed"]
                 ]
-                return Page(
-                    "Followed threads",
-                    "".join(f"<p>{name}</p>" for name in names) or "<p>None yet.</p>",
-                )
+                body = "".join(f"<p>{name}</p>" for name in names) or "<p>None yet.</p>"
+                return Page("Followed threads", body)
             case ("new",):
-                return self._new(request.sent)
+                return self._new(request.posted)
             case ("thread", number) if number in threads:
                 return self._thread(number)
-            case ("thread", number, action) if number in threads and request.sent is not None:
-                return self._change(number, action, request.sent)
+            case ("thread", number, action) if number in threads and request.posted is not None:
+                return self._change(number, action, request.posted)
         return self.missing()
 
     def task_reply(self) -> WebTask:
-        """A post in a thread that has to be found."""
-        number, thread = self._any()
-        text = f"{self.rng.choice(_REMARKS)} Greetings from {self.rng.choice(('Bergen', 'Lyon', 'Porto'))}."
+        """Reply in a thread."""
+        number, thread = self._draw_thread()
+        remark = self.rng.choice(_REMARKS)
+        text = f"{remark} Greetings from {self.rng.choice(('Bergen', 'Lyon', 'Porto'))}."
         return WebTask(
             "reply",
-            f'In the board {thread["board"]}, reply to the thread "{thread["title"]}" with exactly this text: {text}',
+            f'In the board {thread["board"]}, reply to the thread "{thread["title"]}" '
+            f"with exactly this text: {text}",
             self.changed(
                 lambda s: s["threads"][number]["posts"].append(
                     {"author": _ME, "text": text, "votes": 0}
                 )
             ),
             plan=(
-                *self._way(thread),
+                *self._steps_to(thread),
                 ("type", "textbox 'Your reply'", text),
                 ("click", "button 'Send reply'"),
                 ("stop", ""),
@@ -119,32 +119,31 @@ class Forum(Site):
         )
 
     def task_vote(self) -> WebTask:
-        """One of many equal buttons."""
-        number, thread = self._any()
-        place = self.rng.randrange(len(thread["posts"]))
-        post = thread["posts"][place]
+        """Vote for a post with one of many identical buttons."""
+        number, thread = self._draw_thread()
+        index = self.rng.randrange(len(thread["posts"]))
+        post = thread["posts"][index]
 
-        def voted(state: Any) -> None:
-            state["threads"][number]["posts"][place]["votes"] += 1
+        def vote(state: Any) -> None:
+            state["threads"][number]["posts"][index]["votes"] += 1
 
         return WebTask(
             "vote",
-            f'In the board {thread["board"]}, in the thread "{thread["title"]}", vote once for the post of {post["author"]}.',
-            self.changed(voted),
+            f'In the board {thread["board"]}, in the thread "{thread["title"]}", '
+            f"vote once for the post of {post['author']}.",
+            self.changed(vote),
             plan=(
-                *self._way(thread),
+                *self._steps_to(thread),
                 ("click", "button 'Vote'", "", f"{post['author']}:"),
                 ("stop", ""),
             ),
         )
 
     def task_start(self) -> WebTask:
-        """A thread of one's own, in the right board."""
+        """Start a thread in the right board."""
         board = self.rng.choice(tuple(_BOARDS))
-        title, text = (
-            f"Meeting in {self.rng.choice(('May', 'June', 'July'))}",
-            f"Who comes? We are {self.rng.randint(3, 12)} so far.",
-        )
+        title = f"Meeting in {self.rng.choice(('May', 'June', 'July'))}"
+        text = f"Who comes? We are {self.rng.randint(3, 12)} so far."
         thread = {
             "board": board,
             "title": title,
@@ -154,7 +153,8 @@ class Forum(Site):
         number = str(len(self.state["threads"]) + 1)
         return WebTask(
             "start",
-            f'Start a thread in the board {board} with the title "{title}" and exactly this text: {text}',
+            f'Start a thread in the board {board} with the title "{title}" '
+            f"and exactly this text: {text}",
             self.changed(lambda s: s["threads"].update({number: thread})),
             plan=(
                 ("click", "link 'New thread'"),
@@ -167,46 +167,44 @@ class Forum(Site):
         )
 
     def task_follow(self) -> WebTask:
-        """A switch on a page."""
-        number, thread = self._any()
+        """Follow a thread."""
+        number, thread = self._draw_thread()
         return WebTask(
             "follow",
             f'Follow the thread "{thread["title"]}" of the board {thread["board"]}.',
             self.changed(lambda s: s["threads"][number].update(followed=True)),
-            plan=(*self._way(thread), ("click", "button 'Follow'"), ("stop", "")),
+            plan=(*self._steps_to(thread), ("click", "button 'Follow'"), ("stop", "")),
         )
 
     def task_most_votes(self) -> WebTask:
-        """A question about what a page says."""
-        _, thread = self._any()
+        """Ask a question about a page."""
+        _, thread = self._draw_thread()
         best = max(thread["posts"], key=lambda post: int(post["votes"]))
         return WebTask(
             "most_votes",
-            f'In the thread "{thread["title"]}" of the board {thread["board"]}, who wrote the post with the most votes?',
+            f'In the thread "{thread["title"]}" of the board {thread["board"]}, '
+            "who wrote the post with the most votes?",
             self.changed(lambda state: None),
             answer=best["author"],
-            plan=(*self._way(thread), ("stop", best["author"])),
+            plan=(*self._steps_to(thread), ("stop", best["author"])),
         )
 
-    def _any(self) -> tuple[str, dict[str, Any]]:
+    def _draw_thread(self) -> tuple[str, dict[str, Any]]:
         number = self.rng.choice(sorted(self.state["threads"], key=int))
         return number, self.state["threads"][number]
 
-    def _way(self, thread: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
+    def _steps_to(self, thread: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
         return ("click", f"link '{thread['board']}'"), ("click", f"link '{thread['title']}'")
 
     def _thread(self, number: str) -> Page:
         thread = self.state["threads"][number]
-        posts = "".join(
-            f"<div>{post['author']}: {escape(post['text'])} ({post['votes']} votes)"
-            + form(
-                f"/thread/{number}/vote",
-                "Vote",
-                f"<input type='hidden' name='post' value='{place}'>",
-            ).replace("<form", "<form style='display:inline'", 1)
-            + "</div>"
-            for place, post in enumerate(thread["posts"])
-        )
+        posts = ""
+        for index, post in enumerate(thread["posts"]):
+            hidden = f"<input type='hidden' name='post' value='{index}'>"
+            vote = form(f"/thread/{number}/vote", "Vote", hidden)
+            vote = vote.replace("<form", "<form style='display:inline'", 1)
+            text = f"{post['author']}: {escape(post['text'])} ({post['votes']} votes)"
+            posts += f"<div>{text}{vote}</div>"
         reply = form(
             f"/thread/{number}/reply",
             "Send reply",
@@ -215,24 +213,24 @@ class Forum(Site):
         follow = form(
             f"/thread/{number}/follow", "Stop following" if thread["followed"] else "Follow"
         )
-        return Page(
-            thread["title"],
-            f"{posts}<h2>Reply</h2>{reply}{follow}<p>Board: {link('/board/' + thread['board'], thread['board'])}</p>",
-        )
+        board = link("/board/" + thread["board"], thread["board"])
+        body = f"{posts}<h2>Reply</h2>{reply}{follow}<p>Board: {board}</p>"
+        return Page(thread["title"], body)
 
-    def _change(self, number: str, action: str, sent: Any) -> Answer:
+    def _change(self, number: str, action: str, posted: Any) -> Answer:
         thread = self.state["threads"][number]
-        if action == "reply" and sent.get("text", "").strip():
-            thread["posts"].append({"author": _ME, "text": sent["text"].strip(), "votes": 0})
-        elif action == "vote" and sent.get("post", "") in map(str, range(len(thread["posts"]))):
-            thread["posts"][int(sent["post"])]["votes"] += 1
+        if action == "reply" and posted.get("text", "").strip():
+            thread["posts"].append({"author": _ME, "text": posted["text"].strip(), "votes": 0})
+        elif action == "vote" and posted.get("post", "") in map(str, range(len(thread["posts"]))):
+            thread["posts"][int(posted["post"])]["votes"] += 1
         elif action == "follow":
             thread["followed"] = not thread["followed"]
         return Redirect(f"/thread/{number}")
 
-    def _new(self, sent: Any) -> Answer:
-        if sent is not None:
-            board, title, text = (sent.get(name, "").strip() for name in ("board", "title", "text"))
+    def _new(self, posted: Any) -> Answer:
+        if posted is not None:
+            names = ("board", "title", "text")
+            board, title, text = (posted.get(name, "").strip() for name in names)
             if board in _BOARDS and title and text:
                 number = str(len(self.state["threads"]) + 1)
                 posts = [{"author": _ME, "text": text, "votes": 0}]

@@ -1,5 +1,6 @@
-// Leaving: marks a page that is about to be left for another, so that nobody looks at it meanwhile. Runs before every page's own
-// scripts. A form is sent a moment after its button was pressed, and the answer comes later still.
+// Mark a page as soon as it starts to navigate away, so the environment does not read it any more.
+// A click on a submit button returns before the form is sent and the next page loads.
+// This script runs before the scripts of every page.
 (() => {
   const leave = () => {
     window.gemLeaving = true;

@@ -1,10 +1,10 @@
-"""Web navigation: a task on a site of many pages, used in a real Chromium through a text outline and text actions.
+"""Web navigation: tasks on multi-page sites in a real Chromium, with text pages and text actions.
 
     click [3]               type [4] [some text]      select [5] [an option]      goto [/cart]
     back                    scroll [down]             stop [the answer]
 
-Scored by the state the site is left in: 1 where it is exactly the one the task asks for, and the answer is right where it asks a
-question; else 0.
+The reward is 1 if the site ends in exactly the state the task requires and, when the task asks a
+question, the answer is correct; else 0.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from gem_envs.web.site import Loopback, Site, WebTask
 __all__ = ["SITES", "WebNavigation"]
 
 SITES = {"shop": "Shop", "forum": "Forum", "wiki": "Wiki", "admin": "Admin"}
-"""Module and class of each site."""
+"""The module and the class of each site."""
 
 _ACTION = re.compile(r"(click|type|select|goto|back|scroll|stop)\b\s*(.*)", re.DOTALL)
 _NUMBER = re.compile(r"\[(\d{1,6})\]")
 _NUMBER_AND_TEXT = re.compile(r"\[(\d{1,6})\]\s*\[(.*)\]", re.DOTALL)
 _TEXT = re.compile(r"\[(.*)\]", re.DOTALL)
-_FORMS = "click [N], type [N] [text], select [N] [option], goto [/path], back, scroll [down], scroll [up], stop [answer]"
+_FORMS = (
+    "click [N], type [N] [text], select [N] [option], goto [/path], back, "
+    "scroll [down], scroll [up], stop [answer]"
+)
 
 
 class WebNavigation(Env):
-    """One site, one task. An action that cannot be done says why and costs a turn.
+    """A task on a site. An impossible action costs a turn, and the observation gives the reason.
 
-    The option `task` names one of the kinds of tasks of the site; `site` one of the sites, where none was fixed.
+    The option `site` selects the site, and `task` one of its kinds of tasks.
     """
 
     execution = "thread"
@@ -44,57 +47,58 @@ class WebNavigation(Env):
     action_example = "click [3]"
 
     def __init__(self, site: str | None = None, max_turns: int = 20, lines: int = 60) -> None:
-        """`site`: one of the sites; None draws one of all. `lines`: how much of a page is shown at a time."""
-        self.site_name = None if site is None else _known(site, ConfigError)
+        """Create the environment.
+
+        `site` is the name of a site; None draws one in every episode. An observation shows at most
+        `lines` lines of a page.
+        """
+        self.site_name = None if site is None else _checked_site(site, ConfigError)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         self.lines = whole_number("lines", lines, 5)
-        Browser.check()  # where there is none, it says so now
+        Browser.check()  # raise now if Chromium is missing
         self._loopback: Loopback | None = None
         self._tab: Tab | None = None
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         name = options.get("site")
-        name = (
-            self.site_name or self.rng.choice(tuple(SITES))
-            if name is None
-            else _known(name, OptionError)
-        )
+        if name is None:
+            name = self.site_name or self.rng.choice(tuple(SITES))
+        else:
+            name = _checked_site(name, OptionError)
         kind = self._build(name, options.get("task"))
         if self._loopback is None:
             self._loopback, self._tab = Loopback(), Tab(Browser.shared())
         self._loopback.site = self.site
         self.first_line = 0
         self.tab.open(self._loopback.url)
-        said = (
-            f'You use the web site "{self.site.title}" through a text browser. Your task: {self.task.instruction}\n'
-            "What you can act on has a number in front of it. One action per message: click [N], type [N] [text] into a field "
-            "(in place of what is there), select [N] [option] of a list, goto [/path], back, scroll [down] or scroll [up] on a "
-            "long page, and stop [answer] when you are done; without a question to answer, stop []. "
+        rules = (
+            f'You use the web site "{self.site.title}" through a text browser. '
+            f"Your task: {self.task.instruction}\n"
+            "What you can act on has a number in front of it. One action per message: "
+            "click [N], type [N] [text] into a field (in place of what is there), "
+            "select [N] [option] of a list, goto [/path], back, "
+            "scroll [down] or scroll [up] on a long page, "
+            "and stop [answer] when you are done; without a question to answer, stop []. "
             f"You have {self.max_turns} turns."
         )
-        return f"{said}\n\n{self._look()}", {"site": name, "task": kind}
+        return f"{rules}\n\n{self._look()}", {"site": name, "task": kind}
 
     def on_step(self, action: str) -> StepResult:
-        found = _ACTION.fullmatch(action.strip())
-        verb, rest = (found[1], found[2].strip()) if found else ("", "")
+        match = _ACTION.fullmatch(action.strip())
+        verb, rest = (match[1], match[2].strip()) if match else ("", "")
         if verb == "stop":
             text = _TEXT.fullmatch(rest)
             return self._score(text[1] if text else rest, truncated=False)
         problem = self._do(verb, rest)
         notes = [problem] if problem else []
-        notes += [f'The page asked: "{asked}" You answered OK.' for asked in self.tab.dialogs]
+        notes += [f'The page asked: "{message}" You answered OK.' for message in self.tab.dialogs]
         self.tab.dialogs.clear()
-        seen = "\n\n".join([*notes, self._look()])
+        observation = "\n\n".join([*notes, self._look()])
         if self.turn + 1 >= self.max_turns:
-            seen, reward, _, truncated, info = self._score("", truncated=True)
-            return (
-                f"That was the last of {self.max_turns} turns. {seen}",
-                reward,
-                False,
-                truncated,
-                info,
-            )
-        return seen, 0.0, False, False, {"action_failed": True} if problem else {}
+            verdict, reward, _, truncated, info = self._score("", truncated=True)
+            observation = f"That was the last of {self.max_turns} turns. {verdict}"
+            return observation, reward, False, truncated, info
+        return observation, 0.0, False, False, {"action_failed": True} if problem else {}
 
     def on_close(self) -> None:
         if self._tab is not None:
@@ -103,7 +107,7 @@ class WebNavigation(Env):
             self._loopback.close()
 
     def sample_action(self) -> str:
-        """An action on something that is on the page."""
+        """Draw an action on an element of the page."""
         rng, elements = self.action_rng, self.outline.elements
         usable = [(n, e) for n, e in enumerate(elements, 1) if not e.disabled]
         if not usable or rng.random() < 0.1:
@@ -116,7 +120,7 @@ class WebNavigation(Env):
         return f"click [{number}]"
 
     def expert(self) -> Iterator[str]:
-        """Follows the plan of the task, looking each element up on the page."""
+        """Follow the task's plan, with the current number of each element."""
         for verb, *rest in self.task.plan:
             if verb == "stop":
                 yield f"stop [{rest[0]}]"
@@ -134,20 +138,20 @@ class WebNavigation(Env):
         site: type[Site] = getattr(import_module(f"gem_envs.web.{name}"), SITES[name])
         if kind is not None and kind not in site.kinds:
             raise OptionError(
-                f"task must be one of {', '.join(site.kinds)} on the site {name!r}; given: {kind!r}"
+                f"task must be one of {', '.join(site.kinds)} on the site {name!r}; got {kind!r}"
             )
         self.site: Site = site(self.rng)
         self.task: WebTask = self.site.draw(None if kind is None else str(kind))
         return self.task.kind
 
     def _do(self, verb: str, rest: str) -> str:
-        """Does an action; what is wrong with it, empty where nothing is."""
+        """Run an action; return what is wrong with it, or ""."""
         assert self._loopback is not None
         if verb in ("click", "type", "select"):
-            found = (_NUMBER if verb == "click" else _NUMBER_AND_TEXT).fullmatch(rest)
-            if not found:
+            match = (_NUMBER if verb == "click" else _NUMBER_AND_TEXT).fullmatch(rest)
+            if not match:
                 return f"That is no action. The actions: {_FORMS}."
-            return self._act(verb, int(found[1]), "" if verb == "click" else found[2])
+            return self._act(verb, int(match[1]), "" if verb == "click" else match[2])
         if verb == "goto":
             path = _TEXT.fullmatch(rest)
             if not path or not re.fullmatch(r"/[\x21-\x7e]*", path[1]) or path[1].startswith("//"):
@@ -156,9 +160,7 @@ class WebNavigation(Env):
         elif verb == "back" and not rest:
             before = self.outline.path
             self.tab.back()
-            if not self.tab.outline().path.startswith(
-                "/"
-            ):  # before the first page there is a blank one
+            if not self.tab.outline().path.startswith("/"):  # the blank page before the first one
                 self.tab.goto(self._loopback.url + before)
                 return "There is no page to go back to."
         elif verb == "scroll" and rest.strip("[] ") in ("down", "up"):
@@ -185,9 +187,11 @@ class WebNavigation(Env):
         elif verb == "select":
             if element.kind != "combobox":
                 return f"[{number}] is a {element.kind}, not a list to select from."
-            if text.strip() not in element.options:
-                return f"[{number}] has no option {text.strip()[:80]!r}; it has: {', '.join(element.options)}."
-            self.tab.select(number, element.options.index(text.strip()))
+            option = text.strip()
+            if option not in element.options:
+                options = ", ".join(element.options)
+                return f"[{number}] has no option {option[:80]!r}; it has: {options}."
+            self.tab.select(number, element.options.index(option))
         else:
             self.tab.click(number)
         if self.tab.outline().path != before:
@@ -195,41 +199,35 @@ class WebNavigation(Env):
         return ""
 
     def _look(self) -> str:
-        """The part of the page that is shown."""
+        """Read the page and return its visible lines."""
         self.outline: Outline = self.tab.outline()
-        every = self.outline.lines
-        if self.first_line >= len(every):
+        lines = self.outline.lines
+        if self.first_line >= len(lines):
             self.first_line = 0
-        shown = every[self.first_line : self.first_line + self.lines]
-        head = f"Page: {self.outline.title} ({self.outline.path})"
-        if len(shown) == len(every):
-            return "\n".join([head, *shown])
-        last = self.first_line + len(shown)
-        return "\n".join(
-            [
-                head,
-                *shown,
-                f"(lines {self.first_line + 1} to {last} of {len(every)}; scroll to see the others)",
-            ]
-        )
+        shown = lines[self.first_line : self.first_line + self.lines]
+        text = "\n".join([f"Page: {self.outline.title} ({self.outline.path})", *shown])
+        if len(shown) == len(lines):
+            return text
+        first, last = self.first_line + 1, self.first_line + len(shown)
+        return f"{text}\n(lines {first} to {last} of {len(lines)}; scroll to see the others)"
 
     def _number(self, element: str, line: str) -> int:
-        """The number of an element on the page, on a line that holds a text."""
+        """Return the number of an element whose line contains a text."""
         pattern = re.compile(rf"\[(\d+)\] {re.escape(element)}")
         for text in self.outline.lines:
-            found = pattern.search(text)
-            if found and line in text:
-                return int(found[1])
-        raise PolicyError(f"the expert finds no {element} on the page {self.outline.path}")
+            match = pattern.search(text)
+            if match and line in text:
+                return int(match[1])
+        raise PolicyError(f"the expert found no {element} on the page {self.outline.path}")
 
     def _score(self, answer: str, truncated: bool) -> StepResult:
-        right = self.task.answer is None or bool(exact_match(answer, self.task.answer))
-        solved = right and self.site.state == self.task.goal
-        said = "The task is done." if solved else "The task is not done."
-        return said, float(solved), not truncated, truncated, {"success": solved}
+        correct = self.task.answer is None or bool(exact_match(answer, self.task.answer))
+        solved = correct and self.site.state == self.task.goal
+        verdict = "The task is done." if solved else "The task is not done."
+        return verdict, float(solved), not truncated, truncated, {"success": solved}
 
 
-def _known(site: object, error: type[ConfigError | OptionError]) -> str:
+def _checked_site(site: object, error: type[ConfigError | OptionError]) -> str:
     if site in SITES:
         return str(site)
-    raise error(f"site must be one of {', '.join(SITES)}; given: {site!r}")
+    raise error(f"site must be one of {', '.join(SITES)}; got {site!r}")

@@ -1,4 +1,4 @@
-// Outline: the page as lines of text, one for each block, with numbered elements to act on in their places.
+// Return the page as lines of text, one per block, with numbered elements in their places.
 () => {
   document.querySelectorAll("[data-gem]").forEach((e) => e.removeAttribute("data-gem"));
   const lines = [], elements = [];
@@ -17,8 +17,9 @@
     return clean(copy.textContent);
   };
   const name = (e) => {
-    const said = clean(e.getAttribute("aria-label")) || label(e) || clean(e.placeholder) || clean(e.title);
-    if (said || ["TEXTAREA", "SELECT"].includes(e.tagName)) return said;
+    const aria = clean(e.getAttribute("aria-label"));
+    const text = aria || label(e) || clean(e.placeholder) || clean(e.title);
+    if (text || ["TEXTAREA", "SELECT"].includes(e.tagName)) return text;
     return clean(e.innerText) || (role(e) === "button" ? clean(e.value) : "");
   };
   const role = (e) => {
@@ -49,12 +50,13 @@
   const walk = (node, row) => {
     for (const child of node.childNodes) {
       if (child.nodeType === Node.TEXT_NODE) {
-        // What labels a field is the field's name, and is not said twice.
+        // The text of a label is the name of its field; do not print it twice.
         const around = child.parentElement.closest("label");
         if (!(around && around.control)) line += child.textContent;
         continue;
       }
-      if (child.nodeType !== Node.ELEMENT_NODE || ["SCRIPT", "STYLE", "TEMPLATE"].includes(child.tagName)) continue;
+      if (child.nodeType !== Node.ELEMENT_NODE) continue;
+      if (["SCRIPT", "STYLE", "TEMPLATE"].includes(child.tagName)) continue;
       if (!child.checkVisibility()) continue;
       const kind = role(child);
       if (kind) {
@@ -86,5 +88,6 @@
   };
   walk(document.body, false);
   flush();
-  return { title: document.title, path: location.pathname + location.search, lines: lines, elements: elements };
+  const path = location.pathname + location.search;
+  return { title: document.title, path: path, lines: lines, elements: elements };
 }

@@ -1,4 +1,4 @@
-"""Shop: a catalogue with categories, search and prices, a cart, and a checkout that turns it into an order."""
+"""Shop: a catalogue with categories and search, a cart, and a checkout."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ON_A_PAGE = 5
 
 
 class Shop(Site):
-    """State: products by number, the cart as number -> amount, and the orders."""
+    """The shop; its state is the products by number, the cart (number -> amount) and the orders."""
 
     title = "Corner Shop"
     menu = (("/", "Home"), ("/cart", "Cart"), ("/orders", "Orders"))
@@ -86,33 +86,26 @@ class Shop(Site):
                 return self._product(number)
             case ("cart",):
                 return self._cart()
-            case ("cart", "add") if request.sent is not None:
-                number, amount = (
-                    request.sent.get("product", ""),
-                    _amount(request.sent.get("amount")),
-                )
-                wanted = state["cart"].get(number, 0) + amount
-                if (
-                    number in state["products"]
-                    and amount > 0
-                    and wanted <= state["products"][number]["stock"]
-                ):
-                    state["cart"][number] = wanted
+            case ("cart", "add") if request.posted is not None:
+                number = request.posted.get("product", "")
+                amount = _amount(request.posted.get("amount"))
+                total = state["cart"].get(number, 0) + amount
+                product = state["products"].get(number)
+                if product and amount > 0 and total <= product["stock"]:
+                    state["cart"][number] = total
                     return Redirect("/cart")
                 return Page("Cart", "<p>That many are not in stock.</p>")
-            case ("cart", "set") if request.sent is not None:
-                number, amount = (
-                    request.sent.get("product", ""),
-                    _amount(request.sent.get("amount")),
-                )
+            case ("cart", "set") if request.posted is not None:
+                number = request.posted.get("product", "")
+                amount = _amount(request.posted.get("amount"))
                 if number in state["cart"]:
                     if amount <= 0:
                         del state["cart"][number]
                     elif amount <= state["products"][number]["stock"]:
                         state["cart"][number] = amount
                 return Redirect("/cart")
-            case ("checkout",) if request.sent is not None:
-                return self._order(dict(request.sent))
+            case ("checkout",) if request.posted is not None:
+                return self._order(dict(request.posted))
             case ("checkout",):
                 return self._checkout()
             case ("orders",):
@@ -120,22 +113,19 @@ class Shop(Site):
                     f"Order {i}: {self._items(o['items'])}, to {o['name']}"
                     for i, o in enumerate(state["orders"], 1)
                 ]
-                shown = "".join(f"<li>{escape(order)}</li>" for order in orders)
-                return Page(
-                    "Orders", f"<ul>{shown}</ul>" if orders else "<p>There are no orders yet.</p>"
-                )
+                if not orders:
+                    return Page("Orders", "<p>There are no orders yet.</p>")
+                items = "".join(f"<li>{escape(order)}</li>" for order in orders)
+                return Page("Orders", f"<ul>{items}</ul>")
         return self.missing()
 
     def task_buy(self) -> WebTask:
-        """A product by name, an amount, and everything the checkout asks for."""
+        """Order a product and fill in the checkout form."""
         number = self._in_stock()
         product = self.state["products"][number]
         amount = self.rng.randint(1, 3)
-        name, street, city = (
-            self.rng.choice(_PEOPLE),
-            self.rng.choice(_STREETS),
-            self.rng.choice(_CITIES),
-        )
+        name = self.rng.choice(_PEOPLE)
+        street, city = self.rng.choice(_STREETS), self.rng.choice(_CITIES)
         delivery, gift = self.rng.choice(_DELIVERIES), self.rng.random() < 0.5
         order = {
             "items": {number: amount},
@@ -148,7 +138,8 @@ class Shop(Site):
         wrapped = "wrapped as a gift" if gift else "not wrapped as a gift"
         return WebTask(
             "buy",
-            f"Order {amount} of the {product['name']}, {wrapped}, for {name}, {street}, {city}, with {delivery} delivery.",
+            f"Order {amount} of the {product['name']}, {wrapped}, for {name}, {street}, {city}, "
+            f"with {delivery} delivery.",
             self.changed(lambda state: state["orders"].append(order)),
             plan=(
                 ("type", "textbox 'Search'", product["name"]),
@@ -168,38 +159,36 @@ class Shop(Site):
         )
 
     def task_cheapest(self) -> WebTask:
-        """The lowest price of a category, among what is in stock."""
+        """Find the cheapest product of a category that is in stock."""
         category = self.rng.choice(tuple(_CATEGORIES))
-        there = {
+        in_stock = {
             n: p
             for n, p in self.state["products"].items()
             if p["category"] == category and p["stock"]
         }
-        if not there:
+        if not in_stock:
             number = next(n for n, p in self.state["products"].items() if p["category"] == category)
             self.state["products"][number]["stock"] = 3
-            there = {number: self.state["products"][number]}
-        number = min(there, key=lambda n: int(there[n]["price"]))
+            in_stock = {number: self.state["products"][number]}
+        number = min(in_stock, key=lambda n: int(in_stock[n]["price"]))
+        on_next_page = self._place(category, number) >= _ON_A_PAGE
         return WebTask(
             "cheapest",
-            f"Put the cheapest product of the category {category} that is in stock into the cart, once. Do not order it.",
+            f"Put the cheapest product of the category {category} that is in stock "
+            "into the cart, once. Do not order it.",
             self.changed(lambda state: state["cart"].update({number: 1})),
             plan=(
                 ("click", f"link '{category}'"),
                 ("select", "combobox 'Sort by'", "price"),
-                *(
-                    [("click", "link 'Next page'")]
-                    if self._place(category, number) >= _ON_A_PAGE
-                    else []
-                ),
-                ("click", f"link '{there[number]['name']}'"),
+                *([("click", "link 'Next page'")] if on_next_page else []),
+                ("click", f"link '{in_stock[number]['name']}'"),
                 ("click", "button 'Add to cart'"),
                 ("stop", ""),
             ),
         )
 
     def task_tidy_cart(self) -> WebTask:
-        """Two changes to a cart that is not empty."""
+        """Remove one product from the cart and change the amount of another."""
         first, second, third = self.rng.sample(sorted(self.state["products"], key=int), 3)
         for number in (first, second, third):
             self.state["products"][number]["stock"] = 15
@@ -207,14 +196,15 @@ class Shop(Site):
         amount = self.rng.randint(4, 9)
         names = {n: self.state["products"][n]["name"] for n in (first, second, third)}
 
-        def tidied(state: Any) -> None:
+        def tidy(state: Any) -> None:
             del state["cart"][first]
             state["cart"][second] = amount
 
         return WebTask(
             "tidy_cart",
-            f"Take the {names[first]} out of the cart and change the amount of the {names[second]} to {amount}. Do not order.",
-            self.changed(tidied),
+            f"Take the {names[first]} out of the cart "
+            f"and change the amount of the {names[second]} to {amount}. Do not order.",
+            self.changed(tidy),
             plan=(
                 ("click", "link 'Cart'"),
                 ("click", "button 'Remove'", "", names[first]),
@@ -225,7 +215,7 @@ class Shop(Site):
         )
 
     def task_price(self) -> WebTask:
-        """A question; nothing may change."""
+        """Ask a question about a product; the state must not change."""
         number = self.rng.choice(sorted(self.state["products"], key=int))
         product = self.state["products"][number]
         return WebTask(
@@ -256,50 +246,51 @@ class Shop(Site):
         options = "".join(
             f"<option{' selected' * (s == sort)}>{s}</option>" for s in ("name", "price")
         )
-        choice = f"<label>Sort by <select name='sort' onchange='this.form.submit()'>{options}</select></label>"
-        chooser = f"<form method='get'>{choice}</form>"
-        turns = []
-        if page > 0:
-            turns.append(link(f"/category/{category}?sort={sort}&page={page - 1}", "Previous page"))
-        if (page + 1) * _ON_A_PAGE < len(numbers):
-            turns.append(link(f"/category/{category}?sort={sort}&page={page + 1}", "Next page"))
-        return Page(
-            f"Category {category}",
-            chooser + table(("product", "price", "stock"), rows) + f"<p>{' '.join(turns)}</p>",
+        chooser = (
+            "<form method='get'><label>Sort by <select name='sort' "
+            f"onchange='this.form.submit()'>{options}</select></label></form>"
         )
+        links = []
+        if page > 0:
+            links.append(link(f"/category/{category}?sort={sort}&page={page - 1}", "Previous page"))
+        if (page + 1) * _ON_A_PAGE < len(numbers):
+            links.append(link(f"/category/{category}?sort={sort}&page={page + 1}", "Next page"))
+        products = table(("product", "price", "stock"), rows)
+        return Page(f"Category {category}", f"{chooser}{products}<p>{' '.join(links)}</p>")
 
-    def _search(self, words: str) -> Page:
-        asked = words.casefold().split()
+    def _search(self, text: str) -> Page:
+        words = text.casefold().split()
         products = self.state["products"]
         rows = [
             self._row(n)
             for n, p in products.items()
-            if asked and all(word in p["name"].casefold() for word in asked)
+            if words and all(word in p["name"].casefold() for word in words)
         ]
-        shown = table(("product", "price", "stock"), rows) if rows else "<p>Nothing was found.</p>"
-        return Page("Search", _search_form(words) + shown)
+        hits = table(("product", "price", "stock"), rows) if rows else "<p>Nothing was found.</p>"
+        return Page("Search", _search_form(text) + hits)
 
     def _product(self, number: str) -> Page:
         product = self.state["products"][number]
-        facts = f"<p>Price: {_price(product['price'])}</p><p>{_stock(product['stock'])}</p><p>Material: {product['material']}</p>"
+        facts = (
+            f"<p>Price: {_price(product['price'])}</p><p>{_stock(product['stock'])}</p>"
+            f"<p>Material: {product['material']}</p>"
+        )
         add = form(
             "/cart/add",
             "Add to cart",
             f"<input type='hidden' name='product' value='{number}'>",
             "<label>Amount <input name='amount' value='1' inputmode='numeric'></label>",
         )
-        where = link(f"/category/{product['category']}", product["category"])
+        category = link(f"/category/{product['category']}", product["category"])
         return Page(
-            product["name"], f"{facts}{add if product['stock'] else ''}<p>Category: {where}</p>"
+            product["name"], f"{facts}{add if product['stock'] else ''}<p>Category: {category}</p>"
         )
 
     def _cart(self) -> Page:
         rows = []
         for number, amount in self.state["cart"].items():
-            product, hidden = (
-                self.state["products"][number],
-                f"<input type='hidden' name='product' value='{number}'>",
-            )
+            product = self.state["products"][number]
+            hidden = f"<input type='hidden' name='product' value='{number}'>"
             change = form(
                 "/cart/set",
                 "Change",
@@ -313,11 +304,9 @@ class Shop(Site):
         if not rows:
             return Page("Cart", "<p>The cart is empty.</p>")
         total = sum(self.state["products"][n]["price"] * a for n, a in self.state["cart"].items())
-        shown = table(("product", "price", "amount", ""), rows)
-        return Page(
-            "Cart",
-            f"{shown}<p>Total: {_price(total)}</p><p>{link('/checkout', 'Go to checkout')}</p>",
-        )
+        cart = table(("product", "price", "amount", ""), rows)
+        checkout = link("/checkout", "Go to checkout")
+        return Page("Cart", f"{cart}<p>Total: {_price(total)}</p><p>{checkout}</p>")
 
     def _checkout(self, problem: str = "") -> Page:
         if not self.state["cart"]:
@@ -331,22 +320,17 @@ class Shop(Site):
         fields.append(
             "<p><label>Gift wrap <input type='checkbox' name='gift' value='yes'></label></p>"
         )
-        return Page(
-            "Checkout",
-            f"<p>{problem}</p>{self._items(self.state['cart'])}{form('/checkout', 'Place order', *fields)}",
-        )
+        items = self._items(self.state["cart"])
+        order = form("/checkout", "Place order", *fields)
+        return Page("Checkout", f"<p>{problem}</p>{items}{order}")
 
-    def _order(self, sent: dict[str, str]) -> Answer:
-        filled = {
-            name: sent.get(name, "").strip() for name in ("name", "street", "city", "delivery")
-        }
-        if (
-            not self.state["cart"]
-            or not all(filled.values())
-            or filled["delivery"] not in _DELIVERIES
-        ):
+    def _order(self, posted: dict[str, str]) -> Answer:
+        names = ("name", "street", "city", "delivery")
+        fields = {name: posted.get(name, "").strip() for name in names}
+        complete = all(fields.values()) and fields["delivery"] in _DELIVERIES
+        if not self.state["cart"] or not complete:
             return self._checkout("Please fill in every field.")
-        order = {"items": dict(self.state["cart"]), **filled, "gift": sent.get("gift") == "yes"}
+        order = {"items": dict(self.state["cart"]), **fields, "gift": posted.get("gift") == "yes"}
         self.state["orders"].append(order)
         self.state["cart"] = {}
         return Redirect("/orders")
@@ -392,8 +376,6 @@ def _stock(count: int) -> str:
     return f"{count} in stock" if count else "sold out"
 
 
-def _search_form(words: str) -> str:
-    asked = escape(words, quote=True)
-    return form(
-        "/search", "Search", f"<label>Search <input name='q' value='{asked}'></label>", method="get"
-    )
+def _search_form(text: str) -> str:
+    field = f"<label>Search <input name='q' value='{escape(text, quote=True)}'></label>"
+    return form("/search", "Search", field, method="get")

@@ -1,7 +1,7 @@
-"""Site: a small web application with a plain-data state, and the loopback server that shows it to a browser.
+"""Small web applications with a plain-data state, and the loopback server that serves them.
 
-A site draws its content from a generator, renders pages, and changes its state on the forms that are sent. A task says what the
-state should become: it is solved when the state is that, and nothing else has changed.
+A site draws its content from a random generator, renders pages, and changes its state when a form
+is posted. A task is solved when the state equals the task's goal state, with no other change.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _LARGEST_FORM = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a browser asked for."""
+    """A browser's request."""
 
     path: tuple[str, ...]
     """The parts between the slashes."""
     query: Mapping[str, str] = field(default_factory=dict)
-    sent: Mapping[str, str] | None = None
-    """The fields of a form that was posted."""
+    posted: Mapping[str, str] | None = None
+    """The fields of a posted form; None for a GET request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page; `status` 404 where there is none."""
+    """A page; `status` is 404 if it does not exist."""
 
     title: str
     body: str
@@ -54,7 +54,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Where to go after a form was taken."""
+    """The path to go to after a form was accepted."""
 
     path: str
 
@@ -64,52 +64,55 @@ Answer = Page | Redirect
 
 @dataclass(frozen=True, slots=True)
 class WebTask:
-    """What to do on a site."""
+    """A task on a site."""
 
     kind: str
     instruction: str
     goal: Any
-    """The state in which the task is solved."""
+    """The state that solves the task."""
     answer: str | None = None
-    """What `stop` has to say, where the task is a question."""
+    """The answer that `stop` must give; None if the task is not a question."""
     plan: tuple[tuple[str, ...], ...] = ()
-    """How an expert does it: (verb, element, argument, text of its line), elements by their outline without the number."""
+    """The expert's steps: (verb, element, argument, text on the element's line).
+
+    An element is named by its outline without the number.
+    """
 
 
 class Site:
-    """The base: subclasses fill `state`, render pages and draw tasks."""
+    """Base class of the sites; subclasses set `state`, render pages and draw tasks."""
 
     title: ClassVar[str]
     menu: ClassVar[Sequence[tuple[str, str]]]
     """(path, text) of the links on every page."""
     kinds: ClassVar[Sequence[str]]
-    """The kinds of tasks, each a method `task_KIND()`."""
+    """The kinds of tasks; the method `task_KIND()` draws one."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.state: Any = {}
 
     def answer(self, request: Request) -> Answer:
-        """A page, or where to go next; the state changes here only."""
+        """Answer a request; only this method changes the state."""
         raise NotImplementedError
 
     def draw(self, kind: str | None) -> WebTask:
-        """A task of a kind, or of any."""
+        """Draw a task of a kind; None draws the kind as well."""
         make: Callable[[], WebTask] = getattr(self, f"task_{kind or self.rng.choice(self.kinds)}")
         return make()
 
     def changed(self, change: Callable[[Any], None]) -> Any:
-        """The state as it would be after a change."""
+        """Return a copy of the state with a change applied."""
         state = copy.deepcopy(self.state)
         change(state)
         return state
 
     def missing(self) -> Page:
-        """There is no such page."""
+        """Return the page for an unknown path."""
         return Page("Not found", "<p>There is no such page.</p>", 404)
 
     def render(self, page: Page) -> str:
-        """A whole document."""
+        """Return the HTML document of a page."""
         menu = " ".join(link(path, text) for path, text in self.menu)
         return (
             "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
@@ -119,14 +122,13 @@ class Site:
 
 
 class Loopback:
-    """Serves one site at a time to the browser of this machine, on a free port."""
+    """A server on a free loopback port that serves one site at a time."""
 
     def __init__(self) -> None:
         self.site: Site | None = None
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Handler", (_Handler,), {"home": self})
-        )
+        handler = type("Handler", (_Handler,), {"loopback": self})
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(
@@ -135,8 +137,8 @@ class Loopback:
         self._thread.start()
 
     def take(self, request: Request) -> tuple[int, str, str]:
-        """(status, where to go, document) for a request; one at a time, as they change the state."""
-        with self._lock:
+        """Return (status, redirect path, document) for a request."""
+        with self._lock:  # requests change the state
             site = self.site
             if site is None:
                 return 404, "", ""
@@ -146,7 +148,7 @@ class Loopback:
             return answer.status, "", site.render(answer)
 
     def close(self) -> None:
-        """Stops serving."""
+        """Stop the server."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join(5.0)
@@ -155,7 +157,7 @@ class Loopback:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 60.0
-    home: Loopback
+    loopback: Loopback
 
     def do_GET(self) -> None:
         self._answer(None)
@@ -171,40 +173,46 @@ class _Handler(BaseHTTPRequestHandler):
             {k: v.replace("\r\n", "\n") for k, v in parse_qsl(text, keep_blank_values=True)}
         )
 
-    def _answer(self, sent: Mapping[str, str] | None) -> None:
+    def _answer(self, posted: Mapping[str, str] | None) -> None:
         url = urlsplit(self.path)
         path = tuple(part for part in url.path.split("/") if part)
-        self._send(*self.home.take(Request(path, dict(parse_qsl(url.query)), sent)))
+        self._send(*self.loopback.take(Request(path, dict(parse_qsl(url.query)), posted)))
 
-    def _send(self, status: int, place: str, document: str) -> None:
+    def _send(self, status: int, location: str, document: str) -> None:
         data = document.encode()
         self.send_response(status)
-        if place:
-            self.send_header("Location", place)
+        if location:
+            self.send_header("Location", location)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
-        self.send_header("Cache-Control", "no-store")  # going back shows what is there now
+        self.send_header("Cache-Control", "no-store")  # "back" shows the current state
         self.end_headers()
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Write no log."""
 
 
 def link(path: str, text: object) -> str:
-    """A link."""
+    """Return the HTML of a link."""
     return f"<a href='{escape(path, quote=True)}'>{escape(str(text))}</a>"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are HTML already."""
+    """Return the HTML of a table; the cells are HTML."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def form(path: str, button: str, *fields: str, method: str = "post", ask: str = "") -> str:
-    """A form of fields that are HTML already; with `ask`, the browser asks before it is sent."""
+    """Return the HTML of a form; the fields are HTML.
+
+    With `ask`, the browser shows this question before it sends the form.
+    """
     check = f' onsubmit="return confirm({escape(repr(ask), quote=True)})"' if ask else ""
     inner = "".join(fields)
-    return f"<form action='{escape(path, quote=True)}' method='{method}'{check}>{inner}<button>{escape(button)}</button></form>"
+    return (
+        f"<form action='{escape(path, quote=True)}' method='{method}'{check}>"
+        f"{inner}<button>{escape(button)}</button></form>"
+    )

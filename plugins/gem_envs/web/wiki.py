@@ -1,4 +1,4 @@
-"""Wiki: pages about the towns, rivers and people of an invented country, linked to each other, which readers edit."""
+"""Wiki: linked, editable pages about the towns, rivers and people of an invented country."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LINK = re.compile(r"\[\[([^\]]+)\]\]")
 
 
 class Wiki(Site):
-    """State: the text of every page by its title, and how often it was edited."""
+    """The wiki; its state is the text and the number of edits of every page, by title."""
 
     title = "Wiki of Varland"
     menu = (("/", "Main page"), ("/all", "All pages"), ("/new", "New page"))
@@ -56,15 +56,13 @@ class Wiki(Site):
             for p in people
         ]
         texts = {t["name"]: _town(t) for t in self.towns}
-        texts |= {
-            r[
-                "name"
-            ]: f"{r['name']} is a river of {r['length']} km. It meets the sea at [[{r['mouth']}]]."
-            for r in self.rivers
-        }
-        texts |= {
-            p["name"]: f"{p['name']} was a {p['trade']}, born in {p['born']}." for p in self.people
-        }
+        for river in self.rivers:
+            texts[river["name"]] = (
+                f"{river['name']} is a river of {river['length']} km. "
+                f"It meets the sea at [[{river['mouth']}]]."
+            )
+        for p in self.people:
+            texts[p["name"]] = f"{p['name']} was a {p['trade']}, born in {p['born']}."
         self.state = {"pages": texts, "edits": dict.fromkeys(texts, 0)}
 
     def answer(self, request: Request) -> Answer:
@@ -78,59 +76,53 @@ class Wiki(Site):
                 towns = ", ".join(_page_link(t["name"]) for t in self.towns)
                 return Page("Main page", f"{find}<p>Varland has eight towns: {towns}.</p>")
             case ("all",):
-                return Page(
-                    "All pages",
-                    "<ul>"
-                    + "".join(f"<li>{_page_link(name)}</li>" for name in sorted(pages))
-                    + "</ul>",
-                )
+                items = "".join(f"<li>{_page_link(name)}</li>" for name in sorted(pages))
+                return Page("All pages", f"<ul>{items}</ul>")
             case ("search",):
                 words = request.query.get("q", "").casefold()
-                found = [
-                    name
+                matches = "".join(
+                    f"<p>{_page_link(name)}</p>"
                     for name in sorted(pages)
                     if words and words in f"{name} {pages[name]}".casefold()
-                ]
-                return Page(
-                    "Search",
-                    "".join(f"<p>{_page_link(name)}</p>" for name in found)
-                    or "<p>Nothing was found.</p>",
                 )
+                return Page("Search", matches or "<p>Nothing was found.</p>")
             case ("page", _) if title in pages:
                 text = _LINK.sub(lambda m: _page_link(m[1]), escape(pages[title]))
-                return Page(
-                    title,
-                    f"<p>{text}</p><p>{link('/edit/' + request.path[1], 'Edit this page')}</p>",
-                )
-            case ("edit", _) if title in pages and request.sent is not None:
-                pages[title] = request.sent.get("text", "").strip()
+                edit = link("/edit/" + request.path[1], "Edit this page")
+                return Page(title, f"<p>{text}</p><p>{edit}</p>")
+            case ("edit", _) if title in pages and request.posted is not None:
+                pages[title] = request.posted.get("text", "").strip()
                 self.state["edits"][title] += 1
                 return Redirect(f"/page/{request.path[1]}")
             case ("edit", _) if title in pages:
-                area = f"<p><label>Text <textarea name='text' rows='6'>{escape(pages[title])}</textarea></label></p>"
+                text = escape(pages[title])
+                area = (
+                    f"<p><label>Text <textarea name='text' rows='6'>{text}</textarea></label></p>"
+                )
                 return Page(f"Editing {title}", form(f"/edit/{request.path[1]}", "Save", area))
-            case ("new",) if request.sent is not None:
-                return self._created(request.sent)
+            case ("new",) if request.posted is not None:
+                return self._create(request.posted)
             case ("new",):
                 return self._new("")
         return self.missing()
 
     def task_correct(self) -> WebTask:
-        """One number in a text; the rest has to stay."""
+        """Correct one number in a text; the rest must not change."""
         town = self.rng.choice(self.towns)
         name = town["name"]
         year = town["founded"] + self.rng.randint(2, 90)
         text = _town({**town, "founded": year})
 
-        def corrected(state: Any) -> None:
+        def correct(state: Any) -> None:
             state["pages"][name] = text
             state["edits"][name] += 1
 
         return WebTask(
             "correct",
-            f"The page about {name} says that the town was founded in {town['founded']}. It was in {year}: correct the number, "
-            "in one edit, and leave the rest of the text as it is.",
-            self.changed(corrected),
+            f"The page about {name} says that the town was founded in {town['founded']}. "
+            f"It was in {year}: correct the number, in one edit, "
+            "and leave the rest of the text as it is.",
+            self.changed(correct),
             plan=(
                 ("click", f"link '{name}'"),
                 ("click", "link 'Edit this page'"),
@@ -141,20 +133,20 @@ class Wiki(Site):
         )
 
     def task_create(self) -> WebTask:
-        """A page that is not there yet."""
+        """Create a page."""
         person = self.rng.choice(
             [p for p in ("Lena Forss", "Otto Marsh", "Ines Calder") if p not in self.state["pages"]]
         )
         text = f"{person} was a {self.rng.choice(_TRADES)}, born in {self.rng.randint(1700, 1950)}."
 
-        def created(state: Any) -> None:
+        def create(state: Any) -> None:
             state["pages"][person] = text
             state["edits"][person] = 0
 
         return WebTask(
             "create",
             f'Make a new page with the title "{person}" and exactly this text: {text}',
-            self.changed(created),
+            self.changed(create),
             plan=(
                 ("click", "link 'New page'"),
                 ("type", "textbox 'Title'", person),
@@ -165,33 +157,27 @@ class Wiki(Site):
         )
 
     def task_follow_links(self) -> WebTask:
-        """A question whose answer is two pages away."""
+        """Ask a question whose answer is two pages away."""
         town = self.rng.choice(self.towns)
         name = town["name"]
         if self.rng.random() < 0.5:
             person = next(p for p in self.people if p["name"] == town["person"])
-            asked, answer, way = (
-                f"In which year was the person born who {name} is known for?",
-                str(person["born"]),
-                person["name"],
-            )
+            question = f"In which year was the person born who {name} is known for?"
+            answer, page = str(person["born"]), person["name"]
         else:
             river = next(r for r in self.rivers if r["name"] == town["river"])
-            asked, answer, way = (
-                f"How many kilometres long is the river {name} lies on?",
-                str(river["length"]),
-                river["name"],
-            )
+            question = f"How many kilometres long is the river {name} lies on?"
+            answer, page = str(river["length"]), river["name"]
         return WebTask(
             "follow_links",
-            f"{asked} Answer with the number alone.",
+            f"{question} Answer with the number alone.",
             self.changed(lambda state: None),
             answer=answer,
-            plan=(("click", f"link '{name}'"), ("click", f"link '{way}'"), ("stop", answer)),
+            plan=(("click", f"link '{name}'"), ("click", f"link '{page}'"), ("stop", answer)),
         )
 
-    def _created(self, sent: Any) -> Answer:
-        title, text = sent.get("title", "").strip(), sent.get("text", "").strip()
+    def _create(self, posted: Any) -> Answer:
+        title, text = posted.get("title", "").strip(), posted.get("text", "").strip()
         if not title or not text or "/" in title or "_" in title:
             return self._new("A page needs a title, without / and _, and a text.")
         if title in self.state["pages"]:
@@ -210,8 +196,8 @@ class Wiki(Site):
 
 def _town(town: Any) -> str:
     return (
-        f"{town['name']} is a town on the [[{town['river']}]]. It was founded in {town['founded']} and is known for "
-        f"[[{town['person']}]]."
+        f"{town['name']} is a town on the [[{town['river']}]]. "
+        f"It was founded in {town['founded']} and is known for [[{town['person']}]]."
     )
 
 

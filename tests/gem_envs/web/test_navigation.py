@@ -1,4 +1,4 @@
-"""Web navigation: real pages in a real Chromium; the state of the site decides."""
+"""Tests of web navigation, with a real Chromium."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ IDS = list_envs("web:*")
 
 
 def site_of(name: str) -> type[Site]:
-    found: type[Site] = getattr(import_module(f"gem_envs.web.{name}"), SITES[name])
-    return found
+    site: type[Site] = getattr(import_module(f"gem_envs.web.{name}"), SITES[name])
+    return site
 
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[WebNavigation]:
-    """One tab for all of them: a new one takes longer than most tasks."""
-    made = WebNavigation()
-    yield made
-    made.close()
+    """Share one tab between the tests: opening one takes longer than most tasks."""
+    env = WebNavigation()
+    yield env
+    env.close()
 
 
 def test_every_site_has_an_id() -> None:
@@ -43,7 +43,7 @@ def test_every_site_has_an_id() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, kind) for name in SITES for kind in site_of(name).kinds]
 )
-def test_the_expert_does_every_kind_of_task(env: WebNavigation, name: str, kind: str) -> None:
+def test_expert_solves_every_kind_of_task(env: WebNavigation, name: str, kind: str) -> None:
     env.reset(seed=random.Random(kind).randrange(1000), options={"site": name, "task": kind})
     for action in env.expert():
         observation, reward, terminated, _, info = env.step(action)
@@ -52,37 +52,37 @@ def test_the_expert_does_every_kind_of_task(env: WebNavigation, name: str, kind:
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_no_task_is_done_from_the_start_and_every_seed_has_one(name: str) -> None:
-    """Without the browser: a thousand tasks."""
-    site = site_of(name)
+def test_every_seed_draws_a_task_that_is_not_solved_yet(name: str) -> None:
+    """Draw a thousand tasks without a browser; only questions start in their goal state."""
+    site_class = site_of(name)
     for seed in range(250):
-        for kind in site.kinds:
-            made = site(random.Random(seed))
-            task = made.draw(kind)
+        for kind in site_class.kinds:
+            site = site_class(random.Random(seed))
+            task = site.draw(kind)
             assert task.kind == kind and task.plan[-1][0] == "stop"
-            assert (task.answer is not None) == (made.state == task.goal)
+            assert (task.answer is not None) == (site.state == task.goal)
 
 
-def test_an_answer_has_to_be_right_and_nothing_else_may_change(env: WebNavigation) -> None:
-    def ends(*actions: str) -> float:
+def test_reward_requires_the_answer_and_an_unchanged_state(env: WebNavigation) -> None:
+    def final_reward(*actions: str) -> float:
         env.reset(seed=1, options={"site": "admin", "task": "count"})
         for action in actions:
             reward = env.step(action)[1]
         return reward
 
     env.reset(seed=1, options={"site": "admin", "task": "count"})
-    right = env.task.answer
-    assert ends(f"stop [{right}]") == 1.0
-    assert ends("stop [999]") == 0.0
-    assert ends("stop") == 0.0
-    assert ends("goto [/users/1]", "click [5]", f"stop [{right}]") == 1.0  # ticked, and not saved
-    assert ends("goto [/users/1]", "click [5]", "click [6]", f"stop [{right}]") == 0.0  # and saved
-    assert ends("goto [/users/2]", "click [7]", f"stop [{right}]") == 0.0  # a user is gone
+    stop = f"stop [{env.task.answer}]"
+    assert final_reward(stop) == 1.0
+    assert final_reward("stop [999]") == 0.0
+    assert final_reward("stop") == 0.0
+    assert final_reward("goto [/users/1]", "click [5]", stop) == 1.0  # checked but not saved
+    assert final_reward("goto [/users/1]", "click [5]", "click [6]", stop) == 0.0  # saved
+    assert final_reward("goto [/users/2]", "click [7]", stop) == 0.0  # deleted a user
 
 
-def test_what_cannot_be_done_is_said(env: WebNavigation) -> None:
+def test_impossible_action_is_reported(env: WebNavigation) -> None:
     env.reset(seed=1, options={"site": "shop", "task": "buy"})
-    for action, said in (
+    for action, reason in (
         ("click [99]", "no element [99]"),
         ("click [0]", "no element [0]"),
         ("type [1] [x]", "is a link, not a field"),
@@ -95,56 +95,54 @@ def test_what_cannot_be_done_is_said(env: WebNavigation) -> None:
         ("click 3", "That is no action"),
     ):
         observation, reward, terminated, truncated, info = env.step(action)
-        assert said in observation and "Page: Welcome" in observation, action
+        assert reason in observation and "Page: Welcome" in observation, action
         assert (reward, terminated, truncated, info) == (0.0, False, False, {"action_failed": True})
     assert "There is no such page" in env.step("goto [/nowhere]")[0]
     assert "Page: Welcome" in env.step("back")[0]
 
 
-def test_pages_longer_than_the_window_are_scrolled() -> None:
+def test_long_page_can_be_scrolled() -> None:
     env = WebNavigation("admin", lines=10)
     try:
         env.reset(seed=1)
         first = env.step("goto [/users]")[0]
         second = env.step("scroll [down]")[0]
-        assert (
-            "(lines 1 to 10 of 28; scroll to see the others)" in first
-            and "(lines 11 to 20 of 28" in second
-        )
+        assert "(lines 1 to 10 of 28; scroll to see the others)" in first
+        assert "(lines 11 to 20 of 28" in second
         assert env.step("scroll [up]")[0] == first
     finally:
         env.close()
 
 
-def test_scripts_run_and_questions_are_answered(env: WebNavigation) -> None:
+def test_page_scripts_run_and_dialogs_are_accepted(env: WebNavigation) -> None:
     env.reset(seed=1, options={"site": "admin", "task": "delete"})
-    everybody = env.step("goto [/users]")[0]
+    all_users = env.step("goto [/users]")[0]
     mail = env.site.state["users"]["5"]["mail"]
-    filtered = env.step(f"type [4] [{mail}]")[0]  # hidden by the page's own script
-    assert everybody.count("link 'Edit'") == 24 and filtered.count("link 'Edit'") == 1
+    filtered = env.step(f"type [4] [{mail}]")[0]  # the page's script hides the other rows
+    assert all_users.count("link 'Edit'") == 24 and filtered.count("link 'Edit'") == 1
     env.step("click [5]")
     assert 'The page asked: "Delete' in env.step("click [7]")[0]
     assert "5" not in env.site.state["users"]
 
 
-def test_episodes_leave_nothing_behind(env: WebNavigation) -> None:
+def test_reset_clears_the_site_and_the_history(env: WebNavigation) -> None:
     first = env.reset(seed=3, options={"site": "forum"})[0]
     env.step("goto [/new]")
     assert env.reset(seed=3, options={"site": "forum"})[0] == first
     assert "no page to go back to" in env.step("back")[0]
 
 
-def test_the_engine_plays_several_at_once() -> None:
+def test_engine_plays_concurrent_episodes() -> None:
     episodes = run_batch(tasks_for("web:Any-v0", seeds=range(3)), ExpertPlayer())
     assert [episode.total_reward for episode in episodes] == [1.0] * 3
 
 
-def test_another_process_sees_the_same_pages() -> None:
+def test_pages_are_the_same_in_another_process() -> None:
     here = transcripts(["web:Any-v0"])
     assert transcripts_elsewhere(["web:Any-v0"], 1) == here
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_missing_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"\.\[web\].*playwright"):
         make("web:Shop-v0")
@@ -159,13 +157,13 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         make("web:Shop-v0")
 
 
-def test_arguments_and_options_are_checked(env: WebNavigation) -> None:
+def test_invalid_arguments_and_options_are_rejected(env: WebNavigation) -> None:
     with pytest.raises(ConfigError, match="site must be one of shop, forum, wiki, admin"):
         WebNavigation("bank")
     options: dict[str, Any]
-    for options, said in (
+    for options, message in (
         ({"site": "bank"}, "site must be"),
         ({"site": "shop", "task": "rob"}, "task must be one of buy"),
     ):
-        with pytest.raises(OptionError, match=said):
+        with pytest.raises(OptionError, match=message):
             env.reset(seed=1, options=options)
