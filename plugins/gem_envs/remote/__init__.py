@@ -1,1 +1,1 @@
-"""Remote: environments of other servers, and a server for ours."""
+"""Remote environments: clients of environment servers, and a server for gem's environments."""

@@ -1,8 +1,10 @@
-"""AgentGym: an environment that lives on a server, spoken to over HTTP in one of the dialects of `gem_envs.remote.protocols`.
+"""HTTP client for environments on AgentGym servers and on `gem-rl serve`.
 
 gem-rl serve game:Wordle-v0-easy                                          # on the other host
 make("agentgym:Gem-v0", url="http://host:8000")                           # here
-make("agentgym:BabyAI-v0", url="http://host:36001", tasks=1000)           # a server of AgentGym's own
+make("agentgym:BabyAI-v0", url="http://host:36001", tasks=1000)           # an AgentGym server
+
+`gem_envs.remote.protocols` defines the dialects of the servers.
 """
 
 from __future__ import annotations
@@ -32,14 +34,15 @@ _clients: dict[Any, Any] = {}
 
 
 class AgentGym(Env):
-    """A session on a server: made at the first reset, given back at close. What the server does wrong voids the episode.
+    """An environment on a server. A server error fails the episode.
 
-    The seed names the task: it is the server's task number, modulo `tasks` where that is given. The option `index` names one
-    directly. `gem-rl serve` takes the number for a seed.
+    The first reset creates a session; `close` closes it. The seed is the server's task number,
+    modulo `tasks` if that is set; the option `index` sets the number directly. `gem-rl serve` uses
+    the number as its seed.
     """
 
     execution = "thread"
-    deterministic = False  # nobody here knows what runs there
+    deterministic = False  # the server's environment is unknown
     option_names = frozenset({"index"})
 
     def __init__(
@@ -50,13 +53,13 @@ class AgentGym(Env):
         timeout: float = 300.0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`timeout`: seconds for one request."""
+        """Create the client; `timeout` is the time limit of a request in seconds."""
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"an environment on a server needs its address: url='http://host:port'; given: {url!r}"
+                f"url must be the server's address, such as url='http://host:8000'; got {url!r}"
             )
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-            raise ConfigError(f"timeout must be a number of seconds above 0; given: {timeout!r}")
+            raise ConfigError(f"timeout must be a positive number of seconds; got {timeout!r}")
         self.url, self.timeout = url.rstrip("/"), float(timeout)
         self.dialect = _dialect(dialect)
         self.tasks = None if tasks is None else whole_number("tasks", tasks, 1)
@@ -67,21 +70,17 @@ class AgentGym(Env):
 
     @property
     def accepted_options(self) -> frozenset[str]:
-        """Those of the environment there, where the server tells."""
-        return (
-            self.option_names | frozenset(self._told().get("options", ()))
-            if self.dialect.name == "gem"
-            else self.option_names
-        )
+        """`index` and, with `gem-rl serve`, the options of the served environment."""
+        if self.dialect.name != "gem":
+            return self.option_names
+        return self.option_names | frozenset(self._description().get("options", ()))
 
     @property
     def action_example(self) -> str:  # type: ignore[override]
-        """What an action looks like, where the server tells."""
-        return (
-            str(self._told().get("action_example", "action"))
-            if self.dialect.name == "gem"
-            else "action"
-        )
+        """An example of an action, with `gem-rl serve` that of the served environment."""
+        if self.dialect.name != "gem":
+            return "action"
+        return str(self._description().get("action_example", "action"))
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         options = dict(options)
@@ -89,40 +88,37 @@ class AgentGym(Env):
         if index is None:
             index = self._seed if self.tasks is None else self._seed % self.tasks
         elif isinstance(index, bool) or not isinstance(index, int) or index < 0:
-            raise OptionError(f"index must be a whole number from 0 up; given: {index!r}")
+            raise OptionError(f"index must be a non-negative integer; got {index!r}")
         self.total, self._sample = 0.0, 0
         if self._session is None:
             self._create(index)
-        asked = self.dialect.reset_request(index, options)
+        body = self.dialect.reset_request(index, options)
         try:
-            reply = self._in_session("/reset", asked)
-        except _UnknownSession:  # collected, or the server was started anew
+            reply = self._in_session("/reset", body)
+        except _UnknownSession:  # the server collected it or was restarted
             self._create(index)
-            reply = self._in_session("/reset", asked)
-        observation, info = self.dialect.began(reply)
+            reply = self._in_session("/reset", body)
+        observation, info = self.dialect.parse_reset(reply)
         if self.dialect.observes:
             observation = self.dialect.text(self._get("/observation"), "/observation")
         return observation, {"index": index, **info}
 
     def on_step(self, action: str) -> StepResult:
-        observation, reward, terminated, truncated, info = self.dialect.took(
-            self._in_session("/step", {"action": action}), self.total
-        )
-        self.total += reward
-        return observation, reward, terminated, truncated, info
+        reply = self._in_session("/step", {"action": action})
+        result = self.dialect.parse_step(reply, self.total)
+        self.total += result[1]
+        return result
 
     def on_close(self) -> None:
         if self._session is not None:
-            with contextlib.suppress(
-                EnvError
-            ):  # a session that is not given back is collected there
+            with contextlib.suppress(EnvError):  # the server collects idle sessions anyway
                 self._in_session("/close", {})
             self._session = None
 
     def sample_action(self) -> str:
         if self.dialect.name != "gem":
             raise NotImplementedError(
-                f"a server of the dialect {self.dialect.name!r} does not say which actions are legal"
+                f"servers of the dialect {self.dialect.name!r} do not list the legal actions"
             )
         if self._session is None:
             raise ResetNeededError("sample_action() before reset(): call reset(seed=...) first")
@@ -133,64 +129,67 @@ class AgentGym(Env):
 
     @property
     def plays_at_random(self) -> bool:
-        """Whether the server says which actions are legal."""
-        return self.dialect.name == "gem" and bool(self._told().get("plays_at_random"))
+        """Whether the server can sample legal actions."""
+        return self.dialect.name == "gem" and bool(self._description().get("plays_at_random"))
 
     def _create(self, index: int) -> None:
         self._session = None
-        self._session = self.dialect.created(
-            self._ask("POST", "/create", self.dialect.create_request(index))
-        )
+        reply = self._request("POST", "/create", self.dialect.create_request(index))
+        self._session = self.dialect.parse_create(reply)
 
-    def _told(self) -> Mapping[str, Any]:
-        """What the server says of its environment."""
+    def _description(self) -> Mapping[str, Any]:
+        """Fetch the server's description of its environment, once."""
         if self._about is None:
-            about = self._ask("GET", "/")
+            about = self._request("GET", "/")
             if not isinstance(about, Mapping) or "env" not in about:
                 raise EnvError(
-                    f"{self.url} does not answer like `gem-rl serve`: {str(about)[:120]!r}; is its dialect another?"
+                    f"{self.url} does not answer like `gem-rl serve`: {str(about)[:120]!r}; "
+                    "set `dialect` to the server's dialect"
                 )
             self._about = about
         return self._about
 
     def _in_session(self, path: str, body: dict[str, Any]) -> Any:
-        return self._ask("POST", path, {self.dialect.session: self._session, **body})
+        return self._request("POST", path, {self.dialect.session: self._session, **body})
 
     def _get(self, path: str, sample: int = 0) -> Any:
-        more = f"&sample={sample}" if sample else ""
-        return self._ask("GET", f"{path}?{self.dialect.session}={self._session}{more}")
+        query = f"{self.dialect.session}={self._session}"
+        if sample:
+            query += f"&sample={sample}"
+        return self._request("GET", f"{path}?{query}")
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer to a request. Everything that is no answer is an `EnvError`, and so is HTTP 200 with an error in it."""
-        what = f"{method} {self.url}{path.partition('?')[0]}"
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a request and return the reply.
+
+        Raise `EnvError` for a failed request and for an error in an HTTP 200 reply.
+        """
+        request = f"{method} {self.url}{path.partition('?')[0]}"
         try:
             client = _client(self._httpx, self._headers)
             response = client.request(method, self.url + path, json=body, timeout=self.timeout)
         except self._httpx.HTTPError as error:
             raise EnvError(
-                f"{what} failed: {type(error).__name__}: {error}. Does the server run there?"
+                f"{request} failed: {type(error).__name__}: {error}; is the server running?"
             ) from error
         try:
             reply = response.json()
         except ValueError:
             reply = response.text
         problem = reply.get("error") or reply.get("detail") if isinstance(reply, Mapping) else None
-        if response.status_code == 200 and not (
-            isinstance(reply, Mapping) and set(reply) == {"error"}
-        ):
+        only_error = isinstance(reply, Mapping) and set(reply) == {"error"}
+        if response.status_code == 200 and not only_error:
             return reply
-        said = f"{what} answered {response.status_code}: {str(problem or reply)[:500]}"
-        unknown = (
-            response.status_code == 404
-            or "not valid" in said
-            or "not found" in said
-            or "been deleted" in said
+        message = f"{request} answered {response.status_code}: {str(problem or reply)[:500]}"
+        unknown = response.status_code == 404 or any(
+            text in message for text in ("not valid", "not found", "been deleted")
         )
-        raise _UnknownSession(said) if unknown and self._session is not None else EnvError(said)
+        if unknown and self._session is not None:
+            raise _UnknownSession(message)
+        raise EnvError(message)
 
 
 class _UnknownSession(EnvError):
-    """Raised when a server does not know a session, or not any more."""
+    """Raised when the server does not know the session (any more)."""
 
 
 _dialect = dialect  # the constructor has an argument of that name
@@ -205,12 +204,15 @@ def _library() -> Any:
 
 
 def _client(httpx: Any, headers: Mapping[str, str]) -> Any:
-    """One for all environments of a process, since making one takes longer than a step. A fork inherits the sockets, and two that
-    read from one take each other's answers: so it has its own."""
+    """Return the HTTP client that all environments of a process share.
+
+    Creating a client takes longer than a step. A forked process gets its own: on inherited sockets,
+    two processes would read each other's replies.
+    """
     key = (os.getpid(), *sorted(headers.items()))
     with _lock:
         if key not in _clients:
-            # No limit on connections: as many episodes are under way as the engine allows.
+            # No limit on connections: the engine limits the number of concurrent episodes.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
             _clients[key] = httpx.Client(headers=dict(headers), limits=limits)
             atexit.register(_clients[key].close)

@@ -1,12 +1,14 @@
-"""OpenEnv: a server of OpenEnv's as an environment, text in and text out, over its WebSocket.
+"""WebSocket client for OpenEnv servers, as environments with text observations and actions.
 
     make("openenv:Server-v0", url="http://host:8000")
 
-OpenEnv's actions and observations are objects. The server's own schema says which fields an action has: where one of them takes
-the text, it gets it; where there are several, the action is written as a JSON object. An observation with one text in it is that
-text, every other is written field by field. A server of MCP tools is asked for its tools, and an action is a call of one.
+OpenEnv's actions and observations are objects; the server's schema lists the fields of an action.
+If one field takes the text, the action is that text. Otherwise the action is a JSON object. An
+observation with a single text field is that text; any other is written field by field. With a
+server of MCP tools, an action is a tool call.
 
-It speaks the protocol of `openenv` 0.10 and needs `websockets` only: the package itself brings a web framework with it.
+The client implements the protocol of `openenv` 0.10 with `websockets` alone, because the `openenv`
+package depends on a web framework.
 """
 
 from __future__ import annotations
@@ -29,11 +31,14 @@ _CALL = '{"tool_name": "NAME", "arguments": {...}}'
 
 
 class OpenEnv(Env):
-    """A session on the server, which lasts until `close`. An action the server cannot read says so and costs a turn; everything
-    else that goes wrong there voids the episode. The option `reset` holds further parameters for the server's reset."""
+    """A session on an OpenEnv server, which lasts until `close`.
+
+    An action the server cannot parse costs a turn, and the observation gives the reason. Any other
+    server error fails the episode. The option `reset` contains parameters for the server's reset.
+    """
 
     execution = "thread"
-    deterministic = False  # nobody here knows what runs there
+    deterministic = False  # the server's environment is unknown
     option_names = frozenset({"reset"})
 
     def __init__(
@@ -44,87 +49,88 @@ class OpenEnv(Env):
         timeout: float = 300.0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`action_field`: the field of an action that takes the text; `observation_field`: the one of an observation that is
-        shown. `timeout`: seconds for one answer. `headers` go with every connection, such as an Authorization."""
+        """Create the client.
+
+        `action_field` is the field of an action that takes the text, `observation_field` the field
+        of an observation to show. `timeout` is the time limit of a reply in seconds. `headers` are
+        sent with every connection, for example an Authorization header.
+        """
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"an OpenEnv server needs its address: url='http://host:port'; given: {url!r}"
+                f"url must be the server's address, such as url='http://host:8000'; got {url!r}"
             )
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-            raise ConfigError(f"timeout must be a number of seconds above 0; given: {timeout!r}")
+            raise ConfigError(f"timeout must be a positive number of seconds; got {timeout!r}")
         self.url, self.timeout, self.headers = url.rstrip("/"), float(timeout), dict(headers or {})
         self.action_field, self.observation_field = action_field, observation_field
         self._library = _library()
-        self._held = contextlib.ExitStack()
+        self._open_connection = contextlib.ExitStack()
         self._connection: Any = None
         self._fields: dict[str, Mapping[str, Any]] | None = None
         self._tools: list[Mapping[str, Any]] | None = None
 
     @property
     def action_example(self) -> str:  # type: ignore[override]
-        """What an action looks like, once the server has said so."""
+        """An example of an action, known after the first reset."""
         if self._fields is None or self._main_field() is not None:
             return "action"
         return _CALL if self._tools is not None else json.dumps(dict.fromkeys(self._fields, "..."))
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
-        more = options.get("reset", {})
-        if not isinstance(more, Mapping):
+        parameters = options.get("reset", {})
+        if not isinstance(parameters, Mapping):
             raise OptionError(
-                f"the option reset must be a mapping of parameters of the server's reset; given: {more!r}"
+                "the option `reset` must be a mapping of parameters for the server's reset; "
+                f"got {parameters!r}"
             )
         self._connect()
-        told = self._ask({"type": "reset", "data": {"seed": self._seed, **more}})
-        if told.get("done"):
+        data = self._request({"type": "reset", "data": {"seed": self._seed, **parameters}})
+        if data.get("done"):
             raise EnvError(
-                f"the episode at {self.url} was over as soon as it had begun: {str(told)[:200]}"
+                f"the server at {self.url} ended the episode in its reset: {str(data)[:200]}"
             )
-        return self._text(told), {"system": self._instruction(), **self._info(told)}
+        return self._text(data), {"system": self._instruction(), **self._info(data)}
 
     def on_step(self, action: str) -> StepResult:
-        sent = self._action(action)
-        if isinstance(sent, str):
-            return sent, 0.0, False, False, {"action_failed": True}
+        fields = self._parse_action(action)
+        if isinstance(fields, str):
+            return fields, 0.0, False, False, {"action_failed": True}
         try:
-            told = self._ask({"type": "step", "data": sent})
-        except _Unreadable as error:
+            data = self._request({"type": "step", "data": fields})
+        except _InvalidActionError as error:
             return str(error), 0.0, False, False, {"action_failed": True}
-        reward = told.get("reward")
+        reward = data.get("reward")
         if reward is not None and not isinstance(reward, (int, float)):
             raise EnvError(
-                f"the server at {self.url} answered with the reward {reward!r}; it must be a number"
+                f"the server at {self.url} answered with the reward {reward!r}; expected a number"
             )
-        return (
-            self._text(told),
-            float(reward or 0.0),
-            bool(told.get("done")),
-            False,
-            self._info(told),
-        )
+        done = bool(data.get("done"))
+        return self._text(data), float(reward or 0.0), done, False, self._info(data)
 
     def on_close(self) -> None:
         self._connection = None
-        self._held.close()
+        self._open_connection.close()
 
-    # Text and objects.
+    # Conversion between text and objects.
 
-    def _action(self, text: str) -> dict[str, Any] | str:
-        """The object an action stands for, or what is wrong with it."""
+    def _parse_action(self, text: str) -> dict[str, Any] | str:
+        """Return the object of an action, or a message about what is wrong with it."""
         fields = self._fields or {}
         try:
-            given = json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError):
-            given = None
+            value = None
         if self._tools is not None:
-            if isinstance(given, dict) and "tool_name" in given:
+            if isinstance(value, dict) and "tool_name" in value:
                 return {
                     "type": "call_tool",
-                    "tool_name": given["tool_name"],
-                    "arguments": given.get("arguments") or {},
+                    "tool_name": value["tool_name"],
+                    "arguments": value.get("arguments") or {},
                 }
-            return f"An action is a call of a tool: {_CALL}. The tools: {', '.join(str(t.get('name')) for t in self._tools)}."
-        if isinstance(given, dict) and given and set(given) <= set(fields):
-            return given
+            names = ", ".join(str(tool.get("name")) for tool in self._tools)
+            return f"An action is a call of a tool: {_CALL}. The tools: {names}."
+        if isinstance(value, dict) and value and set(value) <= set(fields):
+            return value
         main = self._main_field()
         if main is None:
             return f"An action is a JSON object with these fields: {', '.join(fields) or 'none'}."
@@ -137,66 +143,64 @@ class OpenEnv(Env):
             return f"An action is a number; that is none: {text[:40]!r}."
 
     def _main_field(self) -> str | None:
-        """The field that takes the text of an action: the one that was named, the only one, or the only one that is needed."""
+        """Return the field that takes the text: `action_field`, or the only (required) field."""
         if self.action_field is not None:
             return self.action_field
         if self._fields is None or self._tools is not None:
             return None
-        needed = [name for name, field in self._fields.items() if "default" not in field]
-        for names in (list(self._fields), needed):
-            if len(names) == 1 and self._fields[names[0]].get("type") in (
-                "string",
-                "integer",
-                "number",
-            ):
+        required = [name for name, field in self._fields.items() if "default" not in field]
+        for names in (list(self._fields), required):
+            if len(names) == 1 and self._fields[names[0]].get("type") in ("string", *_NUMBERS):
                 return names[0]
         return None
 
-    def _text(self, told: Mapping[str, Any]) -> str:
-        observation = told.get("observation")
+    def _text(self, data: Mapping[str, Any]) -> str:
+        observation = data.get("observation")
         if not isinstance(observation, Mapping):
             raise EnvError(
-                f"the server at {self.url} answered without an observation: {str(told)[:200]}"
+                f"the server at {self.url} answered without an observation: {str(data)[:200]}"
             )
         if self.observation_field is not None:
             if self.observation_field not in observation:
-                there = ", ".join(observation)
                 raise EnvError(
-                    f"the observations of {self.url} have no field {self.observation_field!r}; they have: {there}"
+                    f"the observations of {self.url} have no field {self.observation_field!r}, "
+                    f"only {', '.join(observation)}; set `observation_field` to one of these"
                 )
-            return _written(observation[self.observation_field])
+            return _as_text(observation[self.observation_field])
         shown = {
             k: v for k, v in observation.items() if k != "metadata" and v not in (None, "", [], {})
         }
         if len(shown) == 1 and isinstance(next(iter(shown.values())), str):
             return str(next(iter(shown.values())))
-        return (
-            "\n".join(f"{name}: {_written(value)}" for name, value in shown.items()) or "(nothing)"
-        )
+        lines = [f"{name}: {_as_text(value)}" for name, value in shown.items()]
+        return "\n".join(lines) or "(nothing)"
 
-    def _info(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        metadata = told.get("metadata") or {}
-        info: dict[str, Any] = {"observation": dict(told["observation"])}
-        if told.get("done") and isinstance(metadata.get("success"), bool):
+    def _info(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        metadata = data.get("metadata") or {}
+        info: dict[str, Any] = {"observation": dict(data["observation"])}
+        if data.get("done") and isinstance(metadata.get("success"), bool):
             info["success"] = metadata["success"]
         return info
 
     def _instruction(self) -> str:
-        """What the server says of its actions."""
+        """Return a system prompt that describes the actions."""
         if self._tools is not None:
             tools = "\n".join(
                 f"- {t.get('name')}: {t.get('description')} {json.dumps(t.get('input_schema'))}"
                 for t in self._tools
             )
-            return f"You act by calling tools, one call for each of your messages, written as {_CALL}. The tools:\n{tools}"
+            return (
+                "You act by calling tools, one call for each of your messages, "
+                f"written as {_CALL}. The tools:\n{tools}"
+            )
         fields = "\n".join(
             f"- {k} ({f.get('type', 'any')}): {f.get('description', '')}"
             for k, f in (self._fields or {}).items()
         )
         main = self._main_field()
         if main is not None:
-            said = (self._fields or {}).get(main, {}).get("description", "")
-            return f"Each of your messages is one action, the {main}. {said}".rstrip()
+            description = (self._fields or {}).get(main, {}).get("description", "")
+            return f"Each of your messages is one action, the {main}. {description}".rstrip()
         return f"Each of your messages is one action, a JSON object with these fields:\n{fields}"
 
     # The server.
@@ -208,32 +212,32 @@ class OpenEnv(Env):
         if self._fields is None:
             self._fields = self._schema()
         try:
-            opened = self._library.connect(
+            connection = self._library.connect(
                 f"ws{self.url.removeprefix('http')}/ws",
                 open_timeout=self.timeout,
                 max_size=_LARGEST_MESSAGE,
                 additional_headers=self.headers,
                 proxy=None if self._is_local() else True,
             )
-            self._connection = self._held.enter_context(opened)
+            self._connection = self._open_connection.enter_context(connection)
         except (OSError, self._exceptions.WebSocketException) as error:
             raise EnvError(
-                f"{self.url} cannot be reached: {type(error).__name__}: {error}. Does the server run there?"
+                f"cannot connect to {self.url}: {type(error).__name__}: {error}; "
+                "is the server running?"
             ) from error
         if self._tools is None and (not self._fields or "tool_name" in self._fields):
-            self._tools = self._ask({"type": "step", "data": {"type": "list_tools"}})[
-                "observation"
-            ].get("tools", [])
+            data = self._request({"type": "step", "data": {"type": "list_tools"}})
+            self._tools = data["observation"].get("tools", [])
 
     def _is_local(self) -> bool:
         return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
 
     def _opener(self) -> urllib.request.OpenerDirector:
-        around = [urllib.request.ProxyHandler({})] if self._is_local() else []
-        return urllib.request.build_opener(_NoRedirect, *around)
+        no_proxy = [urllib.request.ProxyHandler({})] if self._is_local() else []
+        return urllib.request.build_opener(_NoRedirect, *no_proxy)
 
     def _schema(self) -> dict[str, Mapping[str, Any]]:
-        """The fields of an action, by name."""
+        """Fetch the fields of an action, by name."""
         request = urllib.request.Request(f"{self.url}/schema", headers=self.headers)
         try:
             with self._opener().open(request, timeout=self.timeout) as response:
@@ -245,29 +249,30 @@ class OpenEnv(Env):
             }
         except (OSError, ValueError, LookupError, AttributeError) as error:
             raise EnvError(
-                f"{self.url}/schema did not say what an action is ({type(error).__name__}: {error}); is this an OpenEnv server?"
+                f"cannot read the action schema at {self.url}/schema "
+                f"({type(error).__name__}: {error}); is this an OpenEnv server?"
             ) from error
 
-    def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _request(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a message and return the data of the reply."""
         try:
             self._connection.send(json.dumps(message))
             reply = json.loads(self._connection.recv(timeout=self.timeout))
         except (OSError, ValueError, self._exceptions.WebSocketException) as error:
-            self.on_close()  # an answer that comes too late would be taken for that to the next question
-            what = f"the {message['type']} at {self.url}"
-            raise EnvError(
-                f"{what} failed: {type(error).__name__}: {error or 'no answer in time'}"
-            ) from error
+            self.on_close()  # the next request would receive a late reply to this one
+            reason = f"{type(error).__name__}: {error or 'no answer in time'}"
+            raise EnvError(f"the {message['type']} at {self.url} failed: {reason}") from error
         data = reply.get("data") or {}
         if reply.get("type") != "error":
             return dict(data)
-        said = str(data.get("message", "an error"))
+        text = str(data.get("message", "an error"))
         for problem in data.get("errors") or ():
-            said += f"; {'.'.join(map(str, problem.get('loc', ())))}: {problem.get('msg')}"
+            text += f"; {'.'.join(map(str, problem.get('loc', ())))}: {problem.get('msg')}"
         if data.get("code") == "VALIDATION_ERROR" and message["type"] == "step":
-            raise _Unreadable(f"The action was not understood: {said}")
+            raise _InvalidActionError(f"The action was not understood: {text}")
         raise EnvError(
-            f"the server at {self.url} answered the {message['type']} with an error ({data.get('code')}): {said}"
+            f"the server at {self.url} answered the {message['type']} with an error "
+            f"({data.get('code')}): {text}"
         )
 
     @property
@@ -278,24 +283,21 @@ class OpenEnv(Env):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """What goes with a request, such as an Authorization, is for the server that was named, and not for where it points."""
+    """Follow no redirects: headers such as Authorization are only for the named server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-class _Unreadable(EnvError):
-    """Raised when the server cannot read an action."""
+class _InvalidActionError(EnvError):
+    """Raised when the server cannot parse an action."""
 
 
-def _written(value: object) -> str:
-    """A value as text; of a tool's result, what the tool said."""
+def _as_text(value: object) -> str:
+    """Return a value as text; for a tool's result, the text parts of its content."""
     parts = value.get("content") if isinstance(value, Mapping) else None
-    if (
-        isinstance(parts, list)
-        and parts
-        and all(isinstance(part, Mapping) and "text" in part for part in parts)
-    ):
+    parts = parts if isinstance(parts, list) else []
+    if parts and all(isinstance(part, Mapping) and "text" in part for part in parts):
         return "\n".join(str(part["text"]) for part in parts)
     return value if isinstance(value, str) else json.dumps(value)
 

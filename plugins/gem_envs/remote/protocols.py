@@ -1,20 +1,23 @@
-"""Dialect: how a server of environments words its requests and answers, seen from both sides: `AgentGym` asks, `serve` answers.
+"""Dialects: the request and reply formats of environment servers.
 
-`gem` carries everything an environment says. The other five are those of AgentGym's servers, which name the same things
-differently, answer with bare numbers and strings, and report errors as HTTP 200:
+The client `AgentGym` and the server of `gem-rl serve` both use them. The dialect `gem` carries
+everything an environment returns. The other five are those of AgentGym's servers, which use
+different names, reply with bare numbers and strings, and report errors with HTTP 200:
 
-| dialect   | session   | task       | reset answers                   | value of a step         | end                      |
-|-----------|-----------|------------|---------------------------------|-------------------------|--------------------------|
-| gem       | `id`      | `seed`     | observation, info               | `reward`                | `terminated`, `truncated`|
-| textcraft | `id`      | `data_idx` | observation                     | `reward`                | `done`                   |
-| babyai    | `id`      | `data_idx` | observation                     | `score`                 | `done`                   |
-| sciworld  | `id`      | `data_idx` | task_description, observation   | `score`, up to 100      | `done`                   |
-| searchqa  | `env_idx` | `id`       | a bare string                   | `reward`                | `done`                   |
-| webarena  | `env_idx` | `idx`      | observation without the task    | `reward` if terminated  | `terminated`, `truncated`|
+| dialect   | session   | task       | reply to reset         | value of a step        | end       |
+|-----------|-----------|------------|------------------------|------------------------|-----------|
+| gem       | `id`      | `seed`     | observation, info      | `reward`               | two flags |
+| textcraft | `id`      | `data_idx` | observation            | `reward`               | `done`    |
+| babyai    | `id`      | `data_idx` | observation            | `score`                | `done`    |
+| sciworld  | `id`      | `data_idx` | task and observation   | `score`, up to 100     | `done`    |
+| searchqa  | `env_idx` | `id`       | a bare string          | `reward`               | `done`    |
+| webarena  | `env_idx` | `idx`      | observation, no task   | `reward` if terminated | two flags |
 
-AgentGym's trainer takes the last value it was given as the score of the episode. So the value is the return so far, and the
-reward of a turn is what the turn added to it; where the value falls back to 0 between answers (`best`), what it added to the
-best one so far.
+The two flags are `terminated` and `truncated`.
+
+AgentGym's trainer uses the last value as the score of the episode. The value is therefore the
+return so far, and the reward of a turn is the difference to the previous value. When the value can
+fall back to 0 between answers (`best`), the reward is the improvement over the best value so far.
 """
 
 from __future__ import annotations
@@ -31,64 +34,64 @@ __all__ = ["DIALECTS", "Dialect", "dialect"]
 
 _FENCED = re.compile(r"```(.*?)```", re.DOTALL)
 Reply = Any
-"""What stands in the JSON of an answer: an object, or a bare number or string."""
+"""The JSON value of a reply: an object, or a bare number or string."""
 
 
 class Dialect:
-    """The words of one kind of server. The methods of the first half are the client's, those of the second the server's."""
+    """The format of one kind of server: first the client's methods, then the server's."""
 
     name: ClassVar[str]
     session: ClassVar[str] = "id"
     task: ClassVar[str] = "data_idx"
     value: ClassVar[str] = "reward"
-    whole: ClassVar[float] = 1.0
+    max_value: ClassVar[float] = 1.0
     """The value of a solved task; rewards are divided by it."""
     solved: ClassVar[float] = 1.0 - 1e-6
-    """The return, in gem's scale, from which on a task counts as solved."""
+    """The smallest return, in gem's scale, of a solved task."""
     best: ClassVar[bool] = False
-    """Whether the value is that of one answer, so that only what is better than all before adds to it."""
+    """Whether the return is the best value so far, because each value scores one answer."""
     observes: ClassVar[bool] = False
-    """Whether the first prompt has to be asked for after the reset."""
+    """Whether the client must fetch the first observation after the reset."""
 
-    # The client's side.
+    # Client.
 
     def create_request(self, index: int) -> Mapping[str, Any] | None:
-        """The body of POST /create."""
+        """Return the body of POST /create."""
         return None
 
-    def created(self, reply: Reply) -> Any:
-        """The session in the answer to POST /create."""
+    def parse_create(self, reply: Reply) -> Any:
+        """Return the session from the reply to POST /create."""
         return self.field(reply, self.session, "/create")
 
     def reset_request(self, index: int, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of POST /reset, without the session."""
+        """Return the body of POST /reset, without the session."""
         return {self.task: index}
 
-    def began(self, reply: Reply) -> ResetResult:
-        """What the answer to POST /reset says."""
+    def parse_reset(self, reply: Reply) -> ResetResult:
+        """Return the reset result from the reply to POST /reset."""
         return self.text(self.field(reply, "observation", "/reset"), "/reset"), {}
 
-    def took(self, reply: Reply, before: float) -> StepResult:
-        """What the answer to POST /step says; `before` is the return of the turns so far."""
+    def parse_step(self, reply: Reply, before: float) -> StepResult:
+        """Return the step result from the reply to POST /step; `before` is the return so far."""
         observation = self.text(self.field(reply, "observation", "/step"), "/step")
-        terminated, truncated = self.ended(reply)
-        value = self.number(self.field(reply, self.value, "/step")) / self.whole
+        terminated, truncated = self.parse_end(reply)
+        value = self.number(self.field(reply, self.value, "/step")) / self.max_value
         total = max(value, before) if self.best else value
         info: dict[str, Any] = {"success": total >= self.solved} if terminated or truncated else {}
         return observation, total - before, terminated, truncated, info
 
-    def ended(self, reply: Reply) -> tuple[bool, bool]:
-        """(terminated, truncated)."""
+    def parse_end(self, reply: Reply) -> tuple[bool, bool]:
+        """Return (terminated, truncated) from the reply to POST /step."""
         return self.flag(self.field(reply, "done", "/step")), False
 
-    # The server's side.
+    # Server.
 
-    def creation(self, session: int) -> Reply:
-        """The answer to POST /create."""
+    def create_reply(self, session: int) -> Reply:
+        """Return the reply to POST /create."""
         return {self.session: session}
 
-    def start(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
-        """The answer to POST /reset."""
+    def reset_reply(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
+        """Return the reply to POST /reset."""
         return {
             "observation": observation,
             "reward": 0.0,
@@ -97,45 +100,45 @@ class Dialect:
             "done": False,
         }
 
-    def action(self, sent: Any) -> Any:
-        """The action in what POST /step was sent."""
-        return sent
+    def parse_action(self, value: Any) -> Any:
+        """Return the action from the `action` field of POST /step."""
+        return value
 
-    def turn(self, result: StepResult, total: float) -> Reply:
-        """The answer to POST /step; `total` is the return, this turn included."""
+    def step_reply(self, result: StepResult, total: float) -> Reply:
+        """Return the reply to POST /step; `total` is the return including this turn."""
         observation, reward, terminated, truncated, _ = result
         return {
             "observation": observation,
-            "reward": reward * self.whole,
-            "score": total * self.whole,
+            "reward": reward * self.max_value,
+            "score": total * self.max_value,
             "done": terminated or truncated,
         }
 
-    def closing(self) -> Reply:
-        """The answer to POST /close."""
+    def close_reply(self) -> Reply:
+        """Return the reply to POST /close."""
         return True
 
-    # Reading what came, which may be anything.
+    # Checks of a server's reply.
 
-    def field(self, reply: Reply, name: str, where: str) -> Any:
-        """A field of an object, or an error that says what came instead."""
+    def field(self, reply: Reply, name: str, path: str) -> Any:
+        """Return a field of a reply; raise `EnvError` if it is missing."""
         if isinstance(reply, Mapping) and name in reply:
             return reply[name]
         raise EnvError(
-            f"POST {where} answered {short(reply)}; a server of the dialect {self.name!r} answers with {name!r}. "
-            f"Is it another one? The dialects: {', '.join(DIALECTS)}"
+            f"POST {path} answered {short(reply)}; expected {name!r} in the dialect {self.name!r}. "
+            f"Does the server use another dialect? The dialects: {', '.join(DIALECTS)}"
         )
 
-    def text(self, value: Any, where: str) -> str:
-        """An observation, which must be a string."""
+    def text(self, value: Any, path: str) -> str:
+        """Return an observation, which must be a string."""
         if isinstance(value, str):
             return value
         raise EnvError(
-            f"POST {where} answered with the observation {short(value)}; it must be a string"
+            f"POST {path} answered with the observation {short(value)}; it must be a string"
         )
 
     def number(self, value: Any) -> float:
-        """A reward or a score."""
+        """Return a reward or a score, which must be a number."""
         if isinstance(value, (int, float)):
             return float(value)
         raise EnvError(
@@ -143,16 +146,17 @@ class Dialect:
         )
 
     def flag(self, value: Any) -> bool:
-        """Whether an episode is over."""
+        """Return whether the episode is over, which must be a boolean."""
         if isinstance(value, bool):
             return value
         raise EnvError(
-            f"POST /step answered with {short(value)} for the end of the episode; it must be true or false"
+            f"POST /step answered with {short(value)} for the end of the episode; "
+            "it must be true or false"
         )
 
 
 class Gem(Dialect):
-    """gem's own: options and infos travel too, and every reward stays that of its turn."""
+    """gem's own dialect, with options, infos and per-turn rewards."""
 
     name = "gem"
     task = "seed"
@@ -160,31 +164,31 @@ class Gem(Dialect):
     def reset_request(self, index: int, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"seed": index, "options": dict(options)}
 
-    def began(self, reply: Reply) -> ResetResult:
-        return super().began(reply)[0], dict(self.field(reply, "info", "/reset"))
+    def parse_reset(self, reply: Reply) -> ResetResult:
+        return super().parse_reset(reply)[0], dict(self.field(reply, "info", "/reset"))
 
-    def took(self, reply: Reply, before: float) -> StepResult:
+    def parse_step(self, reply: Reply, before: float) -> StepResult:
         observation = self.text(self.field(reply, "observation", "/step"), "/step")
         reward = self.number(self.field(reply, "reward", "/step"))
-        return observation, reward, *self.ended(reply), dict(self.field(reply, "info", "/step"))
+        return observation, reward, *self.parse_end(reply), dict(self.field(reply, "info", "/step"))
 
-    def ended(self, reply: Reply) -> tuple[bool, bool]:
+    def parse_end(self, reply: Reply) -> tuple[bool, bool]:
         terminated, truncated = (
             self.flag(self.field(reply, name, "/step")) for name in ("terminated", "truncated")
         )
         return terminated, truncated
 
-    def start(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
+    def reset_reply(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
         return {"observation": observation, "info": info}
 
-    def turn(self, result: StepResult, total: float) -> Reply:
+    def step_reply(self, result: StepResult, total: float) -> Reply:
         return dict(
             zip(("observation", "reward", "terminated", "truncated", "info"), result, strict=True)
         )
 
 
 class TextCraft(Dialect):
-    """The goal may also be set at creation; gem leaves it to the index."""
+    """AgentGym's TextCraft server. It also accepts a goal at creation; gem uses the index."""
 
     name = "textcraft"
     best = True
@@ -192,18 +196,18 @@ class TextCraft(Dialect):
     def create_request(self, index: int) -> Mapping[str, Any] | None:
         return {}
 
-    def creation(self, session: int) -> Reply:
+    def create_reply(self, session: int) -> Reply:
         return {"id": session, "observation": "", "done": False, "reward": 0.0}
 
-    def start(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
+    def reset_reply(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
         return {"id": session, "observation": observation, "done": False, "reward": 0.0}
 
-    def turn(self, result: StepResult, total: float) -> Reply:
+    def step_reply(self, result: StepResult, total: float) -> Reply:
         return {"observation": result[0], "reward": total, "done": result[2] or result[3]}
 
 
 class BabyAI(Dialect):
-    """Minigrid pays less the longer it takes, so that every score above 0 is a success."""
+    """AgentGym's BabyAI server. Any score above 0 is a success: the score decreases with time."""
 
     name = "babyai"
     value = "score"
@@ -211,21 +215,21 @@ class BabyAI(Dialect):
 
 
 class SciWorld(Dialect):
-    """ScienceWorld's score goes from 0 to 100, and to -100 where the task cannot be solved any more."""
+    """AgentGym's SciWorld server. The score is 0 to 100, or -100 once the task has failed."""
 
     name = "sciworld"
     value = "score"
-    whole = 100.0
+    max_value = 100.0
 
-    def began(self, reply: Reply) -> ResetResult:
-        observation, info = super().began(reply)
+    def parse_reset(self, reply: Reply) -> ResetResult:
+        observation, info = super().parse_reset(reply)
         task = self.text(self.field(reply, "task_description", "/reset"), "/reset")
         return f"{task}\n{observation}", info
 
-    def start(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
+    def reset_reply(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
         task, _, rest = observation.partition("\n")
         return {
-            **super().start(session, rest, info),
+            **super().reset_reply(session, rest, info),
             "task_description": task,
             "task_name": "",
             "var_num": 0,
@@ -233,7 +237,7 @@ class SciWorld(Dialect):
 
 
 class SearchQA(Dialect):
-    """A wrong answer may be tried again, and a search in between is worth 0."""
+    """AgentGym's SearchQA server. Wrong answers may be repeated, and a search has the value 0."""
 
     name = "searchqa"
     session = "env_idx"
@@ -243,23 +247,24 @@ class SearchQA(Dialect):
     def create_request(self, index: int) -> Mapping[str, Any] | None:
         return {"id": index}
 
-    def created(self, reply: Reply) -> Any:
+    def parse_create(self, reply: Reply) -> Any:
         if isinstance(reply, bool) or not isinstance(reply, int):
             raise EnvError(
-                f"POST /create answered {short(reply)}; a server of the dialect 'searchqa' answers with a bare number"
+                f"POST /create answered {short(reply)}; "
+                "expected a bare integer in the dialect 'searchqa'"
             )
         return reply
 
-    def began(self, reply: Reply) -> ResetResult:
+    def parse_reset(self, reply: Reply) -> ResetResult:
         return self.text(reply, "/reset"), {}
 
-    def creation(self, session: int) -> Reply:
+    def create_reply(self, session: int) -> Reply:
         return session
 
-    def start(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
+    def reset_reply(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
         return observation
 
-    def turn(self, result: StepResult, total: float) -> Reply:
+    def step_reply(self, result: StepResult, total: float) -> Reply:
         return {
             "observation": result[0],
             "reward": total,
@@ -269,7 +274,11 @@ class SearchQA(Dialect):
 
 
 class WebArena(Dialect):
-    """A reset that failed says so in its observation, and the task stands in what is asked for next."""
+    """AgentGym's WebArena server.
+
+    A failed reset has the observation "TimeoutError". The task is in the observation that the
+    client fetches after the reset.
+    """
 
     name = "webarena"
     session = "env_idx"
@@ -280,32 +289,33 @@ class WebArena(Dialect):
     def reset_request(self, index: int, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"seed": 0, "idx": index}
 
-    def began(self, reply: Reply) -> ResetResult:
-        observation, info = super().began(reply)
+    def parse_reset(self, reply: Reply) -> ResetResult:
+        observation, info = super().parse_reset(reply)
         if observation == "TimeoutError":
             raise EnvError(
-                "POST /reset of the WebArena server failed ('TimeoutError'): its web sites may have to be restarted"
+                "POST /reset of the WebArena server failed ('TimeoutError'); "
+                "its web sites may need to be restarted"
             )
         return observation, info
 
-    def ended(self, reply: Reply) -> tuple[bool, bool]:
-        return Gem.ended(self, reply)  # type: ignore[arg-type]
+    def parse_end(self, reply: Reply) -> tuple[bool, bool]:
+        return Gem.parse_end(self, reply)  # type: ignore[arg-type]
 
-    def took(self, reply: Reply, before: float) -> StepResult:
-        observation, reward, terminated, truncated, info = super().took(reply, before)
+    def parse_step(self, reply: Reply, before: float) -> StepResult:
+        observation, reward, terminated, truncated, info = super().parse_step(reply, before)
         if terminated:
             return observation, reward, terminated, truncated, info
         return observation, 0.0, terminated, truncated, {"success": False} if truncated else {}
 
-    def start(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
+    def reset_reply(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
         return {"observation": observation, "sites": [], "object": ""}
 
-    def action(self, sent: Any) -> Any:
-        """The model's whole answer is sent, with the action between backticks."""
-        found = _FENCED.search(sent) if isinstance(sent, str) else None
-        return found[1].strip() if found else sent
+    def parse_action(self, value: Any) -> Any:
+        """Return the text between backticks; the client sends the model's max_value message."""
+        fenced = _FENCED.search(value) if isinstance(value, str) else None
+        return fenced[1].strip() if fenced else value
 
-    def turn(self, result: StepResult, total: float) -> Reply:
+    def step_reply(self, result: StepResult, total: float) -> Reply:
         observation, _, terminated, truncated, info = result
         return {
             "observation": observation,
@@ -315,7 +325,7 @@ class WebArena(Dialect):
             "info": info,
         }
 
-    def closing(self) -> Reply:
+    def close_reply(self) -> Reply:
         return {"closed": "closed"}
 
 
@@ -325,10 +335,8 @@ DIALECTS: dict[str, type[Dialect]] = {
 
 
 def dialect(name: str) -> Dialect:
-    """The dialect of a name."""
+    """Return the dialect with a name."""
     try:
         return DIALECTS[name]()
     except (KeyError, TypeError):
-        raise ConfigError(
-            f"dialect must be one of {', '.join(DIALECTS)}; given: {name!r}"
-        ) from None
+        raise ConfigError(f"dialect must be one of {', '.join(DIALECTS)}; got {name!r}") from None

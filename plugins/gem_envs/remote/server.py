@@ -1,19 +1,20 @@
-"""Server: any environment over HTTP, for `AgentGym` on other hosts and for AgentGym's own clients.
+"""HTTP server for any environment, for gem's `AgentGym` client and AgentGym's own clients.
 
-| request                                    | answer (dialect `gem`; for others, see `protocols.py`)                          |
-|--------------------------------------------|---------------------------------------------------------------------------------|
-| GET /                                      | what is served: env, dialect, turns, options, action_example, plays_at_random,  |
-|                                            | sessions                                                                        |
-| POST /create                               | a session: an environment of its own                                            |
-| POST /reset {session, task}                | the first observation                                                           |
-| POST /step {session, action}               | the answer to an action                                                         |
-| POST /close {session}                      | gives the session back                                                          |
-| GET /observation, /sample_action ?session= | the last observation; a legal action chosen at random, with `&sample=` in       |
-|                                            | another way for each number                                                     |
+| request                      | reply in the dialect `gem` (others: see `protocols.py`)          |
+|------------------------------|------------------------------------------------------------------|
+| GET /                        | env, dialect, turns, options, action_example, plays_at_random,   |
+|                              | sessions                                                         |
+| POST /create                 | a new session with its own environment                           |
+| POST /reset {session, task}  | the first observation                                            |
+| POST /step {session, action} | the result of the action                                         |
+| POST /close {session}        | closes the session                                               |
+| GET /observation?session=    | the last observation                                             |
+| GET /sample_action?session=  | a random legal action; `&sample=N` varies the random sequence    |
 
-What cannot be answered has a status that says so, whatever the dialect: 400 for a request that cannot be read, 403 for one that a
-web page sent, 404 for a path or a session that is not there, 405, 409 for a step out of turn, 413, 415, 500 where the environment
-failed, 503 with too many sessions. The body is then `{"error": ...}`.
+An error has the body `{"error": ...}` and, in every dialect, one of these statuses: 400 malformed
+request, 403 request from a web page, 404 unknown path or session, 405 wrong method, 409 step
+before reset or session busy, 413 body too large, 415 not JSON, 500 environment failure, 503 too
+many sessions.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _GETS = ("/", "/observation", "/sample_action")
 
 
 class Server:
-    """Serves the environments that `make` makes, one for each session. `with Server(...)` serves on threads of its own."""
+    """A server that calls `make` for each session; `with Server(...)` serves on its own threads."""
 
     def __init__(
         self,
@@ -62,13 +63,13 @@ class Server:
         idle_seconds: float = 3600.0,
         max_sessions: int = 1024,
     ) -> None:
-        """`port` 0 takes a free one. A session nobody asked for `idle_seconds` is closed. Binding fails here, not later."""
-        if (
-            isinstance(idle_seconds, bool)
-            or not isinstance(idle_seconds, (int, float))
-            or not idle_seconds > 0
-        ):
-            raise ConfigError(f"idle_seconds must be a number above 0; given: {idle_seconds!r}")
+        """Bind the server; port 0 takes a free port.
+
+        The server closes a session without requests for `idle_seconds`.
+        """
+        number = isinstance(idle_seconds, (int, float)) and not isinstance(idle_seconds, bool)
+        if not number or not idle_seconds > 0:
+            raise ConfigError(f"idle_seconds must be a positive number; got {idle_seconds!r}")
         self.make, self.name, self.turns = make, name, turns
         self.dialect = _dialect(dialect)
         self.idle_seconds = float(idle_seconds)
@@ -76,9 +77,7 @@ class Server:
         self._sessions: dict[int, _Session] = {}
         self._change = threading.Condition()
         self._closed = False
-        probe = (
-            make()
-        )  # an environment that cannot be made is an error before the first client asks
+        probe = make()  # fail before the first client connects
         self._about = {
             "env": name or type(probe.unwrapped).__name__,
             "dialect": self.dialect.name,
@@ -93,10 +92,11 @@ class Server:
             self._http = _listener(host, whole_number("port", port, 0, 65535), self)
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {host} port {port}: {error}; choose another port, or 0 for a free one"
+                f"cannot listen on {host} port {port}: {error}; "
+                "choose another port, or 0 for a free one"
             ) from error
         self._loop = asyncio.new_event_loop()
-        """Where async environments live: all calls of one must be made on one loop."""
+        """The loop of all async environments; an environment's calls must share one loop."""
         self._threads = [
             threading.Thread(target=target, name=f"gem-serve-{kind}", daemon=True)
             for kind, target in (
@@ -108,13 +108,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the server."""
         host, port = self._http.server_address[:2]
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     @property
     def sessions(self) -> int:
-        """How many there are just now."""
+        """The current number of sessions."""
         return len(self._sessions)
 
     def __enter__(self) -> Server:
@@ -126,27 +126,25 @@ class Server:
         self.close()
 
     def wait(self) -> None:
-        """Until somebody closes it, or Ctrl-C."""
+        """Block until the server is closed or Ctrl-C is pressed."""
         with self._change:
             while not self._closed:
-                self._change.wait(
-                    1.0
-                )  # a wait without an end would not be interrupted on every system
+                self._change.wait(1.0)  # not every system can interrupt an unlimited wait
 
     def close(self) -> None:
-        """Stops listening and closes every session. Calling it twice is harmless."""
+        """Stop listening and close every session; a second call does nothing."""
         with self._change:
             if self._closed:
                 return
             self._closed = True
-            left = [*self._sessions.values()]
+            sessions = [*self._sessions.values()]
             self._sessions.clear()
             self._change.notify_all()
         if self._threads[0].ident is not None:
             self._http.shutdown()
         self._http.server_close()
         deadline = time.monotonic() + _SECONDS_TO_CLOSE
-        for session in left:
+        for session in sessions:
             self._end(session, max(0.0, deadline - time.monotonic()))
         if self._threads[1].ident is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -154,34 +152,35 @@ class Server:
         if not self._loop.is_running():
             self._loop.close()
 
-    # What requests ask for.
+    # Requests.
 
     def answer(self, method: str, target: str, body: Any) -> Any:
-        """The JSON that answers a request; `_Refusal` where there is none."""
+        """Return the JSON reply to a request; raise `_HttpError` for an error status."""
         url = urlsplit(target)
         path = url.path.rstrip("/") or "/"
         if path not in (*_POSTS, *_GETS):
-            raise _Refusal(
+            raise _HttpError(
                 404,
-                f"there is nothing at {path}; the requests: POST {', '.join(_POSTS)}, GET {', '.join(_GETS)}",
+                f"unknown path {path}; expected POST {', '.join(_POSTS)} or GET {', '.join(_GETS)}",
             )
-        if method != ("POST" if path in _POSTS else "GET"):
-            raise _Refusal(405, f"{path} takes {'POST' if path in _POSTS else 'GET'}, not {method}")
+        expected = "POST" if path in _POSTS else "GET"
+        if method != expected:
+            raise _HttpError(405, f"{path} takes {expected}, not {method}")
         if path == "/":
             return {**self._about, "sessions": self.sessions}
         if path == "/create":
-            return self.dialect.creation(self._create())
-        asked = body if method == "POST" else {k: v[0] for k, v in parse_qs(url.query).items()}
-        session = self._session(asked.get(self.dialect.session))
+            return self.dialect.create_reply(self._create())
+        fields = body if method == "POST" else {k: v[0] for k, v in parse_qs(url.query).items()}
+        session = self._session(fields.get(self.dialect.session))
         if path == "/close":
             with self._change:
                 self._sessions.pop(session.number, None)
             self._end(session)
-            return self.dialect.closing()
+            return self.dialect.close_reply()
         if not session.lock.acquire(blocking=False):
-            raise _Refusal(409, f"the session {session.number} is busy with another request")
+            raise _HttpError(409, f"the session {session.number} is busy with another request")
         try:
-            return self._in_session(session, path, asked)
+            return self._in_session(session, path, fields)
         finally:
             session.used = time.monotonic()
             session.lock.release()
@@ -196,70 +195,61 @@ class Server:
                     env.unwrapped.vary_actions(int(body["sample"]))
                 return env.sample_action()
             except NotImplementedError as error:
-                raise _Refusal(404, str(error)) from None
+                raise _HttpError(404, str(error)) from None
         if path == "/reset":
             seed, options = body.get(self.dialect.task), body.get("options") or {}
             if seed is None and self.dialect.name != "gem":
                 seed = 0
             observation, info = self._result(env.reset(seed=seed, options=options))
             session.observation, session.total = observation, 0.0
-            return self.dialect.start(session.number, observation, _plain(info))
+            return self.dialect.reset_reply(session.number, observation, _json_info(info))
         if "action" not in body:
-            raise _Refusal(400, "POST /step needs 'action'")
-        result = self._result(env.step(self.dialect.action(body["action"])))
+            raise _HttpError(400, "POST /step needs 'action'")
+        result = self._result(env.step(self.dialect.parse_action(body["action"])))
         session.observation, session.total = result[0], session.total + result[1]
-        return self.dialect.turn((*result[:4], _plain(result[4])), session.total)
+        return self.dialect.step_reply((*result[:4], _json_info(result[4])), session.total)
 
     def _create(self) -> int:
+        full = f"all {self.max_sessions} sessions are taken; close one or try again later"
         with self._change:
             if self._closed or len(self._sessions) >= self.max_sessions:
-                raise _Refusal(
-                    503,
-                    f"all {self.max_sessions} sessions are taken; close one, or try again later",
-                )
-        made = _Session(self.make())
+                raise _HttpError(503, full)
+        session = _Session(self.make())
         with self._change:
             if not self._closed and len(self._sessions) < self.max_sessions:
-                self._sessions[made.number] = made
-                return made.number
-        self._end(made)
-        raise _Refusal(
-            503, f"all {self.max_sessions} sessions are taken; close one, or try again later"
-        )
+                self._sessions[session.number] = session
+                return session.number
+        self._end(session)
+        raise _HttpError(503, full)
 
     def _session(self, number: Any) -> _Session:
+        name = self.dialect.session
         if number is None:
-            raise _Refusal(
-                400,
-                f"the request needs {self.dialect.session!r}, the session that /create answered",
-            )
+            raise _HttpError(400, f"the request needs {name!r}, the session from POST /create")
         try:
             return self._sessions[int(number)]
         except (KeyError, TypeError, ValueError):
-            raise _Refusal(
+            raise _HttpError(
                 404,
-                f"the session {str(number)[:40]} is not valid: unknown, closed, or collected after a pause",
+                f"the session {str(number)[:40]} is not valid: it is unknown, closed, "
+                f"or was idle for {self.idle_seconds:g} s",
             ) from None
 
     # Environments, sync or async.
 
     def _result(self, value: Any) -> Any:
-        return (
-            asyncio.run_coroutine_threadsafe(awaited(value), self._loop).result()
-            if isawaitable(value)
-            else value
-        )
+        if not isawaitable(value):
+            return value
+        return asyncio.run_coroutine_threadsafe(awaited(value), self._loop).result()
 
     def _end(self, session: _Session, patience: float = -1.0) -> None:
-        """Closes its environment when no step is under way; waits so many seconds for that, or as long as it takes."""
+        """Wait up to `patience` seconds (-1: forever) for the current step, then close the env."""
         if not session.lock.acquire(timeout=patience):
-            _log.warning(
-                "a session of %s is still in a step, and is left as it is", self._about["env"]
-            )
+            _log.warning("a session of %s is still in a step; not closing it", self._about["env"])
             return
         try:
             self._result(session.env.close())
-        except Exception:  # noqa: BLE001 - it is given up either way
+        except Exception:  # noqa: BLE001 - the session is dropped either way
             _log.warning("closing a session of %s failed", self._about["env"], exc_info=True)
         finally:
             session.lock.release()
@@ -275,17 +265,17 @@ class Server:
                 if self._closed:
                     return
                 before = time.monotonic() - self.idle_seconds
-                old = [
+                idle = [
                     s for s in self._sessions.values() if s.used < before and not s.lock.locked()
                 ]
-                for session in old:
+                for session in idle:
                     del self._sessions[session.number]
-            for session in old:
+            for session in idle:
                 self._end(session)
 
 
 class _Session:
-    """An environment of one client's own. Its number cannot be guessed, so that nobody acts in another's by mistake."""
+    """The environment of one client; its random number keeps others from using it by mistake."""
 
     def __init__(self, env: Env) -> None:
         self.number = secrets.randbits(48)
@@ -296,34 +286,34 @@ class _Session:
         self.total = 0.0
 
 
-class _Refusal(Exception):
-    """Raised when a request gets a status other than 200."""
+class _HttpError(Exception):
+    """Raised for a reply with a status other than 200."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection, which may carry many requests."""
+    """Handler of a connection, which may carry many requests."""
 
     protocol_version = "HTTP/1.1"
     timeout = 600.0
-    """Seconds until a connection that nobody uses is closed."""
-    served: Server
+    """The time in seconds after which an idle connection is closed."""
+    gem_server: Server
 
     def _answer(self) -> None:
         try:
             body = self._body()
-            self._refuse_pages()
-            status, reply = 200, self.served.answer(self.command, self.path, body)
-        except _Refusal as refusal:
-            status, reply = refusal.status, {"error": str(refusal)}
+            self._reject_web_pages()
+            status, reply = 200, self.gem_server.answer(self.command, self.path, body)
+        except _HttpError as error:
+            status, reply = error.status, {"error": str(error)}
         except ResetNeededError as error:
             status, reply = 409, {"error": str(error)}
         except (ActionTypeError, OptionError) as error:
             status, reply = 400, {"error": str(error)}
-        except Exception as error:  # noqa: BLE001 - an environment may raise anything; its client is told
+        except Exception as error:  # noqa: BLE001 - report any environment error to the client
             _log.warning("%s %s failed", self.command, self.path, exc_info=True)
             status, reply = 500, {"error": f"{type(error).__name__}: {error}"}
         data = json.dumps(reply).encode()
@@ -333,7 +323,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer  # noqa: N815 - the names http.server looks for
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer  # noqa: N815 - http.server's names
 
     def _body(self) -> Any:
         try:
@@ -341,35 +331,38 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             size = -1
         if not 0 <= size <= _LARGEST_BODY or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # what follows would be read as the next request
-            raise _Refusal(413, f"a request has a Content-Length of {_LARGEST_BODY} bytes at most")
+            self.close_connection = True  # the unread body would be taken for the next request
+            raise _HttpError(
+                413, f"the body must have a Content-Length of at most {_LARGEST_BODY} bytes"
+            )
         if not size:
             return {}
         raw = self.rfile.read(size)
         if self.headers.get_content_type() != "application/json":
-            # A web page can send a form to any port of its reader's machine, but no JSON.
-            raise _Refusal(
-                415, "the body of a request is JSON; send Content-Type: application/json"
-            )
+            # A web page can post a form to any local port, but it cannot post JSON.
+            raise _HttpError(415, "the body must be JSON; send Content-Type: application/json")
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise _Refusal(400, f"the body is not JSON: {error}") from None
+            raise _HttpError(400, f"the body is not JSON: {error}") from None
         if not isinstance(body, dict):
-            raise _Refusal(400, f"the body must be a JSON object; it is {type(body).__name__}")
+            raise _HttpError(400, f"the body must be a JSON object; got {type(body).__name__}")
         return body
 
-    def _refuse_pages(self) -> None:
-        """A page that somebody looks at in a browser on this machine reaches its ports too: by requests of its own, which carry
-        an Origin, or under a name of its own that it has pointed here."""
+    def _reject_web_pages(self) -> None:
+        """Reject requests from web pages in a browser on this machine.
+
+        Such requests have an Origin, or a foreign Host name that resolves to this machine (DNS
+        rebinding).
+        """
         host = urlsplit(f"//{self.headers.get('Host') or ''}").hostname
         local = host is None or host == "localhost" or _is_loopback(host)
-        if "Origin" in self.headers or (
-            _is_loopback(urlsplit(self.served.url).hostname or "") and not local
-        ):
-            raise _Refusal(
+        listens_locally = _is_loopback(urlsplit(self.gem_server.url).hostname or "")
+        if "Origin" in self.headers or (listens_locally and not local):
+            raise _HttpError(
                 403,
-                "web pages are not served: the request has an Origin, or a Host that is not this machine's",
+                "requests from web pages are rejected: "
+                "the request has an Origin or a foreign Host header",
             )
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -383,28 +376,28 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _listener(host: str, port: int, served: Server) -> ThreadingHTTPServer:
+def _listener(host: str, port: int, server: Server) -> ThreadingHTTPServer:
     class Listener(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         daemon_threads = True
-        request_queue_size = 1024  # a trainer starts its whole batch at once
+        request_queue_size = 1024  # a trainer starts all episodes of a batch at once
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            _log.debug("a connection broke", exc_info=True)
+            _log.debug("a connection failed", exc_info=True)
 
-    return Listener((host, port), type("Handler", (_Handler,), {"served": served}))
+    return Listener((host, port), type("Handler", (_Handler,), {"gem_server": server}))
 
 
-def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an info JSON can carry; the rest is named in `left_out`."""
-    kept: dict[str, Any] = {}
+def _json_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON-compatible part of an info; `left_out` lists the other names."""
+    plain: dict[str, Any] = {}
     left_out = []
     for name, value in info.items():
         try:
-            kept[name] = json.loads(json.dumps(value, allow_nan=False))
+            plain[name] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError):
             left_out.append(name)
-    return {**kept, "left_out": sorted(left_out)} if left_out else kept
+    return {**plain, "left_out": sorted(left_out)} if left_out else plain
 
 
 _dialect = dialect  # the constructor has an argument of that name

@@ -1,4 +1,4 @@
-"""An environment over HTTP is the environment itself, in every dialect; what goes wrong has a status and voids one episode."""
+"""Tests of the environment server and its client, in every dialect."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ AGENTGYM = [name for name in DIALECTS if name != "gem"]
 
 
 class Counter(Env):
-    """Counts to three; crashes and closes on request, and tells what happened to it."""
+    """An environment that counts to three, crashes or waits on request, and records `close`."""
 
     option_names = frozenset({"start"})
-    closed: list[int] = []  # noqa: RUF012 - shared on purpose
+    closed: list[int] = []  # noqa: RUF012 - shared by all instances
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
         self.count = int(options.get("start", 0))
@@ -48,20 +48,15 @@ class Counter(Env):
         if action == "wait":
             time.sleep(4.0)
         self.count += 1
-        return (
-            f"{self.count}",
-            0.5,
-            self.count >= 3,
-            False,
-            {"success": True} if self.count >= 3 else {},
-        )
+        done = self.count >= 3
+        return f"{self.count}", 0.5, done, False, {"success": True} if done else {}
 
     def on_close(self) -> None:
         self.closed.append(id(self))
 
 
-class Later(Counter):
-    """The same, async: all of it on one loop."""
+class AsyncCounter(Counter):
+    """An async `Counter` that checks that all its calls run on one loop."""
 
     async def on_reset(self, options: Mapping[str, Any]) -> Any:  # type: ignore[override]
         self.loop = asyncio.get_running_loop()
@@ -89,33 +84,31 @@ def post(server: Server, path: str, body: Any) -> tuple[int, Any]:
 
 
 def play(env: Env, seed: int, actions: list[str]) -> list[Any]:
-    seen: list[Any] = [env.reset(seed=seed)[0]]
+    transcript: list[Any] = [env.reset(seed=seed)[0]]
     for action in actions:
-        seen.append(env.step(action)[:4])
+        transcript.append(env.step(action)[:4])
         if env.ended:
             break
-    return seen
+    return transcript
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_expert_wins_through_every_dialect(dialect: str) -> None:
-    here = make(HANGMAN).unwrapped
+def test_remote_episode_equals_local_episode_in_every_dialect(dialect: str) -> None:
+    local = make(HANGMAN).unwrapped
     with (
         Server(lambda: make(HANGMAN).unwrapped, dialect=dialect) as server,
         AgentGym(server.url, dialect) as env,
     ):
         for seed in (3, 4):
-            first, _ = here.reset(seed=seed)
+            first, _ = local.reset(seed=seed)
             assert env.reset(seed=seed)[0] == first
             total = 0.0
-            for action in [*dict.fromkeys(here.secret[:-1]), here.secret]:
+            for action in [*dict.fromkeys(local.secret[:-1]), local.secret]:
                 observation, reward, terminated, truncated, info = env.step(action)
-                expected = here.step(action)
-                assert (observation, terminated or truncated) == (
-                    expected[0],
-                    expected[2] or expected[3],
-                )
-                if dialect != "webarena":  # which pays at the end only
+                expected = local.step(action)
+                assert observation == expected[0]
+                assert (terminated or truncated) == (expected[2] or expected[3])
+                if dialect != "webarena":  # it rewards only the last turn
                     assert reward == pytest.approx(expected[1])
                 total += reward
                 if env.ended:
@@ -124,14 +117,14 @@ def test_an_expert_wins_through_every_dialect(dialect: str) -> None:
             assert terminated and info["success"] is True
 
 
-def test_an_action_between_backticks_is_webarenas_way_of_writing_it() -> None:
+def test_webarena_action_is_between_backticks() -> None:
     with Server(Counter, dialect="webarena") as server, AgentGym(server.url, "webarena") as env:
         env.reset(seed=1)
         with pytest.raises(EnvError, match="a wire is loose"):
             env.step("In summary, the next action is ``` crash ```")
 
 
-def test_the_gem_dialect_carries_options_infos_and_random_actions() -> None:
+def test_gem_dialect_carries_options_infos_and_random_actions() -> None:
     with Server(Counter) as server, AgentGym(server.url) as env:
         observation, info = env.reset(seed=7, options={"start": 1})
         assert observation == "Count on from 1, seed 7."
@@ -147,8 +140,8 @@ def test_the_gem_dialect_carries_options_infos_and_random_actions() -> None:
         assert env.action_example == make(EASY).action_example
 
 
-def test_random_games_from_one_start_differ_by_their_number() -> None:
-    def game(env: Env, number: int) -> list[str]:
+def test_random_actions_vary_with_their_number() -> None:
+    def random_actions(env: Env, number: int) -> list[str]:
         env.reset(seed=3)
         env.unwrapped.vary_actions(number)
         actions = []
@@ -157,37 +150,39 @@ def test_random_games_from_one_start_differ_by_their_number() -> None:
             env.step(actions[-1])
         return actions
 
-    with Server(lambda: make(HANGMAN)) as server, AgentGym(server.url) as there:
-        here, apart = make(HANGMAN), make(HANGMAN, execution="process")
-        assert there.plays_at_random and apart.unwrapped.plays_at_random
+    with Server(lambda: make(HANGMAN)) as server, AgentGym(server.url) as remote:
+        local, process = make(HANGMAN), make(HANGMAN, execution="process")
+        assert remote.plays_at_random and process.unwrapped.plays_at_random
         for number in (1, 2):
-            assert game(there, number) == game(apart, number) == game(here, number)
-        assert game(there, 1) != game(there, 2)
-        apart.close()
-    with Server(Counter) as server, AgentGym(server.url) as there:
-        assert not there.plays_at_random
+            expected = random_actions(local, number)
+            assert random_actions(remote, number) == expected
+            assert random_actions(process, number) == expected
+        assert random_actions(remote, 1) != random_actions(remote, 2)
+        process.close()
+    with Server(Counter) as server, AgentGym(server.url) as remote:
+        assert not remote.plays_at_random
 
 
-def test_web_pages_are_not_served() -> None:
-    """A page in a browser on this machine can send requests here, and can give its own name this machine's address."""
+def test_requests_from_web_pages_are_rejected() -> None:
+    """Web pages can send requests to local ports and point their own host names here."""
     with Server(Counter, max_sessions=1) as server:
         for headers in (
             {"Origin": "http://evil.example"},
             {"Host": "evil.example"},
             {"Host": "evil.example:80"},
         ):
-            status, said = ask(server, "POST", "/create", **headers)
-            assert (status, "web pages" in said["error"]) == (403, True), headers
+            status, reply = ask(server, "POST", "/create", **headers)
+            assert (status, "web pages" in reply["error"]) == (403, True), headers
         assert ask(server, "POST", "/create", Host="localhost")[0] == 200
 
 
-def test_a_step_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_step_does_not_delay_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gem_envs.remote.server._SECONDS_TO_CLOSE", 0.1)
-    began = threading.Event()
+    stepping = threading.Event()
 
     class Hanging(Counter):
         def on_step(self, action: str) -> Any:
-            began.set()
+            stepping.set()
             time.sleep(8.0)
 
     server = Server(Hanging)
@@ -196,14 +191,12 @@ def test_a_step_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPa
         env.reset(seed=0)
         with pytest.raises(EnvError, match="Timeout"):
             env.step("on")
-        assert began.wait(5.0)
-        since = time.monotonic()
-    assert time.monotonic() - since < 4.0
+        assert stepping.wait(5.0)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 4.0
 
 
-def test_a_process_that_was_forked_has_connections_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_forked_process_has_its_own_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     from gem_envs.remote import agentgym
 
     with Server(Counter) as server, AgentGym(server.url) as env:
@@ -214,33 +207,33 @@ def test_a_process_that_was_forked_has_connections_of_its_own(
         assert len(set(agentgym._clients) - before) == 1
 
 
-def test_sessions_do_not_see_each_other() -> None:
+def test_concurrent_sessions_are_independent() -> None:
     actions = [f"\\boxed{{{n}}}" for n in (5, 3, 8, 1)]
     expected = [play(make(EASY), seed, actions) for seed in range(6)]
-    found: list[Any] = [None] * 6
+    transcripts: list[Any] = [None] * 6
     with Server(lambda: make(EASY)) as server:
 
         def client(seed: int) -> None:
             with AgentGym(server.url) as env:
-                found[seed] = play(env, seed, actions)
+                transcripts[seed] = play(env, seed, actions)
 
         threads = [threading.Thread(target=client, args=(seed,)) for seed in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert found == expected
+        assert transcripts == expected
         assert server.sessions == 0
 
 
 def test_async_environments_are_served_on_one_loop() -> None:
     Counter.closed.clear()
-    with Server(Later) as server, AgentGym(server.url) as env:
+    with Server(AsyncCounter) as server, AgentGym(server.url) as env:
         assert play(env, 1, ["on"] * 3)[-1] == ("3", 0.5, True, False)
-    assert len(Counter.closed) == 2  # the one that was asked what it is, and the session
+    assert len(Counter.closed) == 2  # the server's probe and the session
 
 
-def test_idle_sessions_are_collected_and_made_anew() -> None:
+def test_idle_sessions_are_closed_and_reset_creates_a_new_one() -> None:
     Counter.closed.clear()
     with Server(Counter, idle_seconds=0.2) as server, AgentGym(server.url) as env:
         env.reset(seed=1)
@@ -254,7 +247,7 @@ def test_idle_sessions_are_collected_and_made_anew() -> None:
         assert server.sessions == 1
 
 
-def test_closing_the_server_closes_every_session() -> None:
+def test_close_closes_every_session() -> None:
     Counter.closed.clear()
     with Server(Counter) as server:
         for seed in range(3):
@@ -264,7 +257,7 @@ def test_closing_the_server_closes_every_session() -> None:
     server.close()
 
 
-def test_requests_that_cannot_be_answered_have_a_status_that_says_so() -> None:
+def test_invalid_requests_get_the_right_status() -> None:
     with Server(Counter, max_sessions=2) as server:
         number = post(server, "/create", {})[1]["id"]
         assert ask(server, "GET", "/")[1] == {
@@ -278,7 +271,7 @@ def test_requests_that_cannot_be_answered_have_a_status_that_says_so() -> None:
         }
         for expected, (status, reply) in {
             "409 before reset": post(server, "/step", {"id": number, "action": "on"}),
-            "404 nothing at /jump": post(server, "/jump", {}),
+            "404 unknown path /jump": post(server, "/jump", {}),
             "405 takes POST": ask(server, "GET", "/step"),
             "405 takes GET": post(server, "/", {}),
             "405 not DELETE": ask(server, "DELETE", "/close"),
@@ -297,10 +290,11 @@ def test_requests_that_cannot_be_answered_have_a_status_that_says_so() -> None:
             "415 application/json": ask(
                 server, "POST", "/reset", {"id": number}, **{"Content-Type": "text/plain"}
             ),
-            "413 bytes at most": post(server, "/step", "x" * (5 << 20)),
+            "413 at most": post(server, "/step", "x" * (5 << 20)),
         }.items():
-            code, _, said = expected.partition(" ")
-            assert (status, said in reply["error"]) == (int(code), True), (expected, status, reply)
+            code, _, message = expected.partition(" ")
+            assert status == int(code), (expected, reply)
+            assert message in reply["error"], (expected, reply)
         post(server, "/reset", {"id": number, "seed": 1})
         assert post(server, "/step", {"id": number})[0] == 400
         assert post(server, "/step", {"id": number, "action": 5})[0] == 400
@@ -315,22 +309,24 @@ def test_requests_that_cannot_be_answered_have_a_status_that_says_so() -> None:
         assert post(server, "/create", {})[0] == 503
 
 
-def test_a_session_does_one_thing_at_a_time() -> None:
+def test_busy_session_rejects_a_second_request() -> None:
     with Server(Counter) as server:
         number = post(server, "/create", {})[1]["id"]
         post(server, "/reset", {"id": number, "seed": 1})
-        slow: list[Any] = []
-        thread = threading.Thread(
-            target=lambda: slow.append(post(server, "/step", {"id": number, "action": "wait"}))
-        )
+        slow_replies: list[Any] = []
+
+        def slow_step() -> None:
+            slow_replies.append(post(server, "/step", {"id": number, "action": "wait"}))
+
+        thread = threading.Thread(target=slow_step)
         thread.start()
         time.sleep(1.0)
         assert post(server, "/step", {"id": number, "action": "on"})[0] == 409
         thread.join()
-        assert slow[0][0] == 200
+        assert slow_replies[0][0] == 200
 
 
-def test_a_connection_carries_many_requests() -> None:
+def test_connection_carries_many_requests() -> None:
     with Server(Counter) as server:
         connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rpartition(":")[2]))
         for _ in range(3):
@@ -340,7 +336,7 @@ def test_a_connection_carries_many_requests() -> None:
         connection.close()
 
 
-def test_an_environment_that_crashes_there_fails_its_episode_here() -> None:
+def test_server_error_fails_the_episode() -> None:
     with Server(Counter) as server:
         tasks = tasks_for("agentgym:Gem-v0", seeds=[1, 2], env_kwargs={"url": server.url})
         good = run_batch(tasks, Scripted("on"))
@@ -353,24 +349,25 @@ def test_an_environment_that_crashes_there_fails_its_episode_here() -> None:
 
 
 class Scripted:
-    """Says the same at every turn."""
+    """A player that takes the same action in every turn."""
 
-    def __init__(self, said: str) -> None:
-        self.said = said
+    def __init__(self, action: str) -> None:
+        self.action = action
 
     def act(self, env: Env, observation: str) -> str:
-        return self.said
+        return self.action
 
 
-# Servers that answer as AgentGym's own do. The exchanges with textcraft, babyai and sciworld were taken down from those servers,
-# run from AgentGym's repository; those with searchqa and webarena, which need an index and web sites, are written after the code.
+# Exchanges with AgentGym's servers. Those with textcraft, babyai and sciworld were recorded from
+# the servers in AgentGym's repository. Those with searchqa and webarena, which need an index and
+# web sites, were written by hand from the servers' source code.
 
 RECORDED = json.loads((SUPPORT / "agentgym_exchanges.json").read_text(encoding="utf-8"))
 
 
 @contextmanager
 def replaying(answers: Callable[[str, Any], tuple[int, Any]]) -> Iterator[str]:
-    """A server that answers from a table, and says what it was asked."""
+    """Run a mock server that calls `answers` for each request; yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -398,13 +395,13 @@ def replaying(answers: Callable[[str, Any], tuple[int, Any]]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("dialect", AGENTGYM)
-def test_episodes_of_agentgyms_own_servers_are_played_as_they_were(dialect: str) -> None:
-    """The client sends what the server was sent, and understands what it answered."""
+def test_client_replays_recorded_agentgym_episodes(dialect: str) -> None:
+    """The client sends the recorded requests and parses the recorded replies."""
     record = RECORDED[dialect]
-    left = list(record["exchanges"])
+    exchanges = list(record["exchanges"])
 
     def answers(request: str, body: Any) -> tuple[int, Any]:
-        expected = left.pop(0)
+        expected = exchanges.pop(0)
         assert (request, body) == (expected["request"], expected["body"])
         return expected["status"], expected["reply"]
 
@@ -419,11 +416,11 @@ def test_episodes_of_agentgyms_own_servers_are_played_as_they_were(dialect: str)
         assert rewards == pytest.approx(record["rewards"])
         assert (terminated or truncated) and info["success"] is record["success"]
         env.close()
-    assert not left
+    assert not exchanges
 
 
 @pytest.mark.parametrize("dialect", ["babyai", "sciworld", "textcraft"])
-def test_an_error_with_status_200_is_an_error(dialect: str) -> None:
+def test_error_with_status_200_raises(dialect: str) -> None:
     replies = {"POST /create": {"id": 0}, "POST /reset": {"error": "list index out of range"}}
     with (
         replaying(lambda request, _: (200, replies[request])) as url,
@@ -432,29 +429,24 @@ def test_an_error_with_status_200_is_an_error(dialect: str) -> None:
         AgentGym(url, dialect).reset(seed=1)
 
 
-def test_a_session_an_agentgym_server_forgot_is_made_anew() -> None:
-    known: list[int] = []
+def test_reset_replaces_a_session_that_the_server_forgot() -> None:
+    sessions: list[int] = []
+    reset = {"observation": "here", "reward": 0, "score": 0, "deleted": False, "done": False}
 
     def answers(request: str, body: Any) -> tuple[int, Any]:
         if request == "POST /create":
-            known.append(len(known) + 1)
-            return 200, {"id": known[-1]}
+            sessions.append(len(sessions) + 1)
+            return 200, {"id": sessions[-1]}
         if body["id"] == 1:
             return 200, {"error": "The id 1 is not valid."}
-        return 200, {
-            "observation": "here",
-            "reward": 0,
-            "score": 0,
-            "deleted": False,
-            "done": False,
-        }
+        return 200, reset
 
     with replaying(answers) as url:
         assert AgentGym(url, "babyai").reset(seed=1)[0] == "here"
-    assert known == [1, 2]
+    assert sessions == [1, 2]
 
 
-def test_webarena_says_in_its_observation_that_a_reset_failed() -> None:
+def test_webarena_timeout_observation_raises() -> None:
     replies = {
         "POST /create": {"env_idx": 0},
         "POST /reset": {"observation": "TimeoutError", "sites": "Error", "object": "Error"},
@@ -466,37 +458,35 @@ def test_webarena_says_in_its_observation_that_a_reset_failed() -> None:
         AgentGym(url, "webarena").reset(seed=1)
 
 
-def test_nonsense_is_told_from_an_answer() -> None:
-    def reset(reply: Any, dialect: str = "babyai", status: int = 200) -> str:
-        created = {"POST /create": 5 if dialect == "searchqa" else {"id": 0}}
-        with replaying(
-            lambda request, _: (
-                status if request not in created else 200,
-                created.get(request, reply),
-            )
-        ) as url:
-            with pytest.raises(EnvError) as error:
-                AgentGym(url, dialect).reset(seed=1)
+def test_malformed_replies_raise() -> None:
+    def reset_error(reply: Any, dialect: str = "babyai", status: int = 200) -> str:
+        def answers(request: str, body: Any) -> tuple[int, Any]:
+            if request == "POST /create":
+                return 200, 5 if dialect == "searchqa" else {"id": 0}
+            return status, reply
+
+        with replaying(answers) as url, pytest.raises(EnvError) as error:
+            AgentGym(url, dialect).reset(seed=1)
         return str(error.value)
 
-    assert "'observation'" in reset({"state": "x"})
-    assert "must be a string" in reset({"observation": 5})
-    assert "must be a string" in reset({"observation": "x"}, "searchqa")
-    assert "422: [{'msg'" in reset({"detail": [{"msg": "field required"}]}, status=422)
-    assert "500" in reset("Internal Server Error", status=500)
-    with pytest.raises(EnvError, match="Does the server run there"):
+    assert "'observation'" in reset_error({"state": "x"})
+    assert "must be a string" in reset_error({"observation": 5})
+    assert "must be a string" in reset_error({"observation": "x"}, "searchqa")
+    assert "422: [{'msg'" in reset_error({"detail": [{"msg": "field required"}]}, status=422)
+    assert "500" in reset_error("Internal Server Error", status=500)
+    with pytest.raises(EnvError, match="is the server running"):
         AgentGym("http://127.0.0.1:9").reset(seed=1)
 
 
-def test_arguments_are_checked() -> None:
-    for arguments, said in (
+def test_client_and_server_reject_invalid_arguments() -> None:
+    for arguments, message in (
         ({}, "url="),
         ({"url": "host:80"}, "url="),
         ({"url": "http://h", "dialect": "klingon"}, "dialect must be one of gem"),
         ({"url": "http://h", "tasks": 0}, "tasks must be"),
         ({"url": "http://h", "timeout": 0}, "timeout must be"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             AgentGym(**arguments)
     with pytest.raises(ConfigError, match="idle_seconds"):
         Server(Counter, idle_seconds=0)
@@ -504,7 +494,7 @@ def test_arguments_are_checked() -> None:
         Server(Counter, port=int(server.url.rpartition(":")[2]))
 
 
-def test_the_seed_is_the_task_modulo_their_number() -> None:
+def test_task_is_the_seed_modulo_the_number_of_tasks() -> None:
     with (
         Server(Counter, dialect="babyai") as server,
         AgentGym(server.url, "babyai", tasks=10) as env,
@@ -528,51 +518,40 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert " at http://127.0.0.1:" in line, (
-            line,
-            process.stderr.read() if process.stderr else "",
-        )
+        errors = "" if line or process.stderr is None else process.stderr.read()
+        assert " at http://127.0.0.1:" in line, (line, errors)
         yield process, line.split(" at ")[1].split(",")[0]
     finally:
         process.kill()
         process.communicate()
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_command_serves_until_it_is_ended(sent: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(("signal_", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_serve_command_runs_until_a_signal(signal_: signal.Signals, code: int) -> None:
+    player = Scripted("\\boxed{5}")
     with serving(EASY) as (process, url):
         tasks = tasks_for("agentgym:Gem-v0", seeds=[1, 2, 3], env_kwargs={"url": url})
-        found = [e.total_reward for e in run_batch(tasks, Scripted("\\boxed{5}"))]
-        assert found == [
-            e.total_reward
-            for e in run_batch(tasks_for(EASY, seeds=[1, 2, 3]), Scripted("\\boxed{5}"))
-        ]
-        process.send_signal(sent)
-        _, said = process.communicate(timeout=20)
-        assert process.returncode == code and "Traceback" not in said
+        remote = run_batch(tasks, player)
+        local = run_batch(tasks_for(EASY, seeds=[1, 2, 3]), player)
+        assert [e.total_reward for e in remote] == [e.total_reward for e in local]
+        process.send_signal(signal_)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == code and "Traceback" not in errors
 
 
-def test_the_command_leaves_wrappers_out_and_takes_arguments() -> None:
-    with serving(EASY, "--bare", "--dialect", "textcraft", "--args", '{"max_number": 3}') as (
-        _,
-        url,
-    ):
-        with AgentGym(url, "textcraft") as env:
-            assert "between 1 and 3" in env.reset(seed=1)[0]
-            assert "boxed" not in env.reset(seed=1)[0]
-            assert env.step("9")[0]
+def test_serve_command_takes_bare_and_args() -> None:
+    arguments = ("--bare", "--dialect", "textcraft", "--args", '{"max_number": 3}')
+    with serving(EASY, *arguments) as (_, url), AgentGym(url, "textcraft") as env:
+        assert "between 1 and 3" in env.reset(seed=1)[0]
+        assert "boxed" not in env.reset(seed=1)[0]
+        assert env.step("9")[0]
 
 
-def test_it_listens_on_this_machine_only() -> None:
+def test_server_listens_only_on_loopback_by_default() -> None:
     with Server(Counter) as server:
         assert server.url.startswith("http://127.0.0.1:")
         port = int(server.url.rpartition(":")[2])
-        others = {
-            info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
-        } - {
-            "127.0.0.1",
-            "127.0.1.1",
-        }
-        for address in others:
+        infos = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+        for address in {info[4][0] for info in infos} - {"127.0.0.1", "127.0.1.1"}:
             with pytest.raises(OSError):
                 socket.create_connection((address, port), 2).close()
