@@ -97,8 +97,7 @@ class Renderer:
         self.takes_system = self.takes_tool = not self.chat
         self._bridges: dict[str, _Bridge | None] = {}
         # Some turn-end tokens are added tokens that are not declared special.
-        has_added = hasattr(tokenizer, "get_added_vocab")
-        added = tokenizer.get_added_vocab().values() if has_added else ()
+        added: Iterable[int] = getattr(tokenizer, "get_added_vocab", dict)().values()
         self._special = frozenset([*tokenizer.all_special_ids, *added])
         self.turn_end: int | None = tokenizer.eos_token_id
         """The token that ends the model's turn."""

@@ -73,8 +73,8 @@ def distance(
     """Return (‖g − factor·g_ref‖, ‖factor·g_ref‖); a parameter missing in one counts as 0 there."""
     squared = norm = 0.0
     for name in sorted({*gradient, *reference}):
-        expected = reference[name].double() * factor if name in reference else 0.0
-        actual = gradient[name].double().cpu() if name in gradient else 0.0
+        expected: Any = reference[name].double() * factor if name in reference else 0.0
+        actual: Any = gradient[name].double().cpu() if name in gradient else 0.0
         squared += float(((actual - expected) ** 2).sum())
         norm += float((expected**2).sum()) if name in reference else 0.0
     return squared**0.5, norm**0.5

@@ -1147,7 +1147,7 @@ def test_a_chat_policy_sees_the_conversation_and_is_not_trainable() -> None:
         StopReason.TERMINATED,
         [TurnStatus.VALID] * 3,
     )
-    with pytest.raises(ValueError, match="without token ids"):
+    with pytest.raises(ValueError, match="has no token ids"):
         token_sequences(episode)
 
 
