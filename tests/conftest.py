@@ -28,6 +28,7 @@ NEEDS = {
     "adapters/trl": ("torch", "trl"),
     "adapters/verl": ("ray", "torch", "verl"),
     "benchmarks": ("torch",),
+    "docs/test_site.py": ("griffe", "mkdocs", "mkdocstrings"),
     "examples/test_adapter_template.py": ("torch", "transformers"),
     "examples/test_no_framework.py": ("matplotlib", "torch", "transformers", "tyro"),
     "examples/test_vector_and_ray.py": ("tyro",),

@@ -1,4 +1,4 @@
-"""The vector example and the first snippet of its page run."""
+"""The vector example runs."""
 
 from __future__ import annotations
 
@@ -36,10 +36,3 @@ def test_all_modes_play_the_same_episodes() -> None:
         for mode in ("sync", "async")
     }
     assert len(outcomes) == 1
-
-
-def test_first_snippet_of_the_page_runs() -> None:
-    page = (ROOT / "docs" / "vector.md").read_text(encoding="utf-8")
-    names: dict[str, object] = {}
-    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
-    assert len(names["rewards"]) == 128  # type: ignore[arg-type]

@@ -122,7 +122,8 @@ def problems_of(page: Path) -> Iterator[str]:
     """Yield what is wrong with the blocks and marks of a page."""
     text = page.read_text(encoding="utf-8")
     blocks = blocks_of(page)
-    if len(_MARK.findall(text)) != sum(bool(block.mark) for block in blocks):
+    marks = [line for line in text.splitlines() if _MARK.fullmatch(line.strip())]
+    if len(marks) != sum(bool(block.mark) for block in blocks):
         yield f"{page.name}: a test mark is not directly before a fenced block"
     for number in _indented(text):
         yield f"{page.name}:{number}: code is indented; put it between ``` lines"
