@@ -100,7 +100,7 @@ REJECTED: list[tuple[Sequence[str], str]] = [
         ["algorithm.adv_estimator=gem_grpo"],
         "'grpo' compares episodes .*rollout.n is 1; set it to 2 or more",
     ),
-    (["algorithm.adv_estimator=gem_rloo"], "'rloo' compares episodes from one seed"),
+    (["algorithm.adv_estimator=gem_rloo"], "'rloo' compares episodes of one seed"),
     (
         [N, "algorithm.adv_estimator=gem_grpo", "algorithm.norm_adv_by_std_in_grpo=False"],
         r"\+algorithm.gem.scale=False",
