@@ -180,10 +180,10 @@ class RayEnv(RemoteEnv):
         if host is not self._host:
             await self.on_close()
             self._host = host
-        return cast(ResetResult, await self._call("reset", self._seed, dict(options)))
+        return cast(ResetResult, await self._call_host("reset", self._seed, dict(options)))
 
     async def on_step(self, action: str) -> StepResult:  # type: ignore[override]
-        return cast(StepResult, await self._call("step", action))
+        return cast(StepResult, await self._call_host("step", action))
 
     async def on_close(self) -> None:  # type: ignore[override]
         host, self._host = self._host, None
@@ -199,7 +199,7 @@ class RayEnv(RemoteEnv):
         except RayError as error:
             raise self._host_error(host, method, error) from error
 
-    async def _call(self, method: str, *args: Any) -> Any:
+    async def _call_host(self, method: str, *args: Any) -> Any:
         host = self._current_host()
         async with host.turn(self.hosts.calls):
             reference = self._send(host, method, args)
