@@ -1,21 +1,23 @@
-"""Algorithms: REINFORCE, ReBN, GRPO, PPO and others on equal budgets, with one small model on one GPU.
+"""Compare REINFORCE, ReBN, GRPO, PPO and others on equal budgets, with one small model on one GPU.
 
-    python benchmarks/algorithms.py list                       # the runs there are, and which are done
-    python benchmarks/algorithms.py lesson --model smollm2     # the model all runs begin from, made once
-    python benchmarks/algorithms.py run tuning/ --workers 9    # the learning rates, nine runs at a time on one GPU
-    python benchmarks/algorithms.py run --workers 8            # all that are not done
-    python benchmarks/algorithms.py run main/ --seconds 500    # only some; none is begun after 500 s
-    python benchmarks/algorithms.py run speed/ --slots 256     # alone on the GPU: how fast it is
-    python benchmarks/algorithms.py report                     # the tables and figures of docs/baselines.md
+    python benchmarks/algorithms.py list                     # all runs, and which are done
+    python benchmarks/algorithms.py lesson --model smollm2   # SFT warm-up: the model of all runs
+    python benchmarks/algorithms.py run tuning/ --workers 9  # learning rates, nine runs at a time
+    python benchmarks/algorithms.py run --workers 8          # all runs that are not done
+    python benchmarks/algorithms.py run main/ --seconds 500  # some runs; start none after 500 s
+    python benchmarks/algorithms.py run speed/ --slots 256   # one run alone on the GPU
+    python benchmarks/algorithms.py report                   # tables, figures of docs/baselines.md
 
-A finished run is one small JSON file under benchmarks/results/algorithms, and a run whose file is there is not run again: kill
-the program when you like, go on later or on another machine. What differs between runs stands in `Run`; model, tokens a turn,
-optimizer and loss are the same for all. One gradient step a batch, on policy:
+A finished run is one small JSON file in benchmarks/results/algorithms. Runs with a file are
+skipped, so the program can be killed and resumed at any time, also on another machine. `Run` has
+all settings that differ between runs; model, tokens per turn, optimizer and loss are the same.
+Each batch gets one on-policy gradient step:
 
-    loss = -1/Z * sum over sampled tokens of A * log pi,    Z the sampled tokens of the batch
+    loss = -1/Z * sum over sampled tokens of A * log pi,    Z = number of sampled tokens
 
-so that PPO's ratio is 1, and what is left of PPO is its critic: a second model with a value at the start of every turn, GAE over
-turns, advantages whitened. No KL term, no entropy bonus, in any of them. Models compute in bfloat16, the optimizer in float32.
+So PPO's ratio is 1, and PPO differs by its critic: a second model with a value at the start of
+every turn, GAE over turns, and whitened advantages. No algorithm has a KL term or an entropy bonus.
+Models compute in bfloat16, the optimizer in float32.
 """
 
 from __future__ import annotations
@@ -65,46 +67,46 @@ from gem_core.training.demonstrations import tokenised
 RESULTS = Path(__file__).parent / "results" / "algorithms"
 DATA = Path(__file__).parents[1] / "plugins" / "gem_envs" / "data"
 HELD_OUT = 2**30
-"""Seeds below are trained on, seeds from here up are for evaluation."""
+"""The first evaluation seed; training uses the seeds below."""
 CONTEXT = 1024
 LAMBDA, CRITIC_RATE = 0.95, 5e-5
 
 
-# ---------------------------------------------------------------------------------------------------------------- the plan
+# ------------------------------------------------------------------------------------------- plan
 
 
 @dataclass(frozen=True)
 class Setting:
-    """An environment as it is trained on here: small enough for 1,024 tokens a game."""
+    """An environment and its settings, small enough for 1,024 tokens per episode."""
 
     env: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     tokens: int = 16
-    """That a turn may have."""
+    """Maximum tokens per turn."""
     turns: int | None = None
-    """After which an episode is cut, where the environment itself has more."""
+    """Turn limit, if it is lower than that of the environment."""
     tools: str = ""
     eval_kwargs: dict[str, Any] = field(default_factory=dict)
-    """What differs for evaluation."""
+    """Arguments that replace those of `kwargs` in the evaluation."""
     guesses: bool = False
-    """Whether the lesson shows answers made at random, and not only their frame."""
+    """Whether the SFT warm-up trains on the content of random answers, not only on their format."""
 
     @property
     def name(self) -> str:
         return self.env.partition(":")[2] if self.env.startswith("game:") else self.env
 
-    def placed(self, work: Path) -> Setting:
-        """With the folder of the problems in the place of {work}."""
+    def in_folder(self, work: Path) -> Setting:
+        """Return the setting with {work} replaced by the folder of the problems."""
         return Setting(**json.loads(json.dumps(asdict(self)).replace("{work}", str(work))))
 
 
 GUESS = Setting("game:GuessTheNumber-v0-easy")
 SLACK = replace(GUESS, kwargs={"max_turns": 10})
-"""Turns enough to find the number by counting: only a discount makes haste."""
+"""Enough turns to find the number by counting, so only a discount favours short episodes."""
 HANGMAN = Setting("game:Hangman-v0-easy")
 OTHERS = {"seed": 10_000}
-"""Other tasks of a generator than training has: it makes task i of seed + i, and 500 of seed 42 are trained on. A small
-generator asks some of its questions again."""
+"""Seed of evaluation tasks: a generator makes task i from seed + i, and training uses 500 tasks
+from seed 42. A small generator may repeat some of its questions."""
 SUM = Setting(
     "rg:chain_sum",
     {"config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}},
@@ -137,7 +139,7 @@ SETTINGS = [
     Setting("textcraft:TextCraft-v0-depth1", {"max_turns": 6}, tokens=24),
     Setting("babyai:GoToLocalS8N7-v0", {"max_turns": 8}, tokens=24),
 ]
-"""One of every kind of environment that needs nothing but Python: those with Java, a browser or bubblewrap are not here."""
+"""One environment of every kind that only needs Python (no Java, browser or bubblewrap)."""
 MATHS = Setting(
     "math:Sample-v0",
     {"dataset": "{work}/products.jsonl"},
@@ -157,8 +159,9 @@ TOOLS = {
 
 RATES = (1e-5, 3e-5, 1e-4)
 TRIALS = {GUESS.env: 128, HANGMAN.env: 64}
-"""Every algorithm of the main table is tried with these rates on these environments, one seed each; the best is taken. By
-environment, episodes an update: games of ten turns have fewer."""
+"""Episodes per update of the environments for tuning; games with ten turns have fewer.
+
+Each algorithm of the main table runs with all RATES and one seed on them, and uses the best."""
 TUNED_AS = {
     "reinforce": "reinforce",
     "rebn": "rebn",
@@ -167,7 +170,7 @@ TUNED_AS = {
     "rloo": "grpo",
     "reinforce++": "rebn",
 }
-"""By whose trial the rate is chosen: those with one seed only take that of their kin."""
+"""The algorithm whose tuned rate each algorithm uses; those with a single seed are not tuned."""
 MAIN = {**TRIALS, "game:TowerofHanoi-v0-easy": 64, "rg:chain_sum": 128}
 SEEDS = 5
 LONG = Setting("game:Hangman-v0", tokens=16)
@@ -177,7 +180,7 @@ GROUPED = ("grpo", "rloo")
 
 @dataclass(frozen=True)
 class Run:
-    """One training run, complete: whatever is not here is the same for all."""
+    """All settings of a training run that differ between runs."""
 
     name: str
     setting: Setting
@@ -186,15 +189,15 @@ class Run:
     updates: int = 30
     episodes: int = 128
     rate: float | None = None
-    """None: the best of the tuning runs."""
+    """None: the best rate of the tuning runs."""
     gamma: float = 0.9
     horizon: str = ""
     evaluated: int = 256
-    """Episodes on held-out starts, after the training."""
+    """Episodes on held-out seeds, after the training."""
 
     @property
     def samples(self) -> int:
-        """Episodes from one start: groups of eight for those who need groups."""
+        """Episodes per seed: eight for algorithms that compare groups."""
         return 8 if self.algorithm in GROUPED else 1
 
     @property
@@ -203,8 +206,8 @@ class Run:
 
 
 def plan() -> list[Run]:
-    """All runs, in the order in which they are of use."""
-    known = {s.env: s for s in SETTINGS}
+    """Return all runs, the most important ones first."""
+    settings = {s.env: s for s in SETTINGS}
 
     def trained(name: str, setting: Setting, algorithm: str, **more: Any) -> Run:
         gamma = 1.0 if algorithm in GROUPED else 0.9  # GRPO and RLOO compare whole episodes
@@ -214,32 +217,17 @@ def plan() -> list[Run]:
         return Run(name, setting, "none", updates=0)
 
     def compared(seed: int) -> list[Run]:
-        found = []
+        runs = []
         for env, episodes in MAIN.items():
-            setting, title = known[env], f"main/{_slug(known[env])}"
+            setting, title = settings[env], f"main/{_slug(settings[env])}"
+            size = {"seed": seed, "episodes": episodes}
             for algorithm in TUNED_AS:
                 if seed == 0 or algorithm not in ("rloo", "reinforce++"):
-                    found.append(
-                        trained(
-                            f"{title}-{algorithm}-{seed}",
-                            setting,
-                            algorithm,
-                            seed=seed,
-                            episodes=episodes,
-                        )
-                    )
-            if env in TRIALS:  # whether it is the discount that GRPO lacks
-                found.append(
-                    trained(
-                        f"{title}-rebn-undiscounted-{seed}",
-                        setting,
-                        "rebn",
-                        seed=seed,
-                        episodes=episodes,
-                        gamma=1.0,
-                    )
-                )
-        return found
+                    runs.append(trained(f"{title}-{algorithm}-{seed}", setting, algorithm, **size))
+            if env in TRIALS:  # tests whether GRPO only lacks the discount
+                name = f"{title}-rebn-undiscounted-{seed}"
+                runs.append(trained(name, setting, "rebn", gamma=1.0, **size))
+        return runs
 
     def discounts(seed: int) -> list[Run]:
         return [
@@ -273,17 +261,17 @@ def plan() -> list[Run]:
     for env, episodes in TRIALS.items():
         for rate in RATES:
             for algorithm in dict.fromkeys(TUNED_AS.values()):
-                name = f"tuning/{_slug(known[env])}-{algorithm}-{rate:g}"
+                name = f"tuning/{_slug(settings[env])}-{algorithm}-{rate:g}"
                 runs.append(
-                    trained(name, known[env], algorithm, seed=100, rate=rate, episodes=episodes)
+                    trained(name, settings[env], algorithm, seed=100, rate=rate, episodes=episodes)
                 )
     runs += [untrained(f"before/{_slug(s)}", s) for s in SETTINGS]
     for task, (setting, tools) in TOOLS.items():
         for used in ("", tools):
-            what = f"{task}-{'tools' if used else 'none'}"
+            name = f"tools/{task}-{'tools' if used else 'none'}"
             with_tools = replace(setting, tools=used)
-            runs.append(untrained(f"tools/{what}-before", with_tools))
-            runs.append(trained(f"tools/{what}-after", with_tools, "rebn", gamma=1.0))
+            runs.append(untrained(f"{name}-before", with_tools))
+            runs.append(trained(f"{name}-after", with_tools, "rebn", gamma=1.0))
     for seed in range(3):
         runs += compared(seed)
     for seed in range(3):
@@ -291,25 +279,17 @@ def plan() -> list[Run]:
     runs.append(untrained("horizon/before", LONG))
     for seed in range(3):
         runs += horizons(seed)
+    short = {"updates": 20, "episodes": 64, "evaluated": 128}
     for s in SETTINGS:
         for algorithm in ("rebn", "reinforce"):
-            runs.append(
-                trained(
-                    f"breadth/{_slug(s)}-{algorithm}",
-                    s,
-                    algorithm,
-                    updates=20,
-                    episodes=64,
-                    evaluated=128,
-                )
-            )
+            runs.append(trained(f"breadth/{_slug(s)}-{algorithm}", s, algorithm, **short))
     for seed in range(3, SEEDS):
         runs += compared(seed)
     return runs
 
 
 def tuned(out: Path) -> dict[str, float]:
-    """The rate of each algorithm with which its mean return over the last ten updates was highest, averaged over the trials."""
+    """Return the best rate of each algorithm by the mean return of the last ten updates."""
     scores: dict[tuple[str, float], list[float]] = {}
     for run in plan():
         if run.name.startswith("tuning/") and (out / run.path).is_file():
@@ -318,9 +298,9 @@ def tuned(out: Path) -> dict[str, float]:
     best = {}
     for algorithm, like in TUNED_AS.items():
         tried = [scores.get((like, rate), []) for rate in RATES]
-        if any(len(found) < len(TRIALS) for found in tried):
+        if any(len(returns) < len(TRIALS) for returns in tried):
             raise ConfigError(
-                f"the tuning of {like} is not done; do it first: algorithms.py run tuning/"
+                f"the tuning runs of {like} are missing; run them first: algorithms.py run tuning/"
             )
         best[algorithm] = max(RATES, key=lambda rate: fmean(scores[like, rate]))
     return best
@@ -330,11 +310,11 @@ def _slug(setting: Setting) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", setting.name)
 
 
-# ------------------------------------------------------------------------------------------------------------- the lesson
+# ------------------------------------------------------------------------------------ SFT warm-up
 
 
-class Student:
-    """Shows how a tool is called, in one of three problems, and what an answer looks like; it knows no answers itself."""
+class Demonstrator:
+    """Player that calls the tool in one of three problems, and otherwise gives a random answer."""
 
     def __init__(self, tool: str) -> None:
         self.tool = tool
@@ -344,105 +324,101 @@ class Student:
         if "Give your answer as" in observation:
             question = observation.partition("\n")[0]
             if self.tool and rng.random() < 1 / 3:
-                wanted = (
-                    f"print({' '.join(question.split()[2:])[:-1]})"
-                    if self.tool == "python"
-                    else question
-                )
-                return f"<{self.tool}>{wanted}</{self.tool}>"
+                call = question
+                if self.tool == "python":
+                    call = f"print({' '.join(question.split()[2:])[:-1]})"
+                return f"<{self.tool}>{call}</{self.tool}>"
             return f"\\boxed{{{rng.randrange(100, 10000)}}}"
-        found = observation.partition("\nThat was the last")[0]
-        words = (
-            re.findall(r"\d+", found)
-            if self.tool == "python"
-            else re.findall(r"[A-Z]\w+(?: [A-Z]\w+)?|\d{4}", found)
-        )
+        output = observation.partition("\nThat was the last")[0]
+        pattern = r"\d+" if self.tool == "python" else r"[A-Z]\w+(?: [A-Z]\w+)?|\d{4}"
+        words = re.findall(pattern, output)
         return f"\\boxed{{{rng.choice(words or ['0'])}}}"
 
 
-def lesson_rows(
+def warm_up_sequences(
     settings: Sequence[Setting], tokenizer: Any, count: int
 ) -> list[tuple[list[int], list[int]]]:
-    """(ids, mask) of games played at random. Of an answer to a question only the frame is imitated, not the content, unless a
-    tool has just said it."""
+    """Return (ids, loss mask) of episodes of random players.
+
+    The mask covers the format of an answer to a question, but not its content, except for answers
+    after a tool call.
+    """
     renderer = Renderer(tokenizer)
-    found = []
+    sequences = []
     for setting in settings:
         tool = setting.tools.partition("(")[0]
-        player = (
-            ScriptedPlayer(Student(tool).act) if "dataset" in setting.kwargs else RandomPlayer()
-        )
+        has_dataset = "dataset" in setting.kwargs
+        player = ScriptedPlayer(Demonstrator(tool).act) if has_dataset else RandomPlayer()
         tasks = tasks_for(
             setting.env, range(count), wrappers=setting.tools, env_kwargs=setting.kwargs
         )
-        with Rollout(
-            player, limits=Limits(max_turns=min(4, setting.turns or 4)), concurrency=8
-        ) as engine:
+        limits = Limits(max_turns=min(4, setting.turns or 4))
+        with Rollout(player, limits=limits, concurrency=8) as engine:
             episodes = engine.run_batch(tasks)
-        broken = next((e for e in episodes if e.failed), None)
-        if broken is not None:
+        failed = next((e for e in episodes if e.failed), None)
+        if failed is not None:
             raise ConfigError(
-                f"{setting.env} with {setting.kwargs} cannot be played: {broken.failure}"
+                f"an episode of {setting.env} with {setting.kwargs} failed: {failed.failure}"
             )
-        framed = (
-            setting.env.startswith(("rg:", "math:", "logic:", "qa:", "code:"))
-            and not setting.guesses
-        )
-        found += [_row(e, renderer, framed) for e in episodes]
-    return found
+        is_question = setting.env.startswith(("rg:", "math:", "logic:", "qa:", "code:"))
+        format_only = is_question and not setting.guesses
+        sequences += [_warm_up_sequence(e, renderer, format_only) for e in episodes]
+    return sequences
 
 
-def _row(episode: Episode, renderer: Renderer, framed: bool) -> tuple[list[int], list[int]]:
-    (view,) = token_sequences(tokenised(episode, renderer))
-    mask = list(view.mask)
-    for turn, start, _ in view.spans[:1] if framed else ():
-        said = episode.turns[turn].action
-        content = re.search(r"(?<=\\boxed\{).+(?=\})|(?<=print\().+(?=\))", said)
-        if content and "<" not in said:
-            places = renderer.tokenizer(
-                said, add_special_tokens=False, return_offsets_mapping=True
-            )["offset_mapping"]
-            for i, (begin, end) in enumerate(places):
+def _warm_up_sequence(
+    episode: Episode, renderer: Renderer, format_only: bool
+) -> tuple[list[int], list[int]]:
+    (sequence,) = token_sequences(tokenised(episode, renderer))
+    mask = list(sequence.mask)
+    for turn, start, _ in sequence.spans[:1] if format_only else ():
+        action = episode.turns[turn].action
+        content = re.search(r"(?<=\\boxed\{).+(?=\})|(?<=print\().+(?=\))", action)
+        if content and "<" not in action:
+            encoded = renderer.tokenizer(
+                action, add_special_tokens=False, return_offsets_mapping=True
+            )
+            for i, (begin, end) in enumerate(encoded["offset_mapping"]):
                 mask[start + i] = int(not (content.start() < end and begin < content.end()))
-    return list(view.ids[:CONTEXT]), mask[:CONTEXT]
+    return list(sequence.ids[:CONTEXT]), mask[:CONTEXT]
 
 
-def lesson(
+def warm_up(
     model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int, count: int, seed: int = 0
 ) -> float:
-    """Imitation of random players; returns the loss of the last update."""
-    rows = lesson_rows(settings, tokenizer, count)
+    """Train a model on random players by SFT, and return the loss of the last update."""
+    sequences = warm_up_sequences(settings, tokenizer, count)
     rng = random.Random(seed)
     optimizer = Optimizer(model, 1e-4)
     for update in range(updates):
-        chosen = rng.sample(rows, min(48, len(rows)))
+        batch = rng.sample(sequences, min(48, len(sequences)))
+        tokens = sum(sum(mask) for _, mask in batch)
         loss = 0.0
-        for part in _parts(chosen, [len(ids) for ids, _ in chosen]):
-            ids_B_T, mask_B_T = (_padded([row[i] for row in part], model.device) for i in (0, 1))
-            share = -_logprobs(model, ids_B_T, mask_B_T.bool()).sum() / sum(
-                sum(mask) for _, mask in chosen
-            )
-            share.backward()
-            loss += share.item()
+        for part in _micro_batches(batch, [len(ids) for ids, _ in batch]):
+            ids_B_T = _padded([ids for ids, _ in part], model.device)
+            mask_B_T = _padded([mask for _, mask in part], model.device)
+            part_loss = -_logprobs(model, ids_B_T, mask_B_T.bool()).sum() / tokens
+            part_loss.backward()
+            loss += part_loss.item()
         optimizer.step(1 - update / updates)
     return loss
 
 
-# ----------------------------------------------------------------------------------------------------------- one training
+# --------------------------------------------------------------------------------------- training
 
 
 class Optimizer:
-    """Adam on float32 copies of a model's parameters: steps as small as ours would be rounded away in bfloat16."""
+    """Adam on float32 copies of a model's parameters: bfloat16 would round the small steps to 0."""
 
     def __init__(self, model: torch.nn.Module, rate: float) -> None:
-        model.zero_grad()  # what a run that failed may have left
+        model.zero_grad()  # a failed run may have left gradients
         self.parameters = list(model.parameters())
         self.copies = [p.detach().float().clone() for p in self.parameters]
         self.rate = rate
         self.adam = torch.optim.Adam(self.copies, lr=rate, fused=self.copies[0].is_cuda)
 
     def step(self, share: float = 1.0) -> float:
-        """One step, of this share of the rate, along the gradients, which are cut to a norm of 1; returns the norm before."""
+        """Clip the gradients to norm 1, step with `share` of the rate, return the norm before."""
         for copied, p in zip(self.copies, self.parameters):
             copied.grad = None if p.grad is None else p.grad.float()
             p.grad = None
@@ -456,7 +432,7 @@ class Optimizer:
 
 
 class Critic(torch.nn.Module):
-    """A copy of the model with a number instead of words: the value of what stands before a turn's first token."""
+    """A copy of the model with a value head, which is read before the first token of a turn."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -472,7 +448,7 @@ class Critic(torch.nn.Module):
 
 @dataclass
 class Clock:
-    """Where the time went: sampling, everything else of playing, updates."""
+    """Seconds of sampling, of the rest of the rollout, and of updates."""
 
     generation: float = 0.0
     environment: float = 0.0
@@ -481,7 +457,7 @@ class Clock:
 
 
 class Trainer:
-    """A model, the engine that plays it, and the weights every run begins from."""
+    """A model, its rollout engine, and the initial weights of every run."""
 
     def __init__(self, model: Any, tokenizer: Any, work: Path, slots: int = 128) -> None:
         self.model, self.tokenizer, self.work, self.slots = model, tokenizer, work, slots
@@ -491,11 +467,11 @@ class Trainer:
         self.engine = Rollout(self.policy, self.renderer, concurrency=slots)
 
     def train(self, run: Run) -> dict[str, Any]:
-        """Everything of one run; what it returns is what is kept."""
+        """Train and evaluate one run; return the content of its result file."""
         try:
             return self._train(run)
         finally:
-            self.engine.close()  # the environments: the next run has others
+            self.engine.close()  # closes the environments; the next run has others
 
     def _train(self, run: Run) -> dict[str, Any]:
         self.model.load_state_dict(self.base)
@@ -504,37 +480,35 @@ class Trainer:
         optimizer = Optimizer(self.model, run.rate or 0.0)
         critic = Critic(self.model) if run.algorithm == "ppo" else None
         critic_optimizer = Optimizer(critic, CRITIC_RATE) if critic is not None else None
-        starts = random.Random(run.seed)
+        rng = random.Random(run.seed)
         horizon = HorizonSchedule.parse(run.horizon or None)
         clock, curve, began = Clock(), [], time.time()
         for step in range(run.updates):
-            seeds = [starts.randrange(HELD_OUT) for _ in range(run.episodes // run.samples)]
+            seeds = [rng.randrange(HELD_OUT) for _ in range(run.episodes // run.samples)]
             turns = horizon(step) if horizon else None
             batch = self.play(run.setting, seeds, run.samples, turns, clock)
-            since = time.time()
-            more = {}
+            update_began = time.time()
+            metrics = {}
             if critic is not None and critic_optimizer is not None:
-                credit, more["value_loss"] = self.criticise(
+                per_turn, metrics["value_loss"] = self.critic_advantages(
                     batch, critic, critic_optimizer, run.gamma
                 )
             else:
-                credit = advantages(batch, run.algorithm, gamma=run.gamma)
-            more["grad_norm"], more["apart"] = self.update(batch, credit, optimizer)
+                per_turn = advantages(batch, run.algorithm, gamma=run.gamma)
+            metrics["grad_norm"], metrics["apart"] = self.update(batch, per_turn, optimizer)
             self.policy.refresh()
-            clock.update += time.time() - since
-            curve.append({**summary(batch), **more})
+            clock.update += time.time() - update_began
+            curve.append({**summary(batch), **metrics})
         seconds = time.time() - began
         held_out = range(HELD_OUT, HELD_OUT + run.evaluated)
-        shown = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_kwargs})
-        after = self.play(
-            shown, held_out, 1, None, Clock()
-        )  # with the turns the game has, whatever it was trained with
+        setting = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_kwargs})
+        # evaluate with the environment's turn limit, not with the training horizon
+        after = self.play(setting, held_out, 1, None, Clock())
+        names = curve[0] if curve else {}
         return {
             "run": asdict(run),
-            "evaluation": {name: _short(value) for name, value in summary(after).items()},
-            "curve": {
-                name: [_short(line[name]) for line in curve] for name in (curve[0] if curve else {})
-            },
+            "evaluation": {name: _rounded(value) for name, value in summary(after).items()},
+            "curve": {name: [_rounded(line[name]) for line in curve] for name in names},
             "seconds": round(seconds, 2),
             "clock": {name: round(value, 2) for name, value in asdict(clock).items()},
         }
@@ -542,13 +516,13 @@ class Trainer:
     def play(
         self, setting: Setting, seeds: Iterable[int], samples: int, turns: int | None, clock: Clock
     ) -> list[Episode]:
-        """A batch of episodes, and the time it took."""
+        """Play a batch of episodes, and add its time to the clock."""
         began, busy, tokens = time.time(), self.policy.seconds, self.policy.tokens
         limits = Limits(
             max_turns=turns or setting.turns, max_context=CONTEXT - 2, step_deadline=60.0
         )
         sampling = Sampling(temperature=1.0, max_tokens=setting.tokens)
-        setting = setting.placed(self.work)
+        setting = setting.in_folder(self.work)
         tasks = tasks_for(
             setting.env, seeds, samples=samples, wrappers=setting.tools, env_kwargs=setting.kwargs
         )
@@ -558,7 +532,7 @@ class Trainer:
         episodes = self.engine.run_batch(tasks)
         if all(e.failed for e in episodes):
             raise ConfigError(
-                f"every episode of {setting.env} failed, the first with: {episodes[0].failure}"
+                f"all episodes of {setting.env} failed, the first with: {episodes[0].failure}"
             )
         generation = self.policy.seconds - busy
         clock.generation += generation
@@ -567,85 +541,92 @@ class Trainer:
         return episodes
 
     def update(
-        self, episodes: Sequence[Episode], credit: Sequence[Sequence[float]], optimizer: Optimizer
+        self, episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]], optimizer: Optimizer
     ) -> tuple[float, float]:
-        """One step along the gradient of the loss above; returns the gradient's norm before it was cut, and how far apart the
-        logprobs of sampler and trainer are on average: by so much PPO's ratio is not 1."""
-        rows = [
-            (view, view.broadcast(turns))
-            for e, turns in zip(episodes, credit)
-            for view in token_sequences(e)
-        ]
-        count = max(sum(sum(view.mask) for view, _ in rows), 1)
-        apart = 0.0
-        for part in _parts(rows, [len(view.ids) for view, _ in rows]):
-            ids_B_T = _padded([view.ids for view, _ in part], self.model.device)
-            mask_B_T = _padded([view.mask for view, _ in part], self.model.device).bool()
-            advantage_B_T = _padded([spread for _, spread in part], self.model.device)
-            sampled_B_T = _padded([view.logprobs or () for view, _ in part], self.model.device)
-            logp = _logprobs(self.model, ids_B_T, mask_B_T)
-            (-(logp * advantage_B_T[mask_B_T]).sum() / count).backward()
-            apart += (logp.detach() - sampled_B_T[mask_B_T]).abs().sum().item()
-        return optimizer.step(), apart / count
+        """Take one step on the loss above.
 
-    def criticise(
+        Returns the gradient norm before clipping, and the mean difference between the logprobs of
+        sampler and trainer, by which PPO's ratio differs from 1.
+        """
+        pairs = [
+            (sequence, sequence.broadcast(turns))
+            for e, turns in zip(episodes, per_turn)
+            for sequence in token_sequences(e)
+        ]
+        device = self.model.device
+        tokens = max(sum(sum(sequence.mask) for sequence, _ in pairs), 1)
+        difference = 0.0
+        for part in _micro_batches(pairs, [len(sequence.ids) for sequence, _ in pairs]):
+            ids_B_T = _padded([sequence.ids for sequence, _ in part], device)
+            mask_B_T = _padded([sequence.mask for sequence, _ in part], device).bool()
+            advantage_B_T = _padded([per_token for _, per_token in part], device)
+            sampled_B_T = _padded([sequence.logprobs or () for sequence, _ in part], device)
+            logp = _logprobs(self.model, ids_B_T, mask_B_T)
+            (-(logp * advantage_B_T[mask_B_T]).sum() / tokens).backward()
+            difference += (logp.detach() - sampled_B_T[mask_B_T]).abs().sum().item()
+        return optimizer.step(), difference / tokens
+
+    def critic_advantages(
         self, episodes: Sequence[Episode], critic: Critic, optimizer: Optimizer, gamma: float
     ) -> tuple[list[list[float]], float]:
-        """GAE of every turn by the critic's values, whitened; and the critic's own step towards the returns they imply.
+        """Return whitened GAE advantages per turn, and train the critic on the returns.
 
-        A turn limit is part of the rules here: nothing comes after it, as nothing does after an end.
+        A turn limit is part of the rules here, so the value after it is 0, as after the end.
         """
         values: dict[int, list[float]] = {}
-        rows = [(view, e) for e in episodes for view in token_sequences(e)]
-        count = sum(len(view.spans) for view, _ in rows)
+        pairs = [(sequence, e) for e in episodes for sequence in token_sequences(e)]
+        turns = sum(len(sequence.spans) for sequence, _ in pairs)
         total = 0.0
-        for part in _parts(rows, [len(view.ids) for view, _ in rows]):
-            firsts = [[begin - 1 for _, begin, _ in view.spans] for view, _ in part]
-            ids_B_T = _padded([view.ids for view, _ in part], self.model.device)
+        for part in _micro_batches(pairs, [len(sequence.ids) for sequence, _ in pairs]):
+            positions = [[begin - 1 for _, begin, _ in sequence.spans] for sequence, _ in part]
+            ids_B_T = _padded([sequence.ids for sequence, _ in part], self.model.device)
             chosen_B_T = torch.zeros_like(ids_B_T, dtype=torch.bool)
-            for row, places in enumerate(firsts):
-                chosen_B_T[row, places] = True
-            found = critic(ids_B_T, chosen_B_T)
-            numbers = iter(found.tolist())
-            part_values = [[next(numbers) for _ in places] for places in firsts]
+            for i, before_turns in enumerate(positions):
+                chosen_B_T[i, before_turns] = True
+            predicted = critic(ids_B_T, chosen_B_T)
+            numbers = iter(predicted.tolist())
+            part_values = [[next(numbers) for _ in before_turns] for before_turns in positions]
             part_episodes = [e for _, e in part]
             raw = advantages(
-                part_episodes, "gae", values=_closed(part_values), gamma=gamma, lam=LAMBDA
+                part_episodes, "gae", values=_with_final(part_values), gamma=gamma, lam=LAMBDA
             )
-            targets = [a + v for row, known in zip(raw, part_values) for a, v in zip(row, known)]
-            loss = (found - torch.tensor(targets, device=found.device)).square().sum() / count
+            targets = [a + v for gae, known in zip(raw, part_values) for a, v in zip(gae, known)]
+            targets_N = torch.tensor(targets, device=predicted.device)
+            loss = (predicted - targets_N).square().sum() / turns
             loss.backward()
             total += loss.item()
-            values.update({id(e): row for e, row in zip(part_episodes, part_values)})
+            values.update({id(e): known for e, known in zip(part_episodes, part_values)})
         optimizer.step()
-        known = _closed([values.get(id(e), [0.0] * len(e.turns)) for e in episodes])
-        return advantages(
-            episodes, "gae", values=known, gamma=gamma, lam=LAMBDA, whiten=True
-        ), total
+        known = _with_final([values.get(id(e), [0.0] * len(e.turns)) for e in episodes])
+        whitened = advantages(episodes, "gae", values=known, gamma=gamma, lam=LAMBDA, whiten=True)
+        return whitened, total
 
 
-def _parts(rows: Sequence[Any], lengths: Sequence[int]) -> Iterator[list[Any]]:
-    """Rows of like length together, as many as fit into memory at once."""
+def _micro_batches(items: Sequence[Any], lengths: Sequence[int]) -> Iterator[list[Any]]:
+    """Group items of similar length, as many as fit into memory."""
     room = 16384
-    ordered = sorted(range(len(rows)), key=lambda i: lengths[i], reverse=True)
+    ordered = sorted(range(len(items)), key=lambda i: lengths[i], reverse=True)
     while ordered:
         fit = max(1, room // lengths[ordered[0]])
-        yield [rows[i] for i in ordered[:fit]]
+        yield [items[i] for i in ordered[:fit]]
         del ordered[:fit]
 
 
-def _closed(values: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Values with the one behind the last turn, 0."""
-    return [[*row, 0.0] for row in values]
+def _with_final(values: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Append the value after the last turn, 0."""
+    return [[*per_turn, 0.0] for per_turn in values]
 
 
-def _padded(rows: Sequence[Sequence[float]], device: Any) -> torch.Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
+def _padded(sequences: Sequence[Sequence[float]], device: Any) -> torch.Tensor:
+    width = max(map(len, sequences))
+    return torch.tensor([[*s, *[0] * (width - len(s))] for s in sequences], device=device)
 
 
 def _logprobs(model: Any, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
-    """log pi of the chosen tokens, in a row. Padding stands behind, where causal attention does not see it."""
+    """Return log pi of the tokens in the mask, flat.
+
+    Padding is on the right, so causal attention never sees it.
+    """
     hidden_B_T_D = model.model(input_ids=ids_B_T, use_cache=False).last_hidden_state
     logits_N_V = model.lm_head(hidden_B_T_D[:, :-1][mask_B_T[:, 1:]])
     return -functional.cross_entropy(
@@ -654,10 +635,11 @@ def _logprobs(model: Any, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torc
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
-    """What a batch came to, over the episodes that were played to an end."""
+    """Return the metrics of a batch, over the episodes that did not fail."""
     known = [e for e in episodes if not e.failed]
     solved = [len(e.turns) for e in known if e.success]
     returns = [sum(e.rewards) for e in known]
+    first_actions = Counter(e.turns[0].action for e in known if e.turns)
     return {
         "success": fmean(bool(e.success) for e in known),
         "return": fmean(returns),
@@ -666,21 +648,23 @@ def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
         "turns_to_solve": fmean(solved) if solved else None,
         "tool_uses": fmean(e.final_info.get("tool_uses", 0) for e in known),
         "tokens": sum(len(t.action_ids) for e in known for t in e.turns),
-        "commonest": max(Counter(e.turns[0].action for e in known if e.turns).values(), default=0)
-        / len(known),
+        "commonest": max(first_actions.values(), default=0) / len(known),
         "failed": len(episodes) - len(known),
     }
 
 
-def _short(number: float | None) -> float | None:
+def _rounded(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.4g}")
 
 
-# ---------------------------------------------------------------------------------------------- many runs on one machine
+# ---------------------------------------------------------------------------------------- workers
 
 
 def prepare(work: Path) -> None:
-    """The problems of the runs with tools: products of two numbers, and facts about an invented country with its corpus."""
+    """Write the problems of the runs with tools.
+
+    They are products of two numbers, and facts about an invented country with their corpus.
+    """
     from gem_tools.search import Index
 
     work.mkdir(parents=True, exist_ok=True)
@@ -698,15 +682,14 @@ def prepare(work: Path) -> None:
         ("facts", single[:36]),
         ("facts_eval", single[36:]),
     ):
-        (work / f"{name}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
-        )
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (work / f"{name}.jsonl").write_text(text, encoding="utf-8")
     if not (work / "index" / "index.json").is_file():
         Index.build(DATA / "sample_search_corpus.jsonl", work / "index")
 
 
 def load(model: str) -> tuple[Any, Any]:
-    """(model, tokenizer) by name or folder; on a GPU, if there is one, in the form that trains fastest there."""
+    """Load (model, tokenizer) by name or folder, sped up for training, on a GPU if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if model == "tiny":
         loaded, tokenizer = load_tiny(device)
@@ -716,16 +699,18 @@ def load(model: str) -> tuple[Any, Any]:
         loaded, tokenizer = load_folder(model, "--model", device)
     else:
         raise ConfigError(
-            f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; given: {model!r}"
+            f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; got {model!r}"
         )
-    hasten(loaded, torch.bfloat16 if device == "cuda" else torch.float32)
+    speed_up(loaded, torch.bfloat16 if device == "cuda" else torch.float32)
     return loaded, tokenizer
 
 
-def hasten(model: Any, dtype: torch.dtype) -> None:
-    """Fewer and larger kernels: parameters of the given type, norms in one piece, and layers computed again on the way back, so
-    that a whole batch fits into memory at once."""
-    for p in model.parameters():  # and not the buffers: what turns queries and keys stays exact
+def speed_up(model: Any, dtype: torch.dtype) -> None:
+    """Make training faster with a smaller type, fused norms and gradient checkpointing.
+
+    Checkpointing lets a whole batch fit into memory.
+    """
+    for p in model.parameters():  # not the buffers: the rotary embedding stays in float32
         p.data = p.data.to(dtype)
     for parent in list(model.modules()):
         for name, child in parent.named_children():
@@ -738,23 +723,23 @@ def hasten(model: Any, dtype: torch.dtype) -> None:
 
 
 def fingerprint(model: Any) -> str:
-    """Tells weights apart: runs of one table should have begun from the same."""
+    """Hash the weights, to check that all runs of a table start from the same model."""
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
         digest.update(tensor.float().sum(dtype=torch.float64).cpu().numpy().tobytes())
     return digest.hexdigest()[:12]
 
 
-def work_off(
+def run_worker(
     model: str, work: str, out: str, runs: Any, workers: int, slots: int, deadline: float
 ) -> None:
-    """A worker: takes one run after the other from a queue."""
+    """Take runs from a queue and train them, until the deadline."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
     loaded, tokenizer = load(model)
     trainer = Trainer(loaded, tokenizer, Path(work), slots)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    begun_from = {
+    machine = {
         "model": fingerprint(loaded),
         "device": device,
         "torch": torch.__version__,
@@ -767,37 +752,36 @@ def work_off(
             return
         try:
             result = trainer.train(run)
-        except KeyboardInterrupt:  # which a terminal sends to workers as well
+        except KeyboardInterrupt:  # a terminal also sends it to the workers
             return
-        except Exception:  # noqa: BLE001 - the other runs go on; this one has no file and can be run again
+        except Exception:  # noqa: BLE001 - the other runs continue; this one can be run again
             print(f"{run.name} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             continue
         path = Path(out) / run.path
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_suffix(f".{os.getpid()}")
-        scratch.write_text(
-            json.dumps({**result, **begun_from}, indent=None) + "\n", encoding="utf-8"
-        )
+        scratch.write_text(json.dumps({**result, **machine}, indent=None) + "\n", encoding="utf-8")
         scratch.rename(path)
         e, c = result["evaluation"], result["clock"]
-        total = max(sum(c[k] for k in ("generation", "environment", "update")), 1e-9)
+        parts = ("generation", "environment", "update")
+        total = max(sum(c[part] for part in parts), 1e-9)
+        updates = 60 * run.updates / max(result["seconds"], 1e-9)
+        tokens = c["tokens"] / max(c["generation"], 1e-9)
         print(
-            f"{run.name}: success {e['success']:.1%}, return {e['return']:.3f}, {e['turns']:.1f} turns; "
-            f"{result['seconds']:.0f} s, {60 * run.updates / max(result['seconds'], 1e-9):.0f} updates/min, "
-            f"{c['tokens'] / max(c['generation'], 1e-9):.0f} tokens/s, time: generation {c['generation'] / total:.0%}, "
-            f"environment {c['environment'] / total:.0%}, update {c['update'] / total:.0%}",
+            f"{run.name}: success {e['success']:.1%}, return {e['return']:.3f}, "
+            f"{e['turns']:.1f} turns; {result['seconds']:.0f} s, {updates:.0f} updates/min, "
+            f"{tokens:.0f} tokens/s, time: "
+            + ", ".join(f"{part} {c[part] / total:.0%}" for part in parts),
             flush=True,
         )
 
 
-def left(patterns: Sequence[str], out: Path) -> list[Run]:
-    """The runs that are wanted and not done."""
-    wanted = [
-        run for run in plan() if not patterns or any(run.name.startswith(p) for p in patterns)
-    ]
-    if not wanted:
-        raise ConfigError(f"no run's name begins with any of {list(patterns)}; `list` shows them")
-    return [run for run in wanted if not (out / run.path).is_file()]
+def missing_runs(prefixes: Sequence[str], out: Path) -> list[Run]:
+    """Return the runs with these prefixes that are not done."""
+    runs = [run for run in plan() if not prefixes or run.name.startswith(tuple(prefixes))]
+    if not runs:
+        raise ConfigError(f"no run name starts with any of {list(prefixes)}; `list` shows all runs")
+    return [run for run in runs if not (out / run.path).is_file()]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -806,16 +790,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about in (
-        ("list", "the runs, and which are done"),
-        ("lesson", "make the model all runs begin from"),
-        ("run", "run what is not done"),
+        ("list", "list the runs, and which are done"),
+        ("lesson", "make the model of all runs by SFT warm-up"),
+        ("run", "run all that are not done"),
         ("report", "write the tables and figures"),
     ):
         command = commands.add_parser(name, help=about)
         command.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
         if name in ("list", "run"):
             command.add_argument(
-                "only", nargs="*", help="beginnings of names, as in main/ or breadth/"
+                "only", nargs="*", help="prefixes of run names, such as main/ or breadth/"
             )
         if name in ("lesson", "run"):
             command.add_argument(
@@ -829,16 +813,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "--model", default="smollm2", help="'tiny', 'smollm2' or a model folder"
             )
             command.add_argument("--updates", type=int, default=120)
-            command.add_argument("--count", type=int, default=48, help="games of each environment")
+            command.add_argument("--count", type=int, default=48, help="episodes per environment")
         if name == "run":
             command.add_argument(
                 "--workers", type=int, default=1, help="processes that share the GPU"
             )
             command.add_argument(
-                "--slots", type=int, default=128, help="episodes that each of them plays at a time"
+                "--slots", type=int, default=128, help="concurrent episodes per process"
             )
             command.add_argument(
-                "--seconds", type=float, default=float("inf"), help="begin no run after so long"
+                "--seconds", type=float, default=float("inf"), help="start no run after this time"
             )
     args = parser.parse_args(argv)
     if args.command == "report":
@@ -847,33 +831,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(args.out)
         return 0
     if args.command == "list":
-        missing = {run.name for run in left(args.only, args.out)}
+        missing = {run.name for run in missing_runs(args.only, args.out)}
         for run in plan():
-            if not args.only or any(run.name.startswith(p) for p in args.only):
+            if not args.only or run.name.startswith(tuple(args.only)):
                 print(f"{'-' if run.name in missing else 'done':5}{run.name}")
         return 0
     for name in ("updates", "count", "workers", "slots"):
         if getattr(args, name, 1) < 1:
-            raise ConfigError(f"--{name} must be 1 or more; given: {getattr(args, name)}")
+            raise ConfigError(f"--{name} must be 1 or more; got {getattr(args, name)}")
+    folder = args.work / "model"
     if args.command == "lesson":
         prepare(args.work)
         model, tokenizer = load(args.model)
-        taught = [*SETTINGS, LONG] + [
-            replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)
-        ]
-        placed = [setting.placed(args.work) for setting in taught]
+        with_tools = [replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)]
+        settings = [setting.in_folder(args.work) for setting in (*SETTINGS, LONG, *with_tools)]
         began = time.time()
-        loss = lesson(model, tokenizer, placed, args.updates, args.count)
-        model.save_pretrained(args.work / "model")
-        tokenizer.save_pretrained(args.work / "model")
-        print(
-            f"loss {loss:.3f}, {time.time() - began:.0f} s; the model ({fingerprint(model)}) is in {args.work / 'model'}"
-        )
+        loss = warm_up(model, tokenizer, settings, args.updates, args.count)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        seconds = time.time() - began
+        print(f"loss {loss:.3f}, {seconds:.0f} s; the model ({fingerprint(model)}) is in {folder}")
         return 0
-    todo = left(args.only, args.out)
-    if not (args.work / "model" / "config.json").is_file():
+    todo = missing_runs(args.only, args.out)
+    if not (folder / "config.json").is_file():
         raise ConfigError(
-            f"there is no model in {args.work / 'model'}; make it first: algorithms.py lesson --work {args.work}"
+            f"no model in {folder}; make it first: algorithms.py lesson --work {args.work}"
         )
     if any(run.updates and run.rate is None for run in todo):
         rates = tuned(args.out)
@@ -887,17 +869,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for run in todo:
         runs.put(run)
     deadline = time.time() + args.seconds
-    given = (
-        str(args.work / "model"),
-        str(args.work),
-        str(args.out),
-        runs,
-        args.workers,
-        args.slots,
-        deadline,
-    )
+    folders = (str(folder), str(args.work), str(args.out))
+    settings = (*folders, runs, args.workers, args.slots, deadline)
     workers = [
-        context.Process(target=work_off, args=given) for _ in range(min(args.workers, len(todo)))
+        context.Process(target=run_worker, args=settings)
+        for _ in range(min(args.workers, len(todo)))
     ]
     began = time.time()
     for worker in workers:
@@ -910,9 +886,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             worker.terminate()
         print("interrupted; finished runs are kept", file=sys.stderr)
         return 130
-    undone = len(left(args.only, args.out))
-    print(f"{len(todo) - undone} runs in {time.time() - began:.0f} s, {undone} left")
-    return 0 if not undone or time.time() > deadline else 1
+    missing = len(missing_runs(args.only, args.out))
+    print(f"{len(todo) - missing} runs in {time.time() - began:.0f} s, {missing} missing")
+    return 0 if not missing or time.time() > deadline else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Algorithms report: the tables and figures of docs/baselines.md, from the result files of algorithms.py and nothing else; and
-those of the pages of TRL's and verl's adapter, from the metrics of their recipes.
+"""Report of the algorithm benchmark: the tables and figures of docs/baselines.md.
 
-A page's own words stay; what stands between `<!-- table NAME -->` and `<!-- end -->` is replaced.
+They are made from the result files of algorithms.py. The tables of the TRL and verl adapter pages
+are made from the metrics of their recipes. The report replaces the text between
+`<!-- table NAME -->` and `<!-- end -->` and keeps the rest of a page.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ TRL_SHOWN = {
     "grpo": "GRPO",
     "rebn-3e-5": "ReBN, 3e-5",
     "grpo-3e-5": "GRPO, 3e-5",
-    "rebn-3e-5-untaught": "ReBN, 3e-5, no lessons",
+    "rebn-3e-5-untaught": "ReBN, 3e-5, no SFT warm-up",
 }
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Student's t for a 95% interval of a mean, by the number of seeds."""
+"""Student's t of a 95% interval of a mean, by number of seeds."""
 UNDISCOUNTED = "rebn-undiscounted"
 SHOWN = {
     "rebn": ("REINFORCE + ReBN", "#08519c"),
@@ -53,55 +54,51 @@ Result = dict[str, Any]
 
 
 def read(results: Path) -> dict[str, Result]:
-    """All results, by the name of their run."""
-    found = {}
+    """Read all results, by the name of their run."""
+    known = {}
     for path in sorted(results.glob("*/*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
-        found[result["run"]["name"]] = result
-    return found
+        known[result["run"]["name"]] = result
+    return known
 
 
 def report(
     results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE, VERL_PAGE), figures: Path = FIGURES
 ) -> None:
-    """Writes the tables into the pages, and draws the figures."""
+    """Write the tables into the pages, and draw the figures."""
     known = read(results)
     if not known:
-        raise ConfigError(f"there are no results in {results}; `run` makes them")
+        raise ConfigError(f"no results in {results}; make them with: algorithms.py run")
     for page in pages:
-        page.write_text(filled(page.read_text(encoding="utf-8"), known), encoding="utf-8")
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), known), encoding="utf-8")
     draw_main(known, figures / "baselines_main.svg")
     draw_sweeps(known, figures / "baselines_sweeps.svg")
-    shown = {TRL_SHOWN[name]: [TRL_RUNS / name] for name in ("rebn", "grpo")}
-    draw_curves(
-        shown, figures / "trl_smollm2.svg", title="SmolLM2-135M in TRL, game:GuessTheNumber-v0-easy"
-    )
+    curves = {TRL_SHOWN[name]: [TRL_RUNS / name] for name in ("rebn", "grpo")}
+    title = "SmolLM2-135M in TRL, game:GuessTheNumber-v0-easy"
+    draw_curves(curves, figures / "trl_smollm2.svg", title=title)
     print(f"{len(known)} results; written: {', '.join(map(str, pages))}; figures: {figures}")
 
 
-def filled(text: str, known: dict[str, Result]) -> str:
-    """The page with its tables made anew."""
+def with_tables(text: str, known: dict[str, Result]) -> str:
+    """Return the text of a page with new tables."""
 
-    def table(found: re.Match[str]) -> str:
-        name = found[1]
+    def table(marker: re.Match[str]) -> str:
+        name = marker[1]
         if name not in TABLES:
-            raise ConfigError(
-                f"the page asks for the table {name!r}; there are: {', '.join(TABLES)}"
-            )
+            raise ConfigError(f"unknown table {name!r}; expected one of: {', '.join(TABLES)}")
         return f"<!-- table {name} -->\n{TABLES[name](known)}\n<!-- end -->"
 
     return re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
 
 
 def interval(values: Sequence[float], percent: bool = False) -> str:
-    """A mean with its 95% interval over seeds, as in 0.81 ± 0.05; one seed has none."""
+    """Format a mean with its 95% interval over seeds, such as 0.81 ± 0.05; one seed has none."""
     scale, unit, digits = (100, "%", 1) if percent else (1, "", 3)
     mean = f"{scale * fmean(values):.{digits}f}"
     if len(values) == 1:
         return f"{mean}{unit}"
-    return (
-        f"{mean} ± {scale * T95[len(values)] * stdev(values) / sqrt(len(values)):.{digits}f}{unit}"
-    )
+    half_width = scale * T95[len(values)] * stdev(values) / sqrt(len(values))
+    return f"{mean} ± {half_width:.{digits}f}{unit}"
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -122,112 +119,87 @@ def _last(result: Result, metric: str, count: int = 10) -> float:
 
 
 def _kinds(known: dict[str, Result], prefix: str) -> dict[str, dict[str, list[Result]]]:
-    """By environment and algorithm, in the order of SHOWN, the results of all seeds."""
-    found: dict[str, dict[str, list[Result]]] = {}
+    """Group results by environment and algorithm, in the order of SHOWN."""
+    groups: dict[str, dict[str, list[Result]]] = {}
     for result in _group(known, prefix).values():
         run = result["run"]
-        kind = (
-            UNDISCOUNTED if run["algorithm"] == "rebn" and run["gamma"] == 1.0 else run["algorithm"]
-        )
-        found.setdefault(run["setting"]["env"], {}).setdefault(kind, []).append(result)
-    return {env: {a: kinds[a] for a in SHOWN if a in kinds} for env, kinds in found.items()}
+        undiscounted = run["algorithm"] == "rebn" and run["gamma"] == 1.0
+        kind = UNDISCOUNTED if undiscounted else run["algorithm"]
+        groups.setdefault(run["setting"]["env"], {}).setdefault(kind, []).append(result)
+    return {env: {a: kinds[a] for a in SHOWN if a in kinds} for env, kinds in groups.items()}
 
 
 def tuning(known: dict[str, Result]) -> str:
-    """Mean return of the last ten updates for each rate, averaged over the trials; the best is what every other run uses."""
-    runs = _group(known, "tuning/").values()
-    rates = sorted({r["run"]["rate"] for r in runs})
+    """Mean return of the last ten updates per rate; all other runs use the best rate."""
+    results = _group(known, "tuning/").values()
+    rates = sorted({r["run"]["rate"] for r in results})
     rows = []
     for algorithm, (name, _) in SHOWN.items():
-        tried = [
-            [
-                _last(r, "return")
-                for r in runs
-                if (r["run"]["algorithm"], r["run"]["rate"]) == (algorithm, x)
-            ]
-            for x in rates
-        ]
-        if all(tried):
-            scores = [fmean(found) for found in tried]
-            rows.append(
-                [
-                    name,
-                    *(
-                        f"**{score:.3f}**" if score == max(scores) else f"{score:.3f}"
-                        for score in scores
-                    ),
-                ]
-            )
+        own = [r for r in results if r["run"]["algorithm"] == algorithm]
+        returns = [[_last(r, "return") for r in own if r["run"]["rate"] == rate] for rate in rates]
+        if all(returns):
+            scores = [fmean(values) for values in returns]
+            best = max(scores)
+            cells = [f"**{score:.3f}**" if score == best else f"{score:.3f}" for score in scores]
+            rows.append([name, *cells])
     return _markdown(["", *(f"{rate:g}" for rate in rates)], rows)
 
 
 def main_table(known: dict[str, Result]) -> str:
-    """Return and success after training, mean and interval over seeds; before training beside it, and what differs from ReBN."""
+    """Return and success before and after training, and the difference from ReBN."""
     before = {
         r["run"]["setting"]["env"]: r["evaluation"] for r in _group(known, "before/").values()
     }
     rows = []
     for env, kinds in _kinds(known, "main/").items():
         first = before.get(env)
-        start = [f"{first['return']:.3f}", f"{first['success']:.1%}"] if first else ["", ""]
-        rows.append([f"`{env}`", "before", *start, "", "", ""])
+        values = [f"{first['return']:.3f}", f"{first['success']:.1%}"] if first else ["", ""]
+        rows.append([f"`{env}`", "before", *values, "", "", ""])
+        rebn = _returns(kinds.get("rebn", []))
         for kind, results in kinds.items():
+            returns = _returns(results)
             success = interval([r["evaluation"]["success"] for r in results], percent=True)
-            told = (
-                ""
-                if kind == "rebn"
-                else _told_apart(_returns(results), _returns(kinds.get("rebn", [])))
-            )
-            rows.append(
-                [
-                    "",
-                    SHOWN[kind][0],
-                    interval(_returns(results)),
-                    success,
-                    told,
-                    _idle(results),
-                    str(len(results)),
-                ]
-            )
+            verdict = "" if kind == "rebn" else _verdict(returns, rebn)
+            cells = [interval(returns), success, verdict, _without_gradient(results)]
+            rows.append(["", SHOWN[kind][0], *cells, str(len(results))])
     return _markdown(
-        ["", "", "return", "success", "than ReBN", "updates without gradient", "seeds"], rows
+        ["", "", "return", "success", "against ReBN", "updates without gradient", "seeds"], rows
     )
 
 
 def tests(known: dict[str, Result]) -> str:
-    """How many tests stand in the main table, what they are worth together, and one that the table does not have."""
+    """Number of significant tests of the main table, and the test of ReBN without discount."""
     kinds = _kinds(known, "main/")
-    found = []
+    p_values = []
     for env in kinds.values():
+        rebn = _returns(env.get("rebn", []))
         others = [_returns(results) for kind, results in env.items() if kind != "rebn"]
-        found += [
-            p
-            for p in (chance(ours, _returns(env.get("rebn", []))) for ours in others)
-            if p is not None
-        ]
-    below = sum(p < 0.05 for p in found)
-    held = {
+        p_values += [p for p in (permutation_p(ours, rebn) for ours in others) if p is not None]
+    below = sum(p < 0.05 for p in p_values)
+    discoveries = {
         rate: max(
-            (i for i, p in enumerate(sorted(found), 1) if p <= rate * i / len(found)), default=0
+            (i for i, p in enumerate(sorted(p_values), 1) if p <= rate * i / len(p_values)),
+            default=0,
         )
         for rate in (0.05, 0.1)
     }
-    fair = {
-        env.partition(":")[2].partition("-")[0]: chance(
+    undiscounted = {
+        env.partition(":")[2].partition("-")[0]: permutation_p(
             _returns(of[UNDISCOUNTED]), _returns(of["grpo"])
         )
         for env, of in kinds.items()
         if UNDISCOUNTED in of and "grpo" in of
     }
-    shown = ", ".join(f"{p:.2f} on {name}" for name, p in fair.items() if p is not None)
+    shown = ", ".join(f"{p:.2f} on {name}" for name, p in undiscounted.items() if p is not None)
     return (
-        f"Of {len(found)} tests, {below} have p < 0.05; {held[0.1]} hold at a false discovery rate of 10%, {held[0.05]} at 5% "
-        f"(Benjamini and Hochberg). ReBN without discount against GRPO: p = {shown}."
+        f"Of {len(p_values)} tests, {below} have p < 0.05; {discoveries[0.1]} are significant at a "
+        f"false discovery rate of 10%, {discoveries[0.05]} at 5% (Benjamini and Hochberg). "
+        f"ReBN without discount against GRPO: p = {shown}."
     )
 
 
-def _idle(results: Sequence[Result]) -> str:
-    """The share of updates that had nothing to learn from, as all episodes that were compared had one return."""
+def _without_gradient(results: Sequence[Result]) -> str:
+    """Share of updates without a gradient, because all compared episodes had the same return."""
     return f"{fmean(norm == 0 for r in results for norm in r['curve']['grad_norm']):.0%}"
 
 
@@ -235,31 +207,34 @@ def _returns(results: Sequence[Result]) -> list[float]:
     return [r["evaluation"]["return"] for r in results]
 
 
-def _told_apart(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    p = chance(ours, theirs)
+def _verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    p = permutation_p(ours, theirs)
     if p is None:
         return ""
-    return f"{'not told apart' if p >= 0.05 else 'higher' if fmean(ours) > fmean(theirs) else 'lower'} (p = {p:.3f})"
+    direction = "higher" if fmean(ours) > fmean(theirs) else "lower"
+    return f"{'not significantly different' if p >= 0.05 else direction} (p = {p:.3f})"
 
 
-def chance(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """How often means are as far apart as these when seeds are dealt out at random: an exact permutation test, two-sided. None
-    where there are so few seeds that it could not come out below 5%."""
+def permutation_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """Return p of an exact two-sided permutation test of the means.
+
+    None if there are too few seeds for p < 0.05.
+    """
     least = (2 if len(ours) == len(theirs) else 1) / comb(len(ours) + len(theirs), len(ours))
     if least >= 0.05:
         return None
     values = [*ours, *theirs]
-    gap = abs(fmean(ours) - fmean(theirs))
-    as_far = []
+    difference = abs(fmean(ours) - fmean(theirs))
+    as_large = []
     for chosen in combinations(range(len(values)), len(ours)):
         inside = [values[i] for i in chosen]
         outside = [value for i, value in enumerate(values) if i not in chosen]
-        as_far.append(abs(fmean(inside) - fmean(outside)) >= gap - 1e-12)
-    return fmean(as_far)
+        as_large.append(abs(fmean(inside) - fmean(outside)) >= difference - 1e-12)
+    return fmean(as_large)
 
 
 def breadth(known: dict[str, Result]) -> str:
-    """ReBN against REINFORCE on one id of each kind; a difference within two standard errors of the evaluation is none."""
+    """ReBN against REINFORCE on one id of each kind, by two standard errors of the evaluation."""
     before = {r["run"]["setting"]["env"]: r for r in _group(known, "before/").values()}
     rows = []
     for env, kinds in _kinds(known, "breadth/").items():
@@ -271,70 +246,60 @@ def breadth(known: dict[str, Result]) -> str:
         first, plain, rebn = compared
         if first is None or plain is None or rebn is None:
             verdict = "not run"
-        elif not _apart(first, rebn) and not _apart(first, plain):
+        elif not _sign(first, rebn) and not _sign(first, plain):
             verdict = "no signal at 135M"
         else:
-            verdict = {1: "ReBN", -1: "REINFORCE", 0: "not told apart"}[_apart(plain, rebn)]
+            verdicts = {1: "ReBN", -1: "REINFORCE", 0: "not significantly different"}
+            verdict = verdicts[_sign(plain, rebn)]
         single = rebn is not None and rebn["evaluation"]["turns"] == 1.0
-        same = f"{rebn['evaluation']['commonest']:.0%}" if single else ""
-        rows.append([f"`{env}`", *numbers, verdict, same])
-    return _markdown(["", "before", "REINFORCE", "ReBN", "further", "one answer"], rows)
+        share = f"{rebn['evaluation']['commonest']:.0%}" if single else ""
+        rows.append([f"`{env}`", *numbers, verdict, share])
+    head = ["", "before", "REINFORCE", "ReBN", "higher return", "most common answer"]
+    return _markdown(head, rows)
 
 
-def _apart(one: Result, other: Result) -> int:
-    """1 where the other's held-out return is higher by more than two standard errors, -1 where it is lower, else 0."""
-    a, b = one["evaluation"], other["evaluation"]
+def _sign(first: Result, second: Result) -> int:
+    """Sign of the difference of the held-out returns; 0 within two standard errors."""
+    a, b = first["evaluation"], second["evaluation"]
     error = sqrt(
-        a["return_std"] ** 2 / one["run"]["evaluated"]
-        + b["return_std"] ** 2 / other["run"]["evaluated"]
+        a["return_std"] ** 2 / first["run"]["evaluated"]
+        + b["return_std"] ** 2 / second["run"]["evaluated"]
     )
     gain = b["return"] - a["return"]
     return 0 if abs(gain) <= 2 * error else 1 if gain > 0 else -1
 
 
 def gamma(known: dict[str, Result]) -> str:
-    """How many turns a game took, solved or not, by the discount it was trained with, and when each seed had learnt it."""
-    found: dict[float, list[Result]] = {}
+    """Turns per episode, solved or not, and the update that reaches 90% success, by discount."""
+    by_discount: dict[float, list[Result]] = {}
     for result in _group(known, "gamma/").values():
-        found.setdefault(result["run"]["gamma"], []).append(result)
+        by_discount.setdefault(result["run"]["gamma"], []).append(result)
     rows: list[list[str]] = []
     turns: dict[float, list[float]] = {}
-    for number, results in sorted(found.items(), reverse=True):
+    for discount, results in sorted(by_discount.items(), reverse=True):
         evaluations = [r["evaluation"] for r in results]
         success = interval([e["success"] for e in evaluations], percent=True)
-        turns[number] = [e["turns"] for e in evaluations]
-        each = ", ".join(f"{mean:.2f}" for mean in turns[number])
+        turns[discount] = [e["turns"] for e in evaluations]
+        each = ", ".join(f"{mean:.2f}" for mean in turns[discount])
         reached = [_reached(r["curve"]["success"], 0.9) for r in results]
         updates = ", ".join("never" if at is None else str(at) for at in reached)
-        rows.append(
-            [f"{number:g}", success, interval(turns[number]), each, updates, _idle(results)]
-        )
-    head = [
-        "γ",
-        "success",
-        "turns",
-        "turns of each seed",
-        "over 90% at update",
-        "updates without gradient",
-    ]
-    table = _markdown(head, rows)
-    p = chance(
-        turns.get(1.0, []),
-        [mean for number, means in turns.items() if number < 1 for mean in means],
-    )
-    return (
-        table if p is None else f"{table}\n\nTurns with γ = 1 against all with less: p = {p:.3f}."
-    )
+        cells = [success, interval(turns[discount]), each, updates, _without_gradient(results)]
+        rows.append([f"{discount:g}", *cells])
+    columns = ["turns of each seed", "over 90% at update", "updates without gradient"]
+    table = _markdown(["γ", "success", "turns", *columns], rows)
+    discounted = [mean for discount, means in turns.items() if discount < 1 for mean in means]
+    p = permutation_p(turns.get(1.0, []), discounted)
+    return table if p is None else f"{table}\n\nTurns with γ = 1 against γ < 1: p = {p:.3f}."
 
 
 def _reached(curve: Sequence[float], level: float) -> int | None:
-    """The first update at which the smoothed curve is above that."""
+    """Return the first update at which the smoothed curve is above a level."""
     return next((i for i, value in enumerate(_smooth(curve)) if value > level), None)
 
 
 def tools(known: dict[str, Result]) -> str:
-    """Success on held-out problems with and without the tool, before and after training, and calls a game."""
-    found = _group(known, "tools/")
+    """Success on held-out problems and tool calls, with and without the tool."""
+    results = _group(known, "tools/")
     rows = []
     for task, title in (
         ("maths", "products of two numbers, Python"),
@@ -343,15 +308,12 @@ def tools(known: dict[str, Result]) -> str:
         for used, shown in (("none", "without"), ("tools", "with")):
             cells = []
             for when in ("before", "after"):
-                result = found.get(f"{task}-{used}-{when}")
-                cells += (
-                    [
-                        f"{result['evaluation']['success']:.1%}",
-                        f"{result['evaluation']['tool_uses']:.2f}",
-                    ]
-                    if result
-                    else ["", ""]
-                )
+                result = results.get(f"{task}-{used}-{when}")
+                if result is None:
+                    cells += ["", ""]
+                else:
+                    e = result["evaluation"]
+                    cells += [f"{e['success']:.1%}", f"{e['tool_uses']:.2f}"]
             rows.append([title if used == "none" else "", shown, *cells])
     return _markdown(
         ["", "tool", "success before", "calls before", "success after", "calls after"], rows
@@ -359,58 +321,49 @@ def tools(known: dict[str, Result]) -> str:
 
 
 def horizon(known: dict[str, Result]) -> str:
-    """A long game trained with fixed and with growing horizons, evaluated with the longest; untrained beside it. The growing one
-    samples fewer tokens, so that the fixed one is shown where it had sampled as many, too."""
-    found: dict[str, list[Result]] = {}
+    """A long game with fixed and growing horizons, evaluated with the longest one.
+
+    The growing horizon samples fewer tokens, so one column compares returns at equal tokens.
+    """
+    by_horizon: dict[str, list[Result]] = {}
     for result in _group(known, "horizon/").values():
-        found.setdefault(result["run"]["horizon"], []).append(result)
-    schedules = {turns: HorizonSchedule.parse(turns) for turns in found if turns}
+        by_horizon.setdefault(result["run"]["horizon"], []).append(result)
+    schedules = {turns: HorizonSchedule.parse(turns) for turns in by_horizon if turns}
     ends = {turns: schedule.rounds[-1] for turns, schedule in schedules.items() if schedule}
     longest = [turns for turns, end in ends.items() if end == max(ends.values())]
-    budget = min((sum(r["curve"]["tokens"]) for turns in longest for r in found[turns]), default=0)
+    budget = min(
+        (sum(r["curve"]["tokens"]) for turns in longest for r in by_horizon[turns]), default=0
+    )
     rows = []
-    for turns, results in sorted(found.items()):
+    for turns, results in sorted(by_horizon.items()):
         evaluations = [r["evaluation"] for r in results]
         tokens = fmean(sum(r["curve"].get("tokens", [])) for r in results)
         returns = interval([e["return"] for e in evaluations])
         success = interval([e["success"] for e in evaluations], percent=True)
-        at = interval([_after(r["curve"], budget) for r in results]) if turns in longest else ""
-        rows.append(
-            [
-                f"`{turns}`" if turns else "before",
-                returns,
-                success,
-                f"{tokens / 1e3:.0f}k",
-                at,
-                str(len(results)),
-            ]
-        )
-    head = [
-        "turns",
-        "return",
-        "success",
-        "tokens sampled in training",
-        f"return in training after {budget / 1e3:.0f}k",
-        "seeds",
-    ]
+        at_budget = ""
+        if turns in longest:
+            at_budget = interval([_return_after(r["curve"], budget) for r in results])
+        cells = [returns, success, f"{tokens / 1e3:.0f}k", at_budget, str(len(results))]
+        rows.append([f"`{turns}`" if turns else "before", *cells])
+    training = f"return in training after {budget / 1e3:.0f}k"
+    head = ["turns", "return", "success", "tokens sampled in training", training, "seeds"]
     return _markdown(head, rows)
 
 
-def _after(curve: dict[str, list[float]], tokens: float) -> float:
-    """The smoothed return of the last update before more tokens than that were sampled."""
-    spent = list(accumulate(curve["tokens"]))
-    return _smooth(curve["return"])[
-        max(i for i, so_far in enumerate(spent) if i == 0 or so_far <= tokens)
-    ]
+def _return_after(curve: dict[str, list[float]], tokens: float) -> float:
+    """Return the smoothed return of the last update within a token budget."""
+    totals = list(accumulate(curve["tokens"]))
+    last = max(i for i, total in enumerate(totals) if i == 0 or total <= tokens)
+    return _smooth(curve["return"])[last]
 
 
 def speed(known: dict[str, Result]) -> str:
-    """Updates a minute and tokens a second, of all runs on the GPU together, and where their time went."""
+    """Updates per minute and tokens per second of all concurrent runs, and the shares of time."""
     rows = []
     alone = [r for r in known.values() if r["run"]["name"].startswith("speed/")]
     packed = [r for r in known.values() if r["run"]["name"].startswith("main/")]
     for title, results in (
-        ("alone, 256 episodes an update", alone),
+        ("alone, 256 episodes per update", alone),
         ("packed, the runs of the main table", packed),
     ):
         if not results:
@@ -423,85 +376,74 @@ def speed(known: dict[str, Result]) -> str:
         updates = sum(r["run"]["updates"] for r in results)
         episodes = sum(r["run"]["updates"] * r["run"]["episodes"] for r in results)
         workers = results[0]["workers"]
+        seconds = sum(r["seconds"] for r in results) / workers
         rows.append(
             [
                 title,
                 str(workers),
-                f"{60 * workers * updates / sum(r['seconds'] for r in results):.0f}",
-                f"{60 * workers * episodes / sum(r['seconds'] for r in results):.0f}",
-                f"{workers * clock['tokens'] / sum(r['seconds'] for r in results):.0f}",
+                f"{60 * updates / seconds:.0f}",
+                f"{60 * episodes / seconds:.0f}",
+                f"{clock['tokens'] / seconds:.0f}",
                 *(f"{clock[k] / total:.0%}" for k in ("generation", "environment", "update")),
             ]
         )
-    head = [
-        "",
-        "runs at a time",
-        "updates a minute, all runs",
-        "episodes a minute",
-        "tokens a second",
-        "generation",
-        "environment",
-        "update",
-    ]
+    rates = ["updates per minute (all runs)", "episodes per minute", "tokens per second"]
+    head = ["", "concurrent runs", *rates, "generation", "environment", "update"]
     return _markdown(head, rows)
 
 
 def trl(known: dict[str, Result]) -> str:
-    """Success in the runs of the TRL recipe, at the beginning and the end, and how soon it was high."""
-    del known  # theirs are other files
+    """Success in the runs of the TRL recipe at the start and the end, and when it passes 90%."""
+    del known  # the recipe has its own files
     rows = []
     for folder, title in TRL_SHOWN.items():
         lines = read_metrics(TRL_RUNS / folder)
         success = [line["success"] for line in lines]
+        seconds = list(accumulate(line["seconds"] for line in lines))
         high = _reached(success, 0.9)
-        took = (
-            "never"
-            if high is None
-            else f"{high}, {sum(line['seconds'] for line in lines[: high + 1]):.0f} s"
-        )
-        total = f"{len(lines)} updates, {sum(line['seconds'] for line in lines):.0f} s"
-        rows.append(
-            [title, f"{fmean(success[:3]):.1%}", f"{fmean(success[-10:]):.1%}", took, total]
-        )
+        reached = "never" if high is None else f"{high}, {seconds[high]:.0f} s"
+        total = f"{len(lines)} updates, {seconds[-1]:.0f} s"
+        shares = [f"{fmean(success[:3]):.1%}", f"{fmean(success[-10:]):.1%}"]
+        rows.append([title, *shares, reached, total])
     return _markdown(
-        ["", "first 3 updates", "last 10 updates", "over 90% at update", "training in all"], rows
+        ["", "first 3 updates", "last 10 updates", "over 90% at update", "total training"], rows
     )
 
 
 def verl(known: dict[str, Result]) -> str:
-    """How the run of the verl recipe went, update by update."""
+    """Success, turns and seconds of each update of the verl recipe."""
     del known
-    shown = (("success", ".1%"), ("turns_mean", ".2f"), ("seconds", ".1f"))
+    columns = (("success", ".1%"), ("turns_mean", ".2f"), ("seconds", ".1f"))
     rows = [
-        [str(line["step"]), *(f"{line[key]:{form}}" for key, form in shown)]
+        [str(line["step"]), *(f"{line[key]:{form}}" for key, form in columns)]
         for line in read_metrics(VERL_RUN)
     ]
     return _markdown(["update", "success", "turns", "seconds"], rows)
 
 
 def origin(known: dict[str, Result]) -> str:
-    """What the results were made on, and whether all runs began from the same weights."""
+    """Number of runs, their device, and whether they all start from the same weights."""
     facts = {
         key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch", "model")
     }
     models = (
         "the same weights"
         if len(facts["model"]) == 1
-        else f"{len(facts['model'])} sets of weights, one for each machine"
+        else f"{len(facts['model'])} sets of weights, one per machine"
     )
-    apart = [x for r in known.values() for x in r["curve"].get("apart", [])]
+    differences = [x for r in known.values() for x in r["curve"].get("apart", [])]
     trained = sum(r["run"]["updates"] > 0 for r in known.values())
     minutes = sum(r["seconds"] / r["workers"] for r in known.values()) / 60
     where = f"{', '.join(facts['device'])} with torch {', '.join(facts['torch'])}"
-    made = (
-        f"{trained} trainings, {minutes:.0f} minutes of them, and {len(known) - trained} evaluations of the untrained model, on "
-        f"{where}. All began from {models} ({', '.join(facts['model'])})."
+    text = (
+        f"{trained} training runs ({minutes:.0f} minutes in total) and {len(known) - trained} "
+        f"evaluations of the untrained model, on {where}. "
+        f"All start from {models} ({', '.join(facts['model'])})."
     )
-    return (
-        f"{made} Logprobs of sampler and trainer differ by {fmean(apart):.3f} a token on average."
-        if apart
-        else made
-    )
+    if differences:
+        mean = fmean(differences)
+        text += f" The logprobs of sampler and trainer differ by {mean:.3f} per token on average."
+    return text
 
 
 TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
@@ -520,7 +462,7 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
 
 
 def draw_main(known: dict[str, Result], out: Path) -> None:
-    """Return over updates, a panel for each environment of the main table."""
+    """Draw the return over updates, one panel per environment of the main table."""
     panels = {
         env: {
             SHOWN[kind]: [r["curve"]["return"] for r in results] for kind, results in kinds.items()
@@ -531,20 +473,18 @@ def draw_main(known: dict[str, Result], out: Path) -> None:
 
 
 def draw_sweeps(known: dict[str, Result], out: Path) -> None:
-    """Turns over updates for each discount, return over updates for each horizon."""
+    """Draw turns over updates per discount, and return over updates per horizon."""
     discounts: dict[tuple[str, str], list[list[float]]] = {}
     for result in _group(known, "gamma/").values():
-        number = result["run"]["gamma"]
-        discounts.setdefault((f"γ = {number:g}", GAMMAS[number]), []).append(
-            result["curve"]["turns"]
-        )
+        discount = result["run"]["gamma"]
+        curves = discounts.setdefault((f"γ = {discount:g}", GAMMAS[discount]), [])
+        curves.append(result["curve"]["turns"])
     horizons: dict[tuple[str, str], list[list[float]]] = {}
     for result in _group(known, "horizon/").values():
         if result["run"]["updates"]:
             turns = result["run"]["horizon"]
-            horizons.setdefault((f"horizon {turns}", HORIZONS[turns]), []).append(
-                result["curve"]["return"]
-            )
+            curves = horizons.setdefault((f"horizon {turns}", HORIZONS[turns]), [])
+            curves.append(result["curve"]["return"])
     panels = {"game:GuessTheNumber-v0-easy, ten turns": discounts, "game:Hangman-v0": horizons}
     _draw(panels, ["turns", "return"], out)
 
@@ -552,7 +492,7 @@ def draw_sweeps(known: dict[str, Result], out: Path) -> None:
 def _draw(
     panels: dict[str, dict[tuple[str, str], list[list[float]]]], labels: Sequence[str], out: Path
 ) -> None:
-    """Curves by name and colour, those of all seeds together: their mean, and a band from the lowest to the highest."""
+    """Draw curves by name and colour: the mean over seeds, and a band from minimum to maximum."""
     pyplot = pyplot_module()
     rows = max(1, -(-len(panels) // 2))
     figure, grid = pyplot.subplots(

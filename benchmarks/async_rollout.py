@@ -1,13 +1,14 @@
-"""The same episodes on the same server, played twice: in lock-step as a vector, and each on its own.
+"""Compare asynchronous rollout with a lock-step vector, on the same server and the same episodes.
 
-    python benchmarks/async_rollout.py                                            # needs the extra transformers, and aiohttp
-    python benchmarks/async_rollout.py --url http://host:30000 --model path       # a server of SGLang's own
+    python benchmarks/async_rollout.py  # needs the extra transformers, and aiohttp
+    python benchmarks/async_rollout.py --url http://host:30000 --model path  # an SGLang server
 
-Every step of the environment sleeps: most a little, some long, as tools and remote services do; for how long depends on seed and
-turn alone. In lock-step a turn is one batch of generations, then one step of a vector of environments, all at once; whoever is
-done waits for the slowest, as in vectorised collection. Asynchronously, each episode goes on by itself. Generation is greedy, so
-that both play the same episodes, which is checked token by token. Without --url a server with SGLang's HTTP interface is started
-over the model that ships with gem, on the CPU.
+Every step of the environment sleeps: most steps briefly, some for long, as tools and remote
+services do. The time depends on seed and turn only. In lock-step, a turn is one batch of
+generations and one step of a vector, and every episode waits for the slowest. In asynchronous
+rollout, each episode continues on its own. Generation is greedy, so both play the same episodes;
+the benchmark checks this token by token. Without --url it starts a server with SGLang's HTTP
+interface for the model that ships with gem, on the CPU.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SAMPLING = Sampling(temperature=0.0, max_tokens=12)
 
 
 class Uneven(Env):
-    """Asks for a number so many times; a step sleeps `fast` seconds, or `slow` in a share of them."""
+    """Ask for a number `turns` times; a `share` of the steps is slow."""
 
     execution = "thread"
     action_example = "5"
@@ -51,22 +52,15 @@ class Uneven(Env):
         return f"I am thinking of a whole number between 1 and 10. Game {self.seed}.", {}
 
     def on_step(self, action: str) -> Any:
-        number = random.Random(
-            f"{self.seed} {self.turn}"
-        ).random()  # of the place, not of what was drawn before
+        number = random.Random(f"{self.seed} {self.turn}").random()
         time.sleep(self.slow if number < self.share else self.fast)
         over = self.turn + 1 >= self.turns
-        return (
-            f"My number is {'higher' if number < 0.5 else 'lower'} than that.",
-            float(over),
-            over,
-            False,
-            {},
-        )
+        observation = f"My number is {'higher' if number < 0.5 else 'lower'} than that."
+        return observation, float(over), over, False, {}
 
 
 class SGLang:
-    """A server's `/generate` as a policy."""
+    """Policy that samples from the `/generate` endpoint of a server."""
 
     def __init__(self, url: str, session: Any) -> None:
         self.url, self.session = url, session
@@ -77,8 +71,8 @@ class SGLang:
             "max_new_tokens": sampling.max_tokens,
             "no_stop_trim": True,
         }
-        asked = {"input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}
-        async with self.session.post(f"{self.url}/generate", json=asked) as answer:
+        body = {"input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}
+        async with self.session.post(f"{self.url}/generate", json=body) as answer:
             answer.raise_for_status()
             meta = (await answer.json())["meta_info"]
         tokens = meta["output_token_logprobs"]
@@ -91,32 +85,34 @@ class SGLang:
 async def lock_step(
     policy: SGLang, renderer: Renderer, seeds: Sequence[int], kwargs: dict[str, Any]
 ) -> list[list[tuple[int, ...]]]:
-    """The sampled ids of each turn of each episode, all episodes taking each turn together."""
+    """Play all episodes turn by turn together; return the sampled ids per episode and turn."""
     sampled: list[list[tuple[int, ...]]] = [[] for _ in seeds]
     with make_vec(ENV, len(seeds), mode="async", autoreset="disabled", env_kwargs=kwargs) as vector:
         observations, _ = vector.reset(seed=list(seeds))
-        talks = [Conversation(renderer) for _ in seeds]
-        for talk, text in zip(talks, observations):
-            talk.begin([Message("user", text)])
-        live = list(range(len(seeds)))
-        while live:
-            found = await asyncio.gather(*(policy.generate(talks[i].ids, SAMPLING) for i in live))
+        conversations = [Conversation(renderer) for _ in seeds]
+        for conversation, text in zip(conversations, observations):
+            conversation.begin([Message("user", text)])
+        running = list(range(len(seeds)))
+        while running:
+            generations = await asyncio.gather(
+                *(policy.generate(conversations[i].ids, SAMPLING) for i in running)
+            )
             actions = {}
-            for i, generation in zip(live, found):
+            for i, generation in zip(running, generations):
                 actions[i] = renderer.decode(generation.ids)
-                talks[i].act(generation.ids, actions[i])
+                conversations[i].act(generation.ids, actions[i])
                 sampled[i].append(generation.ids)
-            stepped = vector.step(actions)
-            for i, text in zip(live, stepped.observations):
-                talks[i].say([Message("user", text)])
-            live = [i for i, over in zip(live, stepped.terminations) if not over]
+            batch = vector.step(actions)
+            for i, text in zip(running, batch.observations):
+                conversations[i].say([Message("user", text)])
+            running = [i for i, over in zip(running, batch.terminations) if not over]
     return sampled
 
 
 async def asynchronous(
     policy: SGLang, renderer: Renderer, seeds: Sequence[int], kwargs: dict[str, Any]
 ) -> list[list[tuple[int, ...]]]:
-    """The same, each episode on its own."""
+    """Play each episode on its own; return the sampled ids per episode and turn."""
     engine = Rollout(policy, renderer, sampling=SAMPLING, concurrency=len(seeds))
     with engine:
         episodes = await engine.batch(tasks_for(ENV, seeds, env_kwargs=kwargs))
@@ -139,33 +135,33 @@ async def measure(args: argparse.Namespace, url: str) -> None:
     seeds = range(args.episodes)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         policy = SGLang(url, session)
-        await policy.generate(
-            renderer.start([Message("user", "hello")]), SAMPLING
-        )  # the server's first request is its slowest
-        seconds, played = {}, {}
+        # warm up: the first request is the slowest
+        await policy.generate(renderer.start([Message("user", "hello")]), SAMPLING)
+        seconds, sampled = {}, {}
         for name, play in (("lock-step vector", lock_step), ("asynchronous", asynchronous)):
             began = time.perf_counter()
-            played[name] = await play(policy, renderer, seeds, kwargs)
+            sampled[name] = await play(policy, renderer, seeds, kwargs)
             seconds[name] = time.perf_counter() - began
-    one, other = played.values()
-    equal = sum(a == b for a, b in zip(one, other))
+    equal = sum(a == b for a, b in zip(*sampled.values()))
     ratio = seconds["lock-step vector"] / seconds["asynchronous"]
     print(
-        f"{args.episodes} episodes of {args.turns} turns; a step takes {args.fast} s, {args.share:.0%} of them {args.slow} s\n"
+        f"{args.episodes} episodes of {args.turns} turns; "
+        f"a step takes {args.fast} s, {args.share:.0%} of the steps take {args.slow} s\n"
     )
     print("| rollout | seconds | episodes per second |")
     print("|---|---|---|")
-    for name, took in seconds.items():
-        print(f"| {name} | {took:.1f} | {args.episodes / took:.2f} |")
+    for name, elapsed in seconds.items():
+        print(f"| {name} | {elapsed:.1f} | {args.episodes / elapsed:.2f} |")
     print(
-        f"\nasynchronous is {ratio:.1f} times as fast; {equal} of {args.episodes} episodes are equal token by token"
+        f"\nasynchronous rollout is {ratio:.1f} times as fast; "
+        f"{equal} of {args.episodes} episodes are equal token by token"
     )
     if equal < args.episodes:
-        sys.exit("the two did not play the same episodes")
+        sys.exit("the two rollouts did not play the same episodes")
 
 
 def start_server() -> tuple[subprocess.Popen[bytes], str]:
-    """A server over the model that ships with gem."""
+    """Start a server for the model that ships with gem; return (process, URL)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -179,7 +175,7 @@ def start_server() -> tuple[subprocess.Popen[bytes], str]:
                 return process, url
         except OSError:
             time.sleep(0.2)
-    sys.exit("the server ended before it answered")
+    sys.exit("the server exited before it was ready")
 
 
 def main() -> None:
@@ -189,10 +185,10 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=32)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--fast", type=float, default=0.02, help="seconds of most steps")
-    parser.add_argument("--slow", type=float, default=3.0, help="seconds of the others")
-    parser.add_argument("--share", type=float, default=0.05, help="how many of them are slow")
-    parser.add_argument("--url", help="a server that runs already")
-    parser.add_argument("--model", help="the folder of the model it serves, for its tokenizer")
+    parser.add_argument("--slow", type=float, default=3.0, help="seconds of slow steps")
+    parser.add_argument("--share", type=float, default=0.05, help="share of slow steps")
+    parser.add_argument("--url", help="address of a running server")
+    parser.add_argument("--model", help="model folder of that server, for the tokenizer")
     args = parser.parse_args()
     if args.url:
         asyncio.run(measure(args, args.url))

@@ -1,10 +1,10 @@
-"""Games: step rates and reset times of the twelve games beside the reference, in one run, in processor time.
+"""Compare step and reset times of the twelve games with the reference, in processor time.
 
-    python benchmarks/games.py            # makes an environment for the reference first, once
+    python benchmarks/games.py  # first makes a virtual environment for the reference, once
 
-Both sides are given the same texts, with the action in a box behind a sentence. A text is drawn without looking at the state,
-so that the share of refused moves is that of a beginner. `GEM_REFERENCE_PYTHON` names an interpreter that has the reference.
-The reference's word games need the NLTK word lists; they are given ours.
+Both sides get the same texts: a sentence and a boxed action. Actions do not depend on the state, so
+many of them are invalid moves. `GEM_REFERENCE_PYTHON` names an interpreter that has the reference.
+The reference's word games use gem's word lists instead of those of NLTK.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "plugins" / "gem_envs" / "data"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 GAMES = """
-GuessTheNumber Mastermind Minesweeper Wordle FifteenPuzzle Hangman Sudoku TowerofHanoi Game2048 Sokoban Crosswords WordSearch
+GuessTheNumber Mastermind Minesweeper Wordle FifteenPuzzle Hangman
+Sudoku TowerofHanoi Game2048 Sokoban Crosswords WordSearch
 """
 MOVES = ("up", "down", "left", "right")
 SLOW = ("Sokoban-hard", "Sudoku-hard")
-"""The reference needs seconds for a reset."""
+"""Games whose reset takes seconds in the reference."""
 
 
 def actions(game: str, hard: bool, rng: random.Random) -> Callable[[], str]:
-    """A source of actions for a game."""
+    """Return a function that draws actions of a game."""
 
     def line() -> str:
         first, last = sorted(rng.sample(range(8), 2))
@@ -42,11 +43,8 @@ def actions(game: str, hard: bool, rng: random.Random) -> Callable[[], str]:
         return f"{at} {first} {at} {last}" if rng.random() < 0.5 else f"{first} {at} {last} {at}"
 
     length, size, scale = (5, 8, 9) if hard else (3, 5, 4)
-    words = [
-        w.upper()
-        for w in (DATA / "words_common.txt").read_text(encoding="utf-8").split()
-        if len(w) == length
-    ]
+    common = (DATA / "words_common.txt").read_text(encoding="utf-8").split()
+    words = [word.upper() for word in common if len(word) == length]
     return {
         "GuessTheNumber": lambda: str(rng.randint(1, 50 if hard else 10)),
         "Mastermind": lambda: " ".join(
@@ -66,7 +64,7 @@ def actions(game: str, hard: bool, rng: random.Random) -> Callable[[], str]:
 
 
 def measure(make: Callable[[str], Any], resets: int, steps: int) -> dict[str, tuple[float, float]]:
-    """Microseconds a step and milliseconds a reset, both medians, for each game."""
+    """Return the median microseconds per step and milliseconds per reset of each game."""
     clock = time.process_time
     table = {}
     for game in GAMES.split():
@@ -76,8 +74,8 @@ def measure(make: Callable[[str], Any], resets: int, steps: int) -> dict[str, tu
             draw = actions(game, variant == "hard", random.Random(1))
             reset_times: list[float] = []
             step_times: list[float] = []
-            taken = seed = 0
-            while taken < steps or len(reset_times) < resets:
+            total = seed = 0
+            while total < steps or len(reset_times) < resets:
                 began = clock()
                 env.reset(seed=seed)
                 reset_times.append(clock() - began)
@@ -89,7 +87,7 @@ def measure(make: Callable[[str], Any], resets: int, steps: int) -> dict[str, tu
                     if result[2] or result[3]:
                         break
                 step_times.append((clock() - began) / count)
-                taken += count
+                total += count
                 seed += 1
                 if name in SLOW and sum(reset_times) > 5:
                     break
@@ -101,7 +99,7 @@ def measure(make: Callable[[str], Any], resets: int, steps: int) -> dict[str, tu
 
 
 def maker(side: str) -> Callable[[str], Any]:
-    """How a side makes an environment."""
+    """Return the `make` function of a side."""
     if side == "gem":
         sys.path[:0] = [str(ROOT), str(ROOT / "adapters")]
         from gem_core import make
@@ -114,7 +112,7 @@ def maker(side: str) -> Callable[[str], Any]:
     (lists / "en").write_text(
         common + (DATA / "words_more.txt").read_text(encoding="utf-8"), encoding="utf-8"
     )
-    # its basic list has 850 words
+    # NLTK's basic list has 850 words
     (lists / "en-basic").write_text("\n".join(common.split()[::9]) + "\n", encoding="utf-8")
     os.environ["NLTK_DATA"] = str(folder)
     import nltk
@@ -128,7 +126,9 @@ def maker(side: str) -> Callable[[str], Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--side", choices=("gem", "reference"), help="measure one side only, as JSON to --out"
+        "--side",
+        choices=("gem", "reference"),
+        help="measure only one side; write JSON to --out",
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resets", type=int, default=40)
@@ -150,17 +150,16 @@ def main() -> None:
             command += ["--resets", str(args.resets), "--steps", str(args.steps)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             tables[side] = json.loads(out.read_text(encoding="utf-8"))
-    print(f"gem beside {REFERENCE}, Python {sys.version.split()[0]}, processor time, medians\n")
-    print(
-        "| game | µs a step, gem | reference | faster by | ms a reset, gem | reference | at most max(2x, 1 ms) |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print(f"gem and {REFERENCE}, Python {sys.version.split()[0]}, processor time, medians\n")
+    head = ("game", "µs per step, gem", "reference", "speed-up")
+    head += ("ms per reset, gem", "reference", "at most max(2x, 1 ms)")
+    print(f"| {' | '.join(head)} |")
+    print("|---" * len(head) + "|")
     for name, (step, reset) in tables["gem"].items():
         their_step, their_reset = tables["reference"][name]
-        fine = "yes" if reset <= max(2 * their_reset, 1.0) else "NO"
-        print(
-            f"| {name} | {step:.1f} | {their_step:.1f} | {their_step / step:.2f} | {reset:.3f} | {their_reset:.3f} | {fine} |"
-        )
+        passes = "yes" if reset <= max(2 * their_reset, 1.0) else "NO"
+        steps = f"{step:.1f} | {their_step:.1f} | {their_step / step:.2f}"
+        print(f"| {name} | {steps} | {reset:.3f} | {their_reset:.3f} | {passes} |")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Throughput: import, vectors, history, slow and crashing environments, many episodes and tokens, beside the reference.
+"""Compare the throughput of gem with the reference, and print a markdown table.
 
-    python benchmarks/throughput.py            # makes an environment for the reference first, once; prints a markdown table
+    python benchmarks/throughput.py  # first makes a virtual environment for the reference, once
     python benchmarks/throughput.py --only vector,history
 
-Each figure comes from a process of its own. Processor time is given where other load on the machine would disturb, the clock
-where waiting is the point. `GEM_REFERENCE_PYTHON` names an interpreter that has the reference. The last row uses the tokenizer
-that ships with gem where transformers is installed, a pure Python one where it is not.
+It measures import, vectors, history, slow and crashing environments, many episodes, and tokens,
+each in its own process. It uses processor time, which other load does not disturb, or wall time if
+the measurement includes waiting. `GEM_REFERENCE_PYTHON` names an interpreter that has the
+reference. The last row uses the tokenizer that ships with gem, or a pure Python one if transformers
+is not installed.
 """
 
 from __future__ import annotations
@@ -32,17 +34,17 @@ EARLY, LATE = 10, 2000
 def best(
     work: Callable[[], Any], times: int, clock: Callable[[], float] = time.process_time
 ) -> float:
-    """The shortest of some runs: everything that disturbs only adds."""
-    found = []
+    """Return the shortest time of several runs: other load only adds time."""
+    seconds = []
     for _ in range(times):
         start = clock()
         work()
-        found.append(clock() - start)
-    return min(found)
+        seconds.append(clock() - start)
+    return min(seconds)
 
 
 def megabytes() -> float:
-    """The largest amount of memory this process has had."""
+    """Return the peak memory of this process."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -70,7 +72,7 @@ def import_reference() -> dict[str, float]:
     return import_time("gem")
 
 
-# Vectors: the same guesses on both sides, and the next episode begins in the step that ends one.
+# Vectors: the same guesses on both sides, with autoreset in the same step.
 
 
 def vector_rate(vec: Any, n: int = 128, rounds: int = 100) -> dict[str, float]:
@@ -115,7 +117,7 @@ def vector_async_reference() -> dict[str, float]:
     return vector_rate(gem.make_vec([GAME] * 128, async_mode=True))
 
 
-# History: microseconds of a step around turn 10 and around turn 2000.
+# History: microseconds per step around turn 10 and around turn 2000.
 
 
 def per_step(start: Callable[[], None], step: Callable[[], Any]) -> dict[str, float]:
@@ -156,7 +158,7 @@ def history_ours() -> dict[str, dict[str, float]]:
         def on_step(self, action: str) -> Any:
             return OBSERVATION, 0.0, False, False, {}
 
-    found = {}
+    times = {}
     for name, env in {
         "concat": Concat(Endless()),
         "concat_with_action": Concat(Endless(), actions=True),
@@ -164,21 +166,22 @@ def history_ours() -> dict[str, dict[str, float]]:
         "messages": ConcatChat(Endless()),
         "concat_chat": ConcatChat(Endless(), template=chatml),
     }.items():
-        found[name] = per_step(lambda env=env: env.reset(seed=0), lambda env=env: env.step(ACTION))  # type: ignore[misc]
+        times[name] = per_step(lambda env=env: env.reset(seed=0), lambda env=env: env.step(ACTION))  # type: ignore[misc]
     renderer = Renderer(tokenizer())
     ids = tuple(renderer.tokenizer.encode(ACTION, add_special_tokens=False))
-    talk = [Conversation(renderer)]
+    conversation = Conversation(renderer)
 
     def start() -> None:
-        talk[0] = Conversation(renderer)
-        talk[0].begin([Message("user", OBSERVATION)])
+        nonlocal conversation
+        conversation = Conversation(renderer)
+        conversation.begin([Message("user", OBSERVATION)])
 
     def step() -> None:
-        talk[0].act(ids, ACTION)
-        talk[0].say([Message("user", OBSERVATION)])
+        conversation.act(ids, ACTION)
+        conversation.say([Message("user", OBSERVATION)])
 
-    found["token deltas"] = per_step(start, step)
-    return found
+    times["token deltas"] = per_step(start, step)
+    return times
 
 
 def history_reference() -> dict[str, dict[str, float]]:
@@ -196,16 +199,16 @@ def history_reference() -> dict[str, dict[str, float]]:
         def apply_chat_template(self, messages: Any, **_: Any) -> str:
             return chatml(messages)
 
-    found = {}
+    times = {}
     for name in ("concat", "concat_with_action", "concat_chat_on_reset", "concat_chat"):
         wrapped = WRAPPER_FACTORY[name](Endless(), tokenizer=Template())
-        found[name] = per_step(
+        times[name] = per_step(
             lambda env=wrapped: env.reset(), lambda env=wrapped: env.step(ACTION)
         )  # type: ignore[misc]
-    return found
+    return times
 
 
-# 63 environments of 10 ms, alone and with one of 1 s among them: steps per second of the 63.
+# Steps per second of 63 environments of 10 ms, alone and together with one of 1 s.
 
 SECONDS = 4.0
 
@@ -268,7 +271,7 @@ def slow_reference() -> dict[str, float]:
     return {"alone": rate([0.01] * 63), "together": rate([0.01] * 63 + [1.0])}
 
 
-# One environment of 64 raises in its third step. How many of the 64 episodes are lost?
+# One of 64 environments raises in its third step: how many of the 64 episodes are lost?
 
 
 def crash_ours() -> dict[str, float]:
@@ -324,7 +327,7 @@ def crash_reference() -> dict[str, float]:
     return {"lost": 64 - finished, "of": 64}
 
 
-# 10,000 episodes at once in one process, with a policy that takes 20 ms a turn.
+# 10,000 concurrent episodes in one process, with a policy that takes 20 ms per turn.
 
 
 def many_ours() -> dict[str, float]:
@@ -334,13 +337,13 @@ def many_ours() -> dict[str, float]:
     ids = tuple(encoder.encode("\\boxed{25}", add_special_tokens=False)) + (encoder.eos_token_id,)
 
     class Waiting:
-        now = most = 0
+        running = maximum = 0
 
         async def generate(self, prompt_ids: Any, sampling: Any) -> Generation:
-            self.now += 1
-            self.most = max(self.most, self.now)
+            self.running += 1
+            self.maximum = max(self.maximum, self.running)
             await asyncio.sleep(0.02)
-            self.now -= 1
+            self.running -= 1
             return Generation(ids, (-0.5,) * len(ids))
 
     policy = Waiting()
@@ -351,14 +354,14 @@ def many_ours() -> dict[str, float]:
     return {
         "finished": sum(not e.failed for e in episodes),
         "turns": sum(len(e.turns) for e in episodes),
-        "at once": policy.most,
+        "concurrent": policy.maximum,
         "seconds": time.perf_counter() - start,
         "cpu seconds": time.process_time() - cpu,
         "megabytes": megabytes() - before,
     }
 
 
-# Tokens: what a turn costs in our bookkeeping, against rendering and encoding the whole conversation each turn.
+# Tokens: the cost of a turn, compared with rendering and encoding the whole conversation each turn.
 
 
 def tokenizer() -> Any:
@@ -379,37 +382,37 @@ def tokens_ours() -> dict[str, Any]:
     turns = 50
     encoder = tokenizer()
     renderer = Renderer(encoder)
-    said = Message("user", "You see a door and a key. " * 8)
+    observation = Message("user", "You see a door and a key. " * 8)
     text = "I take the key and then I open the door. " * 10
     action = tuple(encoder.encode(text, add_special_tokens=False)) + (renderer.turn_end or 0,)
     length = 0
 
     def ours() -> None:
         nonlocal length
-        talk = Conversation(renderer)
-        talk.begin([said])
+        conversation = Conversation(renderer)
+        conversation.begin([observation])
         for _ in range(turns):
-            talk.act(action, text)
-            talk.say([said])
-        length = len(talk.ids)
+            conversation.act(action, text)
+            conversation.say([observation])
+        length = len(conversation.ids)
 
-    def theirs() -> None:
-        messages = [said.as_dict()]
+    def rendered_whole() -> None:
+        messages = [observation.as_dict()]
         for _ in range(turns):
-            messages += [{"role": "assistant", "content": text}, said.as_dict()]
-            whole = encoder.apply_chat_template(
+            messages += [{"role": "assistant", "content": text}, observation.as_dict()]
+            prompt = encoder.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
-            encoder.encode(whole, add_special_tokens=False)
+            encoder.encode(prompt, add_special_tokens=False)
 
     ours()
-    ours_seconds, theirs_seconds = best(ours, 5), best(theirs, 3)
+    ours_seconds, whole_seconds = best(ours, 5), best(rendered_whole, 3)
     return {
         "tokenizer": type(encoder).__name__,
         "tokens": length,
         "tokens per cpu second": length / ours_seconds,
         "us per turn": ours_seconds / turns * 1e6,
-        "us per turn, rendered whole": theirs_seconds / turns * 1e6,
+        "us per turn, rendered whole": whole_seconds / turns * 1e6,
     }
 
 
@@ -417,7 +420,7 @@ def tokens_ours() -> dict[str, Any]:
 
 
 def measure(name: str, python: str | Path, times: int = 1) -> Any:
-    """What a function of this file returns in a fresh process; the lowest of some runs where it is one of numbers."""
+    """Run a function of this file in a new process; return the fastest of several runs."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "adapters")]),
@@ -425,7 +428,7 @@ def measure(name: str, python: str | Path, times: int = 1) -> Any:
     }
     if name.endswith("_reference"):
         del environment["PYTHONPATH"]
-    found = []
+    results = []
     for _ in range(times):
         command = [str(python), str(Path(__file__).resolve()), "--measure", name]
         done = subprocess.run(
@@ -433,34 +436,32 @@ def measure(name: str, python: str | Path, times: int = 1) -> Any:
         )
         if done.returncode:
             raise SystemExit(f"{name} failed:\n{done.stderr}")
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-    return min(found, key=lambda f: f["seconds"]) if times > 1 else found[0]
+        results.append(json.loads(done.stdout.splitlines()[-1]))
+    return min(results, key=lambda result: result["seconds"]) if times > 1 else results[0]
 
 
 class Table:
-    """Rows as they are measured, each with whether its bar holds."""
+    """The rows of the results table, each with whether it passes its threshold."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str, str, str, str]] = []
 
     def add(
-        self, what: str, ours: str, reference: str, ratio: str, bar: str, holds: bool | None
+        self, name: str, ours: str, reference: str, ratio: str, threshold: str, passes: bool | None
     ) -> None:
-        verdict = "" if holds is None else "holds" if holds else "**does not hold**"
-        self.rows.append((what, ours, reference, ratio, bar, verdict))
-        print(f"  {what}: {ours} | {reference} | {ratio} {verdict}", file=sys.stderr)
+        verdict = "" if passes is None else "passes" if passes else "**fails**"
+        self.rows.append((name, ours, reference, ratio, threshold, verdict))
+        print(f"  {name}: {ours} | {reference} | {ratio} {verdict}", file=sys.stderr)
 
     def text(self) -> str:
-        head = ("", "gem", "gem-llm 0.1.0", "ratio", "bar", "")
+        head = ("", "gem", "gem-llm 0.1.0", "ratio", "threshold", "")
         lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
         return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in self.rows)])
 
 
 def row_import(table: Table, theirs: Path) -> None:
-    ours, reference = (
-        measure("import_ours", sys.executable, 5),
-        measure("import_reference", theirs, 3),
-    )
+    ours = measure("import_ours", sys.executable, 5)
+    reference = measure("import_reference", theirs, 3)
     ratio = ours["seconds"] / reference["seconds"]
     shown = [
         f"{m['seconds'] * 1000:.0f} ms, {m['modules']:.0f} modules, {m['megabytes']:.0f} MB"
@@ -470,21 +471,20 @@ def row_import(table: Table, theirs: Path) -> None:
 
 
 def row_vector(table: Table, theirs: Path) -> None:
-    for mode, bar in (("sync", 2), ("async", 5)):
-        ours, reference = (
-            measure(f"vector_{mode}_ours", sys.executable),
-            measure(f"vector_{mode}_reference", theirs),
-        )
+    for mode, threshold in (("sync", 2), ("async", 5)):
+        ours = measure(f"vector_{mode}_ours", sys.executable)
+        reference = measure(f"vector_{mode}_reference", theirs)
         for unit in ("per cpu second", "per second"):
             ratio = ours[unit] / reference[unit]
             shown = [f"{m[unit] / 1000:.0f}k" for m in (ours, reference)]
-            counts = unit == "per cpu second"
+            rate = f"steps {unit.replace('cpu', 'processor')}"
+            has_threshold = unit == "per cpu second"
             table.add(
-                f"steps {unit.replace('cpu', 'processor')}, {mode} vector, n=128, GuessTheNumber-hard",
+                f"{rate}, {mode} vector, n=128, GuessTheNumber-hard",
                 *shown,
                 f"{ratio:.1f}x",
-                f"at least {bar}x" if counts else "",
-                ratio >= bar if counts else None,
+                f"at least {threshold}x" if has_threshold else "",
+                ratio >= threshold if has_threshold else None,
             )
 
 
@@ -502,14 +502,14 @@ def row_history(table: Table, theirs: Path) -> None:
         )
     for name in ("concat", "concat_with_action", "concat_chat_on_reset", "concat_chat"):
         ratio = ours[name]["late"] / reference[name]["late"]
-        bar = name != "concat_chat"
+        has_threshold = name != "concat_chat"
         table.add(
-            f"history, `{name}`{'' if bar else ' rendered as text'}: a step at turn {LATE}",
+            f"history, `{name}`{'' if has_threshold else ' rendered as text'}: step at turn {LATE}",
             f"{ours[name]['late']:.0f} us",
             f"{reference[name]['late']:.0f} us",
             f"1/{1 / ratio:.1f}",
-            "at most 1/10" if bar else "",
-            ratio <= 0.1 if bar else None,
+            "at most 1/10" if has_threshold else "",
+            ratio <= 0.1 if has_threshold else None,
         )
 
 
@@ -517,7 +517,7 @@ def row_slow(table: Table, theirs: Path) -> None:
     ours, reference = measure("slow_ours", sys.executable), measure("slow_reference", theirs)
     kept, reference_kept = (m["together"] / m["alone"] for m in (ours, reference))
     table.add(
-        "63 environments of 10 ms and one of 1 s: what the 63 keep of their rate",
+        "63 environments of 10 ms, with one of 1 s: rate of the 63",
         f"{ours['together']:.0f} of {ours['alone']:.0f}/s",
         f"{reference['together']:.0f} of {reference['alone']:.0f}/s",
         f"{kept:.0%} against {reference_kept:.1%}",
@@ -540,22 +540,24 @@ def row_crash(table: Table, theirs: Path) -> None:
 
 def row_many(table: Table, theirs: Path) -> None:
     ours = measure("many_ours", sys.executable)
+    seconds = f"{ours['seconds']:.1f} s ({ours['cpu seconds']:.1f} s processor)"
     table.add(
-        f"10,000 episodes at once, {ours['turns']} turns",
-        f"{ours['seconds']:.1f} s ({ours['cpu seconds']:.1f} s processor), {ours['megabytes']:.0f} MB",
+        f"10,000 concurrent episodes, {ours['turns']} turns",
+        f"{seconds}, {ours['megabytes']:.0f} MB",
         "",
-        f"{ours['at once']} at once",
+        f"{ours['concurrent']} concurrent",
         "all finish",
-        ours["finished"] == 10_000 and ours["at once"] == 10_000,
+        ours["finished"] == 10_000 and ours["concurrent"] == 10_000,
     )
 
 
 def row_tokens(table: Table, theirs: Path) -> None:
     ours = measure("tokens_ours", sys.executable)
     whole = ours["us per turn, rendered whole"]
+    rate = f"{ours['tokens per cpu second'] / 1e6:.1f}M tokens per processor second"
     table.add(
-        f"tokens: a turn of a conversation of 50 turns, {ours['tokens']} tokens, {ours['tokenizer']}",
-        f"{ours['us per turn']:.0f} us, {ours['tokens per cpu second'] / 1e6:.1f}M tokens per processor second",
+        f"one turn of 50, {ours['tokens']} tokens, {ours['tokenizer']}",
+        f"{ours['us per turn']:.0f} us, {rate}",
         f"{whole:.0f} us, rendered whole each turn",
         f"{whole / ours['us per turn']:.0f}x",
         "",
@@ -578,7 +580,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}")
+    parser.add_argument("--only", default=",".join(ROWS), help=f"subset of {', '.join(ROWS)}")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -591,9 +593,8 @@ def main() -> None:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     for name in args.only.split(","):
         ROWS[name](table, theirs)
-    print(
-        f"\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f} at the start\n"
-    )
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"\n{machine}, load {load:.1f} at the start\n")
     print(table.text())
 
 

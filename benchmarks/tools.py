@@ -1,11 +1,11 @@
-"""Python calls per second, from 64 episodes at once: gem's sandbox beside the tool of gem-llm 0.1.0, in one run.
+"""Compare the Python calls per second of gem's sandbox and of gem-llm 0.1.0, from 64 episodes.
 
     python benchmarks/tools.py
 
-It makes a virtual environment for the reference first (`GEM_REFERENCE_PYTHON` names one that is there already).
-Each row is the same 1,000 calls of `print(1+1)`. gem's go through the whole engine: tasks, wrapper, sandbox, results; the
-reference's go straight to its tool, from as many threads as its AsyncVectorEnv would use. The last column says what a program
-is kept from.
+It first makes a virtual environment for the reference (`GEM_REFERENCE_PYTHON` names an existing
+interpreter). Each row is the same 1,000 calls of `print(n+1)`. gem's calls go through the engine:
+tasks, wrapper, sandbox, results. The reference's calls go directly to its tool, from as many
+threads as its AsyncVectorEnv would use. The last column lists what a program can still access.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ one = sorted(call(n)[0] for n in range(20))[10]
 began = time.perf_counter()
 with ThreadPoolExecutor(episodes) as threads:
     done = list(threads.map(call, range(calls)))
-print(json.dumps({"seconds": time.perf_counter() - began, "right": sum(ok for _, ok in done), "one": one}))
+right = sum(ok for _, ok in done)
+print(json.dumps({"seconds": time.perf_counter() - began, "right": right, "one": one}))
 """
 
 
 class Calls(Env):
-    """Only there to be wrapped: ends with the first action that is no call."""
+    """Environment inside the tool wrapper; it ends with the first action that is not a call."""
 
     execution = "inline"
 
@@ -59,16 +60,16 @@ class Calls(Env):
 
 
 def gem(isolation: Any, calls: int, episodes: int) -> dict[str, Any]:
-    """The calls through gem's engine."""
-    each = -(-calls // episodes)
+    """Make the calls through gem's engine."""
+    per_episode = -(-calls // episodes)
     right = 0
 
     def act(env: Env, observation: str) -> str:
         nonlocal right
-        made = env.turn
-        right += made > 0 and observation == str(env.seed * each + made)
-        more = made < each and env.seed * each + made < calls
-        return f"<python>print({env.seed * each + made}+1)</python>" if more else "done"
+        number = env.seed * per_episode + env.turn
+        right += env.turn > 0 and observation == str(number)
+        more = env.turn < per_episode and number < calls
+        return f"<python>print({number}+1)</python>" if more else "done"
 
     with Sandbox(SandboxLimits(seconds=30), isolation=isolation) as sandbox:
         sandbox.start()
@@ -86,10 +87,10 @@ def gem(isolation: Any, calls: int, episodes: int) -> dict[str, Any]:
             concurrency=episodes,
         )
         began = time.perf_counter()
-        played = engine.run_batch([Task("calls", seed) for seed in range(episodes)])
+        results = engine.run_batch([Task("calls", seed) for seed in range(episodes)])
         seconds = time.perf_counter() - began
-        failed = sum(episode.failed for episode in played)
-        open_to = ", ".join(sandbox.containment.not_contained) or "nothing known"
+        failed = sum(episode.failed for episode in results)
+        accessible = ", ".join(sandbox.containment.not_contained) or "nothing known"
         name = "gem, bubblewrap" if sandbox.containment.full else "gem, fallback"
     return {
         "name": name,
@@ -97,15 +98,14 @@ def gem(isolation: Any, calls: int, episodes: int) -> dict[str, Any]:
         "right": right,
         "one": statistics.median(costs),
         "failed": failed,
-        "open": open_to,
+        "open": accessible,
     }
 
 
 def reference(python: str, calls: int, episodes: int) -> dict[str, Any]:
-    """The calls through the reference's tool, in an interpreter of its own."""
-    path = (
-        os.path.dirname(python) + os.pathsep + os.environ["PATH"]
-    )  # it runs whatever `python` the path has
+    """Make the calls with the reference's tool, in its own interpreter."""
+    # the tool runs the first `python` of the path
+    path = os.path.dirname(python) + os.pathsep + os.environ["PATH"]
     done = subprocess.run(
         [python, "-c", REFERENCE, str(calls), str(episodes)],
         env={**os.environ, "PATH": path, "PYTHONPATH": ""},
@@ -121,7 +121,7 @@ def reference(python: str, calls: int, episodes: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--episodes", type=int, default=64)
@@ -129,13 +129,12 @@ def main() -> None:
     python = str(reference_python())
     rows = [gem("auto", args.calls, args.episodes), gem("partial", args.calls, args.episodes)]
     rows.append(reference(python, args.calls, args.episodes))
-    print(
-        f"{args.calls} calls from {args.episodes} episodes, Python {sys.version.split()[0]}, {os.cpu_count()} cores\n"
-    )
-    print(
-        "| tool | calls/s | right answers | failed episodes | one call, median | a program can still reach |"
-    )
-    print("|---|---|---|---|---|---|")
+    machine = f"Python {sys.version.split()[0]}, {os.cpu_count()} cores"
+    print(f"{args.calls} calls from {args.episodes} episodes, {machine}\n")
+    head = ("tool", "calls/s", "right answers", "failed episodes")
+    head += ("one call, median", "a program can still access")
+    print(f"| {' | '.join(head)} |")
+    print("|---" * len(head) + "|")
     for row in rows:
         rate = f"{args.calls / row['seconds']:.0f}"
         cells = (
@@ -148,7 +147,7 @@ def main() -> None:
         )
         print(f"| {' | '.join(map(str, cells))} |")
     if any(row["right"] != args.calls for row in rows if row["name"].startswith("gem,")):
-        sys.exit("not every call gave its answer")
+        sys.exit("some calls gave a wrong answer")
 
 
 if __name__ == "__main__":

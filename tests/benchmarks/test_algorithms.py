@@ -1,5 +1,7 @@
-"""The benchmark of algorithms on a CPU: its engine samples what the model says, its runs are those of the plan, its tables are
-made of results. What the algorithms are worth is measured on a GPU, by the benchmark itself."""
+"""The algorithm benchmark on a CPU: its engine, its training, its plan and its tables.
+
+The benchmark itself compares the algorithms, on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,17 @@ def tiny():
 
 @pytest.fixture
 def policy(tiny):
-    made = ContinuousPolicy(*tiny, slots=8, context=512)
-    yield made
-    made.close()
+    policy = ContinuousPolicy(*tiny, slots=8, context=512)
+    yield policy
+    policy.close()
 
 
 @pytest.fixture(scope="module")
 def trainer(tiny, tmp_path_factory):
-    made = algorithms.Trainer(*algorithms.load("tiny"), tmp_path_factory.mktemp("work"), slots=16)
-    yield made
-    made.policy.close()
+    work = tmp_path_factory.mktemp("work")
+    trainer = algorithms.Trainer(*algorithms.load("tiny"), work, slots=16)
+    yield trainer
+    trainer.policy.close()
 
 
 def play(policy, tokenizer, count=24, temperature=1.0, wrappers=""):
@@ -71,59 +74,53 @@ def actions(episodes):
 
 
 @pytest.mark.parametrize("wrappers", ["", "concat"])
-def test_greedy_play_is_that_of_the_plain_policy(tiny, policy, wrappers):
-    """More episodes than slots, turns of all lengths, and, with `concat`, a context that is written anew every turn."""
-    found = play(policy, tiny[1], temperature=0.0, wrappers=wrappers)
-    assert actions(found) == actions(
-        play(TransformersPolicy(*tiny), tiny[1], temperature=0.0, wrappers=wrappers)
-    )
+def test_greedy_actions_equal_those_of_the_transformers_policy(tiny, policy, wrappers):
+    """There are more episodes than slots; `concat` rewrites the context every turn."""
+    ours = play(policy, tiny[1], temperature=0.0, wrappers=wrappers)
+    expected = play(TransformersPolicy(*tiny), tiny[1], temperature=0.0, wrappers=wrappers)
+    assert actions(ours) == actions(expected)
 
 
-def test_logprobs_are_those_of_a_full_forward_pass(tiny, policy):
+def test_logprobs_equal_those_of_a_full_forward_pass(tiny, policy):
     model, tokenizer = tiny
     checked = 0
     for episode in play(policy, tokenizer):
         assert episode.failure is None
-        for view in token_sequences(episode):
-            ids = torch.tensor([view.ids])
+        for sequence in token_sequences(episode):
+            ids = torch.tensor([sequence.ids])
             with torch.no_grad():
-                said = (
-                    model(ids)
-                    .logits[0, :-1]
-                    .float()
-                    .log_softmax(-1)
-                    .gather(-1, ids[0, 1:, None])[:, 0]
-                )
-            for i, trained in enumerate(view.mask):
+                logprobs = model(ids).logits[0, :-1].float().log_softmax(-1)
+            expected = logprobs.gather(-1, ids[0, 1:, None])[:, 0]
+            for i, trained in enumerate(sequence.mask):
                 if trained:
-                    assert view.logprobs[i] == pytest.approx(said[i - 1].item(), abs=1e-4)
+                    assert sequence.logprobs[i] == pytest.approx(expected[i - 1].item(), abs=1e-4)
                     checked += 1
     assert checked > 200
 
 
-def test_requests_of_two_temperatures_do_not_mix(tiny, policy):
-    """Greedy turns stay greedy beside hot ones."""
+def test_requests_with_different_temperatures_do_not_share_a_batch(tiny, policy):
+    """Greedy turns stay greedy while others are sampled at a high temperature."""
     _, tokenizer = tiny
     prompt = Renderer(tokenizer).start(
         [Message("user", "I am thinking of a whole number between 1 and 10.")]
     )
     cold, hot = Sampling(temperature=0.0, max_tokens=8), Sampling(temperature=5.0, max_tokens=8)
 
-    async def many():
+    async def generate_all():
         return await asyncio.gather(
             *(policy.generate(prompt, cold if i % 2 else hot) for i in range(12))
         )
 
-    found = asyncio.run(many())
-    assert len({g.ids for g in found[1::2]}) == 1
-    assert all(p == 0.0 for g in found[1::2] for p in g.logprobs)
-    assert len({g.ids for g in found[::2]}) == 6
+    generations = asyncio.run(generate_all())
+    assert len({g.ids for g in generations[1::2]}) == 1
+    assert all(p == 0.0 for g in generations[1::2] for p in g.logprobs)
+    assert len({g.ids for g in generations[::2]}) == 6
 
 
-def test_new_weights_are_played_after_a_refresh_and_not_before(policy, tiny):
+def test_policy_uses_new_weights_only_after_refresh(policy, tiny):
     model, tokenizer = tiny
     before = actions(play(policy, tokenizer, temperature=0.0))
-    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    original = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     try:
         with torch.no_grad():
             for tensor in model.parameters():
@@ -137,11 +134,11 @@ def test_new_weights_are_played_after_a_refresh_and_not_before(policy, tiny):
         )
         assert {turn.versions for episode in after for turn in episode.turns} == {(1, 1)}
     finally:
-        model.load_state_dict(kept)
+        model.load_state_dict(original)
 
 
 @pytest.mark.parametrize(
-    ("sampling", "prompt", "said"),
+    ("sampling", "prompt", "message"),
     [
         (Sampling(top_k=5), [1], "top_k"),
         (Sampling(stop=("x",)), [1], "stop"),
@@ -150,22 +147,22 @@ def test_new_weights_are_played_after_a_refresh_and_not_before(policy, tiny):
         (Sampling(), [1] * 600, "context of 512"),
     ],
 )
-def test_what_the_engine_cannot_do_is_refused(policy, sampling, prompt, said):
-    with pytest.raises((ConfigError, PolicyError), match=said):
+def test_policy_rejects_unsupported_requests(policy, sampling, prompt, message):
+    with pytest.raises((ConfigError, PolicyError), match=message):
         asyncio.run(policy.generate(prompt, sampling))
 
 
-def test_an_engine_that_breaks_says_so_and_goes_on(policy, tiny, monkeypatch):
-    with monkeypatch.context() as broken:
-        broken.setattr(policy._decoder, "decode", lambda *_: 1 / 0)
+def test_policy_reports_an_engine_failure_and_recovers(policy, tiny, monkeypatch):
+    with monkeypatch.context() as failing:
+        failing.setattr(policy._decoder, "decode", lambda *_: 1 / 0)
         episodes = play(policy, tiny[1], count=4)
         assert all("ZeroDivisionError" in str(e.failure) for e in episodes)
     assert all(e.failure is None for e in play(policy, tiny[1], count=4))
 
 
 def short(algorithm, **more):
-    given = {"updates": 2, "episodes": 32, "rate": 1e-3, "evaluated": 16, **more}
-    return algorithms.Run(f"test/{algorithm}", algorithms.GUESS, algorithm, **given)
+    settings = {"updates": 2, "episodes": 32, "rate": 1e-3, "evaluated": 16, **more}
+    return algorithms.Run(f"test/{algorithm}", algorithms.GUESS, algorithm, **settings)
 
 
 @pytest.mark.parametrize("algorithm", list(algorithms.TUNED_AS))
@@ -180,97 +177,93 @@ def test_every_algorithm_trains(trainer, algorithm):
     json.dumps(result)
 
 
-def test_every_run_begins_from_the_same_weights(trainer):
+def test_every_run_starts_from_the_same_weights(trainer):
     trainer.train(short("rebn", rate=1e-2))
-    moved = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    trained = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     trainer.train(short("rebn", updates=0))
-    assert any(not torch.equal(moved[name], tensor) for name, tensor in trainer.base.items())
-    assert all(
-        torch.equal(trainer.model.state_dict()[name], tensor)
-        for name, tensor in trainer.base.items()
-    )
+    assert any(not torch.equal(trained[name], tensor) for name, tensor in trainer.base.items())
+    weights = trainer.model.state_dict()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in trainer.base.items())
 
 
-def test_the_update_follows_the_gradient_of_the_stated_loss(trainer):
-    """-1/Z * sum of A * log pi, however the rows are cut into parts."""
+def test_update_uses_the_gradient_of_the_documented_loss(trainer):
+    """The loss is -1/Z * sum of A * log pi, for any split into micro-batches."""
     model = trainer.model
     model.load_state_dict(trainer.base)
     trainer.policy.refresh()
     episodes = trainer.play(algorithms.GUESS, range(24), 1, None, algorithms.Clock())
-    credit = advantages(episodes, "rebn", gamma=0.9)
-    rows = [
-        (view, view.broadcast(turns))
-        for e, turns in zip(episodes, credit)
-        for view in token_sequences(e)
+    per_turn = advantages(episodes, "rebn", gamma=0.9)
+    pairs = [
+        (sequence, sequence.broadcast(turns))
+        for e, turns in zip(episodes, per_turn)
+        for sequence in token_sequences(e)
     ]
     model.zero_grad()
     loss = 0.0
-    for view, spread in rows:
-        ids = torch.tensor([view.ids])
+    for sequence, per_token in pairs:
+        ids = torch.tensor([sequence.ids])
         logp = model(ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
-        loss = loss - (logp * torch.tensor(spread[1:]) * torch.tensor(view.mask[1:])).sum()
-    (loss / sum(sum(view.mask) for view, _ in rows)).backward()
-    wanted = torch.cat([p.grad.flatten() for p in model.parameters()])
+        loss = loss - (logp * torch.tensor(per_token[1:]) * torch.tensor(sequence.mask[1:])).sum()
+    (loss / sum(sum(sequence.mask) for sequence, _ in pairs)).backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
 
-    class Look:
+    class GradientReader:
         def step(self):
             return torch.cat([p.grad.flatten() for p in model.parameters()])
 
     model.zero_grad()
-    found, apart = trainer.update(episodes, credit, Look())
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
-    assert apart < 1e-4, "sampler and trainer are one model"
+    gradient, difference = trainer.update(episodes, per_turn, GradientReader())
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
+    assert difference < 1e-4, "sampler and trainer have the same weights"
     with torch.no_grad():
         model.model.norm.weight.mul_(1.5)
-    assert trainer.update(episodes, credit, Look())[1] > 1e-2
+    assert trainer.update(episodes, per_turn, GradientReader())[1] > 1e-2
 
 
-def test_steps_that_bfloat16_cannot_hold_are_not_lost(tiny):
+def test_optimizer_keeps_steps_that_are_too_small_for_bfloat16(tiny):
     model, _ = load_tiny()
-    algorithms.hasten(model, torch.bfloat16)
+    algorithms.speed_up(model, torch.bfloat16)
     weight = model.model.norm.weight
     optimizer = algorithms.Optimizer(model, 1e-3)
     for step in range(8):
         weight.grad = torch.ones_like(weight)
         norm = optimizer.step(0.0 if step == 0 else 1.0)
         assert norm == pytest.approx(len(weight) ** 0.5, rel=1e-3)
-    kept = next(copied for copied, p in zip(optimizer.copies, optimizer.parameters) if p is weight)
+    copied = next(c for c, p in zip(optimizer.copies, optimizer.parameters) if p is weight)
     assert weight.dtype == torch.bfloat16
     torch.testing.assert_close(
-        kept - tiny[0].model.norm.weight, torch.full_like(kept, -7e-3), rtol=0.1, atol=4e-3
+        copied - tiny[0].model.norm.weight, torch.full_like(copied, -7e-3), rtol=0.1, atol=4e-3
     )
-    torch.testing.assert_close(weight, kept.bfloat16())
+    torch.testing.assert_close(weight, copied.bfloat16())
 
 
-def test_a_hastened_model_says_the_same(tiny):
+def test_speed_up_does_not_change_the_logits(tiny):
     model, _ = load_tiny()
     ids = torch.arange(5, 40)[None]
-    wanted = model(ids).logits
-    algorithms.hasten(model, torch.float32)
-    found = model(ids).logits
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-    found.sum().backward()
+    expected = model(ids).logits
+    algorithms.speed_up(model, torch.float32)
+    logits = model(ids).logits
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    logits.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_a_critic_that_knows_nothing_gives_whitened_returns(trainer):
-    """Its values are 0 at first, so that GAE is the sum of (gamma * lambda)^k r."""
+def test_untrained_critic_gives_whitened_returns(trainer):
+    """Its values are 0, so GAE is the sum of (gamma * lambda)^k r."""
     trainer.model.load_state_dict(trainer.base)
     episodes = trainer.play(algorithms.GUESS, range(16), 1, None, algorithms.Clock())
     critic = algorithms.Critic(trainer.model)
-    credit, loss = trainer.criticise(episodes, critic, algorithms.Optimizer(critic, 0.0), 0.9)
-    assert credit == [
-        pytest.approx(row, abs=1e-6)
-        for row in advantages(episodes, "rebn", gamma=0.9 * algorithms.LAMBDA)
-    ]
-    returns = [
-        g for e in episodes for g in advantages([e], "reinforce", gamma=0.9 * algorithms.LAMBDA)[0]
-    ]
+    optimizer = algorithms.Optimizer(critic, 0.0)
+    whitened, loss = trainer.critic_advantages(episodes, critic, optimizer, 0.9)
+    discount = 0.9 * algorithms.LAMBDA
+    expected = advantages(episodes, "rebn", gamma=discount)
+    assert whitened == [pytest.approx(per_turn, abs=1e-6) for per_turn in expected]
+    returns = [g for e in episodes for g in advantages([e], "reinforce", gamma=discount)[0]]
     assert loss == pytest.approx(sum(g * g for g in returns) / len(returns), rel=1e-5)
 
 
-def test_a_critic_values_each_turn_at_its_beginning(trainer):
-    """Against one episode at a time, and GAE written out."""
+def test_critic_values_each_turn_before_its_first_token(trainer):
+    """The reference evaluates one episode at a time, with GAE written out."""
     trainer.model.load_state_dict(trainer.base)
     trainer.policy.refresh()
     episodes = trainer.play(algorithms.GUESS, range(16), 1, None, algorithms.Clock())
@@ -278,42 +271,39 @@ def test_a_critic_values_each_turn_at_its_beginning(trainer):
     torch.nn.init.normal_(critic.head.weight, std=0.3, generator=torch.Generator().manual_seed(0))
     raw, errors = [], []
     for episode in episodes:
-        (view,) = token_sequences(episode)
-        hidden = critic.trunk(input_ids=torch.tensor([view.ids])).last_hidden_state[0]
-        values = [critic.head(hidden[begin - 1]).item() for _, begin, _ in view.spans] + [0.0]
-        carried, row = 0.0, []
+        (sequence,) = token_sequences(episode)
+        hidden = critic.trunk(input_ids=torch.tensor([sequence.ids])).last_hidden_state[0]
+        values = [critic.head(hidden[begin - 1]).item() for _, begin, _ in sequence.spans] + [0.0]
+        gae, per_turn = 0.0, []
         for turn in reversed(range(len(episode.turns))):
-            carried = (
-                episode.rewards[turn]
-                + 0.9 * values[turn + 1]
-                - values[turn]
-                + 0.9 * algorithms.LAMBDA * carried
-            )
-            row.insert(0, carried)
-        raw.append(row)
-        errors += row  # target less value: the advantage itself
+            delta = episode.rewards[turn] + 0.9 * values[turn + 1] - values[turn]
+            gae = delta + 0.9 * algorithms.LAMBDA * gae
+            per_turn.insert(0, gae)
+        raw.append(per_turn)
+        errors += per_turn  # target - value is the advantage
     mean, std = fmean(errors), pstdev(errors)
     assert std > 0.05 and len({round(a, 3) for a in errors}) > 8
-    credit, loss = trainer.criticise(episodes, critic, algorithms.Optimizer(critic, 0.0), 0.9)
-    assert credit == [pytest.approx([(a - mean) / std for a in row], abs=1e-3) for row in raw]
+    optimizer = algorithms.Optimizer(critic, 0.0)
+    whitened, loss = trainer.critic_advantages(episodes, critic, optimizer, 0.9)
+    assert whitened == [
+        pytest.approx([(a - mean) / std for a in per_turn], abs=1e-3) for per_turn in raw
+    ]
     assert loss == pytest.approx(fmean(a * a for a in errors), rel=1e-3)
 
 
-def test_a_lesson_teaches_the_frame_of_an_answer_and_not_its_content(tiny):
+def test_warm_up_trains_on_the_format_of_an_answer_not_its_content(tiny):
     _, tokenizer = tiny
-    rows = algorithms.lesson_rows(
-        [algorithms.GUESS, algorithms.Setting("logic:Sample-v0")], tokenizer, 2
-    )
-    games, questions = rows[:2], rows[2:]
-    taught = [
-        tokenizer.decode([i for i, m in zip(*row) if m], skip_special_tokens=False)
-        for row in (*games, *questions)
+    settings = [algorithms.GUESS, algorithms.Setting("logic:Sample-v0")]
+    sequences = algorithms.warm_up_sequences(settings, tokenizer, 2)
+    trained = [
+        tokenizer.decode([i for i, m in zip(*sequence) if m], skip_special_tokens=False)
+        for sequence in sequences
     ]
-    assert all("\\boxed{" in text and any(c.isdigit() for c in text) for text in taught[:2])
-    assert all(text.startswith("\\boxed{}") for text in taught[2:])
+    assert all("\\boxed{" in text and any(c.isdigit() for c in text) for text in trained[:2])
+    assert all(text.startswith("\\boxed{}") for text in trained[2:])
 
 
-def test_the_plan_has_what_is_compared():
+def test_plan_contains_all_comparisons():
     plan = algorithms.plan()
     names = [run.name for run in plan]
     assert len(names) == len(set(names))
@@ -324,20 +314,21 @@ def test_the_plan_has_what_is_compared():
     assert len({env for env, _, _ in main}) >= 4
     for algorithm in ("reinforce", "rebn", "grpo", "ppo"):
         for env in algorithms.MAIN:
-            assert sum((env, algorithm) == found[:2] for found in main) == algorithms.SEEDS
+            assert sum((env, algorithm) == key[:2] for key in main) == algorithms.SEEDS
     assert len({run.setting.env for run in plan if run.name.startswith("breadth/")}) == 24
-    own = {name: given.default for name, given in signature(Reasoning).parameters.items()}
-    assert algorithms.OTHERS["seed"] >= own["seed"] + own["size"], "task i is made of seed + i"
+    defaults = {name: p.default for name, p in signature(Reasoning).parameters.items()}
+    last = defaults["seed"] + defaults["size"]
+    assert algorithms.OTHERS["seed"] >= last, "evaluation tasks overlap with training tasks"
     for run in plan:
         assert run.episodes % run.samples == 0
         assert (run.gamma == 1.0) or run.algorithm not in algorithms.GROUPED
 
 
-def test_runs_are_made_once_and_wait_for_their_tuning(tmp_path, monkeypatch, capfd):
-    """In processes of their own, as on a GPU; a second call finds nothing left to do."""
+def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, capfd):
+    """The workers are processes, as on a GPU."""
     monkeypatch.setattr(algorithms, "prepare", lambda work: work.mkdir(parents=True, exist_ok=True))
     folders = ("--work", str(tmp_path / "work"), "--out", str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match="no run's name"):
+    with pytest.raises(ConfigError, match="no run name starts with"):
         algorithms.main(["run", "nothing/", *folders])
     with pytest.raises(ConfigError, match="lesson"):
         algorithms.main(["run", "main/", *folders])
@@ -354,17 +345,16 @@ def test_runs_are_made_once_and_wait_for_their_tuning(tmp_path, monkeypatch, cap
     assert "0 runs in" in capfd.readouterr().out
 
 
-def invented():
-    """A result for every run of the plan, with numbers that can be checked by hand."""
-    found = {}
+def made_up_results():
+    """Return a result for every run of the plan, with numbers that are easy to check."""
+    results = {}
+    returns = {"none": 0.0, "reinforce": 0.1, "rebn": 0.3}
     for run in algorithms.plan():
-        better = {"none": 0.0, "reinforce": 0.1, "rebn": 0.3}.get(
-            run.algorithm, 0.2
-        ) + 0.01 * run.seed
-        moved = 0.0 if "syllogism" in run.name else better
+        training = returns.get(run.algorithm, 0.2) + 0.01 * run.seed
+        held_out = 0.0 if "syllogism" in run.name else training
         evaluation = {
-            "success": moved,
-            "return": moved,
+            "success": held_out,
+            "return": held_out,
             "return_std": 0.1,
             "turns": 3.0,
             "turns_to_solve": 2.0 + run.gamma,
@@ -372,7 +362,7 @@ def invented():
         evaluation |= {"tool_uses": 1.0, "tokens": 100, "commonest": 0.5, "failed": 0}
         rate = run.rate or 3e-5
         curve = {
-            "return": [better * (2 if rate == 3e-5 else 1)] * run.updates,
+            "return": [training * (2 if rate == 3e-5 else 1)] * run.updates,
             "tokens": [1000] * run.updates,
         }
         curve |= {
@@ -384,7 +374,7 @@ def invented():
             "grad_norm": [float(update >= 3) for update in range(run.updates)],
         }
         clock = {"generation": 5.0, "environment": 1.0, "update": 4.0, "tokens": 5000}
-        found[run.name] = {
+        results[run.name] = {
             "run": {**algorithms.asdict(replace(run, rate=rate))},
             "evaluation": evaluation,
             "curve": curve,
@@ -395,23 +385,20 @@ def invented():
             "model": "m",
             "workers": 4,
         }
-    return found
+    return results
 
 
-def test_the_tables_are_made_of_the_results():
-    known = invented()
+def test_tables_contain_the_expected_rows():
+    known = made_up_results()
     main = algorithms_report.main_table(known)
-    assert (
-        "| REINFORCE + ReBN | 0.320 ± 0.020 | 32.0 ± 2.0% |  | 10% | 5 |" in main
-    )  # 2.776 * 0.0158 / sqrt(5) = 0.0196
+    # 2.776 * 0.0158 / sqrt(5) = 0.0196
+    assert "| REINFORCE + ReBN | 0.320 ± 0.020 | 32.0 ± 2.0% |  | 10% | 5 |" in main
     assert "| REINFORCE | 0.120 ± 0.020 | 12.0 ± 2.0% | lower (p = 0.008) | 10% | 5 |" in main
-    assert (
-        "| REINFORCE + ReBN, γ = 1 | 0.320 ± 0.020 | 32.0 ± 2.0% | not told apart (p = 1.000) | 10% | 5 |"
-        in main
-    )
+    assert "γ = 1 | 0.320 ± 0.020 | 32.0 ± 2.0% | not significantly different (p = 1.000)" in main
     assert "| RLOO | 0.200 | 20.0% |  | 10% | 1 |" in main
     assert algorithms_report.tests(known) == (
-        "Of 14 tests, 12 have p < 0.05; 12 hold at a false discovery rate of 10%, 12 at 5% (Benjamini and Hochberg). "
+        "Of 14 tests, 12 have p < 0.05; 12 are significant at a false discovery rate of 10%, "
+        "12 at 5% (Benjamini and Hochberg). "
         "ReBN without discount against GRPO: p = 0.01 on GuessTheNumber, 0.01 on Hangman."
     )
     breadth = algorithms_report.breadth(known)
@@ -419,95 +406,79 @@ def test_the_tables_are_made_of_the_results():
     assert "| `game:Wordle-v0-easy` | 0.000 | 0.100 | 0.300 | ReBN |" in breadth
     assert breadth.count("\n") == 25
     del known["breadth/Wordle-v0-easy-reinforce"]
-    assert "| `game:Wordle-v0-easy` | 0.000 |  | 0.300 | not run |" in algorithms_report.breadth(
-        known
-    )
+    breadth = algorithms_report.breadth(known)
+    assert "| `game:Wordle-v0-easy` | 0.000 |  | 0.300 | not run |" in breadth
     gamma = algorithms_report.gamma(known)
-    assert (
-        "| 0.8 | 31.0 ± 2.5% | 3.000 ± 0.000 | 3.00, 3.00, 3.00 | 24, 24, 24 | 7% |" in gamma
-        and "p = 1.000" in gamma
-    )
+    row = "| 0.8 | 31.0 ± 2.5% | 3.000 ± 0.000 | 3.00, 3.00, 3.00 | 24, 24, 24 | 7% |"
+    assert row in gamma
+    assert "p = 1.000" in gamma
     assert "without | 0.0% | 1.00 | 30.0% | 1.00 |" in algorithms_report.tools(known)
     horizon = algorithms_report.horizon(known)
+    assert "after 30k" in horizon
     assert "| before | 0.000 | 0.0% | 0k |  | 1 |" in horizon
-    assert (
-        "after 30k" in horizon and "| `6` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k |  | 3 |" in horizon
-    )
+    assert "| `6` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k |  | 3 |" in horizon
     assert "| `6,12,20@10` | 0.310 ± 0.025 | 31.0 ± 2.5% | 30k | 0.620 ± 0.050 | 3 |" in horizon
-    assert (
-        "| alone, 256 episodes an update | 4 | 480 | 122880 | 2000 | 50% | 10% | 40% |"
-        in algorithms_report.speed(known)
-    )
+    row = "| alone, 256 episodes per update | 4 | 480 | 122880 | 2000 | 50% | 10% | 40% |"
+    assert row in algorithms_report.speed(known)
     origin = algorithms_report.origin(known)
-    assert (
-        origin.startswith("195 trainings, 9 minutes of them, and 29 evaluations")
-        and "differ by 0.010 a token" in origin
-    )
+    assert origin.startswith("195 training runs (9 minutes in total) and 29 evaluations")
+    assert "differ by 0.010 per token" in origin
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "told"),
+    ("ours", "theirs", "verdict"),
     [
-        (
-            [1, 2, 3, 4],
-            [5, 6, 7, 8],
-            "lower (p = 0.029)",
-        ),  # 2 of 70 ways to deal them out are as far apart
-        ([5, 6, 7, 9], [1, 2, 3, 8], "not told apart (p = 0.143)"),  # 10 of 70
+        # 2 of 70 permutations differ as much
+        ([1, 2, 3, 4], [5, 6, 7, 8], "lower (p = 0.029)"),
+        ([5, 6, 7, 9], [1, 2, 3, 8], "not significantly different (p = 0.143)"),  # 10 of 70
         ([5, 6, 7, 8, 9], [1, 2, 3, 4, 4.5], "higher (p = 0.008)"),
         ([5, 6, 9], [1, 2, 3, 4], "higher (p = 0.029)"),  # 1 of 35
         ([1, 2, 3], [5, 6, 7], ""),  # 2 of 20 at best
         ([1], [5, 6, 7, 8, 9], ""),
         ([], [5], ""),
-        ([1, 1, 1, 1], [1, 1, 1, 1], "not told apart (p = 1.000)"),
+        ([1, 1, 1, 1], [1, 1, 1, 1], "not significantly different (p = 1.000)"),
     ],
 )
-def test_means_are_told_apart_by_all_ways_to_deal_out_the_seeds(ours, theirs, told):
-    assert algorithms_report._told_apart(ours, theirs) == told
+def test_verdict_uses_an_exact_permutation_test(ours, theirs, verdict):
+    assert algorithms_report._verdict(ours, theirs) == verdict
 
 
 @pytest.mark.parametrize(
-    ("tokens", "found"), [(5, 1.0), (10, 1.0), (29, 1.5), (30, 2.0), (99, 2.5)]
+    ("tokens", "expected"), [(5, 1.0), (10, 1.0), (29, 1.5), (30, 2.0), (99, 2.5)]
 )
-def test_a_return_is_read_where_so_many_tokens_were_sampled(tokens, found):
-    assert (
-        algorithms_report._after({"tokens": [10] * 4, "return": [1.0, 2.0, 3.0, 4.0]}, tokens)
-        == found
-    )
+def test_return_after_reads_the_curve_at_a_token_budget(tokens, expected):
+    curve = {"tokens": [10] * 4, "return": [1.0, 2.0, 3.0, 4.0]}
+    assert algorithms_report._return_after(curve, tokens) == expected
 
 
-def test_a_page_keeps_its_words_and_gets_new_tables(tmp_path):
-    known = invented()
+def test_report_replaces_only_the_tables_of_a_page(tmp_path):
     out = tmp_path / "results"
-    for name, result in known.items():
+    for name, result in made_up_results().items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / f"{name}.json").write_text(json.dumps(result))
     page = tmp_path / "page.md"
     page.write_text("words\n<!-- table gamma -->\nold\n<!-- end -->\nmore words\n")
     algorithms_report.report(out, [page], tmp_path)
     text = page.read_text()
-    assert (
-        text.startswith("words\n<!-- table gamma -->\n| γ |")
-        and text.endswith("<!-- end -->\nmore words\n")
-        and "old" not in text
-    )
-    assert all(
-        (tmp_path / f"baselines_{name}.svg").stat().st_size > 10_000 for name in ("main", "sweeps")
-    )
+    assert text.startswith("words\n<!-- table gamma -->\n| γ |")
+    assert text.endswith("<!-- end -->\nmore words\n")
+    assert "old" not in text
+    for name in ("main", "sweeps"):
+        assert (tmp_path / f"baselines_{name}.svg").stat().st_size > 10_000
     page.write_text("<!-- table nothing -->\n<!-- end -->")
     with pytest.raises(ConfigError, match="'nothing'"):
         algorithms_report.report(out, [page], tmp_path)
 
 
-def test_the_rate_is_that_of_the_best_tuning_run(tmp_path):
-    for name, result in invented().items():
+def test_tuned_returns_the_rate_of_the_best_tuning_run(tmp_path):
+    for name, result in made_up_results().items():
         if name.startswith("tuning/"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / f"{name}.json").write_text(json.dumps(result))
     assert algorithms.tuned(tmp_path) == dict.fromkeys(algorithms.TUNED_AS, 3e-5)
 
 
-def test_the_committed_results_are_of_runs_as_they_are_planned():
+def test_committed_results_match_the_plan():
     planned = {run.name: run for run in algorithms.plan()}
     known = algorithms_report.read(algorithms.RESULTS)
     assert set(known) == set(planned)
@@ -528,19 +499,20 @@ def words():
     return " ".join(algorithms_report.PAGE.read_text(encoding="utf-8").split())
 
 
-def evaluated(known, beginning, what="return"):
-    """By seed."""
+def evaluated(known, prefix, metric="return"):
+    """Return a metric of the evaluation, by seed."""
     return [
-        r["evaluation"][what]
+        r["evaluation"][metric]
         for name, r in sorted(known.items())
-        if name.rpartition("-")[0] == beginning
+        if name.rpartition("-")[0] == prefix
     ]
 
 
-def test_the_verdict_on_rebn_is_what_was_measured(committed, words):
-    further = [row.split(" | ")[4] for row in algorithms_report.breadth(committed).splitlines()[2:]]
-    assert "told apart on 1 of 24 ids" in words
-    assert (len(further), further.count("REINFORCE") + further.count("ReBN")) == (24, 1)
+def test_page_states_the_measured_verdict_on_rebn(committed, words):
+    rows = algorithms_report.breadth(committed).splitlines()[2:]
+    verdicts = [row.split(" | ")[4] for row in rows]
+    assert "on 1 of 24 ids" in words
+    assert (len(verdicts), verdicts.count("REINFORCE") + verdicts.count("ReBN")) == (24, 1)
     hanoi = {
         kind: fmean(evaluated(committed, f"main/TowerofHanoi-v0-easy-{kind}"))
         for kind in ("rebn", "grpo")
@@ -555,21 +527,19 @@ def test_the_verdict_on_rebn_is_what_was_measured(committed, words):
     assert [seed for seed, r in sums.items() if r["evaluation"]["return"] < 0.14] == [2, 4]
 
 
-def test_the_verdict_on_discounts_is_what_was_measured(committed, words):
-    patient = evaluated(committed, "gamma/1", "turns")
-    hasty = [
+def test_page_states_the_measured_verdict_on_discounts(committed, words):
+    undiscounted = evaluated(committed, "gamma/1", "turns")
+    discounted = [
         turns
         for gamma in ("0.95", "0.9", "0.8")
         for turns in evaluated(committed, f"gamma/{gamma}", "turns")
     ]
-    assert (len(patient), len(hasty)) == (3, 9)
-    assert (
-        f"in {min(patient):.1f} to {max(patient):.1f} turns, with less in {min(hasty):.1f} to {max(hasty):.1f}"
-        in words
-    )
+    assert (len(undiscounted), len(discounted)) == (3, 9)
+    assert f"in {min(undiscounted):.1f} to {max(undiscounted):.1f} turns" in words
+    assert f"in {min(discounted):.1f} to {max(discounted):.1f}" in words
 
 
-def test_the_verdict_on_tools_is_what_was_measured(committed, words):
+def test_page_states_the_measured_verdict_on_tools(committed, words):
     success = {
         name: r["evaluation"]["success"]
         for name, r in committed.items()
@@ -582,21 +552,22 @@ def test_the_verdict_on_tools_is_what_was_measured(committed, words):
     assert [share for name, share in success.items() if "-none-" in name] == [0.0] * 4
 
 
-def test_the_verdict_on_horizons_is_what_was_measured(committed, words):
-    short, grown, long = (
+def test_page_states_the_measured_verdict_on_horizons(committed, words):
+    short, growing, long = (
         evaluated(committed, f"horizon/{name}") for name in ("fixed-6", "scaling", "fixed-20")
     )
     assert "above 6 and below 20 with each of three seeds" in words
-    assert all(a < b < c for a, b, c in zip(short, grown, long)) and len(grown) == 3
-    budget = min(sum(committed[f"horizon/scaling-{seed}"]["curve"]["tokens"]) for seed in range(3))
-    so_far = [
-        [
-            algorithms_report._after(committed[f"horizon/{name}-{i}"]["curve"], budget)
-            for i in range(3)
-        ]
+    assert all(a < b < c for a, b, c in zip(short, growing, long)) and len(growing) == 3
+    curves = {
+        name: [committed[f"horizon/{name}-{seed}"]["curve"] for seed in range(3)]
         for name in ("scaling", "fixed-20")
+    }
+    budget = min(sum(curve["tokens"]) for curve in curves["scaling"])
+    at_budget = [
+        [algorithms_report._return_after(curve, budget) for curve in seeds]
+        for seeds in curves.values()
     ]
-    assert all(a < b for a, b in zip(*so_far))
+    assert all(a < b for a, b in zip(*at_budget))
 
 
 @pytest.mark.parametrize(
@@ -604,7 +575,7 @@ def test_the_verdict_on_horizons_is_what_was_measured(committed, words):
     [algorithms_report.PAGE, algorithms_report.TRL_PAGE, algorithms_report.VERL_PAGE],
     ids=["baselines", "trl", "verl"],
 )
-def test_a_page_holds_what_the_committed_results_say(page):
+def test_page_contains_the_tables_of_the_committed_results(page):
     text = page.read_text(encoding="utf-8")
     assert text.count("<!-- table ") >= 1
-    assert algorithms_report.filled(text, algorithms_report.read(algorithms.RESULTS)) == text
+    assert algorithms_report.with_tables(text, algorithms_report.read(algorithms.RESULTS)) == text
