@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from gem_core.training.sequences import token_sequences
 from gem_core.types import FinishReason, StopReason
 from gem_openrlhf import GemConfig
 from gem_openrlhf.agent import AgentExecutor
+from gem_openrlhf.rollout import SharedTokenizer
+from gem_openrlhf.trainer import _share_tokenizer
 
 Play = Callable[..., list[dict[str, Any]]]
 
@@ -47,6 +50,22 @@ def test_exactly_the_sampled_tokens_are_trained(play: Play, engine: Engine) -> N
         assert response["reward"] == pytest.approx(sum(response["label"].episode.rewards))
         sampled = [i for i, m in zip(sequence.ids, sequence.mask) if m]
         assert sampled == [i for turn in response["label"].episode.turns for i in turn.action_ids]
+
+
+def test_shared_tokenizer_is_loaded_once_per_executor(ray_here: None, engine: Engine) -> None:
+    """OpenRLHF pickles its tokenizer into the call of every prompt."""
+    trainer = SimpleNamespace(samples_generator=SimpleNamespace(tokenizer=engine.tokenizer))
+    _share_tokenizer(trainer)
+    shared = trainer.samples_generator.tokenizer
+    assert isinstance(shared, SharedTokenizer)
+    executor = AgentExecutor()
+
+    async def load() -> list[Any]:
+        return [await executor._tokenizer(shared) for _ in range(2)]
+
+    first, second = asyncio.run(load())
+    assert first is second
+    assert first.get_vocab() == engine.tokenizer.get_vocab()
 
 
 def test_episodes_of_one_seed_share_a_group(play: Play) -> None:
