@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from snippets import ENVIRONMENTS, PAGES, Block, Session, blocks_of, problems_of
+from snippets import ENVIRONMENTS, PAGES, PROGRAMS, Block, Session, blocks_of, problems_of
 
 
 def environments_here() -> set[str]:
     """Return the environments whose blocks run in this process."""
-    tox = os.environ.get("TOX_ENV_NAME", "")
-    if tox.startswith("py3"):
-        return {"core"}
+    tox = os.environ.get("TOX_ENV_NAME", "").removesuffix("-slow")
     if tox in ENVIRONMENTS:
         return {tox}
+    if tox:
+        return {"core"}
     return {
         name
         for name, packages in ENVIRONMENTS.items()
@@ -67,6 +68,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Block, s
 
 @pytest.mark.parametrize(("block", "environment"), list(cases()))
 def test_block_runs(block: Block, environment: str, run: Callable[[Block, str], None]) -> None:
+    missing = [name for name in PROGRAMS.get(environment, ()) if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"needs programs of Debian: {', '.join(missing)}")
     try:
         run(block, environment)
     except AssertionError as error:

@@ -29,7 +29,16 @@ from pathlib import Path
 
 from project import ROOT, clean_env
 
-__all__ = ["ENVIRONMENTS", "PAGES", "Block", "Session", "blocks_of", "is_visible", "problems_of"]
+__all__ = [
+    "ENVIRONMENTS",
+    "PAGES",
+    "PROGRAMS",
+    "Block",
+    "Session",
+    "blocks_of",
+    "is_visible",
+    "problems_of",
+]
 
 ENVIRONMENTS = {
     "core": ("gymnasium", "httpx"),
@@ -43,6 +52,8 @@ ENVIRONMENTS = {
     "rl2": ("RL2",),
 }
 """The tox environments that run blocks, with the packages that their blocks need."""
+PROGRAMS = {"scenarios": ("bwrap", "chromium", "java")}
+"""The programs that the blocks of an environment need; .ci/run installs them."""
 SKIPS = {
     "needs a GPU": r"\bGPU",
     "needs a server": r"\bserve",
@@ -226,7 +237,10 @@ class Session:
 
     def _env(self) -> dict[str, str]:
         scripts = Path(sys.executable).parent
-        return clean_env(PATH=f"{scripts}{os.pathsep}{os.environ['PATH']}")
+        # Each block that imports torch would compile it again if no bytecode were written.
+        return clean_env(
+            PATH=f"{scripts}{os.pathsep}{os.environ['PATH']}", PYTHONDONTWRITEBYTECODE=""
+        )
 
     def _run_sh(self, block: Block) -> str:
         done = subprocess.run(
