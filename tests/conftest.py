@@ -21,6 +21,16 @@ ALLOWED_SKIPS = (
 looks like one that passes."""
 
 
+try:
+    from hypothesis import HealthCheck, settings
+except ModuleNotFoundError:
+    pass
+else:
+    # on a busy machine, the first example of a test takes seconds
+    settings.register_profile("gem", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("gem")
+
+
 NEEDS = {
     "adapters/oat": ("oat", "torch"),
     "adapters/openrlhf": ("openrlhf", "ray", "torch", "vllm"),
@@ -54,7 +64,7 @@ NEEDS = {
     "gem_envs/web": ("playwright",),
     "gem_eval/test_drawn_curves.py": ("matplotlib", "trackio"),
     "gem_eval/test_smollm2_server.py": ("torch", "transformers"),
-    "gem_eval/test_tiny_commands.py": ("torch", "transformers"),
+    "gem_eval/test_tiny_commands.py": ("matplotlib", "torch", "transformers"),
     "gem_eval/test_viewer_in_browser.py": ("playwright",),
     "gem_execution/test_ray_hosts.py": ("ray",),
     "gem_tools/test_episodes.py": ("bm25s", "mcp"),

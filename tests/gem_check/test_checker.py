@@ -341,7 +341,7 @@ def test_global_randomness_is_reported_before_its_effects() -> None:
 def test_env_of_the_docs_passes_the_checker_and_is_solved_by_its_expert(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown, registering = re.findall(
+    shown, registering, *_ = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "write_an_environment.md").read_text(), re.DOTALL
     )
     (tmp_path / "shown_lock.py").write_text(shown)
