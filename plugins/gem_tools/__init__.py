@@ -1,6 +1,7 @@
-"""Tools: what a model may call besides acting on its environment, found by name. Those that come with gem are a plugin too.
+"""Tools that a model may call between its actions, registered by name.
 
-A registered tool is also a wrapper of the same name, so that `wrappers: [react, python, concat_chat]` puts it to use.
+A registered tool is also a wrapper with its name, as in `wrappers: [react, python, concat_chat]`.
+gem's own tools are an ordinary plugin.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """What is known of a tool without importing it."""
+    """The registration of a tool, readable without importing the tool."""
 
     name: str
     entry_point: EntryPoint
@@ -42,7 +43,7 @@ class ToolSpec:
     extra: str = ""
 
     def load(self) -> Callable[..., Any]:
-        """The class or function behind the entry point."""
+        """Import the class or function of the entry point."""
         return load_entry_point(self.entry_point, f"tool {self.name!r}", self.extra)
 
 
@@ -52,7 +53,7 @@ tools: Catalog[ToolSpec] = Catalog("tool", "gem-rl tools")
 def register_tool(
     name: str, entry_point: EntryPoint, *, replace: bool = False, **facts: Any
 ) -> ToolSpec:
-    """Registers a tool, and a wrapper of the same name that puts it around an environment."""
+    """Register a tool and a wrapper of the same name that adds it to an environment."""
     check_entry_point(entry_point, f"tool {name!r}")
     entry = ToolSpec(name, entry_point, **facts)
     register_wrapper(
@@ -69,28 +70,29 @@ def register_tool(
 
 
 def make_tool(name: str, **kwargs: Any) -> Tool | Toolset:
-    """Makes a registered tool; an argument it does not take is refused."""
+    """Create a registered tool; raise `ConfigError` for arguments it does not accept."""
     spec = tools.get(name)
     build = spec.load()
     arguments = {**spec.kwargs, **kwargs}
     try:
         inspect.signature(build).bind(**arguments)
     except TypeError as error:
-        takes = ", ".join(inspect.signature(build).parameters) or "no arguments"
+        accepted = ", ".join(inspect.signature(build).parameters) or "no arguments"
         raise ConfigError(
-            f"the tool {name!r} cannot be made from {arguments!r} ({error}); it takes: {takes}"
+            f"the tool {name!r} does not accept {arguments!r} ({error}); it takes: {accepted}"
         ) from None
-    made = build(**arguments)
-    if not isinstance(made, (Tool, Toolset)):
+    tool = build(**arguments)
+    if not isinstance(tool, (Tool, Toolset)):
         raise RegistrationError(
-            f"the entry point of the tool {name!r} returned {type(made).__name__}; it must return a Tool or Toolset"
+            f"the entry point of the tool {name!r} returned {type(tool).__name__}; "
+            "it must return a Tool or Toolset"
         )
-    return made
+    return tool
 
 
 @hookimpl
 def register_tools(register: Callable[..., Any]) -> None:
-    """The tools that come with gem."""
+    """Register gem's own tools."""
     register(
         "python",
         "gem_tools.python:PythonTool",
@@ -115,7 +117,7 @@ def register_tools(register: Callable[..., Any]) -> None:
 
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
-    """The commands about tools."""
+    """Register the commands `gem-rl tools` and `gem-rl index`."""
     register("tools", "gem_tools.cli.tools")
     register("index", "gem_tools.cli.index")
 

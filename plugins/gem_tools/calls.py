@@ -1,13 +1,14 @@
-r"""Calls: how a model writes tool calls, and what of its text is one.
+r"""Tool calls: writing them, and finding them in a model's text.
 
-| style    | what the model writes                                                                               |
-|----------|-----------------------------------------------------------------------------------------------------|
-| `tag`    | `<python>print(1)</python>`: the body is the tool's main argument, or JSON where it has none        |
-| `json`   | `<tool_call>{"name": "python", "arguments": {"code": "print(1)"}}</tool_call>`                      |
-| `native` | what models trained for function calling write: the same, a bare JSON object, `[TOOL_CALLS]` and a  |
-|          | list, or a whole assistant message with `tool_calls`, as chat servers return it                     |
+| style    | what the model writes                                                             |
+|----------|-----------------------------------------------------------------------------------|
+| `tag`    | `<python>print(1)</python>`: the body is the tool's main argument, or JSON        |
+|          | if the tool has none                                                              |
+| `json`   | `<tool_call>{"name": "python", "arguments": {"code": "print(1)"}}</tool_call>`    |
+| `native` | any format of models trained for function calling: as `json`, a bare JSON object, |
+|          | `[TOOL_CALLS]` and a list, or a chat server's assistant message with `tool_calls` |
 
-What stands between `<think>` and `</think>` is never a call.
+Text between `<think>` and `</think>` is never a call.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 
 Style = Literal["tag", "json", "native"]
 
-_THINK, _THOUGHT = "<think>", "</think>"
+_THINK, _END_THINK = "<think>", "</think>"
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _BARE = re.compile(r"\s*(?:<\|python_tag\|>|\[TOOL_CALLS\])?\s*([\[{])")
 _JSON = json.JSONDecoder(strict=False)  # models put line breaks into strings
@@ -48,7 +49,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def find_calls(text: str, tools: Mapping[str, Tool], style: Style = "tag") -> list[ToolCall]:
-    """The calls in a text, in order; one that cannot be read carries its `problem`."""
+    """Find the calls in a text, in order; a call that cannot be parsed has a `problem`."""
     text = _without_thinking(text)
     if style == "tag":
         return _tagged(text, tools)
@@ -56,23 +57,23 @@ def find_calls(text: str, tools: Mapping[str, Tool], style: Style = "tag") -> li
         return _json_calls(text)
     if style == "native":
         return _native(text)
-    raise ConfigError(f"style must be 'tag', 'json' or 'native'; given: {style!r}")
+    raise ConfigError(f"style must be 'tag', 'json' or 'native'; got {style!r}")
 
 
 def message_calls(message: Mapping[str, Any]) -> list[ToolCall]:
-    """The calls of an assistant message as chat servers return it."""
+    """Return the calls of a chat server's assistant message."""
     return [_from_data(call) for call in message.get("tool_calls") or ()]
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """An assistant message as one text that `find_calls` reads: the action of a policy behind a chat server."""
+    """Convert a chat server's assistant message to an action text that `find_calls` can parse."""
     parts = [str(message["content"])] if message.get("content") else []
     parts += [write_call(call, "json") for call in message_calls(message)]
     return "\n".join(parts)
 
 
 def write_call(call: ToolCall, style: Style = "tag", tool: Tool | None = None) -> str:
-    """A call as a model would write it."""
+    """Write a call as a model would."""
     if style == "tag":
         if tool is not None and set(call.arguments) == {tool.main_argument}:
             return f"<{call.name}>{call.arguments[tool.main_argument]}</{call.name}>"
@@ -82,7 +83,7 @@ def write_call(call: ToolCall, style: Style = "tag", tool: Tool | None = None) -
 
 
 def instruction(tools: Sequence[Tool], style: Style = "tag", max_uses: int | None = None) -> str:
-    """What the model is told of its tools."""
+    """Return the instructions on the tools for the model."""
     if not tools:
         return ""
     budget = "" if max_uses is None else f" You may make {max_uses} tool calls in all."
@@ -94,7 +95,8 @@ def instruction(tools: Sequence[Tool], style: Style = "tag", max_uses: int | Non
             lines.append(f"\n<{tool.name}>{body}</{tool.name}>\n{tool.description}")
     else:
         lines.append(
-            f'To call one, write {_OPEN}{{"name": <name>, "arguments": <object>}}{_CLOSE}; the result comes back first.'
+            f'To call one, write {_OPEN}{{"name": <name>, "arguments": <object>}}{_CLOSE}; '
+            "the result comes back first."
         )
         lines.append("The tools, as JSON schemas:")
         lines += [json.dumps(as_schema(tool), ensure_ascii=False) for tool in tools]
@@ -102,7 +104,7 @@ def instruction(tools: Sequence[Tool], style: Style = "tag", max_uses: int | Non
 
 
 def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str:
-    """What is wrong with the arguments of a call, in words for the model; empty where nothing is."""
+    """Return what is wrong with the arguments of a call, as a message to the model, or ""."""
     known: Mapping[str, Any] = tool.parameters.get("properties") or {}
     missing = [name for name in tool.parameters.get("required") or () if name not in arguments]
     if missing:
@@ -111,24 +113,27 @@ def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str:
     if unknown and known:
         return f"{tool.name} does not take {', '.join(unknown)}; it takes {', '.join(known)}."
     for name, value in arguments.items():
-        wanted = known[name].get("type") if isinstance(known.get(name), Mapping) else None
-        names = [wanted] if isinstance(wanted, str) else list(wanted or ())
+        expected = known[name].get("type") if isinstance(known.get(name), Mapping) else None
+        names = [expected] if isinstance(expected, str) else list(expected or ())
         allowed = tuple(t for n in names for t in _TYPES.get(n, (object,)))
         if allowed and (
             not isinstance(value, allowed)
             or (isinstance(value, bool) and not {"boolean", "null"} & set(names))
         ):
-            given = json.dumps(value, ensure_ascii=False, default=str)[:80]
-            return f"{name} of {tool.name} must be {' or '.join(names)}, not {given}."
+            shown = json.dumps(value, ensure_ascii=False, default=str)[:80]
+            return f"{name} of {tool.name} must be {' or '.join(names)}, not {shown}."
     return ""
 
 
 def _without_thinking(text: str) -> str:
-    """The text without what was only thought; thinking that never ends is left in, as it may be no thinking at all."""
+    """Remove the thinking from a text; keep an unclosed one, which may not be thinking."""
     parts, position = [], 0
-    while (begin := text.find(_THINK, position)) >= 0 and (end := text.find(_THOUGHT, begin)) >= 0:
+    while (begin := text.find(_THINK, position)) >= 0:
+        end = text.find(_END_THINK, begin)
+        if end < 0:
+            break
         parts.append(text[position:begin])
-        position = end + len(_THOUGHT)
+        position = end + len(_END_THINK)
     return "".join([*parts, text[position:]])
 
 
@@ -139,23 +144,17 @@ def _tagged(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
     calls = []
     position = 0
     opening = re.compile("<(" + "|".join(re.escape(name) for name in tools) + ")>")
-    while (found := opening.search(text, position)) is not None:
-        close = f"</{found[1]}>"
-        if (
-            last[found[1]] < found.end()
-        ):  # a tag that is never closed is no call, but another tool's behind it may be one
-            position = found.end()
+    while (tag := opening.search(text, position)) is not None:
+        close = f"</{tag[1]}>"
+        if last[tag[1]] < tag.end():  # an unclosed tag is not a call; a later tag may be one
+            position = tag.end()
             continue
-        end = text.find(close, found.end())
-        body, tool = text[found.end() : end], tools[found[1]]
+        end = text.find(close, tag.end())
+        body, tool = text[tag.end() : end], tools[tag[1]]
         position = end + len(close)
         if tool.main_argument:
-            calls.append(
-                ToolCall(
-                    tool.name,
-                    {tool.main_argument: body.strip("\r\n") if "\n" in body else body.strip()},
-                )
-            )
+            argument = body.strip("\r\n") if "\n" in body else body.strip()
+            calls.append(ToolCall(tool.name, {tool.main_argument: argument}))
         else:
             calls.append(_from_text(body, tool.name))
     return calls
@@ -174,12 +173,9 @@ def _json_calls(text: str) -> list[ToolCall]:
         except (ValueError, RecursionError) as error:
             end = text.find(_CLOSE, start)
             if end < 0:
-                break  # never closed: the text was cut, or speaks of calls
-            calls.append(
-                ToolCall(
-                    "", problem=f"What stands in {_OPEN} is no JSON object ({_reason(error)})."
-                )
-            )
+                break  # never closed: the text was cut off or only mentions calls
+            problem = f"What stands in {_OPEN} is no JSON object ({_reason(error)})."
+            calls.append(ToolCall("", problem=problem))
         position = text.find(_OPEN, end)
     return calls
 
@@ -195,22 +191,20 @@ def _native(text: str) -> list[ToolCall]:
             return message_calls(data)
         if isinstance(data, dict) and isinstance(data.get("name"), str):
             return [_from_data(data)]
-        if (
-            isinstance(data, list)
-            and data
-            and all(isinstance(d, dict) and "name" in d for d in data)
-        ):
-            return [_from_data(d) for d in data]
+        items = data if isinstance(data, list) else []
+        if items and all(isinstance(item, dict) and "name" in item for item in items):
+            return [_from_data(item) for item in items]
     return _json_calls(text)
 
 
 def _from_data(data: Any) -> ToolCall:
-    """A call from JSON: `{"name", "arguments"}`, with `parameters` for `arguments`, or inside `function`."""
+    """Parse a call from JSON: `{"name", "arguments"}`, maybe inside `function`.
+
+    `parameters` is accepted for `arguments`.
+    """
     if not isinstance(data, Mapping):
-        return ToolCall(
-            "",
-            problem=f"A call is a JSON object with name and arguments, not {type(data).__name__}.",
-        )
+        problem = f"A call is a JSON object with name and arguments, not {type(data).__name__}."
+        return ToolCall("", problem=problem)
     id = str(data.get("id") or "")
     inner = data.get("function")
     if isinstance(inner, Mapping):
@@ -223,11 +217,8 @@ def _from_data(data: Any) -> ToolCall:
         call = _from_text(arguments, name)
         return ToolCall(name, call.arguments, id, call.problem)
     if arguments is not None and not isinstance(arguments, Mapping):
-        return ToolCall(
-            name,
-            id=id,
-            problem=f'"arguments" must be a JSON object, not {type(arguments).__name__}.',
-        )
+        problem = f'"arguments" must be a JSON object, not {type(arguments).__name__}.'
+        return ToolCall(name, id=id, problem=problem)
     return ToolCall(name, dict(arguments or {}), id)
 
 
@@ -239,9 +230,8 @@ def _from_text(text: str, name: str) -> ToolCall:
     except (ValueError, RecursionError) as error:
         return ToolCall(name, problem=f"The arguments are no JSON object ({_reason(error)}).")
     if not isinstance(arguments, dict):
-        return ToolCall(
-            name, problem=f"The arguments must be a JSON object, not {type(arguments).__name__}."
-        )
+        problem = f"The arguments must be a JSON object, not {type(arguments).__name__}."
+        return ToolCall(name, problem=problem)
     return ToolCall(name, arguments)
 
 

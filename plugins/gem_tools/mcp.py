@@ -1,8 +1,8 @@
-"""MCP tools: the tools of Model Context Protocol servers, discovered, called with a deadline, and found again when a server dies.
+"""MCP tools: the tools of Model Context Protocol servers, with deadlines and reconnection.
 
-All connections live on one event loop on a thread of gem's own, so that they outlast the loops that engines come and go
-with. A server that died is started or reached anew before the next call; a call that was under way is not repeated, since
-nobody knows how far it got. What goes wrong comes back as the result of the call.
+All connections live on one event loop on gem's own thread, so they outlast the engines' loops. A
+dead server is restarted or reconnected before the next call. An interrupted call is not repeated,
+because it may have taken effect. Errors are returned as the result of the call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SECONDS_TO_PING = 2.0
 
 
 class McpTools(Toolset):
-    """The tools of one or several servers. A tool keeps its name, with `server_` in front where two servers have the same."""
+    """The tools of one or more servers; a name that two servers use gets the prefix `server_`."""
 
     def __init__(
         self,
@@ -48,225 +48,228 @@ class McpTools(Toolset):
         only: Sequence[str] = (),
         share: bool = True,
     ) -> None:
-        """`servers`: {name: {command, args, env, cwd} or {url, headers}}, or a JSON file with that under `mcpServers`; a single
-        server may be given by `command` or `url` instead. `seconds`: for one call. `only`: the tools to show. `share`:
-        one connection for all environments; without it each environment has its own, started anew at every reset."""
+        """Configure the servers; the first `tools` call connects.
+
+        `servers` is {name: {command, args, env, cwd} or {url, headers}}, or a JSON file with that
+        mapping under `mcpServers`. A single server can be set by `command` or `url` instead.
+        `seconds` is the time limit of a call. `only` lists the tools to show. With `share`, all
+        environments share a connection; otherwise each has its own, restarted at every reset.
+        """
         if not (seconds > 0 and start_deadline > 0):
             raise ConfigError(
-                f"seconds and start_deadline must be above 0; given: {seconds!r}, {start_deadline!r}"
+                f"seconds and start_deadline must be positive; got {seconds!r}, {start_deadline!r}"
             )
         self._arguments: dict[str, Any] = {
-            "servers": servers, "command": command, "args": args, "env": env, "url": url, "headers": headers,
-            "seconds": seconds, "start_deadline": start_deadline, "only": only, "share": share,
-        }  # fmt: skip
-        given = _read(servers)
-        if command or url:
-            more = (
-                {"command": command, "args": list(args), "env": dict(env or {})}
-                if command
-                else {"url": url, "headers": dict(headers or {})}
-            )
-            given = {**given, "server": more}
-        if not given:
+            "servers": servers,
+            "command": command,
+            "args": args,
+            "env": env,
+            "url": url,
+            "headers": headers,
+            "seconds": seconds,
+            "start_deadline": start_deadline,
+            "only": only,
+            "share": share,
+        }
+        configs = _read(servers)
+        if command:
+            configs["server"] = {"command": command, "args": list(args), "env": dict(env or {})}
+        elif url:
+            configs["server"] = {"url": url, "headers": dict(headers or {})}
+        if not configs:
             raise ConfigError(
-                "the tool 'mcp' needs a server: mcp(command='...', args=[...]), mcp(url='http://...') or mcp(servers={...})"
+                "the tool 'mcp' needs a server: mcp(command='...', args=[...]), "
+                "mcp(url='http://...') or mcp(servers={...})"
             )
-        for name, about in given.items():
-            if not isinstance(about, Mapping) or bool(about.get("command")) == bool(
-                about.get("url")
-            ):
+        for name, config in configs.items():
+            is_mapping = isinstance(config, Mapping)
+            if not is_mapping or bool(config.get("command")) == bool(config.get("url")):
                 raise ConfigError(
-                    f"the MCP server {name!r} is given as {about!r}; it needs either a command or a url"
+                    f"the MCP server {name!r} needs either a command or a url; got {config!r}"
                 )
         _library()
         self.seconds, self.share, self.only = seconds, share, tuple(only)
         self.servers = [
-            _server(name, about, start_deadline, share) for name, about in given.items()
+            _server(name, config, start_deadline, share) for name, config in configs.items()
         ]
 
     def begin(self) -> None:
-        """At a reset: servers of this environment's own start anew."""
+        """Disconnect from servers that are not shared, so each episode restarts them."""
         if not self.share:
             self.close()
 
     def tools(self) -> list[Tool]:
-        """Asks all servers, at the same time, for what they offer. Blocks."""
+        """List the tools of all servers, concurrently. Blocks."""
 
-        async def all_of_them() -> list[list[Any]]:
-            return await asyncio.gather(*(server.listed() for server in self.servers))
+        async def list_all() -> list[list[Any]]:
+            return await asyncio.gather(*(server.list_tools() for server in self.servers))
 
-        offered = _loop().run(all_of_them())
-        often = Counter(tool.name for tools in offered for tool in tools)
-        found: list[Tool] = []
+        offered = _loop().run(list_all())
+        counts = Counter(tool.name for tools in offered for tool in tools)
+        selected: list[Tool] = []
         for server, tools in zip(self.servers, offered, strict=True):
             for tool in tools:
-                name = tool.name if often[tool.name] == 1 else f"{server.name}_{tool.name}"
+                name = tool.name if counts[tool.name] == 1 else f"{server.name}_{tool.name}"
                 if not self.only or name in self.only:
-                    found.append(McpTool(server, tool, name, self.seconds))
-        unknown = set(self.only) - {tool.name for tool in found}
+                    selected.append(McpTool(server, tool, name, self.seconds))
+        unknown = set(self.only) - {tool.name for tool in selected}
         if unknown:
             raise ConfigError(
-                f"the MCP servers have no tool {', '.join(sorted(unknown))}; they have: {', '.join(sorted(often))}"
+                f"the MCP servers have no tool {', '.join(sorted(unknown))}; "
+                f"they have: {', '.join(sorted(counts))}"
             )
-        return found
+        return selected
 
     def close(self) -> None:
-        """Ends the connections that nobody shares."""
+        """Close the connections that are not shared."""
         if not self.share:
             for server in self.servers:
                 _loop().run(server.close())
 
     def twin(self) -> McpTools:
-        """For another environment: the same where it is shared."""
+        """Return these tools if they are shared, else new ones with the same arguments."""
         return self if self.share else McpTools(**self._arguments)
 
     @classmethod
     def status(cls) -> str:
-        return (
-            "ready"
-            if find_spec("mcp")
-            else "not installed; in a checkout of gem: pip install '.[mcp]'"
-        )
+        if find_spec("mcp"):
+            return "ready"
+        return "not installed; in a checkout of gem: pip install '.[mcp]'"
 
 
 class McpTool(Tool):
-    """One tool of one server."""
+    """A tool of an MCP server."""
 
     deterministic = False
 
     def __init__(self, server: _Server, offered: Any, name: str, seconds: float) -> None:
-        self.server, self.seconds, self.name, self.offered_as = (
-            server,
-            seconds,
-            name,
-            str(offered.name),
-        )
+        self.server, self.seconds, self.name = server, seconds, name
+        self.offered_as = str(offered.name)
         self.description = str(offered.description or "")
         self.parameters = dict(
             _either(offered, "input_schema", "inputSchema") or {"type": "object", "properties": {}}
         )
 
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
-        """Calls the server and waits, for so many seconds."""
+        """Call the server and wait for at most `seconds`."""
         return _loop().run(self.server.call(self.offered_as, dict(arguments), self.seconds))
 
 
 class _Server:
-    """A connection that comes back. All methods but `__init__` run on the loop's thread."""
+    """A connection that reconnects. All methods but `__init__` run on the loop's thread."""
 
-    def __init__(self, name: str, about: Mapping[str, Any], start_deadline: float) -> None:
-        self.name, self.about, self.start_deadline = name, dict(about), start_deadline
+    def __init__(self, name: str, config: Mapping[str, Any], start_deadline: float) -> None:
+        self.name, self.config, self.start_deadline = name, dict(config), start_deadline
         self.starts = 0
-        """How often a connection was made."""
+        """The number of connections so far."""
         self._session: Any = None
-        self._life: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._end: asyncio.Event | None = None
         self._tools: list[Any] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connecting: asyncio.Lock
 
-    async def listed(self) -> list[Any]:
-        """What the server offers."""
+    async def list_tools(self) -> list[Any]:
+        """Return the tools of the server."""
         try:
             await self._connected()
         except Exception as error:
             raise ToolError(
-                f"the MCP server {self.name!r} cannot be reached: {_said(error)}"
+                f"the MCP server {self.name!r} cannot be reached: {_reason(error)}"
             ) from error
         return self._tools
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> ToolResult:
-        """One call; everything that can go wrong is a result."""
+        """Call a tool; return any error as a result."""
         sent = False
 
-        async def ask() -> Any:
+        async def send() -> Any:
             nonlocal sent
             session = await self._connected()
             sent = True
             return await session.call_tool(tool, arguments)
 
         try:
-            answer = await asyncio.wait_for(ask(), seconds)
+            answer = await asyncio.wait_for(send(), seconds)
         except (TimeoutError, asyncio.TimeoutError):
+            text = f"{tool} was given up: it took over {seconds:g} s."
             info = {"server": self.name, "problem": "deadline"}
-            return ToolResult(
-                f"{tool} was given up: it took over {seconds:g} s.",
-                error=True,
-                outage=not sent,
-                info=info,
-            )
-        except Exception as error:  # noqa: BLE001 - the SDK raises many kinds, and each of them is an answer to the call
-            info = {"server": self.name, "problem": _said(error)}
+            return ToolResult(text, error=True, outage=not sent, info=info)
+        except Exception as error:  # noqa: BLE001 - the SDK raises many kinds of errors
+            reason = _reason(error)
+            info = {"server": self.name, "problem": reason}
             if not sent:
-                return ToolResult(
-                    f"The server of {tool} cannot be reached: {_said(error)}",
-                    error=True,
-                    outage=True,
-                    info=info,
-                )
-            if await self._answers():
-                return ToolResult(f"{tool} failed: {_said(error)}", error=True, info=info)
-            text = f"The server of {tool} went away during the call, which may or may not have taken effect."
+                text = f"The server of {tool} cannot be reached: {reason}"
+                return ToolResult(text, error=True, outage=True, info=info)
+            if await self._is_alive():
+                return ToolResult(f"{tool} failed: {reason}", error=True, info=info)
+            text = (
+                f"The server of {tool} went away during the call, "
+                "which may or may not have taken effect."
+            )
             return ToolResult(text, error=True, outage=True, info=info)
         failed = bool(_either(answer, "is_error", "isError"))
         return ToolResult(_text(answer), error=failed, info={"server": self.name})
 
     async def close(self) -> None:
-        """Ends the connection, and a process that was started for it."""
-        life, end = self._life, self._end
-        self._session = self._life = self._end = None
-        if life is not None and end is not None:
+        """Close the connection and end the process that was started for it."""
+        task, end = self._task, self._end
+        self._session = self._task = self._end = None
+        if task is not None and end is not None:
             end.set()
-            await asyncio.wait({life}, timeout=_SECONDS_TO_CLOSE)
-            if not life.done():
-                life.cancel()
+            await asyncio.wait({task}, timeout=_SECONDS_TO_CLOSE)
+            if not task.done():
+                task.cancel()
 
     async def _connected(self) -> Any:
-        """A session that is not known to be gone."""
+        """Return a session that is alive, as far as known."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # a fork's: the connection is its parent's
+        if self._loop is not loop:  # after a fork, the connection belongs to the parent
             self._loop, self._connecting = loop, asyncio.Lock()
-            self._session = self._life = self._end = None
-        if not await self._answers():
+            self._session = self._task = self._end = None
+        if not await self._is_alive():
             async with self._connecting:
-                if not await self._answers():
+                if not await self._is_alive():
                     await self.close()
                     await self._connect()
         return self._session
 
-    async def _answers(self) -> bool:
-        """Asked before each call, so that no call is sent to a server that is gone. One that is silent may be busy with
-        somebody else's call, which starting it anew would take down."""
-        if self._session is None or self._life is None or self._life.done():
+    async def _is_alive(self) -> bool:
+        """Ping the server before each call, so no call goes to a dead one.
+
+        A silent server counts as alive: it may be busy with another call, which a restart would
+        interrupt.
+        """
+        if self._session is None or self._task is None or self._task.done():
             return False
         try:
             await asyncio.wait_for(self._session.send_ping(), _SECONDS_TO_PING)
         except (TimeoutError, asyncio.TimeoutError):
             return True
-        except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+        except Exception:  # noqa: BLE001 - any error means that the connection is dead
             return False
         return True
 
     async def _connect(self) -> None:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         end = self._end = asyncio.Event()
-        self._life = asyncio.ensure_future(self._live(ready, end))
+        self._task = asyncio.ensure_future(self._run(ready, end))
         self.starts += 1
         try:
             await asyncio.wait_for(asyncio.shield(ready), self.start_deadline)
         except (TimeoutError, asyncio.TimeoutError):
-            self._life.cancel()
+            self._task.cancel()
             ready.cancel()
             raise ToolError(f"it was not ready after {self.start_deadline:g} s") from None
 
-    async def _live(self, ready: asyncio.Future[None], end: asyncio.Event) -> None:
-        """The whole life of a connection, in one task, as the SDK's contexts demand."""
+    async def _run(self, ready: asyncio.Future[None], end: asyncio.Event) -> None:
+        """Open the connection and close it at `end`; the SDK requires one task for both."""
         from mcp import ClientSession
 
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
             try:
                 async with (
-                    _transport(self.about, complaints) as (read, write),
+                    _transport(self.config, stderr) as (read, write),
                     ClientSession(read, write) as session,
                 ):
                     await session.initialize()
@@ -274,32 +277,34 @@ class _Server:
                     self._session = session
                     ready.set_result(None)
                     await end.wait()
-            except Exception as error:  # noqa: BLE001 - whoever waits for the connection is told
+            except Exception as error:  # noqa: BLE001 - `ready` raises it in `_connect`
                 if not ready.done():
-                    complaints.seek(0)
-                    said = complaints.read()[-500:].strip()
-                    ready.set_exception(ToolError(f"{_said(error)}{': ' + said if said else ''}"))
+                    stderr.seek(0)
+                    output = stderr.read()[-500:].strip()
+                    reason = f"{_reason(error)}: {output}" if output else _reason(error)
+                    ready.set_exception(ToolError(reason))
 
 
 @contextlib.asynccontextmanager
-async def _transport(about: Mapping[str, Any], complaints: Any) -> AsyncIterator[tuple[Any, Any]]:
-    if about.get("command"):
+async def _transport(config: Mapping[str, Any], stderr: Any) -> AsyncIterator[tuple[Any, Any]]:
+    if config.get("command"):
         from mcp import StdioServerParameters, stdio_client
 
-        known = {key: about[key] for key in ("command", "args", "env", "cwd") if about.get(key)}
-        async with stdio_client(StdioServerParameters(**known), errlog=complaints) as streams:
+        keys = ("command", "args", "env", "cwd")
+        parameters = StdioServerParameters(**{key: config[key] for key in keys if config.get(key)})
+        async with stdio_client(parameters, errlog=stderr) as streams:
             yield streams[0], streams[1]
         return
     from mcp.client.streamable_http import streamable_http_client
     from mcp.shared._httpx_utils import create_mcp_http_client
 
-    async with create_mcp_http_client(headers=dict(about.get("headers") or {})) as client:
-        async with streamable_http_client(str(about["url"]), http_client=client) as streams:
+    async with create_mcp_http_client(headers=dict(config.get("headers") or {})) as client:
+        async with streamable_http_client(str(config["url"]), http_client=client) as streams:
             yield streams[0], streams[1]
 
 
 async def _all_tools(session: Any) -> list[Any]:
-    """Every page of the list."""
+    """Fetch every page of the tool list."""
     from mcp.types import PaginatedRequestParams
 
     page = await session.list_tools()
@@ -311,42 +316,41 @@ async def _all_tools(session: Any) -> list[Any]:
 
 
 class _Thread:
-    """An event loop on a thread of its own, for programs with and without one."""
+    """An event loop on its own thread, usable with and without a running loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, name="gem-mcp", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine there and waits for it here."""
+        """Run a coroutine on the loop's thread and wait for its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
 
 _threads: dict[int, _Thread] = {}
-_servers: dict[str, _Server] = {}
-_own: list[_Server] = []
+_shared: dict[str, _Server] = {}
+_unshared: list[_Server] = []
 _lock = threading.Lock()
 
 
 def _loop() -> _Thread:
     with _lock:
-        if os.getpid() not in _threads:  # a fork has none of its parent's threads
+        if os.getpid() not in _threads:  # threads do not survive a fork
             _threads.clear()
-            _servers.clear()
-            _own.clear()
+            _shared.clear()
+            _unshared.clear()
             _threads[os.getpid()] = _Thread()
         return _threads[os.getpid()]
 
 
-def _server(name: str, about: Mapping[str, Any], start_deadline: float, share: bool) -> _Server:
+def _server(name: str, config: Mapping[str, Any], start_deadline: float, share: bool) -> _Server:
     _loop()
-    server = _Server(name, about, start_deadline)
+    server = _Server(name, config, start_deadline)
     with _lock:
         if share:
-            return _servers.setdefault(
-                json.dumps([name, about], sort_keys=True, default=str), server
-            )
-        _own.append(server)
+            key = json.dumps([name, config], sort_keys=True, default=str)
+            return _shared.setdefault(key, server)
+        _unshared.append(server)
         return server
 
 
@@ -354,7 +358,7 @@ def _server(name: str, about: Mapping[str, Any], start_deadline: float, share: b
 def _close_all() -> None:
     thread = _threads.get(os.getpid())
     if thread is not None:
-        for server in [*_servers.values(), *_own]:
+        for server in [*_shared.values(), *_unshared]:
             with contextlib.suppress(Exception):
                 thread.run(server.close())
 
@@ -367,21 +371,21 @@ def _read(
     if not isinstance(servers, (str, os.PathLike)):
         return dict(servers)
     try:
-        found = json.loads(Path(servers).read_text(encoding="utf-8"))
-        return dict(found["mcpServers"])
+        return dict(json.loads(Path(servers).read_text(encoding="utf-8"))["mcpServers"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{servers} is no JSON file with servers under 'mcpServers': {type(error).__name__}: {error}"
+            f"{servers} is not a JSON file with servers under 'mcpServers': "
+            f"{type(error).__name__}: {error}"
         ) from None
 
 
-def _either(thing: Any, new: str, old: str) -> Any:
-    """mcp 2 writes names with underscores, mcp 1 in camel case."""
-    return getattr(thing, new) if hasattr(thing, new) else getattr(thing, old, None)
+def _either(value: Any, new: str, old: str) -> Any:
+    """Return an attribute by its name in mcp 2 (snake case) or mcp 1 (camel case)."""
+    return getattr(value, new) if hasattr(value, new) else getattr(value, old, None)
 
 
 def _text(answer: Any) -> str:
-    """What a result says, with a note for what is not text."""
+    """Return the text of a result, with a note for each block that is not text."""
     parts = [
         str(block.text) if getattr(block, "text", None) is not None else f"({block.type})"
         for block in answer.content
@@ -392,8 +396,8 @@ def _text(answer: Any) -> str:
     return "\n".join(parts) or "(no content)"
 
 
-def _said(error: BaseException) -> str:
-    """The innermost reason: the SDK wraps what broke a connection into groups of one."""
+def _reason(error: BaseException) -> str:
+    """Return the innermost error message; the SDK wraps connection errors in exception groups."""
     while isinstance(getattr(error, "exceptions", None), tuple) and error.exceptions:  # type: ignore[attr-defined]
         error = error.exceptions[0]  # type: ignore[attr-defined]
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Passage: a piece of text that a search found, and how a list of them is shown within a token budget."""
+"""Passages: search results, shown to the model within a token budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Passage", "show_passages"]
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text with where it is from and how well it fits."""
+    """A text with its source and its search score."""
 
     id: str
     title: str
@@ -23,19 +23,22 @@ def show_passages(
     max_tokens: int | None = None,
     count: Callable[[str], int] | None = None,
 ) -> str:
-    """The passages, best first, cut so that the whole has `max_tokens` at most. `count` counts the tokens of a text; without
-    it a token is taken to be three quarters of a word, as it is in English for common tokenizers."""
+    """Return the passages as text, best first, cut to at most `max_tokens` tokens in total.
+
+    `count` counts the tokens of a text. By default a token is three quarters of a word, as in
+    English text with common tokenizers.
+    """
     if not passages:
         return "Nothing was found."
-    counted = count or (lambda text: -(-4 * len(text.split()) // 3))
+    tokens = count or (lambda text: -(-4 * len(text.split()) // 3))
     shown: list[str] = []
     for rank, passage in enumerate(passages, 1):
         head = f"[{rank}] {passage.title}".rstrip()
-        whole = f"{head}\n{passage.text.strip()}"
-        if max_tokens is None or counted("\n\n".join([*shown, whole])) <= max_tokens:
-            shown.append(whole)
+        entry = f"{head}\n{passage.text.strip()}"
+        if max_tokens is None or tokens("\n\n".join([*shown, entry])) <= max_tokens:
+            shown.append(entry)
             continue
-        part = _longest(whole, lambda text: counted("\n\n".join([*shown, text])) <= max_tokens)
+        part = _longest(entry, lambda text: tokens("\n\n".join([*shown, text])) <= max_tokens)
         if len(part) > len(head) + 2 or not shown:
             shown.append(part)
         break
@@ -43,7 +46,7 @@ def show_passages(
 
 
 def _longest(text: str, fits: Callable[[str], bool]) -> str:
-    """The longest beginning that fits, ended at a word; found by halving, since counting tokens is not free."""
+    """Return the longest prefix that fits and ends at a word, by bisection: counting is slow."""
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Python tool: runs a program the model wrote, in the sandbox, and shows what it printed."""
+"""Python tool: runs the model's programs in the sandbox and shows their output."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ _lock = threading.Lock()
 
 
 class PythonTool(Tool):
-    """One program per call. Nothing survives it, except, with `state="episode"`, the names of an episode, as in a notebook:
-    plain data, and imports, functions and classes of the top level; what cannot be kept is named in `info`."""
+    """A tool that runs one program per call.
+
+    With `state="episode"`, names persist within an episode, as in a notebook: plain data and the
+    imports, functions and classes of the top level. `info` lists the names that cannot persist.
+    """
 
     name = "python"
     main_argument = "code"
     example = "print(1 + 1)"
-    deterministic = False  # a program may read the clock or draw chance
+    deterministic = False  # a program may read the clock or random numbers
 
     def __init__(
         self,
@@ -47,12 +50,15 @@ class PythonTool(Tool):
         preload: Sequence[str] = (),
         sandbox: Sandbox | None = None,
     ) -> None:
-        """Limits as in `SandboxLimits`, isolation, packages and preload as in `Sandbox`; tools with equal settings share one.
-        `errors`: what of a traceback is shown."""
+        """Configure the tool; tools with equal settings share a sandbox.
+
+        See `SandboxLimits` for the limits and `Sandbox` for `isolation`, `packages` and `preload`.
+        `errors` selects how much of a traceback to show.
+        """
         if state not in ("none", "episode"):
-            raise ConfigError(f"state must be 'none' or 'episode'; given: {state!r}")
+            raise ConfigError(f"state must be 'none' or 'episode'; got {state!r}")
         if errors not in ("full", "last_line"):
-            raise ConfigError(f"errors must be 'full' or 'last_line'; given: {errors!r}")
+            raise ConfigError(f"errors must be 'full' or 'last_line'; got {errors!r}")
         limits = SandboxLimits(
             seconds, cpu_seconds, memory_mb, processes, file_mb, disk_mb, output_kb
         )
@@ -64,14 +70,16 @@ class PythonTool(Tool):
             if packages
             else "The standard library is"
         )
-        remembered = (
+        memory = (
             "Names live on from call to call, and the value of a last expression is shown."
             if self.keep
-            else "Each call starts anew: nothing is kept from earlier calls. Use print() to see a value."
+            else "Each call starts anew: nothing is kept from earlier calls. "
+            "Use print() to see a value."
         )
         self.description = (
-            f"Runs a Python program and shows what it prints. {libraries} there; there are no files and no network. "
-            f"{remembered} A program is stopped after {self.limits.seconds:g} s."
+            "Runs a Python program and shows what it prints. "
+            f"{libraries} there; there are no files and no network. "
+            f"{memory} A program is stopped after {self.limits.seconds:g} s."
         )
         self.parameters = {
             "type": "object",
@@ -80,7 +88,7 @@ class PythonTool(Tool):
         }
 
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
-        """Runs the program. Blocks for as long as it takes."""
+        """Run the program; blocks until it ends."""
         code = str(arguments["code"])
         fenced = _FENCE.fullmatch(code)
         outcome = self.sandbox.run(
@@ -103,16 +111,19 @@ class PythonTool(Tool):
     @classmethod
     def status(cls) -> str:
         with Sandbox(warm=0) as sandbox:
-            held = sandbox.containment
-        if held.full:
+            containment = sandbox.containment
+        if containment.full:
             return "full isolation (bubblewrap)"
-        return f"partial isolation ({', '.join(held.parts)}); not contained: {', '.join(held.not_contained)}"
+        return (
+            f"partial isolation ({', '.join(containment.parts)}); "
+            f"not contained: {', '.join(containment.not_contained)}"
+        )
 
     def _shown(self, outcome: Outcome) -> str:
-        limits, said = self.limits, outcome.stderr.rstrip("\n")
+        limits, stderr = self.limits, outcome.stderr.rstrip("\n")
         if self.errors == "last_line" and outcome.end == "error":
-            said = said.rpartition("\n")[2]
-        parts = [part for part in (outcome.stdout.rstrip("\n"), said) if part]
+            stderr = stderr.rpartition("\n")[2]
+        parts = [part for part in (outcome.stdout.rstrip("\n"), stderr) if part]
         if outcome.cut:
             parts.append(f"(only the first {limits.output_kb:g} KB of the output are shown)")
         if outcome.end == "time":
@@ -121,9 +132,10 @@ class PythonTool(Tool):
             parts.append("The program was stopped: it wrote too much.")
         elif outcome.end == "killed":
             parts.append(
-                "The program was killed: it went over a limit, of processor time for instance, or crashed."
+                "The program was killed: it went over a limit, "
+                "of processor time for instance, or crashed."
             )
-        elif outcome.end == "error" and not said:
+        elif outcome.end == "error" and not stderr:
             parts.append(f"The program ended with status {outcome.status}.")
         if outcome.lost:
             parts.append(
@@ -135,14 +147,12 @@ class PythonTool(Tool):
 def _sandbox(
     limits: SandboxLimits, isolation: Isolation, packages: bool, preload: tuple[str, ...]
 ) -> Sandbox:
-    """One sandbox for all tools with equal settings: the engine makes a tool for each environment."""
-    key = (
-        os.getpid(),
-        limits,
-        isolation,
-        packages,
-        preload,
-    )  # a fork has none of its parent's threads
+    """Return the sandbox that all tools with equal settings share.
+
+    The engine creates a tool for each environment.
+    """
+    pid = os.getpid()  # a sandbox has threads, which do not survive a fork
+    key = (pid, limits, isolation, packages, preload)
     with _lock:
         if key not in _shared:
             _shared[key] = Sandbox(limits, isolation=isolation, packages=packages, preload=preload)

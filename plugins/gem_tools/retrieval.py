@@ -1,4 +1,7 @@
-"""Retrieval: asks a search server over HTTP, in Search-R1's form: `{"queries": [...], "topk": k}` in, lists of documents out."""
+"""Retrieval tool: queries a search server over HTTP with Search-R1's protocol.
+
+The request is `{"queries": [...], "topk": k}`; the reply has a list of documents per query.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _LONGEST_WAIT = 30.0
 
 
 class RetrievalTool(Tool):
-    """A search on a server that already runs. A server that does not answer is an outage, which is no fault of the model's."""
+    """A search on a running server; a server that does not answer is an outage."""
 
     name = "search"
     main_argument = "query"
@@ -43,24 +46,26 @@ class RetrievalTool(Tool):
         headers: Mapping[str, str] | None = None,
         description: str = "Searches a collection of texts and shows the passages that fit best.",
     ) -> None:
-        """`timeout`: seconds for one attempt; a failed one is repeated `retries` times, after `backoff` seconds, twice as long
-        each time, or as long as the server asks for."""
+        """Configure the tool.
+
+        `timeout` is the time limit of one attempt in seconds. A failed attempt is repeated up to
+        `retries` times. The pause is `backoff` seconds, doubled each time, or the server's
+        `Retry-After`.
+        """
         if not url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"the tool 'retrieval' needs the address of a server: retrieval(url='http://...'); given: {url!r}"
+                "the tool 'retrieval' needs the address of a server: "
+                f"retrieval(url='http://...'); got {url!r}"
             )
         whole_number("k", k, 1)
-        if retries < 0 or timeout <= 0 or backoff < 0:
+        if retries < 0 or backoff < 0 or timeout <= 0:
             raise ConfigError(
-                f"retries and backoff must be 0 or more and timeout above 0; given: {retries}, {backoff}, {timeout}"
+                "retries and backoff must be non-negative and timeout positive; "
+                f"got retries={retries}, backoff={backoff}, timeout={timeout}"
             )
         self.url, self.k, self.max_tokens, self.count = url, k, max_tokens, count
-        self.timeout, self.retries, self.backoff, self.description = (
-            timeout,
-            retries,
-            backoff,
-            description,
-        )
+        self.timeout, self.retries, self.backoff = timeout, retries, backoff
+        self.description = description
         self._httpx = _library()
         self._headers = dict(headers or {})
         self.parameters = {
@@ -70,21 +75,18 @@ class RetrievalTool(Tool):
         }
 
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
-        """Asks the server, again where that may help."""
-        asked = {"queries": [str(arguments["query"])], "topk": self.k, "return_scores": True}
+        """Query the server; retry after errors that may be temporary."""
+        body = {"queries": [str(arguments["query"])], "topk": self.k, "return_scores": True}
+        client = _client(self._httpx, self._headers)
         attempts, problem, wait = 0, "", 0.0
         while attempts <= self.retries:
             if attempts:
                 time.sleep(wait)
             attempts += 1
-            wait = min(
-                _LONGEST_WAIT,
-                self.backoff * 2 ** (attempts - 1) * random.SystemRandom().uniform(0.8, 1.2),
-            )
+            jitter = random.SystemRandom().uniform(0.8, 1.2)
+            wait = min(_LONGEST_WAIT, self.backoff * 2 ** (attempts - 1) * jitter)
             try:
-                answer = _client(self._httpx, self._headers).post(
-                    self.url, json=asked, timeout=self.timeout
-                )
+                answer = client.post(self.url, json=body, timeout=self.timeout)
             except self._httpx.TransportError as error:
                 problem = f"{type(error).__name__}: {error}"
                 continue
@@ -96,16 +98,16 @@ class RetrievalTool(Tool):
                 problem = f"the server answered {answer.status_code}: {answer.text[:200]}"
                 break
             try:
-                found = _passages(answer.json())
+                passages = _passages(answer.json())
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                problem = f"the answer is not of Search-R1's form ({type(error).__name__}: {error}): {answer.text[:200]}"
+                problem = (
+                    "the answer is not of Search-R1's form "
+                    f"({type(error).__name__}: {error}): {answer.text[:200]}"
+                )
                 break
-            info = {"attempts": attempts, "passages": [passage.id for passage in found]}
-            return ToolResult(
-                show_passages(found[: self.k], self.max_tokens, self.count),
-                error=not found,
-                info=info,
-            )
+            text = show_passages(passages[: self.k], self.max_tokens, self.count)
+            info = {"attempts": attempts, "passages": [passage.id for passage in passages]}
+            return ToolResult(text, error=not passages, info=info)
         text = f"The search server cannot be used just now ({problem})."
         return ToolResult(
             text, error=True, outage=True, info={"attempts": attempts, "problem": problem}
@@ -113,21 +115,16 @@ class RetrievalTool(Tool):
 
     @classmethod
     def status(cls) -> str:
-        return (
-            "ready"
-            if find_spec("httpx")
-            else "not installed; in a checkout of gem: pip install '.[http]'"
-        )
+        if find_spec("httpx"):
+            return "ready"
+        return "not installed; in a checkout of gem: pip install '.[http]'"
 
 
 def _passages(answer: Any) -> list[Passage]:
-    """The documents of the first query, in any of the forms servers use."""
-    results = (
-        answer["result"]
-        if isinstance(answer, Mapping) and "result" in answer
-        else answer["results"]
-    )
-    found = []
+    """Return the documents of the first query, in any of the formats that servers use."""
+    one = isinstance(answer, Mapping) and "result" in answer
+    results = answer["result"] if one else answer["results"]
+    passages = []
     for number, item in enumerate(results[0]):
         score = float(item.get("score") or 0.0) if isinstance(item, Mapping) else 0.0
         document = item.get("document", item) if isinstance(item, Mapping) else item
@@ -137,25 +134,25 @@ def _passages(answer: Any) -> list[Passage]:
             id = document.get("id", number)
         else:
             text, title, id = document, "", number
-        if (
-            not title and isinstance(text, str) and "\n" in text
-        ):  # Search-R1 keeps the title in the first line
+        # Search-R1 puts the title into the first line.
+        if not title and isinstance(text, str) and "\n" in text:
             title, _, text = text.partition("\n")
-        found.append(Passage(str(id), str(title).strip().strip('"'), str(text), score))
-    return found
+        passages.append(Passage(str(id), str(title).strip().strip('"'), str(text), score))
+    return passages
 
 
-def _retry_after(said: str | None, otherwise: float) -> float:
-    return (
-        min(_LONGEST_WAIT, float(said))
-        if said is not None and said.strip().isdigit()
-        else otherwise
-    )
+def _retry_after(header: str | None, default: float) -> float:
+    if header is None or not header.strip().isdigit():
+        return default
+    return min(_LONGEST_WAIT, float(header))
 
 
 def _client(httpx: Any, headers: Mapping[str, str]) -> Any:
-    """One client, so one pool of connections, for all tools with equal headers in a process: a fork inherits the sockets, and two
-    that read from one take each other's answers."""
+    """Return the HTTP client that all tools with equal headers in a process share.
+
+    A forked process gets its own: on inherited sockets, two processes would read each other's
+    replies.
+    """
     key = (os.getpid(), *sorted(headers.items()))
     with _lock:
         if key not in _clients:

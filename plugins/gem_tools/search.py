@@ -1,8 +1,9 @@
-"""Search: a local BM25 index over a corpus of texts, built once, opened once, shared by all episodes.
+"""Search tool: a local BM25 index over a corpus of texts that all episodes share.
 
-A corpus is a JSONL file (a text under `text` or `contents`, and optionally `id` and `title`) or a folder of text files, which
-are cut into passages. An index is a folder: the BM25 scores, the passages, and where in their file each begins; all are
-mapped into memory, so that processes on one machine share them too. Build one with `gem-rl index CORPUS OUT`.
+A corpus is a JSONL file (`text` or `contents`, and optionally `id` and `title`) or a folder of text
+files, which are split into passages. An index is a folder with the BM25 scores, the passages and
+their offsets. It is memory-mapped, so processes on one machine share it too. Build one with
+`gem-rl index CORPUS OUT`.
 """
 
 from __future__ import annotations
@@ -28,18 +29,16 @@ __all__ = ["Index", "SearchTool", "read_corpus"]
 
 _WORD = re.compile(r"\w+")
 _FORMAT = "gem-index-1"
-_TEXTS, _TITLES, _IDS = (
-    ("text", "contents", "content", "passage"),
-    ("title", "name"),
-    ("id", "_id", "docid", "doc_id"),
-)
+_TEXTS = ("text", "contents", "content", "passage")
+_TITLES = ("title", "name")
+_IDS = ("id", "_id", "docid", "doc_id")
 _FILES = (".txt", ".md", ".rst")
 _opened: dict[str, Index] = {}
 _lock = threading.Lock()
 
 
 class Index:
-    """An opened index. Thread-safe; open it with `Index.open`, which gives everybody the same one."""
+    """An open index. Thread-safe; `Index.open` returns a shared one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         bm25s, self._numpy = _libraries()
@@ -48,11 +47,13 @@ class Index:
             about = json.loads((self.path / "index.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"{self.path} is no index ({error}); build one with: gem-rl index CORPUS {self.path}"
+                f"{self.path} is not an index ({error}); "
+                f"build one with: gem-rl index CORPUS {self.path}"
             ) from None
         if about.get("format") != _FORMAT:
             raise ConfigError(
-                f"{self.path} is an index of the format {about.get('format')!r}, not {_FORMAT!r}; build it anew"
+                f"{self.path} is an index of the format {about.get('format')!r}, "
+                f"expected {_FORMAT!r}; rebuild it with: gem-rl index CORPUS {self.path}"
             )
         self.size = int(about["passages"])
         self._scores = bm25s.BM25.load(str(self.path / "bm25"), mmap=True, show_progress=False)
@@ -61,8 +62,8 @@ class Index:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Index:
-        """The index in a folder, opened by the first who asks."""
-        key = f"{os.path.realpath(path)} {_changed(path)}"
+        """Open the index in a folder, or return it if it is already open."""
+        key = f"{os.path.realpath(path)} {_modified(path)}"
         with _lock:
             if key not in _opened:
                 _opened[key] = cls(path)
@@ -72,13 +73,16 @@ class Index:
     def build(
         cls, corpus: str | os.PathLike[str], out: str | os.PathLike[str], *, words: int = 150
     ) -> Index:
-        """Builds an index and opens it. Files of a folder are cut into passages of about `words` words. What stood at `out`
-        is replaced once the new index is complete."""
+        """Build an index and open it.
+
+        Text files are split into passages of about `words` words. The new index replaces an index
+        at `out` once it is complete.
+        """
         bm25s, _ = _libraries()
         target = Path(out)
         if target.exists() and not (target / "index.json").exists():
             raise ConfigError(
-                f"{target} exists and is no index; choose another place, or remove it"
+                f"{target} exists and is not an index; choose another folder or remove it"
             )
         building = target.with_name(f"{target.name}.building-{os.getpid()}")
         shutil.rmtree(building, ignore_errors=True)
@@ -94,7 +98,7 @@ class Index:
                     position += len(line)
                     tokens.append(_tokens(f"{passage.title} {passage.text}"))
             if not any(tokens):
-                raise ConfigError(f"the corpus {corpus} has no text in it")
+                raise ConfigError(f"the corpus {corpus} contains no text")
             begins.append(position)
             (building / "begins.bin").write_bytes(begins.tobytes())
             scores = bm25s.BM25()
@@ -109,7 +113,10 @@ class Index:
         return cls.open(target)
 
     def search(self, query: str, k: int = 3) -> list[Passage]:
-        """The k passages that fit best; those without a word of the query never do. Equal scores keep the corpus' order."""
+        """Return the best k passages that contain a word of the query.
+
+        Equal scores keep the order of the corpus.
+        """
         words = [word for word in _tokens(query) if word in self._scores.vocab_dict]
         if not words:
             return []
@@ -117,9 +124,8 @@ class Index:
         scores = self._scores.get_scores(words)
         k = min(k, self.size)
         best = np.argpartition(-scores, k - 1)[:k]
-        best = (
-            np.flatnonzero(scores >= scores[best].min()) if len(best) else best
-        )  # all ties, so that the order decides
+        if len(best):  # add all ties, whose order decides
+            best = np.flatnonzero(scores >= scores[best].min())
         best = best[np.lexsort((best, -scores[best]))][:k]
         return [self._passage(int(i), float(scores[i])) for i in best if scores[i] > 0]
 
@@ -130,7 +136,7 @@ class Index:
 
 
 class SearchTool(Tool):
-    """Searches an index. Several tools over one index share it."""
+    """A tool that searches an index; tools with the same index share it."""
 
     name = "search"
     main_argument = "query"
@@ -145,10 +151,11 @@ class SearchTool(Tool):
         count: Callable[[str], int] | None = None,
         description: str = "Searches a collection of texts and shows the passages that fit best.",
     ) -> None:
-        """`max_tokens` limits what is shown, counted by `count` (default: by words)."""
+        """Configure the tool; `max_tokens` limits the result, counted by `count` (or by words)."""
         if not index:
             raise ConfigError(
-                "the tool 'search' needs search(index='FOLDER'); build an index with: gem-rl index CORPUS FOLDER"
+                "the tool 'search' needs search(index='FOLDER'); "
+                "build an index with: gem-rl index CORPUS FOLDER"
             )
         whole_number("k", k, 1)
         self.index = index if isinstance(index, Index) else Index.open(index)
@@ -160,41 +167,35 @@ class SearchTool(Tool):
         }
 
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
-        """Looks the query up."""
-        found = self.index.search(str(arguments["query"]), self.k)
-        info = {"passages": [passage.id for passage in found]}
-        return ToolResult(
-            show_passages(found, self.max_tokens, self.count), error=not found, info=info
-        )
+        """Search the index."""
+        passages = self.index.search(str(arguments["query"]), self.k)
+        info = {"passages": [passage.id for passage in passages]}
+        text = show_passages(passages, self.max_tokens, self.count)
+        return ToolResult(text, error=not passages, info=info)
 
     @classmethod
     def status(cls) -> str:
-        return (
-            "ready"
-            if find_spec("bm25s")
-            else "not installed; in a checkout of gem: pip install '.[search]'"
-        )
+        if find_spec("bm25s"):
+            return "ready"
+        return "not installed; in a checkout of gem: pip install '.[search]'"
 
 
 def read_corpus(corpus: str | os.PathLike[str], *, words: int = 150) -> Iterator[Passage]:
-    """The passages of a JSONL file or of a folder of text files."""
+    """Yield the passages of a JSONL file or of a folder of text files."""
     path = Path(corpus)
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.suffix.lower() in _FILES and p.is_file())
         if not files:
-            raise ConfigError(f"the folder {path} has no {', '.join(_FILES)} file in it")
+            raise ConfigError(f"the folder {path} contains no {', '.join(_FILES)} file")
         for file in files:
             title = file.relative_to(path).as_posix()
-            for number, text in enumerate(
-                _cut(file.read_text(encoding="utf-8", errors="replace"), words)
-            ):
+            content = file.read_text(encoding="utf-8", errors="replace")
+            for number, text in enumerate(_split(content, words)):
                 yield Passage(f"{title}#{number}", title, text, 0.0)
     elif path.is_file():
         yield from _read_jsonl(path)
     else:
-        raise ConfigError(
-            f"there is no corpus at {path}; give a JSONL file or a folder of text files"
-        )
+        raise ConfigError(f"no corpus at {path}; expected a JSONL file or a folder of text files")
 
 
 def _read_jsonl(path: Path) -> Iterator[Passage]:
@@ -205,45 +206,45 @@ def _read_jsonl(path: Path) -> Iterator[Passage]:
             try:
                 record = json.loads(line)
             except ValueError as error:
-                raise ConfigError(f"line {number} of {path} is no JSON: {error}") from None
+                raise ConfigError(f"line {number} of {path} is not JSON: {error}") from None
             text = _first(record, _TEXTS) if isinstance(record, dict) else None
             if text is None:
                 raise ConfigError(
-                    f"line {number} of {path} has no text; a line is a JSON object with one of {', '.join(_TEXTS)}"
+                    f"line {number} of {path} has no text; "
+                    f"expected a JSON object with one of {', '.join(_TEXTS)}"
                 )
-            yield Passage(
-                _first(record, _IDS) or str(number - 1), _first(record, _TITLES) or "", text, 0.0
-            )
+            id, title = _first(record, _IDS) or str(number - 1), _first(record, _TITLES) or ""
+            yield Passage(id, title, text, 0.0)
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     return next((str(record[name]) for name in names if record.get(name) is not None), None)
 
 
-def _cut(text: str, words: int) -> Iterator[str]:
-    """Paragraphs joined up to `words` words; a longer one is cut."""
-    held: list[str] = []
+def _split(text: str, words: int) -> Iterator[str]:
+    """Join paragraphs up to `words` words; cut longer paragraphs."""
+    passage: list[str] = []
     size = 0
     for paragraph in re.split(r"\n\s*\n", text):
         pieces = paragraph.split()
         while pieces:
             room = words - size
             if size and len(pieces) > room:
-                yield "\n\n".join(held)
-                held, size = [], 0
+                yield "\n\n".join(passage)
+                passage, size = [], 0
                 continue
-            held.append(" ".join(pieces[:words]))
+            passage.append(" ".join(pieces[:words]))
             size += len(pieces[:words])
             pieces = pieces[words:]
-    if held:
-        yield "\n\n".join(held)
+    if passage:
+        yield "\n\n".join(passage)
 
 
 def _tokens(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def _changed(path: str | os.PathLike[str]) -> float:
+def _modified(path: str | os.PathLike[str]) -> float:
     try:
         return os.stat(Path(path) / "index.json").st_mtime
     except OSError:
@@ -251,7 +252,7 @@ def _changed(path: str | os.PathLike[str]) -> float:
 
 
 def _libraries() -> tuple[Any, Any]:
-    # bm25s tries jax out when it is first imported, if there is one, and jax then takes three quarters of a GPU's memory
+    # The first import of bm25s initialises an installed jax, which takes 75 % of the GPU's memory.
     hidden = not sys.modules.keys() & {"bm25s", "jax"}
     if hidden:
         sys.modules["jax"] = None  # type: ignore[assignment]

@@ -1,7 +1,7 @@
-"""Tool: something a model may call besides acting on its environment. It takes named arguments and gives a text back.
+"""Tools: functions with named arguments and a text result that a model may call.
 
-A tool is shared by all episodes, so it keeps nothing of an episode itself: what it wants to remember it returns as
-`ToolResult.state`, and the wrapper hands it to the next call of the same episode.
+All episodes share a tool, so it stores nothing about an episode. It returns what it wants to
+remember as `ToolResult.state`, and the wrapper passes that to the next call of the same episode.
 """
 
 from __future__ import annotations
@@ -16,93 +16,93 @@ __all__ = ["Tool", "ToolCall", "ToolError", "ToolResult", "Toolset", "as_schema"
 
 
 class ToolError(GemError, RuntimeError):
-    """Raised when a tool itself is broken (its process, server or index), not when the model used it wrongly."""
+    """Raised when a tool itself (its process, server or index) fails, not for a wrong call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call as the model wrote it."""
+    """A tool call written by the model."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     id: str = ""
-    """Given by models with function calling; repeated in the result."""
+    """An id from a model with function calling; the result repeats it."""
     problem: str = ""
-    """Why the call cannot be read; empty where it can."""
+    """Why the call cannot be parsed; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call gave."""
+    """The result of a tool call."""
 
     text: str
-    """Shown to the model."""
+    """The text for the model."""
     error: bool = False
-    """Whether the call failed, by the model's fault or not."""
+    """Whether the call failed, for whatever reason."""
     outage: bool = False
-    """Whether the tool itself was broken: the model could not have done better."""
+    """Whether the tool itself failed, through no fault of the model."""
     state: Any = None
-    """Plain data for the next call of the episode; None keeps what there was."""
+    """Plain data for the next call of the episode; None keeps the previous state."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """For logs and tests, not shown to the model."""
+    """Details for logs and tests, not shown to the model."""
 
 
 class Tool:
-    """The base of every tool. Subclasses set the fields and write `call`."""
+    """Base class of all tools; subclasses set the fields and implement `call`."""
 
     name: str = ""
     description: str = ""
     parameters: Mapping[str, Any] = {"type": "object", "properties": {}}
     """A JSON schema of the arguments."""
     main_argument: str = ""
-    """The argument that the body of a tag fills, as in `<python>print(1)</python>`; empty where there is none."""
+    """The argument that the body of a tag fills, as in `<python>print(1)</python>`; or ""."""
     example: str = ""
-    """What the main argument looks like, for the instructions."""
+    """An example of the main argument, for the instructions."""
     deterministic: bool = True
     """Whether equal calls give equal results."""
     blocking: ClassVar[bool] = True
-    """Whether `call` may take long without being async; the engine then runs it on a thread."""
+    """Whether a sync `call` may block for long; the engine then runs it on a thread."""
 
     def call(
         self, arguments: Mapping[str, Any], state: Any = None
     ) -> ToolResult | Awaitable[ToolResult]:
-        """Runs one call. `state` is what the last call of this episode returned, None at first."""
+        """Run a call; `state` is the state from the episode's previous call, None at first."""
         raise NotImplementedError(f"{type(self).__name__} does not define call(arguments, state)")
 
     def close(self) -> None:
-        """Gives resources back that no other tool shares."""
+        """Release resources that no other tool shares."""
 
     @classmethod
     def status(cls) -> str:
-        """One line for `gem-rl tools`: what this machine offers the tool."""
+        """Return the tool's status on this machine, in one line for `gem-rl tools`."""
         return "ready"
 
 
 class Toolset:
-    """Several tools that are only known once somebody was asked, such as those of MCP servers."""
+    """A set of tools that must be discovered, such as those of MCP servers."""
 
     def tools(self) -> Sequence[Tool] | Awaitable[Sequence[Tool]]:
-        """The tools there are now. May block; the engine then asks on a thread."""
+        """Return the current tools. May block; the engine then calls it on a thread."""
         raise NotImplementedError(f"{type(self).__name__} does not define tools()")
 
     def begin(self) -> None:
-        """Called at each reset, before `tools`. May block."""
+        """Prepare for an episode; called at each reset, before `tools`. May block."""
 
     def twin(self) -> Toolset:
-        """For another environment made with the same arguments: this one, unless it serves one environment only."""
+        """Return the toolset for a copy of the environment: this one, if it can be shared."""
         return self
 
     def close(self) -> None:
-        """Gives resources back that no other tool shares."""
+        """Release resources that no other tool shares."""
 
     @classmethod
     def status(cls) -> str:
-        """One line for `gem-rl tools`: what this machine offers the tools."""
+        """Return the tools' status on this machine, in one line for `gem-rl tools`."""
         return "ready"
 
 
 def as_schema(tool: Tool) -> dict[str, Any]:
-    """A tool as models with function calling are told of it."""
+    """Return a tool's schema for models with function calling."""
     function = {
         "name": tool.name,
         "description": tool.description,

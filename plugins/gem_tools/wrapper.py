@@ -1,7 +1,8 @@
-"""Tool wrapper: any tools around any environment. A call is an ordinary turn of the episode, answered with role `tool`.
+"""Tool wrapper: adds tools to any environment.
 
-The environment is not stepped by a tool call and does not see it; every other action goes through to it unchanged. All
-calls of one action are run, in the order they were written, and all their results are shown.
+A tool call is an ordinary turn of the episode, answered with the role `tool`. It does not step the
+environment; every other action reaches the environment unchanged. All calls of an action run in
+order, and the observation shows all results.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ ToolLike = Any
 
 
 class ToolWrapper(Wrapper):
-    """Lets a model call tools between its actions.
+    """A wrapper that lets a model call tools between its actions.
 
-    Keys of `info` in every step: `use_tool`, and `tool_uses`, `tool_successes`, `tool_errors` so far. In a tool turn also
-    `role` ("tool"), `parsed_action`, `tool_error`, and `tool_calls`, a list with the name, error and details of each call.
+    Every step's `info` has `use_tool` and the counts `tool_uses`, `tool_successes` and
+    `tool_errors`. A tool turn's also has `role` ("tool"), `parsed_action`, `tool_error` and
+    `tool_calls`, a list with the name, error and details of each call.
     """
 
     def __init__(
@@ -48,34 +50,34 @@ class ToolWrapper(Wrapper):
         deadline: float | None = None,
         on_outage: Literal["failed", "tell"] = "failed",
     ) -> None:
-        """`max_uses` calls are run in an episode; `refusals` more are answered with a message, the next one truncates it.
-        Rewards are per call: for any, and on top for one that went well, or did not. `deadline`: seconds an engine waits for
-        one call, beyond the tool's own. `on_outage`: a broken tool fails the episode ('failed') or tells the model ('tell')."""
+        """Add tools to an environment.
+
+        An episode runs `max_uses` calls. It answers `refusals` further calls with a message, and
+        the next one truncates it. Every call is paid `use_reward` plus `success_reward` or
+        `error_reward`. `deadline` is the engine's time limit of a call in seconds, in addition to
+        the tool's own. `on_outage` selects what a broken tool does: fail the episode ('failed') or
+        tell the model ('tell').
+        """
         super().__init__(env)
         if style not in ("tag", "json", "native"):
-            raise ConfigError(f"style must be 'tag', 'json' or 'native'; given: {style!r}")
+            raise ConfigError(f"style must be 'tag', 'json' or 'native'; got {style!r}")
         if place not in ("system", "observation"):
-            raise ConfigError(f"place must be 'system' or 'observation'; given: {place!r}")
+            raise ConfigError(f"place must be 'system' or 'observation'; got {place!r}")
         if on_outage not in ("failed", "tell"):
-            raise ConfigError(f"on_outage must be 'failed' or 'tell'; given: {on_outage!r}")
+            raise ConfigError(f"on_outage must be 'failed' or 'tell'; got {on_outage!r}")
         self.max_uses = whole_number_or_none("max_uses", max_uses, 0, "no limit")
         self.refusals = whole_number("refusals", refusals, 0)
         if isinstance(tools, (str, Tool, Toolset)) or not tools:
-            raise ConfigError(
-                f"tools must be a list of at least one tool or name of one; given: {tools!r}"
-            )
-        self.given = [_made(tool) for tool in tools]
+            raise ConfigError(f"tools must be a non-empty list of tools or names; got {tools!r}")
+        self.sources = [_as_tool(tool) for tool in tools]
         self.style, self.place = style, place
-        self.use_reward, self.success_reward, self.error_reward = (
-            float(use_reward),
-            float(success_reward),
-            float(error_reward),
-        )
+        self.use_reward = float(use_reward)
+        self.success_reward, self.error_reward = float(success_reward), float(error_reward)
         self.deadline, self.on_outage = deadline, on_outage
         self.tools: dict[str, Tool] | None = None
-        """The tools by name, once they are known: those of a `Toolset` are asked for at the first reset."""
-        if all(isinstance(tool, Tool) for tool in self.given):
-            self.tools = _by_name(cast("list[Tool]", self.given))
+        """The tools by name; None until the first reset if there is a `Toolset`."""
+        if all(isinstance(tool, Tool) for tool in self.sources):
+            self.tools = _by_name(cast("list[Tool]", self.sources))
         self._clear()
 
     def _clear(self) -> None:
@@ -85,30 +87,23 @@ class ToolWrapper(Wrapper):
     def on_reset(self, options: Mapping[str, Any]) -> Any:
         self._clear()
         for toolset in self._toolsets():
-            yield self._call_elsewhere(toolset.begin)
-        tools = yield from self._discovered()
+            yield self._offloaded(toolset.begin)
+        tools = yield from self._discover()
         observation, info = yield self.env.reset(seed=self._seed, options=options)
-        told = instruction(list(tools.values()), self.style, self.max_uses)
+        text = instruction(list(tools.values()), self.style, self.max_uses)
         info = {**info, "tools": [as_schema(tool) for tool in tools.values()]}
         if self.place == "observation":
-            return f"{observation}\n\n{told}", info
-        return observation, {
-            **info,
-            "system": f"{info['system']}\n\n{told}" if info.get("system") else told,
-        }
+            return f"{observation}\n\n{text}", info
+        system = f"{info['system']}\n\n{text}" if info.get("system") else text
+        return observation, {**info, "system": system}
 
     def on_step(self, action: str) -> Any:
-        tools = yield from self._discovered()
+        tools = yield from self._discover()
         calls = self._for_tools(find_calls(action, tools, self.style), tools, action)
         if not calls:
             observation, reward, terminated, truncated, info = yield self.env.step(action)
-            return (
-                observation,
-                reward,
-                terminated,
-                truncated,
-                {**info, "use_tool": False, **self._counts()},
-            )
+            info = {**info, "use_tool": False, **self._counts()}
+            return observation, reward, terminated, truncated, info
         reward, texts, details, failed = 0.0, [], [], False
         over = False
         for call in calls:
@@ -123,25 +118,18 @@ class ToolWrapper(Wrapper):
                 self.successes += 1
             failed = failed or result.error
             reward += self.use_reward + (self.error_reward if result.error else self.success_reward)
-            texts.append(
-                f"[{call.name or 'call'}]\n{result.text}" if len(calls) > 1 else result.text
-            )
-            details.append(
-                {
-                    "name": call.name,
-                    "id": call.id,
-                    "error": result.error,
-                    "outage": result.outage,
-                    **result.info,
-                }
-            )
+            head = f"[{call.name or 'call'}]\n" if len(calls) > 1 else ""
+            texts.append(head + result.text)
+            facts = {"error": result.error, "outage": result.outage, **result.info}
+            details.append({"name": call.name, "id": call.id, **facts})
         truncated = False
         if over:
             self.refused += 1
             failed, reward = True, reward + self.error_reward
             truncated = self.refused > self.refusals
             texts.append(
-                f"No tool calls are left: all {self.max_uses} were made, and this was not run. Answer without tools."
+                f"No tool calls are left: all {self.max_uses} were made, and this was not run. "
+                "Answer without tools."
             )
             if truncated:
                 texts.append("The episode ends here.")
@@ -167,14 +155,14 @@ class ToolWrapper(Wrapper):
 
     def on_close(self) -> Any:
         for toolset in self._toolsets():
-            yield self._call_elsewhere(toolset.close)
+            yield self._offloaded(toolset.close)
         return (yield self.env.close())
 
     def spawn(self) -> Env:
         _, kwargs = self._made_with
         settings = {name: value for name, value in kwargs.items() if name not in ("env", "tools")}
-        given = [tool.twin() if isinstance(tool, Toolset) else tool for tool in self.given]
-        return ToolWrapper(self.env.spawn(), given, **settings)
+        sources = [tool.twin() if isinstance(tool, Toolset) else tool for tool in self.sources]
+        return ToolWrapper(self.env.spawn(), sources, **settings)
 
     @property
     def is_async(self) -> bool:
@@ -182,51 +170,46 @@ class ToolWrapper(Wrapper):
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]
-        """Whether the environment and all tools are."""
-        return (
-            bool(self.env.deterministic)
-            and self.tools is not None
-            and all(t.deterministic for t in self.tools.values())
-        )
+        """Whether the environment and all tools are deterministic."""
+        if not self.env.deterministic or self.tools is None:
+            return False
+        return all(tool.deterministic for tool in self.tools.values())
 
     def with_tool(self, tool: Tool | Toolset, settings: Mapping[str, Any]) -> ToolWrapper:
-        """One wrapper for these tools and another one, in place of this one."""
+        """Return a wrapper with one more tool, to replace this one."""
         _, kwargs = self._made_with
         for name, value in settings.items():
             if name in kwargs and kwargs[name] != value:
                 raise ConfigError(
-                    f"two tools around one environment ask for {name}={kwargs[name]!r} and {name}={value!r}; "
-                    "they share one budget and one set of rewards, so say it once"
+                    "tools of one environment share one budget and one set of rewards; "
+                    f"got {name}={kwargs[name]!r} and {name}={value!r}: set {name} once"
                 )
-        kept = {name: value for name, value in kwargs.items() if name not in ("env", "tools")}
-        return ToolWrapper(self.env, [*self.given, tool], **{**kept, **settings})
+        previous = {name: value for name, value in kwargs.items() if name not in ("env", "tools")}
+        return ToolWrapper(self.env, [*self.sources, tool], **{**previous, **settings})
 
-    def _discovered(self) -> Generator[Any, Any, dict[str, Tool]]:
+    def _discover(self) -> Generator[Any, Any, dict[str, Tool]]:
         if self.tools is None:
-            found: list[Tool] = []
-            for tool in self.given:
-                if isinstance(tool, Toolset):
-                    found += yield self._call_elsewhere(tool.tools)
+            tools: list[Tool] = []
+            for source in self.sources:
+                if isinstance(source, Toolset):
+                    tools += yield self._offloaded(source.tools)
                 else:
-                    found.append(tool)
-            self.tools = _by_name(found)
+                    tools.append(source)
+            self.tools = _by_name(tools)
         return self.tools
 
     def _toolsets(self) -> list[Toolset]:
-        return [tool for tool in self.given if isinstance(tool, Toolset)]
+        return [tool for tool in self.sources if isinstance(tool, Toolset)]
 
-    def _call_elsewhere(self, function: Callable[[], Any]) -> Any:
+    def _offloaded(self, function: Callable[[], Any]) -> Any:
         return function() if self._offload is None else self._offload(function)
 
     def _for_tools(
         self, calls: list[ToolCall], tools: Mapping[str, Tool], action: str
     ) -> list[ToolCall]:
-        """Leaves calls to the environment where its own action format reads the text and no tool is meant."""
-        if (
-            calls
-            and not any(call.name in tools for call in calls)
-            and _format_reads(self.env, action)
-        ):
+        """Drop calls of unknown tools if the environment's action format can parse the text."""
+        known = any(call.name in tools for call in calls)
+        if calls and not known and _format_parses(self.env, action):
             return []
         return calls
 
@@ -249,27 +232,25 @@ class ToolWrapper(Wrapper):
             result = ToolResult(f"{tool.name} was given up after {self.deadline:g} s.", error=True)
         if not isinstance(result, ToolResult):
             raise ToolError(
-                f"the tool {tool.name!r} returned {type(result).__name__}; it must return a ToolResult"
+                f"the tool {tool.name!r} returned {type(result).__name__}; "
+                "it must return a ToolResult"
             )
         if result.outage and self.on_outage == "failed":
-            raise ToolError(f"the tool {tool.name!r} is out of order: {result.text}")
+            raise ToolError(f"the tool {tool.name!r} failed: {result.text}")
         if result.state is not None:
             self.states[tool.name] = result.state
         return result
 
     def _start(self, tool: Tool, call: ToolCall) -> Any:
         state = self.states.get(tool.name)
-        if (
-            self._offload is not None
-            and tool.blocking
-            and not inspect.iscoroutinefunction(tool.call)
-        ):
-            started: Any = self._offload(tool.call, call.arguments, state)
+        blocking = tool.blocking and not inspect.iscoroutinefunction(tool.call)
+        if self._offload is not None and blocking:
+            result: Any = self._offload(tool.call, call.arguments, state)
         else:
-            started = tool.call(call.arguments, state)
-        if self.deadline is not None and inspect.isawaitable(started):
-            return asyncio.wait_for(started, self.deadline)
-        return started
+            result = tool.call(call.arguments, state)
+        if self.deadline is not None and inspect.isawaitable(result):
+            return asyncio.wait_for(result, self.deadline)
+        return result
 
     def _counts(self) -> dict[str, int]:
         return {
@@ -287,18 +268,20 @@ _SETTINGS = frozenset(
 
 
 def wrap_with(env: Env, tool: str, **arguments: Any) -> ToolWrapper:
-    """Puts a registered tool around an environment: how `wrappers: [react, python, search]` works. Tools that follow each
-    other share one wrapper, so one budget. Arguments of `ToolWrapper` go there, all others to the tool."""
+    """Add a registered tool to an environment, as in `wrappers: [react, python, search]`.
+
+    Consecutive tools share one wrapper and its budget. Keyword arguments of `ToolWrapper` go to the
+    wrapper, all others to the tool.
+    """
     settings = {name: value for name, value in arguments.items() if name in _SETTINGS}
-    made = make_tool(
-        tool, **{name: value for name, value in arguments.items() if name not in _SETTINGS}
-    )
+    kwargs = {name: value for name, value in arguments.items() if name not in _SETTINGS}
+    added = make_tool(tool, **kwargs)
     if isinstance(env, ToolWrapper):
-        return env.with_tool(made, settings)
-    return ToolWrapper(env, [made], **settings)
+        return env.with_tool(added, settings)
+    return ToolWrapper(env, [added], **settings)
 
 
-def _made(tool: ToolLike) -> Tool | Toolset:
+def _as_tool(tool: ToolLike) -> Tool | Toolset:
     if isinstance(tool, (Tool, Toolset)):
         return tool
     if isinstance(tool, str):
@@ -306,20 +289,20 @@ def _made(tool: ToolLike) -> Tool | Toolset:
     if isinstance(tool, (tuple, list)) and len(tool) == 2 and isinstance(tool[0], str):
         return make_tool(tool[0], **dict(tool[1] or {}))
     raise ConfigError(
-        f"{tool!r} is no tool; give a Tool, a Toolset, a name, or a (name, arguments) pair"
+        f"expected a Tool, a Toolset, a name or a (name, arguments) pair; got {tool!r}"
     )
 
 
 def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
-    found: dict[str, Tool] = {}
+    by_name: dict[str, Tool] = {}
     for tool in tools:
-        if tool.name in found:
-            raise ConfigError(f"two tools are called {tool.name!r}; give one of them another name")
-        found[tool.name] = tool
-    return found
+        if tool.name in by_name:
+            raise ConfigError(f"two tools have the name {tool.name!r}; rename one of them")
+        by_name[tool.name] = tool
+    return by_name
 
 
-def _format_reads(env: Env, action: str) -> bool:
+def _format_parses(env: Env, action: str) -> bool:
     while isinstance(env, Wrapper):
         if isinstance(env, ActionFormat):
             return env.parse(action) is not None

@@ -1,4 +1,4 @@
-"""What is a tool call in a model's text, and what is not."""
+"""Tests of finding, checking and writing tool calls."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ TOOLS: dict[str, Tool] = {"python": Python(), "weather": Weather()}
 
 
 def calls(text: str, style: Style = "tag") -> list[tuple[str, dict[str, Any]]]:
-    found = find_calls(text, TOOLS, style)
-    assert not any(call.problem for call in found), found
-    return [(call.name, dict(call.arguments)) for call in found]
+    parsed = find_calls(text, TOOLS, style)
+    assert not any(call.problem for call in parsed), parsed
+    return [(call.name, dict(call.arguments)) for call in parsed]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("<python>print(1)</python>", [("python", {"code": "print(1)"})]),
         (
@@ -81,19 +81,20 @@ def calls(text: str, style: Style = "tag") -> list[tuple[str, dict[str, Any]]]:
         ("", []),
     ],
 )
-def test_tags(text: str, found: list[Any]) -> None:
-    assert calls(text) == found
+def test_find_calls_in_tag_style(text: str, expected: list[Any]) -> None:
+    assert calls(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         (
             '<tool_call>{"name": "python", "arguments": {"code": "1"}}</tool_call>',
             [("python", {"code": "1"})],
         ),
         (
-            'a\n<tool_call>\n{"name": "python", "arguments": "{\\"code\\": \\"1\\"}"}\n</tool_call>',
+            'a\n<tool_call>\n{"name": "python", '
+            '"arguments": "{\\"code\\": \\"1\\"}"}\n</tool_call>',
             [("python", {"code": "1"})],
         ),
         (
@@ -113,29 +114,38 @@ def test_tags(text: str, found: list[Any]) -> None:
     ],
 )
 @pytest.mark.parametrize("style", ["json", "native"])
-def test_json(text: str, found: list[Any], style: Style) -> None:
-    assert calls(text, style) == found
+def test_find_calls_in_json_style(text: str, expected: list[Any], style: Style) -> None:
+    assert calls(text, style) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ('{"name": "python", "parameters": {"code": "1"}}', [("python", {"code": "1"})]),
-        ('<|python_tag|>{"name": "python", "parameters": {"code": "1"}}', [("python", {"code": "1"})]),
-        ('[TOOL_CALLS][{"name": "python", "arguments": {"code": "1"}}, {"name": "weather", "arguments": {"city": "Rome"}}]',
-         [("python", {"code": "1"}), ("weather", {"city": "Rome"})]),
-        ('{"content": null, "tool_calls": [{"id": "x", "function": {"name": "python", "arguments": "{\\"code\\": \\"1\\"}"}}]}',
-         [("python", {"code": "1"})]),
+        (
+            '<|python_tag|>{"name": "python", "parameters": {"code": "1"}}',
+            [("python", {"code": "1"})],
+        ),
+        (
+            '[TOOL_CALLS][{"name": "python", "arguments": {"code": "1"}}, '
+            '{"name": "weather", "arguments": {"city": "Rome"}}]',
+            [("python", {"code": "1"}), ("weather", {"city": "Rome"})],
+        ),
+        (
+            '{"content": null, "tool_calls": [{"id": "x", "function": '
+            '{"name": "python", "arguments": "{\\"code\\": \\"1\\"}"}}]}',
+            [("python", {"code": "1"})],
+        ),
         ('{"answer": 4}', []),
         ("[1, 2]", []),
         ("The answer is {4}.", []),
     ],
-)  # fmt: skip
-def test_native(text: str, found: list[Any]) -> None:
-    assert calls(text, "native") == found
+)
+def test_find_calls_in_native_style(text: str, expected: list[Any]) -> None:
+    assert calls(text, "native") == expected
 
 
-def test_a_message_of_a_chat_server_becomes_text_that_is_read_back() -> None:
+def test_message_text_round_trips_through_find_calls() -> None:
     message = {
         "role": "assistant",
         "content": "Let me see.",
@@ -164,7 +174,7 @@ def test_a_message_of_a_chat_server_becomes_text_that_is_read_back() -> None:
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", "json", "nested"),
     ],
 )
-def test_a_call_that_cannot_be_read_says_why(text: str, style: Style, problem: str) -> None:
+def test_malformed_call_has_a_problem(text: str, style: Style, problem: str) -> None:
     (call,) = find_calls(text, TOOLS, style)
     assert problem in call.problem
 
@@ -181,24 +191,21 @@ def test_a_call_that_cannot_be_read_says_why(text: str, style: Style, problem: s
         ({"city": "Rome", "exact": "yes"}, "must be boolean or null"),
     ],
 )
-def test_arguments_are_checked_in_words_for_the_model(
-    arguments: dict[str, Any], problem: str
-) -> None:
-    said = check_arguments(TOOLS["weather"], arguments)
-    assert (problem in said) if problem else not said
+def test_check_arguments_describes_the_problem(arguments: dict[str, Any], problem: str) -> None:
+    message = check_arguments(TOOLS["weather"], arguments)
+    assert (problem in message) if problem else not message
 
 
 @pytest.mark.parametrize("style", ["tag", "json", "native"])
-def test_what_is_written_is_read_back_and_the_instructions_show_a_call(style: Style) -> None:
-    call = ToolCall("python", {"code": "print('<b>')"})
-    assert calls(write_call(call, style, TOOLS["python"]), style) == [
-        ("python", {"code": "print('<b>')"})
-    ]
-    told = instruction(list(TOOLS.values()), style, 3)
-    assert "3 tool calls" in told
-    assert "weather" in told
+def test_write_call_round_trips_and_instruction_shows_a_call(style: Style) -> None:
+    arguments = {"code": "print('<b>')"}
+    text = write_call(ToolCall("python", arguments), style, TOOLS["python"])
+    assert calls(text, style) == [("python", arguments)]
+    text = instruction(list(TOOLS.values()), style, 3)
+    assert "3 tool calls" in text
+    assert "weather" in text
     if style == "tag":
-        assert "<python>print(1)</python>" in told
+        assert "<python>print(1)</python>" in text
 
 
 @pytest.mark.parametrize(
@@ -206,12 +213,12 @@ def test_what_is_written_is_read_back_and_the_instructions_show_a_call(style: St
     ["<python>" * 100_000, "<tool_call>" * 100_000, "<tool_call>{" * 50_000, "<think>" * 100_000],
 )
 @pytest.mark.parametrize("style", ["tag", "json", "native"])
-def test_long_nonsense_is_read_in_no_time(text: str, style: Style) -> None:
-    began = time.process_time()
+def test_long_malformed_text_is_parsed_quickly(text: str, style: Style) -> None:
+    begin = time.process_time()
     find_calls(text, TOOLS, style)
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - begin < 2.0
 
 
-def test_an_unknown_style_is_refused() -> None:
+def test_unknown_style_is_rejected() -> None:
     with pytest.raises(ConfigError, match="'tag', 'json' or 'native'"):
         find_calls("x", TOOLS, "yaml")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The commands: `gem-rl tools`, and `gem-rl play --tools`."""
+"""Tests of `gem-rl tools` and `gem-rl play --tools`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def gem_rl(*args: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_tools_are_listed_with_what_this_machine_offers() -> None:
-    listed = {tool["name"]: tool for tool in json.loads(gem_rl("tools", "--json").stdout)}
-    assert set(listed) >= {"python", "search", "retrieval", "mcp"}
-    assert listed["search"]["status"] == "ready"
-    assert "isolation" in listed["python"]["status"]
-    shown = gem_rl("tools").stdout
-    assert shown.splitlines()[0].split() == ["NAME", "EXTRA", "STATUS", "SUMMARY"]
-    assert "runs Python in a sandbox" in shown
+def test_tools_command_lists_tools_with_their_status() -> None:
+    tools = {tool["name"]: tool for tool in json.loads(gem_rl("tools", "--json").stdout)}
+    assert set(tools) >= {"python", "search", "retrieval", "mcp"}
+    assert tools["search"]["status"] == "ready"
+    assert "isolation" in tools["python"]["status"]
+    table = gem_rl("tools").stdout
+    assert table.splitlines()[0].split() == ["NAME", "EXTRA", "STATUS", "SUMMARY"]
+    assert "runs Python in a sandbox" in table
 
 
-def test_a_person_can_try_tools() -> None:
+def test_play_command_accepts_tools() -> None:
     done = gem_rl(
         "play",
         "game:GuessTheNumber-v0-easy",
@@ -44,7 +44,7 @@ def test_a_person_can_try_tools() -> None:
     assert "(sent as \\boxed{3})" in done.stdout
 
 
-def test_a_name_that_is_no_tool_is_refused() -> None:
+def test_play_command_rejects_unknown_tools() -> None:
     done = gem_rl("play", "game:GuessTheNumber-v0-easy", "--tools", "pyton")
     assert done.returncode == 2
     assert "did you mean 'python'" in done.stderr

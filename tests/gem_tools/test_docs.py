@@ -1,4 +1,4 @@
-"""The tables of docs/tools.md and docs/sandbox.md have every tool and every setting."""
+"""Check that docs/tools.md and docs/sandbox.md list every tool and every setting."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ DOCS = ROOT / "docs"
 TEXT = (DOCS / "tools.md").read_text(encoding="utf-8")
 
 
-def test_every_tool_of_gem_is_in_the_table() -> None:
+def test_docs_list_every_tool() -> None:
     table = TEXT[TEXT.index("| Name | What it does |") : TEXT.index("| Setting | Meaning |")]
-    assert {
+    names = {
         name for name, spec in tools.all().items() if str(spec.entry_point).startswith("gem_tools.")
-    } == set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    }
+    assert names == set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
     ("owner", "document"),
     [(ToolWrapper, TEXT), (PythonTool, (DOCS / "sandbox.md").read_text(encoding="utf-8"))],
 )
-def test_every_setting_is_in_a_table(owner: Any, document: str) -> None:
+def test_docs_list_every_setting(owner: Any, document: str) -> None:
     settings = {
         p.name
         for p in inspect.signature(owner.__init__).parameters.values()

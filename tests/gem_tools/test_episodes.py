@@ -1,4 +1,4 @@
-"""Whole episodes with real tools: maths with Python, questions with search, a task over MCP; token-exact where it matters."""
+"""Complete episodes with real tools: Python, search and MCP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUMS = {
 
 
 class Solver:
-    """Plays a conversation: `answer(messages)` gives the next text."""
+    """A chat policy that calls `answer(messages)` for the next text."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -50,15 +50,17 @@ def quiz() -> Any:
 
 
 def primes(prompt: str) -> str:
-    """Writes a program first, then answers with what it printed."""
+    """Write a program first, then answer with its output."""
     if "<|im_start|>tool\n" in prompt:
-        return f"\\boxed{{{prompt.rpartition('<|im_start|>tool')[2].split()[0].removesuffix('<|im_end|>')}}}"
+        output = prompt.rpartition("<|im_start|>tool")[2].split()[0].removesuffix("<|im_end|>")
+        return f"\\boxed{{{output}}}"
     below = re.findall(r"primes below (\d+)", prompt)[-1]
-    return f"<python>print(sum(p for p in range(2, {below}) if all(p % d for d in range(2, p))))</python>"
+    program = f"print(sum(p for p in range(2, {below}) if all(p % d for d in range(2, p))))"
+    return f"<python>{program}</python>"
 
 
 @pytest.mark.usefixtures("quiz")
-def test_maths_with_python_for_64_episodes_token_by_token() -> None:
+def test_python_tool_episodes_are_token_exact() -> None:
     tokenizer = ByteTokenizer()
     tasks = tasks_for("test:Primes", range(64), wrappers=["python(success_reward=0.25)"])
     sampling = Sampling(max_tokens=400)
@@ -76,17 +78,15 @@ def test_maths_with_python_for_64_episodes_token_by_token() -> None:
         first, second = episode.turns
         assert (first.info["use_tool"], second.info["use_tool"]) == (True, False)
         assert [m.role for m in second.messages] == ["tool"]
-        # the tool's answer stands in the prompt as tokens nobody sampled, behind the sampled call, which is untouched
-        prompt = episode.prompt_ids(1)
-        assert prompt[: len(episode.prompt_ids(0)) + len(first.action_ids)] == (
-            *episode.prompt_ids(0),
-            *first.action_ids,
-        )
+        # The second prompt is the first prompt, the sampled call unchanged, and the tool's result
+        # as observation tokens.
+        start = (*episode.prompt_ids(0), *first.action_ids)
+        assert episode.prompt_ids(1)[: len(start)] == start
         assert second.messages[0].content in tokenizer.decode(second.added_ids)
         assert not second.restarted
 
 
-def test_questions_with_search(tmp_path: Path) -> None:
+def test_search_tool_answers_questions(tmp_path: Path) -> None:
     rivers = {
         "Nile": "Egypt",
         "Po": "Italy",
@@ -116,16 +116,12 @@ def test_questions_with_search(tmp_path: Path) -> None:
     episodes = Rollout(Solver(answer), make_env=make_env).run_batch(
         [Task("quiz", seed) for seed in range(20)]
     )
-    assert (
-        len({e.turns[0].messages[-1].content for e in episodes}) == 5
-    )  # every river was asked for
+    assert len({e.turns[0].messages[-1].content for e in episodes}) == 5  # all questions occur
     assert [e.success for e in episodes] == [True] * 20
 
 
 @pytest.mark.parametrize("style", ["tag", "json", "native"])
-def test_a_task_of_several_calls_over_mcp_against_a_real_database(
-    tmp_path: Path, style: Any
-) -> None:
+def test_mcp_tools_solve_a_task_in_a_real_database(tmp_path: Path, style: Any) -> None:
     database = str(tmp_path / "shop.db")
     server = McpTools(
         command=sys.executable, args=[str(SUPPORT / "mcp_shop_server.py"), database], share=False
@@ -137,28 +133,25 @@ def test_a_task_of_several_calls_over_mcp_against_a_real_database(
         if style == "json":
             return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
         function = {"name": name, "arguments": json.dumps(arguments)}
-        return json.dumps(
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [{"id": "1", "type": "function", "function": function}],
-            }
-        )
+        tool_calls = [{"id": "1", "type": "function", "function": function}]
+        return json.dumps({"role": "assistant", "content": None, "tool_calls": tool_calls})
 
     def answer(messages: Sequence[Message]) -> str:
-        heard = [m.content for m in messages if m.role == "tool"]
-        if not heard:
+        results = [m.content for m in messages if m.role == "tool"]
+        if not results:
             return call("schema")
-        if len(heard) == 1:
-            assert "price real, amount integer" in heard[0]
-            join = "select o.id from orders o join items i on i.order_id = o.id where o.status = 'open'"
-            return call(
-                "query", sql=f"{join} group by o.id order by sum(i.price * i.amount) desc limit 1"
+        if len(results) == 1:
+            assert "price real, amount integer" in results[0]
+            sql = (
+                "select o.id from orders o join items i on i.order_id = o.id "
+                "where o.status = 'open' group by o.id "
+                "order by sum(i.price * i.amount) desc limit 1"
             )
-        ((best,),) = ast.literal_eval(heard[1])
-        if len(heard) == 2:
+            return call("query", sql=sql)
+        ((best,),) = ast.literal_eval(results[1])
+        if len(results) == 2:
             return call("execute", sql=f"update orders set status = 'shipped' where id = {best}")
-        assert heard[2] == "1 row(s) changed"
+        assert results[2] == "1 row(s) changed"
         return str(best)
 
     env = ToolWrapper(Shop(database), [server], style=style)
@@ -166,6 +159,6 @@ def test_a_task_of_several_calls_over_mcp_against_a_real_database(
         [Task("shop", seed) for seed in range(2)]
     )
     assert [e.failure for e in episodes if e.failure] == []
-    assert [(e.success, len(e.turns), e.final_info["tool_successes"]) for e in episodes] == [
-        (True, 4, 3)
-    ] * 2
+    for episode in episodes:
+        successes = episode.final_info["tool_successes"]
+        assert (episode.success, len(episode.turns), successes) == (True, 4, 3)

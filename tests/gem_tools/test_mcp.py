@@ -1,4 +1,4 @@
-"""MCP: real servers in processes of their own, over stdio and HTTP, that answer, err, hang and die."""
+"""Tests of MCP tools, with real servers over stdio and HTTP that answer, fail, hang and die."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def database(tmp_path: Path) -> str:
 
 @pytest.fixture
 def shop(database: str) -> Iterator[McpTools]:
-    made = McpTools(command=sys.executable, args=[SERVER, database], seconds=10, share=False)
-    yield made
-    made.close()
+    shop = McpTools(command=sys.executable, args=[SERVER, database], seconds=10, share=False)
+    yield shop
+    shop.close()
 
 
 def by_name(tools: McpTools) -> dict[str, Tool]:
@@ -54,7 +54,7 @@ def test_tools_are_discovered_and_called(shop: McpTools) -> None:
     assert tools["query"].call({"sql": "select count(*) from orders"}).text == "[(5,)]"  # type: ignore[union-attr]
 
 
-def test_errors_are_results(shop: McpTools) -> None:
+def test_call_errors_are_results(shop: McpTools) -> None:
     tools = by_name(shop)
     wrong: Any = tools["query"].call({"sql": "select 1 from nowhere"})
     assert (wrong.error, wrong.outage) == (True, False)
@@ -63,35 +63,32 @@ def test_errors_are_results(shop: McpTools) -> None:
     assert (unknown.error, unknown.outage) == (True, False)
 
 
-def test_a_call_has_a_deadline_and_the_server_goes_on(database: str) -> None:
+def test_call_deadline_leaves_the_server_running(database: str) -> None:
     shop = McpTools(command=sys.executable, args=[SERVER, database], seconds=0.5, share=False)
     tools = by_name(shop)
-    began = time.monotonic()
+    begin = time.monotonic()
     late: Any = tools["sleep"].call({"seconds": 2})
-    assert 0.4 < time.monotonic() - began < 1.5
-    assert (late.error, late.outage, late.text) == (
-        True,
-        False,
-        "sleep was given up: it took over 0.5 s.",
-    )
+    assert 0.4 < time.monotonic() - begin < 1.5
+    assert (late.error, late.outage) == (True, False)
+    assert late.text == "sleep was given up: it took over 0.5 s."
     time.sleep(2)
     assert not tools["process"].call({}).error  # type: ignore[union-attr]
     assert shop.servers[0].starts == 1
     shop.close()
 
 
-def test_a_server_that_is_busy_is_not_taken_for_dead(shop: McpTools) -> None:
+def test_busy_server_is_not_restarted(shop: McpTools) -> None:
     tools = by_name(shop)
-    found: list[Any] = []
-    busy = threading.Thread(target=lambda: found.append(tools["sleep"].call({"seconds": 4})))
+    results: list[Any] = []
+    busy = threading.Thread(target=lambda: results.append(tools["sleep"].call({"seconds": 4})))
     busy.start()
     time.sleep(0.2)
     meanwhile: Any = tools["query"].call({"sql": "select 1"})
     busy.join()
-    assert (meanwhile.error, found[0].text, shop.servers[0].starts) == (False, "slept", 1)
+    assert (meanwhile.error, results[0].text, shop.servers[0].starts) == (False, "slept", 1)
 
 
-def test_a_server_that_died_is_started_again(shop: McpTools) -> None:
+def test_dead_server_is_restarted(shop: McpTools) -> None:
     tools = by_name(shop)
     first: Any = tools["process"].call({})
     os.kill(int(first.text), signal.SIGKILL)
@@ -106,7 +103,7 @@ def test_a_server_that_died_is_started_again(shop: McpTools) -> None:
     assert shop.servers[0].starts == 3
 
 
-def test_a_server_that_cannot_be_had_says_why(database: str, tmp_path: Path) -> None:
+def test_unreachable_server_raises_with_the_reason(database: str, tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="'server' cannot be reached.*no licence"):
         McpTools(command=sys.executable, args=[SERVER, database, "--die"], share=False).tools()
     with pytest.raises(ToolError, match="cannot be reached"):
@@ -117,9 +114,7 @@ def test_a_server_that_cannot_be_had_says_why(database: str, tmp_path: Path) -> 
         McpTools(command="sleep", args=["30"], start_deadline=1, share=False).tools()
 
 
-def test_a_server_that_does_not_come_back_is_an_outage_in_a_result(
-    tmp_path: Path, database: str
-) -> None:
+def test_server_that_cannot_restart_is_an_outage(tmp_path: Path, database: str) -> None:
     program = tmp_path / "server.py"
     shutil.copy(SERVER, program)
     shop = McpTools(command=sys.executable, args=[str(program), database], share=False)
@@ -140,29 +135,26 @@ def http(database: str) -> Iterator[tuple[str, Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    running: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        running.append(
-            subprocess.Popen(
-                [sys.executable, SERVER, database, "--port", str(port)], stderr=subprocess.DEVNULL
-            )
-        )
+        command = [sys.executable, SERVER, database, "--port", str(port)]
+        processes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
         for _ in range(200):
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
                 break
             except OSError:
                 time.sleep(0.05)
-        return running[-1]
+        return processes[-1]
 
     yield f"http://127.0.0.1:{port}/mcp", start
-    for process in running:
+    for process in processes:
         process.kill()
         process.wait()
 
 
-def test_streamable_http_and_a_server_that_was_restarted(http: tuple[str, Any]) -> None:
+def test_http_connection_survives_a_server_restart(http: tuple[str, Any]) -> None:
     url, start = http
     process = start()
     shop = McpTools(url=url, seconds=10, start_deadline=5, share=False)
@@ -177,7 +169,7 @@ def test_streamable_http_and_a_server_that_was_restarted(http: tuple[str, Any]) 
     shop.close()
 
 
-def test_several_servers_at_once(database: str, http: tuple[str, Any]) -> None:
+def test_tools_of_several_servers_get_distinct_names(database: str, http: tuple[str, Any]) -> None:
     url, start = http
     start()
     both = McpTools(
@@ -193,40 +185,41 @@ def test_several_servers_at_once(database: str, http: tuple[str, Any]) -> None:
         McpTools(command=sys.executable, args=[SERVER, database], only=["typo"]).tools()
 
 
-def test_concurrent_calls_go_through_one_connection(database: str) -> None:
+def test_concurrent_calls_share_one_connection(database: str) -> None:
     shop = McpTools(command=sys.executable, args=[SERVER, database])
     same = McpTools(command=sys.executable, args=[SERVER, database])
     assert shop.servers[0] is same.servers[0]
     query = by_name(shop)["query"]
-    found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda n=n: found.append(query.call({"sql": f"select {n}"}).text))
-        for n in range(20)
-    ]  # type: ignore[union-attr]
+    texts: list[str] = []
+
+    def select(number: int) -> None:
+        texts.append(query.call({"sql": f"select {number}"}).text)  # type: ignore[union-attr]
+
+    threads = [threading.Thread(target=select, args=(number,)) for number in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert sorted(found) == sorted(f"[({n},)]" for n in range(20))
+    assert sorted(texts) == sorted(f"[({n},)]" for n in range(20))
     assert shop.servers[0].starts == 1
 
 
-def test_a_server_of_its_own_starts_anew_at_each_reset(shop: McpTools) -> None:
+def test_unshared_server_restarts_at_each_reset(shop: McpTools) -> None:
     env = ToolWrapper(Quiz(), [shop])
-    seen = []
+    pids = []
     for _ in range(2):
         env.reset(seed=1)
-        seen.append(env.step("<process></process>")[0])
-    assert len(set(seen)) == 2
+        pids.append(env.step("<process></process>")[0])
+    assert len(set(pids)) == 2
     twin = env.spawn()
     twin.reset(seed=1)
-    assert twin.step("<process></process>")[0] not in seen
+    assert twin.step("<process></process>")[0] not in pids
     twin.close()
     env.close()
 
 
-def test_a_published_server_from_the_package_index() -> None:
-    """mcp-server-time, by the protocol's own authors."""
+def test_published_server_works() -> None:
+    """Call mcp-server-time, from the authors of the protocol."""
     command = Path(sys.executable).with_name("mcp-server-time")
     assert command.exists(), "pip install mcp-server-time"
     clock = McpTools(command=str(command), args=["--local-timezone", "UTC"], share=False)
@@ -250,22 +243,19 @@ def test_a_published_server_from_the_package_index() -> None:
         ({}, "needs a server"),
         ({"servers": {"a": {}}}, "either a command or a url"),
         ({"servers": {"a": {"command": "x", "url": "y"}}}, "either a command or a url"),
-        ({"servers": "nowhere.json"}, "no JSON file"),
+        ({"servers": "nowhere.json"}, "not a JSON file"),
         ({"command": "x", "seconds": 0}, "seconds"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any], problem: str) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         McpTools(**settings)
 
 
 def test_servers_are_read_from_a_file(tmp_path: Path, database: str) -> None:
     file = tmp_path / "mcp.json"
-    file.write_text(
-        json.dumps(
-            {"mcpServers": {"shop": {"command": sys.executable, "args": [SERVER, database]}}}
-        )
-    )
+    config = {"command": sys.executable, "args": [SERVER, database]}
+    file.write_text(json.dumps({"mcpServers": {"shop": config}}))
     shop = McpTools(file, only=["schema"], share=False)
     assert [tool.name for tool in shop.tools()] == ["schema"]
     shop.close()

@@ -1,4 +1,4 @@
-"""Retrieval: a real HTTP server in Search-R1's form that fails in the ways servers do."""
+"""Tests of the retrieval tool, with a mock HTTP server that fails in realistic ways."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from gem_tools.retrieval import RetrievalTool
 
 
 class Server:
-    """Answers from a list of scripted answers, then with documents."""
+    """A Search-R1 server that gives scripted answers first, then documents."""
 
     def __init__(self) -> None:
         self.script: list[Any] = []
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                server.asked.append(
-                    json.loads(self.rfile.read(int(self.headers["content-length"])))
-                )
+                size = int(self.headers["content-length"])
+                server.requests.append(json.loads(self.rfile.read(size)))
                 answer = server.script.pop(0) if server.script else None
                 if answer == "drop":
                     self.close_connection = True
@@ -43,11 +42,11 @@ class Server:
                 self.send_response(status)
                 self.send_header("content-length", str(len(text.encode())))
                 self.end_headers()
-                with contextlib.suppress(BrokenPipeError):  # whoever asked has lost patience
+                with contextlib.suppress(BrokenPipeError):  # the client's timeout has passed
                     self.wfile.write(text.encode())
 
             def log_message(self, *_: Any) -> None:
-                """Says nothing."""
+                """Write no log."""
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}/retrieve"
@@ -56,79 +55,63 @@ class Server:
         ).start()
 
     def documents(self) -> dict[str, Any]:
-        query = self.asked[-1]["queries"][0]
-        return {
-            "result": [
-                [
-                    {
-                        "document": {"id": "7", "contents": f'"{query}"\nAll about {query}.'},
-                        "score": 0.9,
-                    },
-                    {"document": {"text": "Other."}},
-                ]
-            ]
-        }
+        query = self.requests[-1]["queries"][0]
+        document = {"id": "7", "contents": f'"{query}"\nAll about {query}.'}
+        other = {"document": {"text": "Other."}}
+        return {"result": [[{"document": document, "score": 0.9}, other]]}
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.http.shutdown()
-    made.http.server_close()
+    server = Server()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
 
 
 def ask(server: Server, **settings: Any) -> ToolResult:
-    return RetrievalTool(server.url, **{"backoff": 0.01, "timeout": 0.5, **settings}).call(
-        {"query": "moss"}
-    )
+    tool = RetrievalTool(server.url, **{"backoff": 0.01, "timeout": 0.5, **settings})
+    return tool.call({"query": "moss"})
 
 
-def test_a_query_goes_out_in_search_r1s_form_and_comes_back_as_passages(server: Server) -> None:
+def test_query_uses_search_r1s_protocol_and_returns_passages(server: Server) -> None:
     result = ask(server, k=2)
-    assert server.asked == [{"queries": ["moss"], "topk": 2, "return_scores": True}]
+    assert server.requests == [{"queries": ["moss"], "topk": 2, "return_scores": True}]
     assert result.text == "[1] moss\nAll about moss.\n\n[2]\nOther."
-    assert (result.error, result.outage, result.info) == (
-        False,
-        False,
-        {"attempts": 1, "passages": ["7", "1"]},
-    )
+    assert (result.error, result.outage) == (False, False)
+    assert result.info == {"attempts": 1, "passages": ["7", "1"]}
 
 
-@pytest.mark.parametrize("trouble", [(503, "busy"), (429, "slow down"), (500, ""), "drop", "slow"])
-def test_trouble_that_passes_is_survived(server: Server, trouble: Any) -> None:
-    server.script = [trouble, trouble]
+@pytest.mark.parametrize("failure", [(503, "busy"), (429, "slow down"), (500, ""), "drop", "slow"])
+def test_temporary_failure_is_retried(server: Server, failure: Any) -> None:
+    server.script = [failure, failure]
     result = ask(server)
     assert (result.error, result.info["attempts"]) == (False, 3)
 
 
-def test_trouble_that_stays_is_an_outage_after_the_retries(server: Server) -> None:
+def test_permanent_failure_is_an_outage_after_the_retries(server: Server) -> None:
     server.script = [(503, "busy")] * 9
     result = ask(server, retries=2)
-    assert (result.outage, result.error, result.info["attempts"], len(server.asked)) == (
-        True,
-        True,
-        3,
-        3,
-    )
+    assert (result.outage, result.error) == (True, True)
+    assert result.info["attempts"] == len(server.requests) == 3
     assert "the server answered 503" in result.text
 
 
 @pytest.mark.parametrize(
     "answer", [(400, "no such field"), (200, "no json"), (200, {"hits": []}), (200, {"result": []})]
 )
-def test_a_wrong_answer_is_not_asked_for_again(server: Server, answer: Any) -> None:
+def test_invalid_answer_is_not_retried(server: Server, answer: Any) -> None:
     server.script = [answer]
     result = ask(server)
     assert (result.outage, result.info["attempts"]) == (True, 1)
 
 
-def test_nobody_there(server: Server) -> None:
+def test_unreachable_server_is_an_outage() -> None:
     result = RetrievalTool("http://127.0.0.1:9/x", retries=1, backoff=0.01).call({"query": "a"})
     assert (result.outage, result.info["attempts"]) == (True, 2)
 
 
-def test_settings_are_checked() -> None:
+def test_invalid_settings_are_rejected() -> None:
     for settings, problem in [
         ({"url": "example.org"}, "address"),
         ({"url": "http://x", "k": 0}, "k must"),

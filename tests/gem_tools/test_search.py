@@ -1,4 +1,4 @@
-"""Search: a real index, built from a corpus, and what is shown of what it finds."""
+"""Tests of the search tool and its index."""
 
 from __future__ import annotations
 
@@ -44,32 +44,33 @@ def index(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
     return Index.build(corpus, tmp_path_factory.mktemp("index") / "cities")
 
 
-def test_searching_does_not_wake_jax(corpus: Path, tmp_path: Path) -> None:
-    """bm25s would, where jax is installed, and it would take most of a GPU's memory; what imports jax later still gets it."""
+def test_search_does_not_import_jax(corpus: Path, tmp_path: Path) -> None:
+    """bm25s alone would import jax, which takes most of the GPU memory. Later imports work."""
     (tmp_path / "jax").mkdir()
-    (tmp_path / "jax" / "__init__.py").write_text("print('jax is awake')", encoding="utf-8")
+    (tmp_path / "jax" / "__init__.py").write_text("print('jax is imported')", encoding="utf-8")
     code = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 from gem_tools.search import Index
-print(Index.build({str(corpus)!r}, {str(tmp_path / "index")!r}).search("capital of France", 1)[0].title, "jax" in sys.modules)
+index = Index.build({str(corpus)!r}, {str(tmp_path / "index")!r})
+print(index.search("capital of France", 1)[0].title, "jax" in sys.modules)
 import jax
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines() == ["Paris False", "jax is awake"], done.stderr
+    assert done.stdout.splitlines() == ["Paris False", "jax is imported"], done.stderr
 
 
-def test_the_best_passage_comes_first(index: Index) -> None:
+def test_best_passage_comes_first(index: Index) -> None:
     assert index.size == 206
     for city, country in CITIES.items():
-        found = index.search(f"What is the capital of {country}?", 3)
-        assert found[0] == Passage(
-            city.lower(), city, f"{city} is the capital of {country}.", found[0].score
-        )
-        assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
+        passages = index.search(f"What is the capital of {country}?", 3)
+        text = f"{city} is the capital of {country}."
+        assert passages[0] == Passage(city.lower(), city, text, passages[0].score)
+        scores = [passage.score for passage in passages]
+        assert scores == sorted(scores, reverse=True)
 
 
-def test_ties_keep_the_order_of_the_corpus_and_strangers_find_nothing(index: Index) -> None:
+def test_ties_keep_the_corpus_order_and_unknown_words_match_nothing(index: Index) -> None:
     assert [p.id for p in index.search("capital", 4)] == ["paris", "rome", "madrid", "berlin"]
     assert index.search("zzyzx", 3) == []
     assert index.search("", 3) == []
@@ -77,7 +78,7 @@ def test_ties_keep_the_order_of_the_corpus_and_strangers_find_nothing(index: Ind
     assert len(index.search("capital", 1000)) == 6
 
 
-def test_the_tool_shows_passages_and_counts_nothing_found_as_an_error(index: Index) -> None:
+def test_tool_shows_passages_and_an_empty_result_is_an_error(index: Index) -> None:
     tool = SearchTool(index, k=2)
     result = tool.call({"query": "capital of Italy"})
     assert result.text.startswith("[1] Rome\nRome is the capital of Italy.\n\n[2] ")
@@ -86,24 +87,24 @@ def test_the_tool_shows_passages_and_counts_nothing_found_as_an_error(index: Ind
     assert tool.call({"query": "zzyzx"}).error
 
 
-def test_an_index_is_opened_once_and_shared_by_all(index: Index) -> None:
+def test_open_index_is_shared_by_tools_and_threads(index: Index) -> None:
     tools = [SearchTool(str(index.path)) for _ in range(3)]
     assert all(tool.index is tools[0].index for tool in tools)
-    found: list[str] = []
+    titles: list[str] = []
 
-    def ask() -> None:
+    def search() -> None:
         for country in CITIES.values():
-            found.append(tools[0].index.search(f"capital of {country}", 1)[0].title)
+            titles.append(tools[0].index.search(f"capital of {country}", 1)[0].title)
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=search) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == sorted(list(CITIES) * 8)
+    assert sorted(titles) == sorted(list(CITIES) * 8)
 
 
-def test_an_index_built_anew_is_read_anew(tmp_path: Path) -> None:
+def test_rebuilt_index_replaces_the_old_one(tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"text": "old words"}\n')
     assert Index.build(corpus, tmp_path / "i").search("old")
@@ -114,7 +115,7 @@ def test_an_index_built_anew_is_read_anew(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if "building" in p.name] == []
 
 
-def test_a_folder_is_cut_into_passages(tmp_path: Path) -> None:
+def test_text_files_are_split_into_passages(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.md").write_text(
         "one two three\n\nfour five\n\n" + " ".join(f"w{n}" for n in range(25))
@@ -131,30 +132,30 @@ def test_a_folder_is_cut_into_passages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ('{"text": "a"}\nnot json\n', "line 2 of .* is no JSON"),
+        ('{"text": "a"}\nnot json\n', "line 2 of .* is not JSON"),
         ('{"title": "a"}\n', "line 1 of .* has no text"),
         ("[1]\n", "line 1 of .* has no text"),
-        ("", "no text in it"),
-        ('{"text": "?!"}\n', "no text in it"),
+        ("", "contains no text"),
+        ('{"text": "?!"}\n', "contains no text"),
     ],
 )
-def test_a_bad_corpus_is_named_with_its_line(tmp_path: Path, content: str, problem: str) -> None:
+def test_build_rejects_an_invalid_corpus(tmp_path: Path, content: str, problem: str) -> None:
     (tmp_path / "c.jsonl").write_text(content)
     with pytest.raises(ConfigError, match=problem):
         Index.build(tmp_path / "c.jsonl", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_places_are_refused(tmp_path: Path) -> None:
+def test_invalid_paths_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no corpus at"):
         Index.build(tmp_path / "nothing", tmp_path / "out")
     (tmp_path / "photos").mkdir()
-    with pytest.raises(ConfigError, match="has no .txt"):
+    with pytest.raises(ConfigError, match="contains no .txt"):
         Index.build(tmp_path / "photos", tmp_path / "out")
     (tmp_path / "c.jsonl").write_text('{"text": "a"}')
-    with pytest.raises(ConfigError, match="exists and is no index"):
+    with pytest.raises(ConfigError, match="exists and is not an index"):
         Index.build(tmp_path / "c.jsonl", tmp_path / "photos")
-    with pytest.raises(ConfigError, match="is no index .*gem-rl index CORPUS"):
+    with pytest.raises(ConfigError, match="is not an index .*gem-rl index CORPUS"):
         SearchTool(tmp_path / "photos")
     with pytest.raises(ConfigError, match="needs search"):
         SearchTool()
@@ -166,33 +167,33 @@ PASSAGES = [
 ]
 
 
-@pytest.mark.parametrize("most", [1, 3, 4, 7, 8, 9, 12, 13, 20])
-def test_what_is_shown_keeps_its_token_budget(most: int) -> None:
+@pytest.mark.parametrize("max_tokens", [1, 3, 4, 7, 8, 9, 12, 13, 20])
+def test_passages_keep_the_token_budget(max_tokens: int) -> None:
     count = lambda text: len(text.split())  # noqa: E731 - a tokenizer in one line
-    shown = show_passages(PASSAGES, most, count)
-    assert count(shown) <= most
-    if most >= 13:
+    shown = show_passages(PASSAGES, max_tokens, count)
+    assert count(shown) <= max_tokens
+    if max_tokens >= 13:
         assert shown == "[1] Alpha\none two three four five six\n\n[2] Beta\nseven eight nine"
-    elif most >= 8:
+    elif max_tokens >= 8:
         assert shown.startswith("[1] Alpha\none two three four five six")
-    if most in (4, 7, 12):
+    if max_tokens in (4, 7, 12):
         assert shown.endswith(" ...")
 
 
-def test_the_command_builds_an_index(corpus: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gem_core", "index", corpus, tmp_path / "out"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=120
-    )
+def test_index_command_builds_an_index(corpus: Path, tmp_path: Path) -> None:
+    def gem_rl_index(corpus: Path, out: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gem_core", "index", corpus, out],
+            capture_output=True,
+            text=True,
+            env={"PYTHONPATH": ":".join(sys.path)},
+            timeout=120,
+        )
+
+    done = gem_rl_index(corpus, tmp_path / "out")
     assert (done.returncode, done.stderr) == (0, "")
     assert "206 passages" in done.stdout
     assert Index.open(tmp_path / "out").search("capital of Austria")[0].title == "Vienna"
-    done = subprocess.run(
-        [*command[:-2], tmp_path / "no", "x"],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": ":".join(sys.path)},
-        timeout=120,
-    )
+    done = gem_rl_index(tmp_path / "no", tmp_path / "x")
     assert done.returncode == 2
-    assert "there is no corpus at" in done.stderr
+    assert "no corpus at" in done.stderr

@@ -1,4 +1,4 @@
-"""The tool wrapper: what an episode with tools looks like to the model, the environment and the trainer."""
+"""Tests of the tool wrapper and of tool registration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gem_tools.wrapper import ToolWrapper
 
 
 class Echo(Tool):
-    """Says what it is given; fails, breaks or takes its time on request; counts the calls of an episode."""
+    """A tool that repeats its argument, counts calls, and fails, raises or sleeps on request."""
 
     main_argument, example = "text", "hello"
     parameters: Mapping[str, Any] = {
@@ -60,7 +60,7 @@ def quiz(**settings: Any) -> ToolWrapper:
     return ToolWrapper(Quiz(), settings.pop("tools", [Echo()]), **settings)
 
 
-def test_a_tool_turn_is_a_turn_that_the_environment_does_not_see() -> None:
+def test_tool_turn_does_not_step_the_environment() -> None:
     env = quiz(use_reward=0.1, success_reward=0.2, error_reward=-0.5)
     _, info = env.reset(seed=1)
     assert "<echo>hello</echo>\nSays it as echo." in info["system"]
@@ -68,31 +68,21 @@ def test_a_tool_turn_is_a_turn_that_the_environment_does_not_see() -> None:
     observation, reward, terminated, truncated, info = env.step("Hm. <echo>hi</echo>")
     assert (observation, terminated, truncated) == ("echo hi 1", False, False)
     assert reward == pytest.approx(0.3)
-    assert (info["role"], info["use_tool"], info["parsed_action"], info["tool_error"]) == (
-        "tool",
-        True,
-        "hi",
-        False,
-    )
-    assert info["tool_calls"] == [
-        {"name": "echo", "id": "", "error": False, "outage": False, "count": 1}
-    ]
+    assert (info["role"], info["parsed_action"]) == ("tool", "hi")
+    assert (info["use_tool"], info["tool_error"]) == (True, False)
+    details = {"name": "echo", "id": "", "error": False, "outage": False, "count": 1}
+    assert info["tool_calls"] == [details]
     observation, reward, *_, info = env.step("<echo>fail</echo>")
     assert (observation, info["tool_error"]) == ("echo fail 2", True)
     assert reward == pytest.approx(-0.4)
     assert (env.turn, env.unwrapped.turn) == (2, 0)
     observation, reward, terminated, _, info = env.step("4")
     assert (observation, reward, terminated) == ("Right.", 1.0, True)
-    assert "role" not in info
-    assert (info["use_tool"], info["tool_uses"], info["tool_successes"], info["tool_errors"]) == (
-        False,
-        2,
-        1,
-        1,
-    )
+    assert "role" not in info and info["use_tool"] is False
+    assert (info["tool_uses"], info["tool_successes"], info["tool_errors"]) == (2, 1, 1)
 
 
-def test_no_result_is_lost_when_one_of_several_tools_fails() -> None:
+def test_all_results_are_shown_when_one_of_several_calls_fails() -> None:
     env = quiz(tools=[Echo("one"), Echo("two")], success_reward=1.0, error_reward=-0.25)
     env.reset(seed=1)
     observation, reward, _, _, info = env.step(
@@ -108,39 +98,32 @@ def test_no_result_is_lost_when_one_of_several_tools_fails() -> None:
     assert env.unwrapped.turn == 0
 
 
-def test_the_budget_ends_in_a_clear_message_and_then_in_the_end() -> None:
+def test_calls_over_budget_are_refused_and_then_truncate_the_episode() -> None:
     env = quiz(max_uses=2, refusals=1, use_reward=1.0, error_reward=-1.0)
     _, info = env.reset(seed=1)
     assert "You may make 2 tool calls in all." in info["system"]
     assert "last of" not in env.step("<echo>a</echo>")[0]
     observation, reward, *_ = env.step("<echo>b</echo><echo>c</echo>")
-    assert (
-        observation
-        == "[echo]\necho b 2\nNo tool calls are left: all 2 were made, and this was not run. Answer without tools."
+    assert observation == (
+        "[echo]\necho b 2\nNo tool calls are left: all 2 were made, and this was not run. "
+        "Answer without tools."
     )
     assert reward == 0.0  # one use, one refusal
     observation, reward, terminated, truncated, info = env.step("<echo>d</echo>")
-    assert (reward, terminated, truncated, info["success"], info["tool_uses"]) == (
-        -1.0,
-        False,
-        True,
-        False,
-        2,
-    )
+    assert (reward, terminated, truncated) == (-1.0, False, True)
+    assert (info["success"], info["tool_uses"]) == (False, 2)
     assert observation.endswith("Answer without tools.\nThe episode ends here.")
     env.reset(seed=1)
     env.step("<echo>a</echo>")
-    assert (
-        env.step("<echo>b</echo>")[0]
-        == "echo b 2\nThat was the last of 2 tool calls. Answer without tools now."
-    )
+    last = "echo b 2\nThat was the last of 2 tool calls. Answer without tools now."
+    assert env.step("<echo>b</echo>")[0] == last
     assert env.step("4")[1] == 1.0
 
 
-def test_a_wrong_call_is_answered_not_passed_on() -> None:
+def test_invalid_call_is_answered_and_does_not_reach_the_environment() -> None:
     env = quiz(style="json")
     env.reset(seed=1)
-    for text, said in [
+    for text, problem in [
         (
             '<tool_call>{"name": "ehco"}</tool_call>',
             "There is no tool 'ehco'. The tools are: echo.",
@@ -153,24 +136,21 @@ def test_a_wrong_call_is_answered_not_passed_on() -> None:
         ("<tool_call>echo</tool_call>", "no JSON object"),
     ]:
         observation, *_, info = env.step(text)
-        assert said in observation
+        assert problem in observation
         assert info["tool_error"]
     assert env.unwrapped.turn == 0
 
 
-def test_the_environments_own_function_call_goes_to_the_environment() -> None:
+def test_function_call_of_the_action_format_reaches_the_environment() -> None:
     env = ToolWrapper(ToolCall(Quiz()), [Echo()], style="json")
     env.reset(seed=1)
-    assert (
-        env.step('<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>')[0]
-        == "echo a 1"
-    )
-    assert (
-        env.step('<tool_call>{"name": "act", "arguments": {"action": "4"}}</tool_call>')[1] == 1.0
-    )
+    echo = '<tool_call>{"name": "echo", "arguments": {"text": "a"}}</tool_call>'
+    act = '<tool_call>{"name": "act", "arguments": {"action": "4"}}</tool_call>'
+    assert env.step(echo)[0] == "echo a 1"
+    assert env.step(act)[1] == 1.0
 
 
-def test_a_spawned_wrapper_shares_the_tools_and_counts_for_itself() -> None:
+def test_spawned_wrapper_shares_tools_but_not_counts() -> None:
     env = quiz(max_uses=2)
     env.reset(seed=1)
     env.step("<echo>a</echo>")
@@ -179,17 +159,17 @@ def test_a_spawned_wrapper_shares_the_tools_and_counts_for_itself() -> None:
     assert env.step("<echo>b</echo>")[0].startswith("echo b 2\nThat was the last")
     assert twin.step("<echo>x</echo>")[0] == "echo x 1"
     assert twin.step("4")[4]["tool_uses"] == 1
-    assert twin.given == env.given
+    assert twin.sources == env.sources
 
 
-def test_a_reset_forgets_the_episode_before() -> None:
+def test_reset_clears_counts_and_states() -> None:
     env = quiz(max_uses=1)
     for _ in range(2):
         env.reset(seed=1)
         assert env.step("<echo>a</echo>")[0].startswith("echo a 1")
 
 
-def test_a_broken_tool_makes_the_episode_failed_or_tells_the_model() -> None:
+def test_broken_tool_fails_the_episode_or_tells_the_model() -> None:
     player = ScriptedPlayer(
         lambda env, observation: "<echo>break</echo>" if "?" in observation else "4"
     )
@@ -202,7 +182,7 @@ def test_a_broken_tool_makes_the_episode_failed_or_tells_the_model() -> None:
 
 
 @pytest.mark.parametrize("tool", [Echo(), AsyncEcho()], ids=["blocking", "async"])
-def test_calls_of_many_episodes_run_side_by_side_with_deadlines(tool: Tool) -> None:
+def test_calls_of_many_episodes_run_concurrently_with_deadlines(tool: Tool) -> None:
     def act(env: Env, observation: str) -> str:
         return f"<echo>sleep{30 if env.seed == 7 else 0.2}</echo>" if "?" in observation else "4"
 
@@ -211,16 +191,16 @@ def test_calls_of_many_episodes_run_side_by_side_with_deadlines(tool: Tool) -> N
         make_env=lambda task: ToolWrapper(Quiz(), [tool], deadline=1.0),
         concurrency=32,
     )
-    began = time.monotonic()
+    begin = time.monotonic()
     episodes = engine.run_batch([Task("quiz", seed) for seed in range(32)])
-    assert time.monotonic() - began < 5.0  # 6.2 s one after another, 30 s without the deadline
+    assert time.monotonic() - begin < 5.0  # sequential: 6.2 s; without the deadline: 30 s
     assert [e.total_reward for e in episodes] == [1.0] * 32
     assert [e.seed for e in episodes if e.turns[0].info["tool_error"]] == [7]
     assert "given up after 1 s" in episodes[7].turns[1].messages[0].content
     assert {t.messages[0].role for e in episodes for t in e.turns[1:]} == {"tool"}
 
 
-def test_an_async_tool_makes_a_step_awaitable() -> None:
+def test_async_tool_makes_a_step_awaitable() -> None:
     env = ToolWrapper(Quiz(), [AsyncEcho()])
     env.reset(seed=1)
     stepping: Any = env.step("<echo>a</echo>")
@@ -247,15 +227,15 @@ class Two(Toolset):
         self.log.append("close")
 
 
-def test_a_toolset_is_asked_once_and_told_of_resets() -> None:
-    given = Two()
-    env = ToolWrapper(Quiz(), [given, Echo()])
+def test_toolset_is_listed_once_and_begun_at_each_reset() -> None:
+    toolset = Two()
+    env = ToolWrapper(Quiz(), [toolset, Echo()])
     for _ in range(2):
         env.reset(seed=1)
         assert env.step("<two>a</two>")[0] == "two a 1"
     env.close()
-    assert given.log == ["begin", "tools", "begin", "close"]
-    with pytest.raises(ConfigError, match="two tools are called 'echo'"):
+    assert toolset.log == ["begin", "tools", "begin", "close"]
+    with pytest.raises(ConfigError, match="two tools have the name 'echo'"):
         ToolWrapper(Quiz(), [Two(("echo",)), Echo()]).reset(seed=1)
 
 
@@ -268,12 +248,12 @@ def test_a_toolset_is_asked_once_and_told_of_resets() -> None:
         ({"refusals": -1}, "refusals"),
         ({"place": "top"}, "place"),
         ({"on_outage": "ignore"}, "on_outage"),
-        ({"tools": []}, "at least one"),
-        ({"tools": "echo"}, "at least one"),
-        ({"tools": [3]}, "is no tool"),
+        ({"tools": []}, "non-empty list"),
+        ({"tools": "echo"}, "non-empty list"),
+        ({"tools": [3]}, "expected a Tool"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any], problem: str) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         quiz(**settings)
 
@@ -295,15 +275,11 @@ def test_registered_tools_are_wrappers_that_share_one_budget() -> None:
         wrappers=["react", "echo(max_uses=2)", "shout", "concat_chat"],
     )
     _, info = env.reset(seed=1)
-    assert "Thought: your reasoning" in info["system"]
-    assert (
-        info["system"].index("Action:")
-        < info["system"].index("<echo>")
-        < info["system"].index("<shout>")
-    )
-    assert env.step("<shout>a</shout><echo>b</echo>")[0].endswith(
-        "That was the last of 2 tool calls. Answer without tools now."
-    )
+    system = info["system"]
+    assert "Thought: your reasoning" in system
+    assert system.index("Action:") < system.index("<echo>") < system.index("<shout>")
+    observation = env.step("<shout>a</shout><echo>b</echo>")[0]
+    assert observation.endswith("That was the last of 2 tool calls. Answer without tools now.")
     assert env.step("Action: 5")[4]["parsed_action"] == "5"
     assert wrappers.get("echo").kind == "tool"
     with pytest.raises(ConfigError, match="max_uses=2 and max_uses=3"):
@@ -311,7 +287,7 @@ def test_registered_tools_are_wrappers_that_share_one_budget() -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_registering_and_making_say_what_is_wrong() -> None:
+def test_register_and_make_errors_name_the_problem() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'echo'"):
         make_tool("ecoh")
     with pytest.raises(ConfigError, match="it takes: name"):
@@ -322,7 +298,7 @@ def test_registering_and_making_say_what_is_wrong() -> None:
         register_tool("other", "nonsense")
 
 
-def test_a_plugin_adds_tools() -> None:
+def test_plugin_registers_tools() -> None:
     class Plugin:
         @hookimpl
         def register_tools(self, register: Any) -> None:
@@ -340,15 +316,10 @@ def test_a_plugin_adds_tools() -> None:
         wrappers.remove("parrot")
 
 
-def test_tool_turns_count_against_the_engines_horizon() -> None:
+def test_tool_turns_count_towards_the_turn_limit() -> None:
     player = ScriptedPlayer(lambda env, observation: "<echo>again</echo>")
     episode = run_episode(Boxed(Quiz()), player, seed=1, limits=Limits(max_turns=3))
-    assert (
-        episode.stop is StopReason.TERMINATED
-    )  # without the wrapper it is an answer without a box
+    assert episode.stop is StopReason.TERMINATED  # without tools, an answer without a box
     episode = run_episode(quiz(max_uses=None), player, seed=1, limits=Limits(max_turns=3))
-    assert (episode.stop, len(episode.turns), episode.total_reward) == (
-        StopReason.TURN_LIMIT,
-        3,
-        0.0,
-    )
+    assert episode.stop is StopReason.TURN_LIMIT
+    assert (len(episode.turns), episode.total_reward) == (3, 0.0)

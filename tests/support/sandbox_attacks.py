@@ -638,7 +638,7 @@ def make_harder() -> None:
     """Disable the features that need root (a user per program) or a new kernel (later Landlock)."""
     from gem_tools.sandbox import containment, launch
 
-    containment._why_not = lambda tried: "the programs are to run as the user"
+    containment._failure = lambda tried: "the programs are to run as the user"
     source = Path(launch.__file__).with_name("worker.py").read_text(encoding="utf-8")
     version = "libc.syscall(444, None, 0, 1)"  # the version of Landlock
     assert source.count(version) == 1
@@ -655,7 +655,7 @@ def main(kind: str, folder: str, names: list[str]) -> None:
     victim = Victim(Path(folder))
     options = KINDS["fallback" if kind == HARDER else kind]
     with Sandbox(SandboxLimits(**LIMITS), warm=1, **options) as sandbox:
-        sandbox._plan.seen.append(str(victim.shown))
+        sandbox._plan.visible.append(str(victim.shown))
         for name in names:
             attack = ATTACKS[name]
             outcomes = [sandbox.run(victim.fill_in(code)) for code in attack.calls]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ class RecipeBook:
         """The required items that no recipe makes."""
         self.users: dict[str, list[Recipe]] = {}
         """The recipes that require each item or kind."""
-        for recipe in (r for made in self.of.values() for r in made):
+        for recipe in itertools.chain.from_iterable(self.of.values()):
             for name, _ in recipe.inputs:
                 self.users.setdefault(name, []).append(recipe)
         self._depths: dict[str, int] = {}

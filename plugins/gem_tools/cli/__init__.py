@@ -1,1 +1,1 @@
-"""Commands of this plugin."""
+"""The commands `gem-rl tools` and `gem-rl index`."""

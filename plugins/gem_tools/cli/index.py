@@ -1,4 +1,4 @@
-"""`gem-rl index`: builds the index that the search tool looks things up in."""
+"""`gem-rl index`: build an index for the search tool."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ SUMMARY = "build an index of texts for the search tool"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """From what, to where."""
+    """Add the corpus, the output folder and the passage size."""
     parser.add_argument(
         "corpus",
-        help="a JSONL file with a text (and an id and a title) on each line, or a folder of text files",
+        help="a JSONL file with one text (and optionally id and title) per line, "
+        "or a folder of text files",
     )
-    parser.add_argument("out", help="the folder to write the index to; an index there is replaced")
+    parser.add_argument("out", help="the folder of the new index; replaces an existing index")
     parser.add_argument(
         "--words",
         type=int,
         default=150,
         metavar="N",
-        help="words of a passage, where files are cut (default 150)",
+        help="words per passage when text files are split (default 150)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Builds it and says how to use it."""
+    """Build the index and print how to use it."""
     from gem_tools.search import Index
 
     if args.words < 1:
-        raise ConfigError(f"--words must be 1 or more; given: {args.words}")
+        raise ConfigError(f"--words must be 1 or more; got {args.words}")
     index = Index.build(args.corpus, args.out, words=args.words)
     say(f"{index.size} passages in {args.out}. Use it as a wrapper: search(index='{args.out}')")
     return 0

@@ -1,1 +1,1 @@
-"""Sandbox: runs programs a model wrote."""
+"""Sandbox for programs that a model wrote."""

@@ -1,4 +1,4 @@
-"""Containment: what holds the programs of a sandbox on this machine, and what does not. Tried out, not guessed."""
+"""Containment: what a sandbox isolates on this machine, determined by trial."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from gem_tools.tool import ToolError
 __all__ = ["Containment", "Isolation", "contain"]
 
 Isolation = Literal["auto", "full", "partial"]
-"""`auto`: bubblewrap where it works, else the fallback; `full`: refuse to run without it; `partial`: always the fallback."""
+"""`auto`: bubblewrap if it works, else the fallback; `full`: bubblewrap or an error; `partial`: the
+fallback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Containment:
-    """What holds the programs of a sandbox, and what does not."""
+    """What a sandbox isolates and what it does not."""
 
     kind: Literal["bubblewrap", "process"]
     parts: tuple[str, ...]
-    """What is in force: `bubblewrap`, `uid`, `landlock`, `seccomp`, `rlimits`."""
+    """The mechanisms in force: `bubblewrap`, `uid`, `landlock`, `seccomp`, `rlimits`."""
     contained: tuple[str, ...]
     not_contained: tuple[str, ...]
     reason: str = ""
-    """Why it is not bubblewrap."""
+    """Why bubblewrap is not used."""
 
     @property
     def full(self) -> bool:
-        """Whether nothing is known that gets out."""
+        """Whether there is no known way out."""
         return self.kind == "bubblewrap"
 
 
@@ -58,20 +59,21 @@ _CONTAINED = {
 
 @lru_cache(maxsize=16)
 def contain(isolation: Isolation, filters: bool) -> Containment:
-    """Tries what this machine offers, once."""
-    reason = "isolation='partial' was asked for"
+    """Return the best containment that works on this machine; each is tried once."""
+    reason = "isolation='partial' was requested"
     if isolation != "partial":
         parts = ["bubblewrap", "rlimits"] + ["seccomp"] * seccomp.supported()
         if os.name == "posix" and os.geteuid() == 0:
             parts.append("uid")
-        boxed = Containment("bubblewrap", tuple(parts), tuple(_CONTAINED.values()), ())
-        reason = _why_not(boxed)
+        full = Containment("bubblewrap", tuple(parts), tuple(_CONTAINED.values()), ())
+        reason = _failure(full)
         if not reason:
-            return boxed
+            return full
     if isolation == "full":
         raise ConfigError(
-            f"isolation='full' needs bubblewrap, which does not work here: {reason}. Install it (apt-get install bubblewrap) and "
-            "allow user namespaces, or take isolation='auto' and read docs/sandbox.md on what is then not contained"
+            f"isolation='full' needs bubblewrap, which does not work here: {reason}. "
+            "Install it (apt-get install bubblewrap) and allow user namespaces, "
+            "or use isolation='auto'; docs/sandbox.md lists what is then not contained"
         )
     if os.name != "posix":
         raise ConfigError(f"the Python sandbox needs a POSIX system; this is {sys.platform}")
@@ -81,70 +83,61 @@ def contain(isolation: Isolation, filters: bool) -> Containment:
 def _fallback(filters: bool, reason: str) -> Containment:
     parts = ["rlimits"]
     if filters and sys.platform == "linux":
-        tried = Containment(
-            "process", ("rlimits", "landlock", *(("seccomp",) * seccomp.supported())), (), ()
-        )
+        wanted = ("rlimits", "landlock", *(("seccomp",) * seccomp.supported()))
         with contextlib.suppress(ToolError):
-            parts += _started(tried)
-    if (
-        filters
-        and os.geteuid() == 0
-        and not _why_not(Containment("process", (*parts, "uid"), (), ()))
-    ):
+            parts += _working_filters(wanted)
+    with_uid = Containment("process", (*parts, "uid"), (), ())
+    if filters and os.geteuid() == 0 and not _failure(with_uid):
         parts.append("uid")
-    holds = {"memory", "leftovers"}
+    keys = {"memory", "leftovers"}
     if "landlock" in parts:
-        holds |= {"files", "environment"}
+        keys |= {"files", "environment"}
     if "seccomp" in parts:
-        holds |= {"network", "signals", "processes", "outliving"}
+        keys |= {"network", "signals", "processes", "outliving"}
     if "uid" in parts:
-        holds |= {"environment", "signals", "processes", "threads"}
+        keys |= {"environment", "signals", "processes", "threads"}
     if sys.platform != "linux":
-        holds -= {"memory"}
+        keys -= {"memory"}
     if "landlock" not in parts or "seccomp" not in parts:
-        holds -= {"leftovers"}
-    contained = tuple(text for key, text in _CONTAINED.items() if key in holds)
-    return Containment(
-        "process",
-        tuple(parts),
-        contained,
-        tuple(t for t in _CONTAINED.values() if t not in contained),
-        reason,
-    )
+        keys -= {"leftovers"}
+    contained = tuple(text for key, text in _CONTAINED.items() if key in keys)
+    not_contained = tuple(text for key, text in _CONTAINED.items() if key not in keys)
+    return Containment("process", tuple(parts), contained, not_contained, reason)
 
 
-def _started(containment: Containment) -> list[str]:
-    box = Box(Plan(containment.parts, SandboxLimits()))
+def _working_filters(parts: tuple[str, ...]) -> list[str]:
+    box = Box(Plan(parts, SandboxLimits()))
     try:
         return [part for part in box.parts() if part in ("landlock", "seccomp")]
     finally:
         box.end()
 
 
-def _why_not(containment: Containment) -> str:
-    """Why a containment does not work on this machine; empty where it does."""
+def _failure(containment: Containment) -> str:
+    """Return why a containment does not work on this machine, or ""."""
     if containment.kind == "bubblewrap":
         if sys.platform != "linux" or not bubblewrap():
             return "bubblewrap (the command bwrap) is not installed"
-        version = tuple(int(n) for n in re.findall(r"\d+", bubblewrap_version())[:2])
-        if version < (0, 7):
-            return f"bubblewrap {bubblewrap_version()} is too old, 0.7 can limit the disk"
-        if os.geteuid() != 0 and tuple(
-            int(n) for n in re.findall(r"\d+", platform.release())[:2]
-        ) < (5, 14):
-            return f"Linux {platform.release()} counts processes for each user, not for each sandbox; 5.14 does"
+        if _version(bubblewrap_version()) < (0, 7):
+            return f"bubblewrap {bubblewrap_version()} cannot limit the disk space; 0.7 can"
+        if os.geteuid() != 0 and _version(platform.release()) < (5, 14):
+            return (
+                f"Linux {platform.release()} counts processes per user, not per sandbox; "
+                "5.14 or later is needed"
+            )
+    program = "import colorsys\nprint(6 * 7)"
     try:
         box = Box(Plan(containment.parts, SandboxLimits()))
         try:
-            outcome = box.serve(
-                "import colorsys\nprint(6 * 7)", None, False, False, SandboxLimits(seconds=10)
-            )
+            outcome = box.serve(program, None, False, False, SandboxLimits(seconds=10))
         finally:
             box.end()
     except (ToolError, OSError) as error:
         return str(error)
-    return (
-        ""
-        if outcome.stdout == "42\n"
-        else f"a trial ended with {outcome.end}: {outcome.stderr.strip()[-300:]}"
-    )
+    if outcome.stdout == "42\n":
+        return ""
+    return f"a trial ended with {outcome.end}: {outcome.stderr.strip()[-300:]}"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])

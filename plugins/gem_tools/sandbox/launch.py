@@ -1,4 +1,4 @@
-"""Launch: what every process of a sandbox is started with: the command, in bubblewrap or not, its environment and its rights."""
+"""Launch plan: the command, environment and rights of every sandbox process."""
 
 from __future__ import annotations
 
@@ -27,40 +27,37 @@ _START = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv.pop()))
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What one call may use."""
+    """The limits of one call."""
 
     seconds: float = 5.0
-    """Wall time, from the moment a waiting worker is given the code."""
+    """Wall time, from the moment a waiting worker receives the code."""
     cpu_seconds: int | None = None
     """Processor time of each process; None is the wall time, rounded up."""
     memory_mb: int = 1024
     """Address space of each process."""
     processes: int = 16
-    """Processes and threads at one time; the fallback counts threads only where gem runs as root."""
+    """Concurrent processes and threads; the fallback counts threads only if gem runs as root."""
     file_mb: int = 16
     """The size of one file."""
     disk_mb: int = 64
-    """All files together."""
+    """The size of all files."""
     output_kb: int = 64
-    """What is kept of each of stdout and stderr; a program that writes over 64 MB is stopped."""
+    """The kept part of stdout and of stderr; a program that writes over 64 MB is stopped."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):
             value = getattr(self, entry.name)
             if value is None and entry.name == "cpu_seconds":
                 continue
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, (int, float))
-                or not 0 < value < math.inf
-            ):
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not 0 < value < math.inf:
                 raise ConfigError(
-                    f"{entry.name} of a sandbox must be a number above 0; given: {value!r}"
+                    f"{entry.name} of a sandbox must be a positive number; got {value!r}"
                 )
 
 
 class Plan:
-    """The command, environment and settings every worker of a sandbox is started with."""
+    """The command, environment and settings of every worker of a sandbox."""
 
     def __init__(
         self,
@@ -69,19 +66,17 @@ class Plan:
         packages: bool = False,
         preload: Sequence[str] = (),
     ) -> None:
-        """`parts`: what is to be in force, of `bubblewrap`, `uid`, `landlock`, `seccomp`; limits always are."""
+        """Plan a sandbox.
+
+        `parts` are the mechanisms to use: `bubblewrap`, `uid`, `landlock`, `seccomp`. The limits
+        always apply.
+        """
         self.parts = tuple(parts)
         self.python = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-        self.path = [
-            p
-            for p in dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
-            if packages and p
-        ]
-        self.seen = [
-            p
-            for p in dict.fromkeys((os.path.realpath(sys.base_prefix), *self.path))
-            if not p.startswith("/usr/")
-        ]
+        libraries = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+        self.path = [p for p in dict.fromkeys(libraries) if packages and p]
+        folders = (os.path.realpath(sys.base_prefix), *self.path)
+        self.visible = [p for p in dict.fromkeys(folders) if not p.startswith("/usr/")]
         self.boxed = "bubblewrap" in self.parts
         self.limits = {
             "RLIMIT_AS": int(limits.memory_mb * _MB),
@@ -89,83 +84,62 @@ class Plan:
             "RLIMIT_CORE": 0,
             "RLIMIT_NOFILE": 256,
         }
-        if not hasattr(
-            os, "memfd_create"
-        ):  # not Linux: the address space of a process cannot be limited there
+        if not hasattr(os, "memfd_create"):  # only Linux limits the address space
             del self.limits["RLIMIT_AS"]
         if self.boxed:
-            # bubblewrap's own first process counts among those of the user namespace
+            # bubblewrap's own first process counts in the user namespace.
             self.limits["RLIMIT_NPROC"] = int(limits.processes) + (os.geteuid() != 0)
-        elif "uid" in self.parts:
-            self.limits["RLIMIT_NPROC"] = int(
-                limits.processes
-            )  # counted for a user that nobody else is
+        elif "uid" in self.parts:  # the uid has no other processes
+            self.limits["RLIMIT_NPROC"] = int(limits.processes)
         elif "seccomp" not in self.parts and sys.platform == "linux" and os.geteuid() != 0:
-            # Counted with everything else the user runs, and never for root: the best there is without a filter. With one there
-            # are no processes to count, and a program would lose its threads to whatever else the user starts.
+            # The kernel counts all processes of the user, and ignores the limit for root. With a
+            # seccomp filter a program has no processes to count, and other programs of the user
+            # would use up the threads it may start.
             self.limits["RLIMIT_NPROC"] = _tasks_of_user() + int(limits.processes)
         self.preload = preload
         self.disk = int(limits.disk_mb * _MB)
 
-    def command(self, worker: str, seccomp_fd: int, info_fd: int) -> list[str]:
-        """What to start: Python, in bubblewrap or not."""
-        # -S and no user site: no start-up files. Not -I, which would make the order of sets differ from call to call.
-        python = [self.python, "-s", "-S", "-B", "-c", _START, worker, _source()]
+    def command(self, settings: str, seccomp_fd: int, info_fd: int) -> list[str]:
+        """Return the command that starts Python, with or without bubblewrap."""
+        # -S and -s skip all start-up files. -I would ignore PYTHONHASHSEED, and the order of sets
+        # would differ between calls.
+        python = [self.python, "-s", "-S", "-B", "-c", _START, settings, _source()]
         if not self.boxed:
             return python
-        command = [
-            bubblewrap(),
-            "--die-with-parent",
-            "--new-session",
-            "--unshare-ipc",
-            "--unshare-pid",
-            "--unshare-net",
-        ]
+        command = [bubblewrap(), "--die-with-parent", "--new-session"]
+        command += ["--unshare-ipc", "--unshare-pid", "--unshare-net"]
         command += ["--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"]
         if os.geteuid() == 0:
-            # Root's processes are never counted against a limit, so the worker goes on as a user nobody else is.
+            # The kernel ignores the process limit for root, so the worker changes to an unused uid.
             command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             command += ["--unshare-user"]
         command += ["--ro-bind", "/usr", "/usr", "--perms", "0755", "--dir", "/etc"]
-        for path in (
-            "/etc/ld.so.cache",
-            "/etc/alternatives",
-        ):  # on Debian, awk is a link to a link there
+        for path in ("/etc/ld.so.cache", "/etc/alternatives"):  # Debian's awk links to alternatives
             command += ["--ro-bind-try", path, path]
         for name in ("bin", "sbin", "lib", "lib32", "lib64"):
             if os.path.islink(f"/{name}"):
                 command += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
             elif os.path.isdir(f"/{name}"):
                 command += ["--ro-bind", f"/{name}", f"/{name}"]
-        # Before the paths to be seen: an interpreter may live under /tmp.
+        # Mount /tmp before the visible paths: an interpreter may live under /tmp.
         command += ["--perms", "1777", "--size", str(self.disk), "--tmpfs", "/tmp"]
-        for path in self.seen:
+        for path in self.visible:
             for parent in reversed(Path(path).parents[:-1]):
-                if parent != Path("/tmp"):  # bubblewrap itself would make them for their owner only
+                if parent != Path("/tmp"):  # bubblewrap would create them with mode 0700
                     command += ["--perms", "0755", "--dir", str(parent)]
             command += ["--ro-bind", path, path]
-        # No /proc: nothing needs it, and what is not there cannot be read.
-        command += [
-            "--dev",
-            "/dev",
-            "--perms",
-            "1777",
-            "--size",
-            str(self.disk),
-            "--tmpfs",
-            "/dev/shm",
-            "--remount-ro",
-            "/dev",
-        ]
-        command += ["--remount-ro", "/", "--chdir", "/tmp"]
+        # Mount no /proc: programs do not need it, and it would show the machine.
+        command += ["--dev", "/dev"]
+        command += ["--perms", "1777", "--size", str(self.disk), "--tmpfs", "/dev/shm"]
+        command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
         command += ["--info-fd", str(info_fd)]
         if seccomp_fd >= 0:
             command += ["--seccomp", str(seccomp_fd)]
         return [*command, "--", *python]
 
     def environment(self, home: str) -> dict[str, str]:
-        """All a program sees of the environment."""
+        """Return the complete environment of a program."""
         one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
         return {
             "PATH": "/usr/bin:/bin",
@@ -178,10 +152,10 @@ class Plan:
             **one_thread,
         }
 
-    def asked(self, home: str, report: int, uid: int) -> dict[str, Any]:
-        """What a worker is told of its rights."""
+    def settings(self, home: str, report: int, uid: int) -> dict[str, Any]:
+        """Return the settings of a worker: its limits, filters and modules."""
         parts = self.parts
-        asked: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "limits": self.limits,
             "report": report,
             "path": self.path,
@@ -200,10 +174,10 @@ class Plan:
                 "/dev/urandom",
                 "/dev/zero",
             ]
-            asked["landlock"] = {"read": [*system, *self.seen], "write": [home, "/dev/null"]}
+            settings["landlock"] = {"read": [*system, *self.visible], "write": [home, "/dev/null"]}
         if not self.boxed and "seccomp" in parts:
-            asked["seccomp"] = seccomp.BARE.hex()
-        return asked
+            settings["seccomp"] = seccomp.BARE.hex()
+        return settings
 
 
 @lru_cache(maxsize=1)
@@ -213,21 +187,20 @@ def bubblewrap() -> str:
 
 @lru_cache(maxsize=1)
 def bubblewrap_version() -> str:
-    said = subprocess.run(
-        [bubblewrap(), "--version"], capture_output=True, text=True, check=False
-    ).stdout.split()
-    return said[-1] if said else "0"
+    command = [bubblewrap(), "--version"]
+    words = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    return words[-1] if words else "0"
 
 
 @lru_cache(maxsize=1)
 def _source() -> str:
-    """The worker, compiled once: the interpreter that runs it is the one that compiles it."""
+    """Compile the worker once; the same interpreter runs it."""
     text = Path(__file__).with_name("worker.py").read_text(encoding="utf-8")
     return marshal.dumps(compile(text, "worker.py", "exec", optimize=0)).hex()
 
 
 def _tasks_of_user() -> int:
-    """How many processes and threads the user has just now."""
+    """Count the processes and threads of the user."""
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Box: one process of a sandbox. It is started ahead of time, given one program, watched, and ended with all it started."""
+"""Box: a sandbox process that is started ahead of time and runs one program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gem_tools.tool import ToolError
 __all__ = ["Box", "Outcome"]
 
 _MOST_OUTPUT = 64 << 20
-"""A program that writes more than this is stopped, whatever part of it is kept."""
+"""The number of bytes of output after which a program is stopped."""
 _MOST_STATE = 64 << 20
 _SECONDS_TO_START = 20.0
 _SECONDS_TO_DIE = 10.0
@@ -36,25 +36,28 @@ _uids = itertools.count(os.getpid() % 10_000 * 10_000)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call did."""
+    """The outcome of a call."""
 
     end: Literal["ok", "error", "time", "output", "killed"]
-    """`error`: a status other than 0; `time`: the wall time; `output`: too much of it; `killed`: a signal, such as that of the
-    processor limit."""
+    """How the program ended.
+
+    `error`: with a non-zero status; `time`: over the wall time; `output`: with too much output;
+    `killed`: by a signal, for example at the CPU limit.
+    """
     stdout: str
     stderr: str
     status: int
     seconds: float
     cut: bool = False
-    """Whether output was left out."""
+    """Whether part of the output was dropped."""
     state: bytes | None = None
-    """The names for the next call, where they were asked for."""
+    """The names for the next call, if they were requested."""
     lost: tuple[str, ...] = ()
-    """Names that cannot be kept."""
+    """The names that cannot be kept."""
 
 
 class Box:
-    """One process: started, given one program, ended with everything it started."""
+    """A process that runs one program; ending it ends everything the program started."""
 
     def __init__(self, plan: Plan) -> None:
         self._home = "" if plan.boxed else tempfile.mkdtemp(prefix="gem-sandbox-")
@@ -64,16 +67,17 @@ class Box:
             uid = _FIRST_UID + next(_uids) % 100_000_000
             if self._home:
                 os.chown(self._home, uid, uid)
-        self._report, theirs = os.pipe()
+        self._report, report_fd = os.pipe()
         self._info, info_fd = os.pipe() if plan.boxed else (-1, -1)
         self._first_pid = 0
         self._first = -1
-        """A handle on the first process of bubblewrap's namespace: nothing in there outlives it."""
+        """The pidfd of the first process in bubblewrap's namespace, which dies with it."""
         filter_fd = _in_memory(seccomp.NAMESPACED) if plan.boxed and seccomp.NAMESPACED else -1
-        passed = [fd for fd in (theirs, info_fd, filter_fd) if fd >= 0]
+        passed = [fd for fd in (report_fd, info_fd, filter_fd) if fd >= 0]
+        settings = repr(plan.settings(home, report_fd, uid))
         try:
             self._process = subprocess.Popen(
-                plan.command(repr(plan.asked(home, theirs, uid)), filter_fd, info_fd),
+                plan.command(settings, filter_fd, info_fd),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -95,7 +99,7 @@ class Box:
     def serve(
         self, code: str, state: bytes | None, keep: bool, echo: bool, limits: SandboxLimits
     ) -> Outcome:
-        """Waits until the worker is ready, hands it the program, and watches it."""
+        """Wait until the worker is ready, send it the program, and watch it until it ends."""
         self._wait_until_ready()
         source, names = code.encode("utf-8", "surrogatepass"), state or b""
         cpu = math.ceil(limits.cpu_seconds or limits.seconds)
@@ -103,7 +107,7 @@ class Box:
         return self._watch(job, limits, keep)
 
     def end(self) -> None:
-        """Kills what is left of it and removes its home."""
+        """Kill the process, if it still runs, and remove its home folder."""
         if self._ended:
             return
         self._ended = True
@@ -117,7 +121,7 @@ class Box:
         self._remove_home()
 
     def kill(self) -> None:
-        """Kills it and its process group; in bubblewrap, everything inside dies with it."""
+        """Kill the process group; with bubblewrap, everything in the namespace dies."""
         if self._first >= 0 and sys.platform == "linux":
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
@@ -126,154 +130,138 @@ class Box:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def parts(self) -> tuple[str, ...]:
-        """What the worker says is in force. For probes: ask once, before `serve`."""
+        """Return the filters the worker reports; for probes, at most once and before `serve`."""
         return tuple(p for p in self._wait_until_ready().decode().strip().split(",") if p)
 
     def _wait_until_ready(self) -> bytes:
-        said = b""
-        with selectors.DefaultSelector() as chosen:
-            chosen.register(self._report, selectors.EVENT_READ)
+        """Return the worker's first line, which lists the filters in force."""
+        line = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._report, selectors.EVENT_READ)
             deadline = time.monotonic() + _SECONDS_TO_START
-            while not said.endswith(b"\n"):
-                part = (
-                    os.read(self._report, 256)
-                    if chosen.select(max(0.0, deadline - time.monotonic()))
-                    else b""
-                )
+            while not line.endswith(b"\n"):
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                part = os.read(self._report, 256) if ready else b""
                 if not part:
                     self.kill()
-                    why = (
-                        _stream(self._process.stderr)
-                        .read()[-2000:]
-                        .decode("utf-8", "replace")
-                        .strip()
-                    )
+                    stderr = _stream(self._process.stderr).read()[-2000:]
+                    reason = stderr.decode("utf-8", "replace").strip() or "no output"
                     raise ToolError(
-                        f"a sandbox worker ended, or hung, before it was ready: {why or 'it said nothing'}"
+                        f"a sandbox worker exited or hung before it was ready: {reason}"
                     )
-                said += part
+                line += part
         if self._info >= 0 and sys.platform == "linux":
-            told = re.search(rb'"child-pid": *(\d+)', os.read(self._info, 4096))
-            if told:
-                self._first_pid = int(told[1])
+            child = re.search(rb'"child-pid": *(\d+)', os.read(self._info, 4096))
+            if child:
+                self._first_pid = int(child[1])
                 self._first = os.pidfd_open(self._first_pid)
-        return said
+        return line
 
     def _watch(self, job: bytes, limits: SandboxLimits, keep: bool) -> Outcome:
         stdin, stdout, stderr = (
             _stream(s) for s in (self._process.stdin, self._process.stdout, self._process.stderr)
         )
-        most = int(limits.output_kb * 1024)
-        kept: dict[int, bytearray] = {
+        output_size = int(limits.output_kb * 1024)
+        buffers: dict[int, bytearray] = {
             stdout.fileno(): bytearray(),
             stderr.fileno(): bytearray(),
             self._report: bytearray(),
         }
-        written = dict.fromkeys(kept, 0)
-        inlet = stdin.fileno()
-        ended = _exit_descriptor(self._process)
-        began = time.monotonic()
-        deadline = began + limits.seconds
+        sizes = {fd: _MOST_STATE if fd == self._report else output_size for fd in buffers}
+        written = dict.fromkeys(buffers, 0)
+        job_fd = stdin.fileno()
+        exit_fd = _exit_descriptor(self._process)
+        begin = time.monotonic()
+        deadline = begin + limits.seconds
         stopped: Literal["", "time", "output"] = ""
         sent = 0
-        with selectors.DefaultSelector() as chosen:
-            for fd in kept:
+        with selectors.DefaultSelector() as selector:
+            for fd in buffers:
                 os.set_blocking(fd, False)
-                chosen.register(fd, selectors.EVENT_READ)
-            os.set_blocking(inlet, False)
-            chosen.register(inlet, selectors.EVENT_WRITE)
-            if ended >= 0:
-                chosen.register(ended, selectors.EVENT_READ)
-            exited, done = False, None
+                selector.register(fd, selectors.EVENT_READ)
+            os.set_blocking(job_fd, False)
+            selector.register(job_fd, selectors.EVENT_WRITE)
+            if exit_fd >= 0:
+                selector.register(exit_fd, selectors.EVENT_READ)
+            exited, report = False, None
             while not exited:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     stopped = "time"
                     break
-                for key, _ in chosen.select(left if ended >= 0 else min(left, 0.02)):
+                for key, _ in selector.select(left if exit_fd >= 0 else min(left, 0.02)):
                     fd = key.fd
-                    if fd == ended:
+                    if fd == exit_fd:
                         exited = True
-                    elif fd == inlet:
+                    elif fd == job_fd:
                         try:
                             sent += os.write(fd, job[sent : sent + 65536])
                         except BlockingIOError:
                             continue
-                        except OSError:  # it ended without reading all of its job
+                        except OSError:  # the worker ended before it read the whole job
                             sent = len(job)
                         if sent >= len(job):
-                            chosen.unregister(fd)
+                            selector.unregister(fd)
                             stdin.close()
-                    elif not _drain(
-                        fd, kept[fd], written, _MOST_STATE if fd == self._report else most
-                    ):
-                        chosen.unregister(fd)
-                done = _done(kept[self._report])
-                if done is not None:
+                    elif not _drain(fd, buffers[fd], written, sizes[fd]):
+                        selector.unregister(fd)
+                report = _parse_report(buffers[self._report])
+                if report is not None:
                     break
-                if ended < 0 and self._process.poll() is not None:
+                if exit_fd < 0 and self._process.poll() is not None:
                     exited = True
                 if max(written.values()) > _MOST_OUTPUT:
                     stopped = "output"
                     break
-        seconds = time.monotonic() - began
-        if ended >= 0:
-            os.close(ended)
-        alone = done is not None and self._left_alone()
+        seconds = time.monotonic() - begin
+        if exit_fd >= 0:
+            os.close(exit_fd)
+        alone = report is not None and self._is_alone()
         self.kill()
         if not alone:
             self._wait_until_gone()
-        for fd in kept:  # what was written before the end; those who could still write are dead
-            while (
-                _drain(fd, kept[fd], written, _MOST_STATE if fd == self._report else most)
-                and written[fd] <= _MOST_OUTPUT
-            ):
+        for fd in buffers:  # all writers are dead; read what they wrote before the end
+            while _drain(fd, buffers[fd], written, sizes[fd]) and written[fd] <= _MOST_OUTPUT:
                 if not _readable(fd):
                     break
-        # A program that was ended from outside, or by itself, has made no report; its parent knows how it ended.
-        status, lost, names = done if done is not None else (self._process.wait(), (), None)
+        # A program that was killed or called os._exit sends no report; use its exit status.
+        status, lost, names = report if report is not None else (self._process.wait(), (), None)
         end: Literal["ok", "error", "time", "output", "killed"]
         if stopped:
             end = stopped
-        elif status < 0 or (status > 128 and done is None):
+        elif status < 0 or (status > 128 and report is None):
             end = "killed"
         else:
             end = "ok" if status == 0 else "error"
-        out, err = kept[stdout.fileno()], kept[stderr.fileno()]
+        out, err = buffers[stdout.fileno()], buffers[stderr.fileno()]
         cut = written[stdout.fileno()] > len(out) or written[stderr.fileno()] > len(err)
-        return Outcome(
-            end,
-            _text(out),
-            _text(err),
-            status,
-            seconds,
-            cut,
-            names if keep and end == "ok" else None,
-            lost,
-        )
+        state = names if keep and end == "ok" else None
+        return Outcome(end, _text(out), _text(err), status, seconds, cut, state, lost)
 
-    def _left_alone(self) -> bool:
-        """Whether nobody but bubblewrap's first process is left in its namespace, so that there is nothing to wait for: what
-        the kernel then still clears away takes longer than most programs. Every orphan in there is a child of the first."""
+    def _is_alone(self) -> bool:
+        """Whether only bubblewrap's first process is left in its namespace.
+
+        There is then no need to wait for the end of the namespace, which takes longer than most
+        programs. Every orphan in the namespace is a child of the first process.
+        """
         deadline = time.monotonic() + _SECONDS_TO_EXIT
-        while self._first_pid:
+        pid = self._first_pid
+        while pid:
             try:
-                with open(
-                    f"/proc/{self._first_pid}/task/{self._first_pid}/children", "rb"
-                ) as children:
+                with open(f"/proc/{pid}/task/{pid}/children", "rb") as children:
                     if not children.read():
                         return True
             except ProcessLookupError:
                 return True
-            except FileNotFoundError:  # it is gone, or this kernel does not tell
-                return not os.path.exists(f"/proc/{self._first_pid}")
+            except FileNotFoundError:  # the process is gone, or the kernel has no such file
+                return not os.path.exists(f"/proc/{pid}")
             if time.monotonic() > deadline:
                 break
             time.sleep(0.0002)
         return False
 
     def _wait_until_gone(self) -> None:
-        """Until nothing of a killed worker runs: a process is dead a moment after it was killed, not at once."""
+        """Wait until a killed worker is dead, which takes a moment."""
         if self._first < 0:
             self._process.wait()
         elif not _readable(self._first, _SECONDS_TO_DIE):
@@ -298,15 +286,15 @@ def _in_memory(data: bytes) -> int:
 
 
 def _exit_descriptor(process: subprocess.Popen[bytes]) -> int:
-    """Becomes readable when the process ends; -1 where there is no such thing and it has to be asked."""
+    """Return a descriptor that becomes readable when the process exits; -1 if unsupported."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             return os.pidfd_open(process.pid)
     return -1
 
 
-def _drain(fd: int, kept: bytearray, written: dict[int, int], most: int) -> bool:
-    """Reads what is there and keeps the beginning; False at the end of the stream."""
+def _drain(fd: int, buffer: bytearray, written: dict[int, int], size: int) -> bool:
+    """Read available bytes and keep the first `size`; return False at the end of the stream."""
     try:
         part = os.read(fd, 1 << 18)
     except BlockingIOError:
@@ -314,15 +302,15 @@ def _drain(fd: int, kept: bytearray, written: dict[int, int], most: int) -> bool
     if not part:
         return False
     written[fd] += len(part)
-    if len(kept) < most:
-        kept += part[: most - len(kept)]
+    if len(buffer) < size:
+        buffer += part[: size - len(buffer)]
     return True
 
 
 def _readable(fd: int, seconds: float = 0.0) -> bool:
-    with selectors.DefaultSelector() as chosen:
-        chosen.register(fd, selectors.EVENT_READ)
-        return bool(chosen.select(seconds))
+    with selectors.DefaultSelector() as selector:
+        selector.register(fd, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
 
 
 def _stream(pipe: IO[bytes] | None) -> IO[bytes]:
@@ -334,21 +322,19 @@ _CONTROL = {c: f"\\x{c:02x}" for c in (*range(9), 11, 12, *range(14, 32), 127)}
 
 
 def _text(raw: bytearray) -> str:
-    """Bytes as text a model can be shown: what is no UTF-8, or no printing character, is written as an escape."""
+    """Decode bytes to text for a model; escape invalid UTF-8 and control characters."""
     text = raw.decode("utf-8", "backslashreplace").translate(_CONTROL)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _done(report: bytearray) -> tuple[int, tuple[str, ...], bytes] | None:
-    """(status, names lost, names kept) once a worker's report is complete."""
+def _parse_report(report: bytearray) -> tuple[int, tuple[str, ...], bytes] | None:
+    """Return (status, lost names, pickled names) from a worker's report; None if incomplete."""
     if len(report) < 16 or report[:4] != b"done":
         return None
-    status, lost, names = struct.unpack_from("<III", report, 4)
-    if len(report) < 16 + lost + names:
+    status, lost_size, state_size = struct.unpack_from("<III", report, 4)
+    end_of_lost = 16 + lost_size
+    if len(report) < end_of_lost + state_size:
         return None
-    said = bytes(report[16 : 16 + lost]).decode("utf-8", "replace")
-    return (
-        status,
-        tuple(said.split(",")) if said else (),
-        bytes(report[16 + lost : 16 + lost + names]),
-    )
+    lost = bytes(report[16:end_of_lost]).decode("utf-8", "replace")
+    state = bytes(report[end_of_lost : end_of_lost + state_size])
+    return status, tuple(lost.split(",")) if lost else (), state

@@ -1,8 +1,9 @@
-"""Sandbox: runs Python that nobody has read, in a process of its own that is started ahead of time and serves one call.
+"""Sandbox: runs untrusted Python in pre-started processes, one per call.
 
-Where bubblewrap works, the process has its own files, processes, users and network, and isolation is full. Elsewhere a
-fallback limits what one process may use and, on Linux, asks the kernel to refuse files (Landlock) and system calls (seccomp);
-`Containment` says what then is and is not contained. docs/sandbox.md has the table, checked by a test.
+With bubblewrap, a process has its own files, processes, users and network: full isolation. The
+fallback limits the resources of a process and, on Linux, restricts its files (Landlock) and system
+calls (seccomp). `Containment` lists what is and is not contained; docs/sandbox.md has a table that
+a test checks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SECONDS_TO_CLOSE = 5.0
 
 
 class Sandbox:
-    """Workers waiting for code. Thread-safe; `run` blocks its caller only."""
+    """A pool of workers that wait for code. Thread-safe; `run` blocks only its caller."""
 
     def __init__(
         self,
@@ -40,13 +41,16 @@ class Sandbox:
         running: int | None = None,
         filters: bool = True,
     ) -> None:
-        """`packages` shows the packages installed beside gem; `preload` imports modules ahead of the call. `warm` workers wait
-        (default: two for each core, 8 at most) and `running` calls run at a time (default: 16, or four for each core); a call
-        that waits for its turn loses none of its seconds. `filters=False` is a fallback without Landlock and seccomp."""
+        """Configure the sandbox.
+
+        `packages` makes the packages of gem's environment importable. `preload` lists modules to
+        import before the call. `warm` is the number of waiting workers (default: two per core, at
+        most 8), `running` the number of concurrent calls (default: four per core, at least 16). The
+        time limit of a call starts when it runs, not while it waits. `filters=False` disables
+        Landlock and seccomp in the fallback.
+        """
         if isolation not in ("auto", "full", "partial"):
-            raise ConfigError(
-                f"isolation must be 'auto', 'full' or 'partial'; given: {isolation!r}"
-            )
+            raise ConfigError(f"isolation must be 'auto', 'full' or 'partial'; got {isolation!r}")
         cores = os.cpu_count() or 1
         self.limits = limits or SandboxLimits()
         self.warm = whole_number("warm", min(8, 2 * cores) if warm is None else warm, 0)
@@ -61,22 +65,24 @@ class Sandbox:
 
     def _clear(self) -> None:
         self._pid = os.getpid()
-        self._turns = threading.BoundedSemaphore(self.running)
+        self._slots = threading.BoundedSemaphore(self.running)
         self._change = threading.Condition()
         self._ready: deque[Box] = deque()
         self._dead: deque[Box] = deque()
-        """Killed, and still to be cleared away, which no call should wait for."""
-        self._wanted = 0
+        """Killed boxes that the starter thread cleans up, so no call waits for that."""
+        self._waiting = 0
         self._starter: threading.Thread | None = None
-        self._broken: BaseException | None = None
+        self._start_error: BaseException | None = None
 
     def run(
         self, code: str, *, state: bytes | None = None, keep: bool = False, echo: bool = False
     ) -> Outcome:
-        """Runs one program to its end or its limit. With `keep`, names live on in `Outcome.state`; with `echo`, the value of a
-        last expression is printed."""
+        """Run a program until it ends or reaches a limit.
+
+        `keep` saves its names in `Outcome.state`. `echo` prints the value of a last expression.
+        """
         self._check_fork()
-        with self._turns:
+        with self._slots:
             box = self._take()
             try:
                 return box.serve(code, state, keep, echo, self.limits)
@@ -89,26 +95,24 @@ class Sandbox:
                     box.end()
 
     def start(self) -> None:
-        """Starts the waiting workers now instead of at the first call."""
+        """Start the waiting workers now, not at the first call."""
         self._check_fork()
         with self._change:
-            self._begin()
+            self._start_thread()
 
     def close(self) -> None:
-        """Ends the waiting workers. Calling it twice is harmless."""
+        """End the waiting workers; a second call does nothing."""
         self._check_fork()
         with self._change:
             self._closed = True
-            left = [*self._ready, *self._dead]
+            boxes = [*self._ready, *self._dead]
             self._ready.clear()
             self._dead.clear()
             self._change.notify_all()
-        for box in left:
+        for box in boxes:
             box.end()
-        if self._starter is not None:
-            self._starter.join(
-                _SECONDS_TO_CLOSE
-            )  # it may be starting one just now, which it then ends
+        if self._starter is not None:  # it may be starting a worker, which it then ends
+            self._starter.join(_SECONDS_TO_CLOSE)
         _open.discard(self)
 
     def __enter__(self) -> Sandbox:
@@ -118,37 +122,35 @@ class Sandbox:
         self.close()
 
     def _check_fork(self) -> None:
-        """A fork has none of its parent's threads, and its parent's workers are not its own to use or to end."""
+        """Start with an empty pool in a forked process: the workers belong to the parent."""
         if self._pid != os.getpid():
             self._clear()
 
     def _take(self) -> Box:
         with self._change:
-            self._begin()
-            if self._ready:
-                return (
-                    self._ready.popleft()
-                )  # its successor is started once it is done, so as not to compete with it
-            self._wanted += 1
+            self._start_thread()
+            if self._ready:  # its replacement starts after the call, to leave it the processor
+                return self._ready.popleft()
+            self._waiting += 1
             self._change.notify_all()
             try:
                 while not self._ready:
                     if self._closed:
-                        raise ToolError("the sandbox is closed: make another one")
-                    if self._broken is not None:
-                        broken, self._broken = self._broken, None
-                        raise ToolError(f"no sandbox worker can be started: {broken}") from broken
+                        raise ToolError("the sandbox is closed; create another one")
+                    if self._start_error is not None:
+                        error, self._start_error = self._start_error, None
+                        raise ToolError(f"cannot start a sandbox worker: {error}") from error
                     self._change.wait()
                 return self._ready.popleft()
             finally:
-                self._wanted -= 1
+                self._waiting -= 1
                 self._change.notify_all()
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         if self._closed:
-            raise ToolError("the sandbox is closed: make another one")
+            raise ToolError("the sandbox is closed; create another one")
         if self._starter is None:
-            # One thread starts all workers: they are told to die with the thread that made them, and it lives on.
+            # One thread starts all workers, because a worker dies with the thread that started it.
             self._starter = threading.Thread(
                 target=self._keep_warm, name="gem-sandbox", daemon=True
             )
@@ -157,25 +159,22 @@ class Sandbox:
     def _keep_warm(self) -> None:
         while not self._closed:
             with self._change:
-                while not (self._closed or self._dead or (self._broken is None and self._short())):
+                while not (self._closed or self._dead or self._needs_workers()):
                     self._change.wait()
-                dead = (
-                    self._dead.popleft()
-                    if self._dead and self._wanted <= len(self._ready)
-                    else None
-                )
-                if dead is None and not self._closed and self._wanted <= len(self._ready):
-                    self._change.wait(_PAUSE)  # a call that has just begun gets the processor first
+                urgent = self._waiting > len(self._ready)
+                dead = self._dead.popleft() if self._dead and not urgent else None
+                if dead is None and not self._closed and not urgent:
+                    self._change.wait(_PAUSE)  # a call that has just started gets the processor
             if dead is not None:
                 dead.end()
                 continue
-            if self._closed or self._broken is not None:
+            if self._closed or self._start_error is not None:
                 continue
             try:
                 box = Box(self._plan)
-            except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
+            except Exception as error:  # noqa: BLE001 - `_take` raises it in the caller
                 with self._change:
-                    self._broken = error
+                    self._start_error = error
                     self._change.notify_all()
                 continue
             with self._change:
@@ -185,9 +184,9 @@ class Sandbox:
                     continue
             box.end()
 
-    def _short(self) -> bool:
-        """Whether more workers should be waiting than are."""
-        return len(self._ready) < max(self._wanted, self.warm)
+    def _needs_workers(self) -> bool:
+        too_few = len(self._ready) < max(self._waiting, self.warm)
+        return too_few and self._start_error is None
 
 
 _open: set[Sandbox] = set()

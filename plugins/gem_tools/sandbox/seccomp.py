@@ -1,9 +1,10 @@
-"""Seccomp program: what the kernel refuses a process to ask for, as the bytes of a BPF filter.
+"""Seccomp filters: BPF programs that deny system calls to sandboxed processes.
 
-`NAMESPACED` is laid over bubblewrap, which already hides files, processes and the network: it closes the ways to make new
-namespaces and to reach into the kernel. `BARE` is for the fallback, where nothing is hidden: it also refuses sockets, signals,
-new processes, leaving the process group, changing modes, owners and attributes of files, and whatever would outlive the process
-inside the kernel. It does not count on a new Landlock: the first one knows neither signals nor the shortening of files.
+`NAMESPACED` is for bubblewrap, which already hides files, processes and the network. It denies new
+namespaces and privileged kernel interfaces. `BARE` is for the fallback, which hides nothing. It
+also denies sockets, signals, new processes, leaving the process group, changing the modes, owners
+and attributes of files, and kernel objects that would outlive the process. It does not rely on a
+recent Landlock: the first version controls neither signals nor truncation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 __all__ = ["BARE", "NAMESPACED", "supported"]
 
 Numbers = dict[str, tuple[int | None, int | None]]
-"""(x86_64, aarch64); None where the machine does not have the call."""
+"""The numbers of a call on (x86_64, aarch64); None if the machine does not have it."""
 
 _KERNEL: Numbers = {
     "add_key": (248, 217),
@@ -45,7 +46,7 @@ _KERNEL: Numbers = {
     "unshare": (272, 97),
     "userfaultfd": (323, 282),
 }
-_OTHERS: Numbers = {
+_BARE_ONLY: Numbers = {
     "chmod": (90, None),
     "chown": (92, None),
     "fchmod": (91, 52),
@@ -104,9 +105,12 @@ _OTHERS: Numbers = {
     "utimes": (235, None),
     "vfork": (58, None),
 }
-_BEHIND_POINTERS: Numbers = {"clone3": (435, 435)}
-"""Calls whose flags a filter cannot read. They are said to be missing, and libc uses the older call."""
-_BEHIND_POINTERS_OF_FILES: Numbers = {"openat2": (437, 437)}
+_UNREADABLE_FLAGS: Numbers = {"clone3": (435, 435)}
+"""Calls with flags behind a pointer, where a filter cannot read them.
+
+The filter reports them as missing, and libc falls back to the older call.
+"""
+_UNREADABLE_FILE_FLAGS: Numbers = {"openat2": (437, 437)}
 
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _LOAD, _AND, _JUMP, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x06
@@ -114,45 +118,49 @@ _NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _CLONE_THREAD, _CLONE_NEWUSER = 0x00010000, 0x10000000
 _X32 = 0x40000000
-_WHOLE = 0xFFFFFFFF
+_ALL_BITS = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A call that is refused for some values of an argument. The low 32 bits are compared: the kernel looks at no others."""
+    """A call that is denied for some values of an argument.
+
+    The filter compares the low 32 bits; the kernel ignores the others for these arguments.
+    """
 
     numbers: tuple[int | None, int | None]
     argument: int
     mask: int
     values: tuple[int, ...]
-    refused: bool = True
-    """Whether these values are the ones refused, or the only ones allowed."""
+    denied: bool = True
+    """Whether these values are denied; if False, they are the only ones allowed."""
 
 
-_CLONE, _OPEN_FLAGS = (56, 220), 0o1003  # the access mode, and O_TRUNC
-_EMPTYING = (0o1000, 0o0003, 0o1003)
-"""O_TRUNC without a right to write, which the first Landlock lets pass, and the access mode 3, which every Landlock lets pass."""
+_CLONE, _OPEN_FLAGS = (56, 220), 0o1003  # the access mode and O_TRUNC
+_TRUNCATING = (0o1000, 0o0003, 0o1003)
+"""O_TRUNC without write access, which the first Landlock allows, and the access mode 3, which
+every Landlock allows."""
 _SOCKETPAIR = (53, 199)
-_PROCESSES_ALLOWED = (_Test(_CLONE, 0, _CLONE_NEWUSER, (_CLONE_NEWUSER,)),)
-_ALONE = (
-    _Test(_CLONE, 0, _CLONE_THREAD, (_CLONE_THREAD,), refused=False),
-    _Test((302, 261), 0, _WHOLE, (0,), refused=False),  # prlimit on others
-    _Test(
-        (72, 25), 1, _WHOLE, (8, 10, 15)
-    ),  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX have the kernel send signals to anybody
-    # ioctl: FIOSETOWN and SIOCSPGRP do the same; FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY change a file that is
-    # open for reading only
-    _Test((16, 29), 1, _WHOLE, (0x8901, 0x8902, 0x40086602, 0x401C5820, 0x40806685)),
-    _Test((2, None), 1, _OPEN_FLAGS, _EMPTYING),  # open
-    _Test((257, 56), 2, _OPEN_FLAGS, _EMPTYING),  # openat
-    # a pair of datagram sockets can send to any third; asyncio needs a pair of streams, which cannot
-    _Test(_SOCKETPAIR, 0, _WHOLE, (1,), refused=False),  # AF_UNIX
-    _Test(_SOCKETPAIR, 1, 0xF, (1,), refused=False),  # SOCK_STREAM
+_NAMESPACED_TESTS = (_Test(_CLONE, 0, _CLONE_NEWUSER, (_CLONE_NEWUSER,)),)
+_BARE_TESTS = (
+    _Test(_CLONE, 0, _CLONE_THREAD, (_CLONE_THREAD,), denied=False),
+    _Test((302, 261), 0, _ALL_BITS, (0,), denied=False),  # prlimit on other processes
+    # fcntl: F_SETOWN, F_SETSIG and F_SETOWN_EX make the kernel send signals to any process.
+    _Test((72, 25), 1, _ALL_BITS, (8, 10, 15)),
+    # ioctl: FIOSETOWN and SIOCSPGRP do the same. FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR and
+    # FS_IOC_ENABLE_VERITY change a file that is only open for reading.
+    _Test((16, 29), 1, _ALL_BITS, (0x8901, 0x8902, 0x40086602, 0x401C5820, 0x40806685)),
+    _Test((2, None), 1, _OPEN_FLAGS, _TRUNCATING),  # open
+    _Test((257, 56), 2, _OPEN_FLAGS, _TRUNCATING),  # openat
+    # A pair of datagram sockets can send to any third socket. asyncio needs a pair of stream
+    # sockets, which cannot.
+    _Test(_SOCKETPAIR, 0, _ALL_BITS, (1,), denied=False),  # AF_UNIX
+    _Test(_SOCKETPAIR, 1, 0xF, (1,), denied=False),  # SOCK_STREAM
 )
 
 
 def supported() -> bool:
-    """Whether the numbers of this machine's system calls are known here."""
+    """Whether the system call numbers of this machine are known."""
     return sys.platform == "linux" and platform.machine() in _MACHINES and sys.byteorder == "little"
 
 
@@ -160,8 +168,8 @@ def _op(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("<HBBI", code, if_true, if_false, k)
 
 
-def _program(refused: Numbers, missing: Numbers, tests: tuple[_Test, ...]) -> bytes:
-    """Refuses calls with EPERM; those that are to be `missing`, with ENOSYS."""
+def _program(denied: Numbers, missing: Numbers, tests: tuple[_Test, ...]) -> bytes:
+    """Return a filter that fails `denied` calls with EPERM and `missing` ones with ENOSYS."""
     column, machine = _MACHINES[platform.machine()]
     eperm, enosys = (_op(_RETURN, _ERRNO | number) for number in (errno.EPERM, errno.ENOSYS))
     ops = [
@@ -170,30 +178,31 @@ def _program(refused: Numbers, missing: Numbers, tests: tuple[_Test, ...]) -> by
         _op(_RETURN, _KILL),
         _op(_LOAD, _NUMBER),
     ]
-    if column == 0:  # the x32 numbering would be a way around every test below
+    if column == 0:  # x32 call numbers would bypass every test below
         ops += [_op(_AT_LEAST, _X32, 0, 1), eperm]
-    for calls, answer in ((refused, eperm), (missing, enosys)):
+    for calls, result in ((denied, eperm), (missing, enosys)):
         for numbers in calls.values():
             number = numbers[column]
             if number is not None:
-                ops += [_op(_EQUAL, number, 0, 1), answer]
+                ops += [_op(_EQUAL, number, 0, 1), result]
     for test in tests:
         number = test.numbers[column]
         if number is not None:
             body = [_op(_LOAD, _FIRST_ARGUMENT + 8 * test.argument), _op(_AND, test.mask)]
-            # a value that is found leads over one operation after the last comparison: to the refusal, or past it
+            # A matching value skips one operation after the last comparison: it jumps to the
+            # EPERM if it is denied, past the EPERM if it is allowed.
             body += [
                 _op(_EQUAL, value, len(test.values) - n) for n, value in enumerate(test.values)
             ]
-            body += [_op(_JUMP, 1), eperm] if test.refused else [eperm]
+            body += [_op(_JUMP, 1), eperm] if test.denied else [eperm]
             body += [_op(_LOAD, _NUMBER)]
             ops += [_op(_EQUAL, number, 0, len(body)), *body]
     return b"".join([*ops, _op(_RETURN, _ALLOW)])
 
 
-NAMESPACED = _program(_KERNEL, _BEHIND_POINTERS, _PROCESSES_ALLOWED) if supported() else b""
-BARE = (
-    _program({**_KERNEL, **_OTHERS}, {**_BEHIND_POINTERS, **_BEHIND_POINTERS_OF_FILES}, _ALONE)
-    if supported()
-    else b""
-)
+NAMESPACED = BARE = b""
+if supported():
+    NAMESPACED = _program(_KERNEL, _UNREADABLE_FLAGS, _NAMESPACED_TESTS)
+    BARE = _program(
+        {**_KERNEL, **_BARE_ONLY}, {**_UNREADABLE_FLAGS, **_UNREADABLE_FILE_FLAGS}, _BARE_TESTS
+    )

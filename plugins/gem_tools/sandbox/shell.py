@@ -1,7 +1,9 @@
-"""Shell: bash in the sandbox with a home that lives on. Each command runs in a box of its own, which is given the files of the
-home and gives them back; nothing of a command runs outside, and nothing of it runs on.
+"""Shell: bash in the sandbox, with a home folder that persists between commands.
 
-It needs full isolation, which is bubblewrap: the fallback of the sandbox allows no further processes, and so no shell.
+Each command runs in its own box, which receives the files of the home folder and returns them. No
+process of a command runs outside of its box or after the command.
+
+The shell needs full isolation (bubblewrap): the fallback denies new processes.
 """
 
 from __future__ import annotations
@@ -38,38 +40,38 @@ _PRELOAD = (
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The files of a home, and the folder in it the next command starts in. Plain data: keep it, copy it, go back to it."""
+    """The files of a home folder and the working directory of the next command.
+
+    Plain data: it can be stored, copied and restored.
+    """
 
     files: bytes
-    """Written and read in the sandbox only."""
+    """An archive; only the sandbox reads and writes it."""
     cwd: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command did."""
+    """The result of a command."""
 
     output: str
     status: int
-    """That of bash; 124 where the command was stopped, 137 where its box was."""
+    """The exit status of bash; 124 if the command was stopped, 137 if its box was killed."""
     home: Home
 
 
 class Shell:
-    """Runs commands in homes. Thread-safe, and made for many homes at once."""
+    """A shell for many home folders at once. Thread-safe."""
 
     def __init__(self, seconds: float = 10.0, *, memory_mb: int = 1024, disk_mb: int = 32) -> None:
-        """`seconds`: the time of one command. A home holds `disk_mb` at most."""
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, (int, float))
-            or not 0 < seconds < float("inf")
-        ):
-            raise ConfigError(f"seconds must be a number above 0; given: {seconds!r}")
+        """Create the shell; `seconds` limits a command, `disk_mb` the size of a home folder."""
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not is_number or not 0 < seconds < float("inf"):
+            raise ConfigError(f"seconds must be a positive number; got {seconds!r}")
         self.seconds = float(seconds)
         limits = SandboxLimits(
-            seconds=self.seconds
-            + 10.0,  # the program inside stops a command in time, and then still packs the home
+            # The program in the box stops the command in time; it still has to pack the home.
+            seconds=self.seconds + 10.0,
             memory_mb=memory_mb,
             processes=32,
             disk_mb=2 * disk_mb,
@@ -79,44 +81,45 @@ class Shell:
         self._sandbox = Sandbox(limits, isolation="full", preload=_PRELOAD)
 
     def create(self, files: Sequence[tuple[str, str, int]], setup: str = "") -> Home:
-        """A home with files, (path, text, mode) each; a path that ends in a slash is a folder. `setup` is a command run in it."""
-        answer, home = self._do(
-            None, {"do": "write", "files": [list(file) for file in files], "setup": setup}
-        )
+        """Create a home folder with files, (path, text, mode) each.
+
+        A path that ends in a slash is a folder. The command `setup` then runs in the home folder.
+        """
+        job = {"do": "write", "files": [list(file) for file in files], "setup": setup}
+        answer, home = self._do(None, job)
         if answer is None or answer["status"]:
-            raise ToolError(
-                f"a home could not be set up: {answer['output'] if answer else 'its box was stopped'}"
-            )
+            reason = answer["output"] if answer else "its box was killed"
+            raise ToolError(f"cannot set up a home folder: {reason}")
         return home
 
     def run(self, command: str, home: Home) -> Ran:
-        """Runs a command; a home it broke, by filling the disk for instance, stays as it was."""
+        """Run a command; if its box is killed, the home folder stays as it was."""
         answer, after = self._do(home, {"do": "run", "command": command, "cwd": home.cwd})
         if answer is None:
-            return Ran(
-                "(the command was killed, or left files that cannot be read: what it did is lost)",
-                137,
-                home,
+            output = (
+                "(the command was killed, or left files that cannot be read: what it did is lost)"
             )
+            return Ran(output, 137, home)
         return Ran(answer["output"], answer["status"], Home(after.files, answer["cwd"]))
 
     def check(self, tests: Sequence[tuple[str, str, Any]], home: Home) -> list[bool]:
-        """Which tests hold of a home: (kind, path or command, expected), as `holds` in shell_program.py reads them."""
+        """Return which tests pass; `shell_program.holds` defines (kind, path, expected)."""
         answer, _ = self._do(home, {"do": "check", "tests": [list(test) for test in tests]})
-        return (
-            [False] * len(tests)
-            if answer is None
-            else [bool(passed) for passed in answer["passed"]]
-        )
+        if answer is None:
+            return [False] * len(tests)
+        return [bool(passed) for passed in answer["passed"]]
 
     def close(self) -> None:
-        """Ends the waiting boxes."""
+        """End the waiting boxes."""
         self._sandbox.close()
 
     def _do(self, home: Home | None, job: Mapping[str, Any]) -> tuple[dict[str, Any] | None, Home]:
         call = repr({**job, "seconds": self.seconds})
-        # The text is a constant of the program, so that none of its functions is among the names that are kept.
-        code = f"space = {{}}\nexec({_program()!r}, space)\nhome = space['main'](globals().get('home'), {call})\ndel space"
+        # The program's text is a constant, so the sandbox does not keep its functions as names.
+        code = (
+            f"space = {{}}\nexec({_program()!r}, space)\n"
+            f"home = space['main'](globals().get('home'), {call})\ndel space"
+        )
         outcome = self._sandbox.run(code, state=home.files if home else None, keep=True)
         if outcome.end != "ok" or outcome.state is None:
             return None, home or Home(b"")

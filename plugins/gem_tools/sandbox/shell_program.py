@@ -1,7 +1,7 @@
-"""Shell program: what runs inside the sandbox for one command: unpacks a home, does one job in it, packs it again.
+"""The program in the sandbox that unpacks a home folder, does one job in it, and packs it again.
 
-Never imported by gem: `shell.py` hands its text to the sandbox, where only the standard library is. Its last line of output is
-the answer, as JSON; what the job printed is inside it.
+gem never imports it: `shell.py` sends its text to the sandbox, which has only the standard library.
+The last line of its output is the answer as JSON, including the output of the job.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["HOME", "MOST", "SHOWN", "main"]
 
 HOME = "/tmp/home"
 SHOWN = 8000
-"""Characters of the output that are shown, half of them from its end."""
+"""The number of characters of output to show, half of them from the end."""
 MOST = 4 << 20
-"""A command that writes more bytes than this is stopped."""
+"""The number of bytes of output after which a command is stopped."""
 
 
 def main(home: bytes | None, job: dict[str, Any]) -> bytes:
-    """Does a job of one kind; the home as it is left."""
+    """Do a job and return the packed home folder."""
     os.umask(0o022)
     os.makedirs(HOME)
     if home is not None:
         with tarfile.open(fileobj=io.BytesIO(home)) as archive:
-            kept = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
-            archive.extractall(HOME, **kept)  # type: ignore[arg-type]
+            options = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
+            archive.extractall(HOME, **options)  # type: ignore[arg-type]
     answer = {"write": write, "run": run, "check": check}[job["do"]](job)
     packed = pack()
     sys.stdout.write(json.dumps(answer) + "\n")
@@ -44,61 +44,60 @@ def main(home: bytes | None, job: dict[str, Any]) -> bytes:
 
 
 def write(job: dict[str, Any]) -> dict[str, Any]:
-    """Puts files there: (path, text, mode); a path that ends in a slash is a folder."""
+    """Write files, (path, text, mode) each; a path that ends in a slash is a folder."""
     for path, text, mode in job["files"]:
-        place = os.path.join(HOME, path)
-        os.makedirs(place if path.endswith("/") else os.path.dirname(place), exist_ok=True)
+        target = os.path.join(HOME, path)
+        os.makedirs(target if path.endswith("/") else os.path.dirname(target), exist_ok=True)
         if not path.endswith("/"):
-            with open(place, "w", encoding="utf-8", newline="") as file:
+            with open(target, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
-            os.chmod(place, mode)
+            os.chmod(target, mode)
     return run({**job, "command": job["setup"], "cwd": ""})
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Runs a command with bash, where the last one left off."""
+    """Run a command with bash in the working directory of the previous one."""
     output, status, cwd = bash(job["command"], job["cwd"], job["seconds"])
     return {"output": output, "status": status, "cwd": cwd}
 
 
 def check(job: dict[str, Any]) -> dict[str, Any]:
-    """Which tests hold."""
+    """Return which tests pass."""
     return {"passed": [holds(test, job["seconds"]) for test in job["tests"]]}
 
 
 def holds(test: list[Any], seconds: float) -> bool:
-    """Whether one test holds of what is there now."""
-    kind, what, expected = test
-    place = os.path.join(HOME, what)
+    """Whether a test (kind, path or command, expected) passes."""
+    kind, subject, expected = test
+    path = os.path.join(HOME, subject)
     try:
-        if kind == "text":  # blanks at the end of lines and of the file do not count
-            with open(place, encoding="utf-8") as file:
+        if kind == "text":  # ignores trailing whitespace
+            with open(path, encoding="utf-8") as file:
                 return lines(file.read()) == lines(expected)
         if kind == "bytes":
-            with open(place, "rb") as file:
+            with open(path, "rb") as file:
                 return bool(file.read() == expected.encode())
-        if kind == "names":  # what a folder holds, folders below it included
-            return sorted(tree(place)) == sorted(expected)
+        if kind == "names":  # all files below a folder
+            return sorted(tree(path)) == sorted(expected)
         if kind == "mode":
-            return bool(stat.S_IMODE(os.stat(place).st_mode) == expected)
+            return bool(stat.S_IMODE(os.stat(path).st_mode) == expected)
         if kind == "link":
-            return os.path.islink(place) and os.path.realpath(place) == os.path.realpath(
-                os.path.join(HOME, expected)
-            )
+            target = os.path.realpath(os.path.join(HOME, expected))
+            return os.path.islink(path) and os.path.realpath(path) == target
         if kind == "prints":
-            output, status, _ = bash(what, "", seconds)
+            output, status, _ = bash(subject, "", seconds)
             return status == 0 and lines(output) == lines(expected)
     except (OSError, UnicodeDecodeError):
         return False
-    raise ValueError(f"no such test: {kind}")
+    raise ValueError(f"unknown kind of test: {kind}")
 
 
 def tree(folder: str) -> list[str]:
-    """The files below a folder, as paths from it."""
-    found = []
-    for place, _, names in os.walk(folder):
-        found += [os.path.relpath(os.path.join(place, name), folder) for name in names]
-    return found
+    """Return the relative paths of all files below a folder."""
+    paths = []
+    for parent, _, names in os.walk(folder):
+        paths += [os.path.relpath(os.path.join(parent, name), folder) for name in names]
+    return paths
 
 
 def lines(text: str) -> list[str]:
@@ -106,11 +105,11 @@ def lines(text: str) -> list[str]:
 
 
 def bash(command: str, cwd: str, seconds: float) -> tuple[str, int, str]:
-    """What a command printed, its status (124 where it took too long), and the folder it ended in."""
+    """Run a command; return its output, its status (124 if stopped), and its last directory."""
     if "\0" in command:
         return "bash: a command has no NUL character in it", 2, cwd
-    told, tell = os.pipe()
-    script = f'cd -- "$1" 2>/dev/null || cd; trap \'pwd -P >&{tell}\' EXIT; eval "$2"'
+    cwd_pipe, write_end = os.pipe()
+    script = f'cd -- "$1" 2>/dev/null || cd; trap \'pwd -P >&{write_end}\' EXIT; eval "$2"'
     environment = {
         "PATH": f"/usr/bin:/bin:{os.path.dirname(sys.executable)}",
         "HOME": HOME,
@@ -127,30 +126,28 @@ def bash(command: str, cwd: str, seconds: float) -> tuple[str, int, str]:
         stderr=subprocess.STDOUT,
         cwd=HOME,
         env=environment,
-        pass_fds=(tell,),
+        pass_fds=(write_end,),
         start_new_session=True,
     )
-    os.close(tell)
+    os.close(write_end)
     assert process.stdout is not None
-    written, ended = drained(process, process.stdout.fileno(), time.monotonic() + seconds)
+    written, ended = drain(process, process.stdout.fileno(), time.monotonic() + seconds)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # what it left in the background ends with it
+        os.killpg(process.pid, signal.SIGKILL)  # end its background processes
     process.wait()
-    left = (
-        os.read(told, 4096).decode("utf-8", "replace").strip()
-        if select.select([told], [], [], 0)[0]
-        else ""
-    )
-    text = shown(written.decode("utf-8", "backslashreplace"))
+    last_cwd = ""
+    if select.select([cwd_pipe], [], [], 0)[0]:
+        last_cwd = os.read(cwd_pipe, 4096).decode("utf-8", "replace").strip()
+    text = shorten(written.decode("utf-8", "backslashreplace"))
     if not ended:
         stopped = "wrote too much" if len(written) >= MOST else f"took over {seconds:g} s"
         return f"{text}\n(stopped: the command {stopped})".lstrip(), 124, cwd
-    inside = left == HOME or left.startswith(HOME + "/")
-    return text, process.returncode, os.path.relpath(left, HOME) if inside else ""
+    inside = last_cwd == HOME or last_cwd.startswith(HOME + "/")
+    return text, process.returncode, os.path.relpath(last_cwd, HOME) if inside else ""
 
 
-def drained(process: subprocess.Popen[bytes], pipe: int, deadline: float) -> tuple[bytes, bool]:
-    """What a process writes until it ends, and whether it did by itself."""
+def drain(process: subprocess.Popen[bytes], pipe: int, deadline: float) -> tuple[bytes, bool]:
+    """Return the output of a process and whether it ended by itself."""
     os.set_blocking(pipe, False)
     written = b""
     while True:
@@ -164,28 +161,29 @@ def drained(process: subprocess.Popen[bytes], pipe: int, deadline: float) -> tup
             return written, False
 
 
-def shown(text: str) -> str:
-    """The beginning and the end of a text that is too long."""
+def shorten(text: str) -> str:
+    """Return the beginning and the end of a long text."""
     if len(text) <= SHOWN:
         return text
-    return f"{text[: SHOWN // 2]}\n(... {len(text) - SHOWN} characters left out ...)\n{text[-SHOWN // 2 :]}"
+    note = f"(... {len(text) - SHOWN} characters left out ...)"
+    return f"{text[: SHOWN // 2]}\n{note}\n{text[-SHOWN // 2 :]}"
 
 
 def pack() -> bytes:
-    """The home as an archive, the same bytes for the same files."""
+    """Return the home folder as an archive; equal files give equal bytes."""
     if not os.path.isdir(HOME):
         if os.path.lexists(HOME):
             os.remove(HOME)
         os.makedirs(HOME)
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
         for name in sorted(os.listdir(HOME)):
-            archive.add(os.path.join(HOME, name), arcname=name, filter=nobody)
+            archive.add(os.path.join(HOME, name), arcname=name, filter=without_owner)
     shutil.rmtree(HOME, ignore_errors=True)
-    return made.getvalue()
+    return packed.getvalue()
 
 
-def nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry

@@ -1,6 +1,7 @@
-"""Worker: the program inside the sandbox. It gives its rights away, waits for one job, runs it, and ends.
+"""Worker: the program in the sandbox that drops its rights, runs one job, and exits.
 
-Never imported by gem: `launch.py` hands its code to another interpreter, where only the standard library is.
+gem never imports it: `launch.py` passes its code to another interpreter, which has only the
+standard library.
 """
 
 from __future__ import annotations
@@ -10,85 +11,79 @@ import resource
 import struct
 import sys
 
-TYPE_CHECKING = False  # typing, json and re would take longer to import than all the rest
+TYPE_CHECKING = False  # importing typing, json and re would take longer than the rest
 if TYPE_CHECKING:
     from typing import Any
 
 NAME = "<python>"
-"""What tracebacks call the model's code."""
+"""The file name of the model's code in tracebacks."""
 
 
-def give_up_rights(asked: dict[str, Any]) -> list[str]:
-    """Sets the limits and leaves what can be left; the names of the parts that are in force."""
+def drop_rights(settings: dict[str, Any]) -> list[str]:
+    """Set the limits and filters; return the names of the filters that are in force."""
     done = []
-    for name, value in asked["limits"].items():
-        _, most = resource.getrlimit(getattr(resource, name))
-        value = value if most == resource.RLIM_INFINITY else min(value, most)
+    for name, value in settings["limits"].items():
+        _, maximum = resource.getrlimit(getattr(resource, name))
+        value = value if maximum == resource.RLIM_INFINITY else min(value, maximum)
         resource.setrlimit(getattr(resource, name), (value, value))
-    if asked.get("uid"):
+    uid = settings.get("uid")
+    if uid:
         os.setgroups([])
-        os.setresgid(asked["uid"], asked["uid"], asked["uid"])
-        os.setresuid(asked["uid"], asked["uid"], asked["uid"])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
         done.append("uid")
-    if asked.get("landlock") or asked.get("seccomp"):
+    landlock, seccomp = settings.get("landlock"), settings.get("seccomp")
+    if landlock or seccomp:
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(
-            1, 9, 0, 0, 0
-        )  # PR_SET_PDEATHSIG, SIGKILL: nothing is left behind where gem itself dies
-        if (
-            libc.prctl(38, 1, 0, 0, 0) == 0
-        ):  # PR_SET_NO_NEW_PRIVS, without which neither of the two is granted
-            libc.capset(
-                struct.pack("<II", 0x20080522, 0), bytes(24)
-            )  # root without capabilities, where it is root
-            if asked.get("landlock") and hide_files(ctypes, libc, asked["landlock"]):
+        libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL: die with gem
+        if libc.prctl(38, 1, 0, 0, 0) == 0:  # PR_SET_NO_NEW_PRIVS, which both filters require
+            libc.capset(struct.pack("<II", 0x20080522, 0), bytes(24))  # drop root's capabilities
+            if landlock and restrict_files(ctypes, libc, landlock):
                 done.append("landlock")
-            if asked.get("seccomp") and refuse_calls(ctypes, libc, bytes.fromhex(asked["seccomp"])):
+            if seccomp and restrict_calls(ctypes, libc, bytes.fromhex(seccomp)):
                 done.append("seccomp")
     return done
 
 
-def hide_files(ctypes: Any, libc: Any, paths: dict[str, list[str]]) -> bool:
-    """Landlock: only these paths may be opened from now on."""
+def restrict_files(ctypes: Any, libc: Any, paths: dict[str, list[str]]) -> bool:
+    """Allow only these paths, with Landlock."""
     version = libc.syscall(444, None, 0, 1)
     if version < 1:
         return False
     everything = (1 << (13 + (version >= 2) + (version >= 3) + (version >= 5))) - 1
-    of_files = everything & (
-        0b111 | 1 << 14 | 1 << 15
-    )  # execute, write, read, truncate, ioctl: what a file can be asked for
+    # The rights that apply to files: execute, write, read, truncate, ioctl.
+    of_files = everything & (0b111 | 1 << 14 | 1 << 15)
     network, scopes = (3 if version >= 4 else 0), (3 if version >= 6 else 0)
-    words = struct.pack("<QQQ", everything, network, scopes)[
-        : 8 + 8 * (version >= 4) + 8 * (version >= 6)
-    ]
+    size = 8 + 8 * (version >= 4) + 8 * (version >= 6)
+    words = struct.pack("<QQQ", everything, network, scopes)[:size]
     rules = libc.syscall(444, words, len(words), 0)
     if rules < 0:
         return False
     for kind, rights in (("read", 0b1101), ("write", everything)):
         for path in paths[kind]:
             try:
-                place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+                fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             except OSError:
-                continue  # what is not there need not be shown
+                continue  # the path does not exist
             allowed = rights if os.path.isdir(path) else rights & of_files
-            libc.syscall(445, rules, 1, struct.pack("<Qi", allowed, place), 0)
-            os.close(place)
-    held = libc.syscall(446, rules, 0) == 0
+            libc.syscall(445, rules, 1, struct.pack("<Qi", allowed, fd), 0)
+            os.close(fd)
+    in_force = libc.syscall(446, rules, 0) == 0
     os.close(rules)
-    return bool(held)
+    return bool(in_force)
 
 
-def refuse_calls(ctypes: Any, libc: Any, program: bytes) -> bool:
-    """Seccomp: the system calls in the filter are refused from now on."""
+def restrict_calls(ctypes: Any, libc: Any, program: bytes) -> bool:
+    """Install a seccomp filter."""
     body = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("@HxxxxxxQ", len(program) // 8, ctypes.addressof(body))
     return bool(libc.prctl(22, 2, ctypes.create_string_buffer(head, len(head)), 0, 0) == 0)
 
 
 def read_exactly(size: int) -> bytes:
-    """So many bytes of the job; an end before that means nobody wants this worker."""
+    """Read `size` bytes of the job; exit if the stream ends, because the worker is not needed."""
     parts = []
     while size:
         part = os.read(0, min(size, 1 << 20))
@@ -100,7 +95,7 @@ def read_exactly(size: int) -> bytes:
 
 
 def run(code: str, names: dict[str, Any], echo: bool) -> int:
-    """Runs the model's code as a program of its own; the exit status."""
+    """Run the model's code and return the exit status."""
     try:
         if echo:
             import ast
@@ -136,24 +131,22 @@ def run(code: str, names: dict[str, Any], echo: bool) -> int:
 
 
 def restore(state: bytes, names: dict[str, Any]) -> list[str]:
-    """Brings names back from earlier calls: definitions and imports as source, values by pickle."""
+    """Restore names from earlier calls: definitions and imports from source, values by pickle."""
     import contextlib
     import pickle
 
     definitions, values = pickle.loads(state) if state else ([], {})
     for source in definitions:
-        with contextlib.suppress(
-            Exception
-        ):  # it was fine when it was written; the code will say what it misses
+        with contextlib.suppress(Exception):  # the code then raises a NameError
             exec(compile(source, "<earlier>", "exec"), names)
     for name, value in values.items():
-        with contextlib.suppress(Exception):  # the name stays unknown, which the code will be told
+        with contextlib.suppress(Exception):  # the same
             names[name] = pickle.loads(value)
     return list(definitions)
 
 
 def keep(code: str, definitions: list[str], names: dict[str, Any]) -> tuple[bytes, list[str]]:
-    """The names as bytes for a later call, and those that cannot be kept."""
+    """Return the names as bytes for a later call, and the names that cannot be kept."""
     import ast
     import pickle
     import types
@@ -169,35 +162,32 @@ def keep(code: str, definitions: list[str], names: dict[str, Any]) -> tuple[byte
     for name, value in names.items():
         if name.startswith("__") or isinstance(value, types.ModuleType):
             continue
-        if (
-            isinstance(value, (type, types.FunctionType))
-            and value.__module__ == "__main__"
-            and value.__name__ == name
-        ):
-            continue  # comes back with its definition
+        is_definition = isinstance(value, (type, types.FunctionType))
+        if is_definition and value.__module__ == "__main__" and value.__name__ == name:
+            continue  # restored from its source
         try:
             values[name] = pickle.dumps(value)
-        except Exception:  # noqa: BLE001 - said in the report
+        except Exception:  # noqa: BLE001 - the report lists it
             lost.append(name)
     return pickle.dumps((definitions, values)), lost
 
 
 def main() -> None:
-    """One job."""
-    asked = eval(sys.argv[1])  # what gem wrote, before the model has said anything
-    report = asked["report"]
+    """Run one job."""
+    settings = eval(sys.argv[1])  # written by gem, not by the model
+    report = settings["report"]
     os.set_inheritable(report, False)
-    sys.argv, sys.path = [NAME], [p for p in sys.path if p] + asked["path"]
-    for module in asked["preload"]:
+    sys.argv, sys.path = [NAME], [p for p in sys.path if p] + settings["path"]
+    for module in settings["preload"]:
         __import__(module)
     os.umask(0o077)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what was printed before a limit struck is worth showing
-    done = give_up_rights(asked)
-    exec(
-        compile("x = f'{1 + 1}'", NAME, "exec"), {}
-    )  # the first time costs 2 ms, which nobody waits for here
-    os.write(report, (",".join(done) + "\n").encode())
+        # Line buffering keeps the output of a program that is killed at a limit.
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    filters = drop_rights(settings)
+    # The first exec takes 2 ms; do it before the job arrives.
+    exec(compile("x = f'{1 + 1}'", NAME, "exec"), {})
+    os.write(report, (",".join(filters) + "\n").encode())
     size, state_size, cpu, flags = struct.unpack("<IIII", read_exactly(16))
     code = read_exactly(size).decode("utf-8", "surrogatepass")
     state = read_exactly(state_size)
@@ -211,7 +201,7 @@ def main() -> None:
     keeping, echo = bool(flags & 1), bool(flags & 2)
     definitions = restore(state, names) if keeping else []
     status = run(code, names, echo)
-    if os.getpid() != worker:  # a fork of the model's came back here
+    if os.getpid() != worker:  # the model's code forked, and the child returned
         sys.stdout.flush()
         os._exit(status)
     if "threading" in sys.modules:
@@ -226,12 +216,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except Exception:  # noqa: BLE001 - the model closed it
+        except Exception:  # noqa: BLE001 - the model's code closed it
             continue
     lost, kept = b"", b""
     if keeping and status == 0:
-        kept, names_lost = keep(code, definitions, names)
-        lost = ",".join(names_lost).encode()
+        kept, lost_names = keep(code, definitions, names)
+        lost = ",".join(lost_names).encode()
     body = struct.pack("<4sIII", b"done", status, len(lost), len(kept)) + lost + kept
     while body:
         body = body[os.write(report, body) :]
