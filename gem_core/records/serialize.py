@@ -188,10 +188,23 @@ def wrappers_without_secrets(wrappers: str, redactor: Redactor) -> str:
     return redactor.program_text(wrappers)
 
 
-def to_plain(value: Any, redactor: Redactor | None, depth: int = 0, *, info: bool = False) -> Any:
-    """Return JSON data that `from_plain` restores, or an `OpaqueValue` if impossible."""
+def to_plain(
+    value: Any,
+    redactor: Redactor | None,
+    depth: int = 0,
+    *,
+    info: bool = False,
+    parent: str = "",
+    secret: bool = False,
+) -> Any:
+    """Return JSON data that `from_plain` restores, or an `OpaqueValue` if impossible.
+
+    `parent` is the key of the value. `secret`: redact every string in it.
+    """
     if value is None or isinstance(value, bool):
         return value
+    if secret and isinstance(value, (str, bytes)):
+        return REDACTED
     if isinstance(value, str):
         return redactor.program_text(value) if redactor is not None else str(value)
     if isinstance(value, numbers.Integral):
@@ -200,11 +213,12 @@ def to_plain(value: Any, redactor: Redactor | None, depth: int = 0, *, info: boo
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if depth < _MAX_DEPTH:
         if isinstance(value, Mapping):
-            return _plain_mapping(value, redactor, depth, info)
-        if type(value) is list:
-            return [to_plain(v, redactor, depth + 1, info=info) for v in value]
-        if type(value) is tuple:
-            return {"$tuple": [to_plain(v, redactor, depth + 1, info=info) for v in value]}
+            return _plain_mapping(value, redactor, depth, info, parent, secret)
+        if type(value) is list or type(value) is tuple:
+            if redactor is not None and parent.lower().endswith("headers"):
+                secret = secret or all(type(v) in (list, tuple) and len(v) == 2 for v in value)
+            items = [to_plain(v, redactor, depth + 1, info=info, secret=secret) for v in value]
+            return items if type(value) is list else {"$tuple": items}
         if (
             getattr(value, "ndim", None) == 0
             and hasattr(value, "item")
@@ -215,20 +229,29 @@ def to_plain(value: Any, redactor: Redactor | None, depth: int = 0, *, info: boo
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         value = OpaqueValue(name, _repr(value))
     text = redactor.program_text(value.text) if redactor is not None else value.text
+    text = REDACTED if secret else text
     return {"$shown": [value.type, text]}
 
 
 def _plain_mapping(
-    value: Mapping[Any, Any], redactor: Redactor | None, depth: int, info: bool
+    value: Mapping[Any, Any],
+    redactor: Redactor | None,
+    depth: int,
+    info: bool,
+    parent: str,
+    secret: bool,
 ) -> Any:
     def plain(key: Any, item: Any) -> Any:
-        secret = (
-            redactor is not None
-            and isinstance(key, str)
-            and isinstance(item, (str, bytes))
-            and redactor.names_secret(key, info=info)
+        name = key if isinstance(key, str) else ""
+        named = redactor is not None and redactor.names_secret(name, info=info, parent=parent)
+        return to_plain(
+            item,
+            redactor,
+            depth + 1,
+            info=info,
+            parent=name,
+            secret=secret or (named and bool(name)),
         )
-        return REDACTED if secret else to_plain(item, redactor, depth + 1, info=info)
 
     if all(type(key) is str and not key.startswith("$") for key in value):
         return {

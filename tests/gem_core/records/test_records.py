@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,8 @@ from gem_core.records.serialize import (
     OpaqueValue,
     episode_from_json,
     episode_to_json,
+    from_plain,
+    to_plain,
     without_secrets,
 )
 
@@ -412,6 +415,22 @@ def test_conversation_with_a_key_is_recorded_without_ids(
         ("https://ann:hunter2@host/path", "hunter2"),
         ("https://host/?api_key=zzzz1111&q=host", "zzzz1111"),
         ("token sk-abcdefghijklmnop1234 refused by host", "sk-abcdefghijklmnop1234"),
+        ("connect host=x password=hunter2 port=1", "hunter2"),
+        ("PGPASSWORD=hunter2 psql", "hunter2"),
+        ("jdbc:x://host;Password=hunter2;User=a", "hunter2"),
+        ("{'client_secret': 'hunter2', 'host': 1}", "hunter2"),
+        ("POST https://host/?token=abc12345678&q=1", "abc12345678"),
+        ("X-Vault-Token: s.9988\r\nHost: x", "s.9988"),
+        ("password: hunter2", "hunter2"),
+        ("https://abcdef0123456789@host/path", "abcdef0123456789"),
+        ("redis://:hunter2@host/0", "hunter2"),
+        ("host sent eyJhbGciOiJIUzI1.eyJzdWIiOiIx.c2lnbmF0", "eyJzdWIiOiIx"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIEabc\n-----END RSA PRIVATE KEY-----", "MIIEabc"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIEabc+/=\nMIIF", "MIIF"),
+        ("host: xoxb-123456789012-abcdef", "xoxb-123456789012-abcdef"),
+        ("host: AIzaSyA0123456789abcdefghijklmnopqrstuv", "AIzaSyA0123456789abcdef"),
+        ("host: glpat-abcdefghij0123456789", "glpat-abcdefghij0123456789"),
+        ("host: github_pat_11ABCDEFG0123456789abcdef", "github_pat_11ABCDEFG"),
     ],
 )
 def test_program_text_is_redacted_for_headers_urls_and_key_shapes(text: str, secret: str) -> None:
@@ -420,6 +439,49 @@ def test_program_text_is_redacted_for_headers_urls_and_key_shapes(text: str, sec
     assert REDACTED in redacted
     assert redacted.count("ost") == text.count("ost")  # nothing else is lost
     assert Redactor().program_text(redacted) == redacted  # redacting is idempotent
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens=2048 eos_token=<|im_end|> secret=elephant token: the",
+        "def f(password=None, token=token): return key == answer_key",
+        "password_length=12 ssh://git@host/x a@b.example",
+    ],
+)
+def test_harmless_names_in_text_are_kept(text: str) -> None:
+    assert Redactor().program_text(text) == text
+
+
+def test_redacting_a_long_text_takes_linear_time() -> None:
+    started = time.perf_counter()
+    for text in ("a-" * 200_000, "x" * 400_000, "://" * 100_000, "a:" * 200_000):
+        assert Redactor().program_text(text) == text
+    assert time.perf_counter() - started < 10
+
+
+def test_all_values_of_env_variables_and_headers_are_redacted() -> None:
+    config = {
+        "env": {"PGPASSWORD": "hunter2", "DB_PASS": "hunter2", "LANG": "C"},
+        "headers": {"X-Tenant": "hunter2", "Accept": "text"},
+        "extra_headers": [("X-Tenant", "hunter2")],
+        "api_keys": ["hunter2", {"a": "hunter2", "n": 3}],
+        "credentials": {"user": "ann", "parts": ("hunter2",)},
+        "password": {"hunter2"},
+    }
+    redacted = without_secrets(config)
+    assert "hunter2" not in repr(redacted)
+    assert redacted["env"]["LANG"] == "C"
+    assert redacted["headers"]["Accept"] == "text"
+    assert redacted["api_keys"] == [REDACTED, {"a": REDACTED, "n": 3}]
+    assert without_secrets(redacted) == redacted
+    game = {
+        "env": {"id": "game:X-v0"},
+        "secrets": ["cat"],
+        "tokens": ["a", "b"],
+        "headers": ["name", "age"],
+    }
+    assert from_plain(to_plain(game, Redactor(), info=True)) == game
 
 
 def test_header_mappings_are_redacted_by_name(tmp_path: Path) -> None:
