@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -21,10 +19,8 @@ import gymnasium
 import pytest
 from babyai_experts import SEEDS, expert_for
 from costly import few_of
-from project import ROOT
 
 from gem_core import run_batch, tasks_for
-from gem_core.__main__ import main
 from gem_core.env.base import Env
 from gem_core.env.registry import list_envs, make, spec
 from gem_core.errors import (
@@ -44,7 +40,6 @@ from gem_envs.agentgym.sciworld import SciWorld
 from gem_envs.agentgym.textcraft import TextCraft
 from gem_envs.agentgym.textworld import TextWorld
 
-DOCS = ROOT / "docs" / "scenarios.md"
 SCENARIOS = ("babyai:*", "sciworld:*", "textcraft:*", "textworld:*")
 
 
@@ -156,14 +151,6 @@ def test_random_player_finishes_and_seldom_wins(pattern: str) -> None:
     episodes = run_batch(tasks_for(id, seeds=range(3)), RandomPlayer())
     assert all(episode.turns and not episode.failed for episode in episodes)
     assert sum(episode.total_reward for episode in episodes) < 3.0
-
-
-@pytest.mark.parametrize(
-    "line", re.findall(r"^    (gem-rl .*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
-)
-def test_commands_in_the_docs_run(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(shlex.split(line)[1:]) == 0
-    assert capsys.readouterr().out
 
 
 # BabyAI.
