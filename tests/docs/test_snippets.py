@@ -51,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Block, s
         session = sessions.get((block.page, environment))
         if session is None:
             folder = tmp_path_factory.mktemp(block.page.parent.name + block.page.stem)
-            session = sessions[block.page, environment] = Session(block.page, folder)
+            session = sessions[block.page, environment] = Session(block.page, folder, environment)
         running = None
         for each in blocks_of(block.page):
             if each.mark != "output":

@@ -54,6 +54,12 @@ ENVIRONMENTS = {
 """The tox environments that run blocks, with the packages that their blocks need."""
 PROGRAMS = {"scenarios": ("bwrap", "chromium", "java")}
 """The programs that the blocks of an environment need; .ci/run installs them."""
+MOCKS = {
+    "oat": ROOT / "tests/adapters/oat/mocks",
+    "openrlhf": ROOT / "tests/adapters/openrlhf/cpu",
+    "rl2": ROOT / "tests/adapters/rl2/mocks",
+}
+"""Folders with mocks of packages that need a GPU to install, for the path of an environment."""
 SKIPS = {
     "needs a GPU": r"\bGPU",
     "needs a server": r"\bserve",
@@ -191,7 +197,8 @@ def _indented(text: str) -> Iterator[int]:
 class Session:
     """The blocks of one page in one environment: a working directory and a Python process."""
 
-    def __init__(self, page: Path, folder: Path) -> None:
+    def __init__(self, page: Path, folder: Path, environment: str = "core") -> None:
+        self._mocks = MOCKS.get(environment)
         project = page.relative_to(ROOT).parts[:2] if page.is_relative_to(ROOT) else ()
         self.folder = folder / Path(*project) if "examples" in project else folder
         shutil.copytree(
@@ -238,9 +245,10 @@ class Session:
     def _env(self) -> dict[str, str]:
         scripts = Path(sys.executable).parent
         # Each block that imports torch would compile it again if no bytecode were written.
-        return clean_env(
+        env = clean_env(
             PATH=f"{scripts}{os.pathsep}{os.environ['PATH']}", PYTHONDONTWRITEBYTECODE=""
         )
+        return env if self._mocks is None else {**env, "PYTHONPATH": str(self._mocks)}
 
     def _run_sh(self, block: Block) -> str:
         done = subprocess.run(
