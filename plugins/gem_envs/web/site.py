@@ -156,6 +156,7 @@ class Loopback:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # it delays the second packet of a reply by 40 ms
     timeout = 60.0
     loopback: Loopback
 

@@ -119,6 +119,8 @@ class ViewerServer:
 class _Handler(BaseHTTPRequestHandler):
     viewer: ViewerServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # it delays the second packet of a reply by 40 ms
+    timeout = 60.0
 
     def do_GET(self) -> None:
         port = self.viewer.port
