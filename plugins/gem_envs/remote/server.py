@@ -26,7 +26,9 @@ import secrets
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from inspect import isawaitable
 from ipaddress import ip_address
@@ -37,6 +39,8 @@ from gem_core.arguments import whole_number
 from gem_core.env.base import Env
 from gem_core.env.maybe_async import awaited
 from gem_core.errors import ActionTypeError, ConfigError, OptionError, ResetNeededError
+from gem_core.records.redact import Redactor
+from gem_core.records.serialize import from_plain, to_plain
 from gem_envs.remote.protocols import dialect
 
 __all__ = ["Server"]
@@ -44,6 +48,10 @@ __all__ = ["Server"]
 _log = logging.getLogger(__name__)
 _LARGEST_BODY = 4 << 20
 _SECONDS_TO_CLOSE = 5.0
+_SECONDS_TO_READ = 60.0
+"""The time in which a client must send a request."""
+_MOST_DIGITS = 18
+"""Python converts at most 4300 digits; a session has 15."""
 _POSTS = ("/create", "/reset", "/step", "/close")
 _GETS = ("/", "/observation", "/sample_action")
 
@@ -77,6 +85,9 @@ class Server:
         self._sessions: dict[int, _Session] = {}
         self._change = threading.Condition()
         self._closed = False
+        self.redactor = Redactor()
+        self.reading: dict[socket.socket, float] = {}
+        """The connections whose request is incomplete, with the time of its first byte."""
         probe = make()  # fail before the first client connects
         self._about = {
             "env": name or type(probe.unwrapped).__name__,
@@ -175,7 +186,8 @@ class Server:
         if path == "/close":
             with self._change:
                 self._sessions.pop(session.number, None)
-            self._end(session)
+            session.closing = True
+            self._end(session, 0.0)
             return self.dialect.close_reply()
         if not session.lock.acquire(blocking=False):
             raise _HttpError(409, f"the session {session.number} is busy with another request")
@@ -184,6 +196,8 @@ class Server:
         finally:
             session.used = time.monotonic()
             session.lock.release()
+            if session.closing:  # by a request during this one
+                self._end(session)
 
     def _in_session(self, session: _Session, path: str, body: Mapping[str, Any]) -> Any:
         env = session.env
@@ -191,8 +205,9 @@ class Server:
             return session.observation
         if path == "/sample_action":
             try:
-                if str(body.get("sample", "")).isdecimal() and env.unwrapped.turn == 0:
-                    env.unwrapped.vary_actions(int(body["sample"]))
+                sample = str(body.get("sample", ""))
+                if _is_short_number(sample) and env.unwrapped.turn == 0:
+                    env.unwrapped.vary_actions(int(sample))
                 return env.sample_action()
             except NotImplementedError as error:
                 raise _HttpError(404, str(error)) from None
@@ -202,18 +217,19 @@ class Server:
                 seed = 0
             observation, info = self._result(env.reset(seed=seed, options=options))
             session.observation, session.total = observation, 0.0
-            return self.dialect.reset_reply(session.number, observation, _json_info(info))
+            return self.dialect.reset_reply(session.number, observation, self._json_info(info))
         if "action" not in body:
             raise _HttpError(400, "POST /step needs 'action'")
         result = self._result(env.step(self.dialect.parse_action(body["action"])))
         session.observation, session.total = result[0], session.total + result[1]
-        return self.dialect.step_reply((*result[:4], _json_info(result[4])), session.total)
+        return self.dialect.step_reply((*result[:4], self._json_info(result[4])), session.total)
 
     def _create(self) -> int:
         full = f"all {self.max_sessions} sessions are taken; close one or try again later"
         with self._change:
             if self._closed or len(self._sessions) >= self.max_sessions:
                 raise _HttpError(503, full)
+        self.redactor.refresh()
         session = _Session(self.make())
         with self._change:
             if not self._closed and len(self._sessions) < self.max_sessions:
@@ -228,7 +244,7 @@ class Server:
             raise _HttpError(400, f"the request needs {name!r}, the session from POST /create")
         try:
             return self._sessions[int(number)]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise _HttpError(
                 404,
                 f"the session {str(number)[:40]} is not valid: it is unknown, closed, "
@@ -245,14 +261,35 @@ class Server:
     def _end(self, session: _Session, patience: float = -1.0) -> None:
         """Wait up to `patience` seconds (-1: forever) for the current step, then close the env."""
         if not session.lock.acquire(timeout=patience):
-            _log.warning("a session of %s is still in a step; not closing it", self._about["env"])
+            if not session.closing:  # otherwise the step closes it
+                _log.warning(
+                    "a session of %s is still in a step; not closing it", self._about["env"]
+                )
             return
         try:
             self._result(session.env.close())
-        except Exception:  # noqa: BLE001 - the session is dropped either way
-            _log.warning("closing a session of %s failed", self._about["env"], exc_info=True)
+        except BaseException:  # noqa: BLE001 - the session is dropped either way
+            self.log_error("closing a session of %s failed", self._about["env"])
         finally:
             session.lock.release()
+
+    def log_error(self, message: str, *args: object) -> None:
+        """Log the current exception without secrets."""
+        _log.warning(
+            f"{message}\n%s", *args, self.redactor.program_text(traceback.format_exc().rstrip())
+        )
+
+    def _json_info(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON-compatible part of an info; `left_out` lists the other names."""
+        plain: dict[str, Any] = {}
+        left_out = []
+        for name, value in info.items():
+            try:
+                plain[name] = json.loads(json.dumps(value, allow_nan=False))
+            except (TypeError, ValueError, RecursionError):
+                left_out.append(name)
+        plain = from_plain(to_plain(plain, self.redactor, info=True))
+        return {**plain, "left_out": sorted(left_out)} if left_out else plain
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -261,9 +298,10 @@ class Server:
     def _collect_idle(self) -> None:
         while True:
             with self._change:
-                self._change.wait(min(self.idle_seconds / 4, 30.0))
+                self._change.wait(min(self.idle_seconds / 4, _SECONDS_TO_READ / 2))
                 if self._closed:
                     return
+                self._cut_slow_requests()
                 before = time.monotonic() - self.idle_seconds
                 idle = [
                     s for s in self._sessions.values() if s.used < before and not s.lock.locked()
@@ -272,6 +310,13 @@ class Server:
                     del self._sessions[session.number]
             for session in idle:
                 self._end(session)
+
+    def _cut_slow_requests(self) -> None:
+        before = time.monotonic() - _SECONDS_TO_READ
+        for connection, started in list(self.reading.items()):
+            if started < before:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Session:
@@ -284,6 +329,7 @@ class _Session:
         self.used = time.monotonic()
         self.observation = ""
         self.total = 0.0
+        self.closing = False
 
 
 class _HttpError(Exception):
@@ -300,11 +346,26 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 600.0
     """The time in seconds after which an idle connection is closed."""
+    disable_nagle_algorithm = True  # it delays the second packet of a reply by 40 ms
     gem_server: Server
 
+    def handle_one_request(self) -> None:
+        self.close_connection = True
+        try:
+            if not self.rfile.peek(1):  # type: ignore[attr-defined]  # wait
+                return
+            self.gem_server.reading[self.connection] = time.monotonic()
+            super().handle_one_request()
+        except OSError:  # the client went away, or was idle or too slow
+            self.close_connection = True
+        finally:
+            self.gem_server.reading.pop(self.connection, None)
+
     def _answer(self) -> None:
+        redact = self.gem_server.redactor.program_text
         try:
             body = self._body()
+            self.gem_server.reading.pop(self.connection, None)
             self._reject_web_pages()
             status, reply = 200, self.gem_server.answer(self.command, self.path, body)
         except _HttpError as error:
@@ -313,9 +374,9 @@ class _Handler(BaseHTTPRequestHandler):
             status, reply = 409, {"error": str(error)}
         except (ActionTypeError, OptionError) as error:
             status, reply = 400, {"error": str(error)}
-        except Exception as error:  # noqa: BLE001 - report any environment error to the client
-            _log.warning("%s %s failed", self.command, self.path, exc_info=True)
-            status, reply = 500, {"error": f"{type(error).__name__}: {error}"}
+        except BaseException as error:  # noqa: BLE001 - report any environment error to the client
+            self.gem_server.log_error("%s %s failed", self.command, self.path)
+            status, reply = 500, {"error": redact(f"{type(error).__name__}: {error}")}
         data = json.dumps(reply).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -326,10 +387,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _answer  # noqa: N815 - http.server's names
 
     def _body(self) -> Any:
-        try:
-            size = int(self.headers.get("Content-Length") or 0)
-        except ValueError:
-            size = -1
+        lengths = self.headers.get_all("Content-Length") or ["0"]
+        size = int(lengths[0]) if len(lengths) == 1 and _is_short_number(lengths[0]) else -1
         if not 0 <= size <= _LARGEST_BODY or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # the unread body would be taken for the next request
             raise _HttpError(
@@ -388,16 +447,8 @@ def _listener(host: str, port: int, server: Server) -> ThreadingHTTPServer:
     return Listener((host, port), type("Handler", (_Handler,), {"gem_server": server}))
 
 
-def _json_info(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON-compatible part of an info; `left_out` lists the other names."""
-    plain: dict[str, Any] = {}
-    left_out = []
-    for name, value in info.items():
-        try:
-            plain[name] = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError):
-            left_out.append(name)
-    return {**plain, "left_out": sorted(left_out)} if left_out else plain
+def _is_short_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 _dialect = dialect  # the constructor has an argument of that name

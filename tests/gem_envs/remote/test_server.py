@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -45,6 +45,12 @@ class Counter(Env):
     def on_step(self, action: str) -> Any:
         if action == "crash":
             raise RuntimeError("a wire is loose")
+        if action == "leak":
+            raise RuntimeError("connect host=db password=hunter2")
+        if action == "info":
+            return "", 0.0, False, False, {"url": "http://ann:hunter2@db", "secret": "cat"}
+        if action == "exit":
+            raise SystemExit(0)
         if action == "wait":
             time.sleep(4.0)
         self.count += 1
@@ -334,6 +340,105 @@ def test_connection_carries_many_requests() -> None:
             reply = connection.getresponse()
             assert reply.status == 200 and json.loads(reply.read())["id"] >= 0
         connection.close()
+
+
+def test_kept_connection_does_not_wait_for_delayed_acknowledgements() -> None:
+    with Server(Counter) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rpartition(":")[2]))
+        waits = []
+        for _ in range(20):
+            started = time.perf_counter()
+            connection.request("GET", "/")
+            connection.getresponse().read()
+            waits.append(time.perf_counter() - started)
+        connection.close()
+    assert sorted(waits)[10] < 0.02  # 40 ms and more with Nagle's algorithm
+
+
+def test_replies_and_logs_contain_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    with Server(Counter) as server:
+        number = post(server, "/create", {})[1]["id"]
+        post(server, "/reset", {"id": number, "seed": 1})
+        status, reply = post(server, "/step", {"id": number, "action": "leak"})
+        assert status == 500
+        assert reply == {"error": "RuntimeError: connect host=db password=[redacted]"}
+        _, reply = post(server, "/step", {"id": number, "action": "info"})
+        assert reply["info"] == {"url": "http://[redacted]@db", "secret": "cat"}
+    assert "connect host=db" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_environment_that_exits_fails_its_own_request() -> None:
+    with Server(Counter) as server:
+        number = post(server, "/create", {})[1]["id"]
+        post(server, "/reset", {"id": number, "seed": 1})
+        assert post(server, "/step", {"id": number, "action": "exit"}) == (
+            500,
+            {"error": "SystemExit: 0"},
+        )
+
+
+def test_close_does_not_wait_for_a_step() -> None:
+    with Server(Counter) as server:
+        number = post(server, "/create", {})[1]["id"]
+        post(server, "/reset", {"id": number, "seed": 1})
+        thread = threading.Thread(
+            target=lambda: post(server, "/step", {"id": number, "action": "wait"})
+        )
+        thread.start()
+        time.sleep(1.0)
+        Counter.closed.clear()
+        started = time.monotonic()
+        assert post(server, "/close", {"id": number})[0] == 200
+        assert time.monotonic() - started < 2
+        assert not Counter.closed
+        thread.join()
+        deadline = time.monotonic() + 5
+        while not Counter.closed and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(Counter.closed) == 1  # after the step
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST /reset HTTP/1.1\r\nContent-Length: 0_2\r\n\r\n{}", 413),
+        (b"POST /reset HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}", 413),
+        (
+            b"POST /reset HTTP/1.1\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 12\r\n\r\n{"id":1e999}',
+            404,
+        ),
+    ],
+)
+def test_odd_requests_get_a_status(request_: bytes, status: int) -> None:
+    with Server(Counter) as server:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with socket.create_connection(address, timeout=10) as connection:
+            connection.sendall(request_)
+            assert connection.recv(100).split()[1] == str(status).encode()
+
+
+def test_long_sample_number_is_ignored() -> None:
+    with Server(lambda: make(EASY)) as server:
+        number = post(server, "/create", {})[1]["id"]
+        post(server, "/reset", {"id": number, "seed": 1})
+        path = f"/sample_action?id={number}&sample={'9' * 5000}"
+        assert ask(server, "GET", path)[0] == 200
+
+
+def test_slow_request_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gem_envs.remote.server._SECONDS_TO_READ", 1.0)
+    with Server(Counter) as server:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with socket.create_connection(address, timeout=15) as connection:
+            connection.sendall(b"POST /create HTTP/1.1\r\nX: ")
+            started = time.monotonic()
+            with suppress(OSError):
+                while time.monotonic() - started < 10:
+                    connection.sendall(b"a")
+                    time.sleep(0.2)
+            assert time.monotonic() - started < 8
 
 
 def test_server_error_fails_the_episode() -> None:
