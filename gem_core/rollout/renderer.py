@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from gem_core.errors import ConfigError, RenderError
-from gem_core.types import Message
+from gem_core.types import Message, Role
 
 __all__ = ["Added", "Conversation", "Renderer", "Tokenizer"]
 
 # Marks that locate a message in a rendered template.
 _ASSISTANT_MARK = "gem7spoken"
 _MARK = "gem7said"
+# SentencePiece adds a blank to the start of every text. A bridge continues a text, so the renderer
+# encodes it after this letter, which does not merge with the blank or line break after it.
+_ANCHOR = "x"
 _PROBES = (" two  words\n\n", "a\n\nb", "x" * 300, "\t{{ x }} % 1. é \n")
 
 
@@ -103,6 +106,7 @@ class Renderer:
         """The token that ends the model's turn."""
         self._closing: tuple[int, ...] = ()
         """The ids that end a cut turn, usually the turn-end token; bridges begin with them."""
+        self._anchor = self._encode(_ANCHOR)
         if self.chat:
             self._study_template()
 
@@ -116,8 +120,8 @@ class Renderer:
     def bridge(self, messages: Sequence[Message], action: Sequence[int]) -> tuple[int, ...]:
         """Return the ids between an action and the next one, without closing ids it has sampled."""
         if not self.chat or all(m.role == "continuation" for m in messages):
-            return self._encode("\n" + "\n".join(m.content for m in messages) + "\n")
-        ids, closing = self._encode(self._after_action(messages)), self._closing
+            return self._encode_after("\n" + "\n".join(m.content for m in messages) + "\n")
+        ids, closing = self._encode_after(self._after_action(messages)), self._closing
         if ids[: len(closing)] != closing:  # some templates close a turn before a tool differently
             return ids
         for sampled in range(len(closing), 0, -1):
@@ -138,6 +142,11 @@ class Renderer:
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _encode_after(self, text: str) -> tuple[int, ...]:
+        """Encode a text that continues another one."""
+        ids, anchor = self._encode(_ANCHOR + text), self._anchor
+        return ids[len(anchor) :] if ids[: len(anchor)] == anchor else self._encode(text)
 
     def _acceptable(self, messages: Iterable[Message]) -> list[Message]:
         """Replace unsupported roles by `user` and join neighbours of one role.
@@ -168,18 +177,23 @@ class Renderer:
                 return bridge.before + (content.strip() if bridge.trims else content) + bridge.after
         return self._rendered_after_action(messages)
 
-    def _rendered_after_action(self, messages: Sequence[Message], prompt: bool = True) -> str:
+    def _rendered_after_action(
+        self, messages: Sequence[Message], prompt: bool = True, history: Sequence[Message] = ()
+    ) -> str:
         """Return the text that the template writes after an assistant message."""
+        mark = _ASSISTANT_MARK
+        while any(mark in m.content for m in messages):
+            mark += "7"
         text = self._template(
-            [Message("user", "hello"), Message("assistant", _ASSISTANT_MARK), *messages], prompt
+            [*history, Message("user", "hello"), Message("assistant", mark), *messages], prompt
         )
-        if text.count(_ASSISTANT_MARK) != 1:
+        if text.count(mark) != 1:
             raise RenderError(
-                f"the chat template writes an assistant message {text.count(_ASSISTANT_MARK)} "
+                f"the chat template writes an assistant message {text.count(mark)} "
                 "times, not once, so no turn can be appended to it; "
                 "use Renderer(tokenizer, mode='template') or another template"
             )
-        return text[text.index(_ASSISTANT_MARK) + len(_ASSISTANT_MARK) :]
+        return text[text.index(mark) + len(mark) :]
 
     def _study_template(self) -> None:
         """Find the template's abilities; raise `RenderError` if appending would not be exact."""
@@ -192,32 +206,59 @@ class Renderer:
                 "which conversations of several turns need; "
                 "use another template, or chat=False for plain text"
             )
+        roles: tuple[Role, ...] = ("user", "tool") if self.takes_tool else ("user",)
         try:
             self._study_end()
+            if self.mode == "append":
+                self._check_later_turns(roles)
         except RenderError:
             if self.mode == "append":  # `template` mode does not use bridges
                 raise
             return
-        for role in ("user", "tool") if self.takes_tool else ("user",):
+        if "strftime_now" in str(self.tokenizer.chat_template):
+            return  # a bridge may contain the current time: render each one anew
+        for role in roles:
             self._bridges[role] = self._study_role(Message(role, _MARK))
+
+    def _check_later_turns(self, roles: Iterable[Role]) -> None:
+        """Raise `RenderError` if the text around a message depends on the number of turns."""
+        history = [Message("user", "hello"), Message("assistant", "hello")]
+        for message in [Message(role, _MARK) for role in roles]:
+            # A template that writes the time may write two times in two calls: compare again.
+            if not any(
+                self._rendered_after_action([message])
+                == self._rendered_after_action([message], history=history)
+                for _ in range(3)
+            ):
+                raise RenderError(
+                    f"the chat template writes a {message.role} message differently in later "
+                    "turns, for example with a round number, so appending it would not be exact; "
+                    "use Renderer(tokenizer, mode='template') or another template"
+                )
 
     def _study_end(self) -> None:
         """Find the special tokens that end a turn, both in the middle and at the end of the text.
 
         Cohere's template writes two. GLM's writes none; the model samples the next speaker's token.
         gpt-oss ends the last turn of a conversation with a different token than earlier turns.
+        Llama 2's writes a blank before the token.
         """
         middle = self._leading_special(self._rendered_after_action([Message("user", _MARK)]))
         last = self._leading_special(self._rendered_after_action([], prompt=False))
         shared = [id for i, id in enumerate(middle) if middle[: i + 1] == last[: i + 1]]
-        self._closing = tuple(shared or middle[:1])
+        if not self._special.intersection(shared):
+            shared = []
+        first = [id for id in middle[:1] if id in self._special]
+        self._closing = tuple(shared or first)
         self.turn_end = next(iter([*shared[-1:], *last[-1:], *self._closing]), self.turn_end)
 
     def _leading_special(self, text: str) -> list[int]:
-        """Return the special tokens at the beginning of a text."""
-        ids = self._encode(text)
-        end = next((i for i, id in enumerate(ids) if id not in self._special), len(ids))
-        return list(ids[:end])
+        """Return the special tokens at the beginning of a text, with blanks before them."""
+        ids = self._encode_after(text)
+        words = (i for i, id in enumerate(ids) if id in self._special or self.decode([id]).strip())
+        begin = next(words, len(ids))
+        end = next((i for i in range(begin, len(ids)) if ids[i] not in self._special), len(ids))
+        return list(ids[:end]) if end > begin else []
 
     def _shows(self, messages: Sequence[Message]) -> bool:
         try:

@@ -188,6 +188,95 @@ def test_renderer_rejects_a_template_that_is_not_token_exact(
         Renderer(tokenizer)
 
 
+class Llama2(ByteTokenizer):
+    """A blank on both sides of an assistant message, then the end token."""
+
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        return "".join(
+            f" {m['content']} <|im_end|>"
+            if m["role"] == "assistant"
+            else f"<|begin|>[INST] {m['content']} [/INST]"
+            for m in conversation
+        )
+
+
+@pytest.mark.parametrize(
+    ("action", "added"),
+    [("A", " <|im_end|>"), ("A ", "<|im_end|>"), ("A<|im_end|>", ""), ("A <|im_end|>", "")],
+)
+def test_a_blank_before_the_end_token_does_not_repeat_it(action: str, added: str) -> None:
+    tokenizer = Llama2()
+    renderer = Renderer(tokenizer)
+    assert renderer.turn_end == END
+    ids = tokenizer.encode(action, add_special_tokens=False)
+    assert text(renderer.bridge([user("O")], ids)) == f"{added}<|begin|>[INST] O [/INST]"
+
+
+class Rounds(ByteTokenizer):
+    """Numbers the rounds, as ChatGLM's template does."""
+
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        numbered, turn = [], 0
+        for message in conversation:
+            turn += message["role"] == "user"
+            numbered.append({**message, "content": f"[Round {turn}] {message['content']}"})
+        return super().apply_chat_template(numbered, **kwargs)
+
+
+def test_append_mode_rejects_a_template_that_numbers_the_rounds() -> None:
+    with pytest.raises(RenderError, match=r"a user message differently.*mode='template'"):
+        Renderer(Rounds())
+    conversation = Conversation(Renderer(Rounds(), "template"))
+    conversation.begin([user("T")])
+    for turn in range(2):
+        acted(conversation, "a")
+        conversation.say([user("O")])
+        assert f"[Round {turn + 2}] O" in text(conversation.ids)
+
+
+class Stamped(ByteTokenizer):
+    """Writes the time before every message."""
+
+    time = "10:00"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chat_template = "{{ strftime_now('%H:%M') }}"
+
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        stamped = [{**m, "content": f"{self.time} {m['content']}"} for m in conversation]
+        return super().apply_chat_template(stamped, **kwargs)
+
+
+def test_a_template_with_a_time_stamp_writes_the_time_of_the_message() -> None:
+    tokenizer = Stamped()
+    renderer = Renderer(tokenizer)
+    tokenizer.time = "10:30"
+    assert "user\n10:30 O" in text(renderer.bridge([user("O")], [END]))
+
+
+class SentencePiece(ByteTokenizer):
+    """Adds a blank to the start of every text, and takes it away when it decodes."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        blank = "" if text.startswith("<|") else " "
+        return super().encode(blank + text, add_special_tokens=add_special_tokens)
+
+
+def test_plain_text_after_an_action_has_no_extra_blank() -> None:
+    renderer = Renderer(SentencePiece("none"))
+    assert text(renderer.bridge([user("O")], [65])) == "\nO\n"
+    renderer = Renderer(SentencePiece())
+    assert text(renderer.bridge([Message("continuation", "O")], [65])) == "\nO\n"
+    assert text(renderer.bridge([user("O")], [65])).startswith("<|im_end|>\n<|im_start|>user")
+
+
+def test_an_observation_may_contain_the_words_that_the_renderer_searches() -> None:
+    renderer = Renderer(ByteTokenizer())
+    words = "gem7spoken < gem7spoken7 gem7said"
+    assert f"user\n{words}<|im_end|>" in text(renderer.bridge([user(words)], [END]))
+
+
 def test_template_arguments_reach_the_template() -> None:
     seen: list[Any] = []
 
