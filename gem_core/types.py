@@ -167,7 +167,8 @@ class Turn:
     messages: tuple[Message, ...]
     """The messages since the last action; the complete conversation if `restarted`."""
     action: str
-    """The text of the sampled ids, as passed to the environment."""
+    """The text of the sampled ids, as passed to the environment. It begins with `<think>` if the
+    generation prompt opens the thinking."""
     reward: float | None
     """None only if the turn failed."""
     added_ids: tuple[int, ...] = ()

@@ -332,8 +332,7 @@ class EpisodeRunner:
             prompt = list(self._conversation.ids)  # a copy: the policy may modify it
             generation = await cast(Policy, policy).generate(prompt, sampling)
             generation = _check_generation(generation, sampling)
-            assert self.renderer is not None
-            return generation, self.renderer.decode(generation.ids)
+            return generation, self._conversation.decode(generation.ids)
         if isinstance(policy, Player):
             assert self._env is not None
             action = policy.act(self._env, observation)

@@ -28,6 +28,7 @@ _MARK = "gem7said"
 # SentencePiece adds a blank to the start of every text. A bridge continues a text, so the renderer
 # encodes it after this letter, which does not merge with the blank or line break after it.
 _ANCHOR = "x"
+_THINK = "<think>"
 _PROBES = (" two  words\n\n", "a\n\nb", "x" * 300, "\t{{ x }} % 1. é \n")
 
 
@@ -107,6 +108,8 @@ class Renderer:
         self._closing: tuple[int, ...] = ()
         """The ids that end a cut turn, usually the turn-end token; bridges begin with them."""
         self._anchor = self._encode(_ANCHOR)
+        self.thinking = ""
+        """The `<think>` at the end of the generation prompt, as DeepSeek-R1's has; else empty."""
         if self.chat:
             self._study_template()
 
@@ -206,6 +209,8 @@ class Renderer:
                 "which conversations of several turns need; "
                 "use another template, or chat=False for plain text"
             )
+        _, think, after = self._template([Message("user", "hello")]).rpartition(_THINK)
+        self.thinking = think + after if not after.strip() else ""
         roles: tuple[Role, ...] = ("user", "tool") if self.takes_tool else ("user",)
         try:
             self._study_end()
@@ -287,6 +292,8 @@ class Conversation:
         """The prompt, and the action after `act`. Read-only for callers."""
         self._messages: list[Message] = []
         self._action: tuple[int, ...] = ()
+        self._opened = renderer.thinking
+        """The `<think>` that the prompt has opened for the next action."""
 
     def begin(self, messages: Sequence[Message]) -> Added:
         """Render the first prompt."""
@@ -294,6 +301,13 @@ class Conversation:
             self._messages = list(messages)
         self.ids = list(self.renderer.start(messages))
         return Added(tuple(self.ids), True)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of an action, after the `<think>` with which its prompt ends.
+
+        Without it, a reader of the text cannot tell the thinking from the answer.
+        """
+        return self._opened + self.renderer.decode(ids) if ids else ""
 
     def act(self, ids: Sequence[int], text: str) -> None:
         """Append the sampled ids unchanged."""
@@ -307,6 +321,8 @@ class Conversation:
         if self.renderer.mode == "template" and self.renderer.chat:
             self._messages += messages
             return self._rendered(self._messages)
+        continued = all(m.role == "continuation" for m in messages)
+        self._opened = "" if continued else self.renderer.thinking
         bridge = self.renderer.bridge(messages, self._action)
         self.ids += bridge
         return Added(bridge, False)
@@ -318,6 +334,7 @@ class Conversation:
         return self._rendered(messages)
 
     def _rendered(self, messages: Sequence[Message]) -> Added:
+        self._opened = self.renderer.thinking
         ids = self.renderer.start(messages)
         known = len(self.ids)
         if len(ids) > known and ids[:known] == tuple(self.ids):

@@ -277,6 +277,33 @@ def test_an_observation_may_contain_the_words_that_the_renderer_searches() -> No
     assert f"user\n{words}<|im_end|>" in text(renderer.bridge([user(words)], [END]))
 
 
+class Reasoning(ByteTokenizer):
+    """Opens the thinking in the generation prompt, as DeepSeek-R1's template does."""
+
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        opened = "<think>\n" if kwargs.get("add_generation_prompt") else ""
+        return super().apply_chat_template(conversation, **kwargs) + opened
+
+
+@pytest.mark.parametrize("mode", ["append", "template"])
+def test_an_action_begins_with_the_thinking_that_its_prompt_opened(mode: Any) -> None:
+    line = "hm</think> 5"
+    conversation = Conversation(Renderer(Reasoning(), mode))
+    conversation.begin([user("T")])
+    ids = ByteTokenizer().encode(line, add_special_tokens=False)
+    assert conversation.decode(ids) == "<think>\n" + line
+    assert conversation.decode([]) == ""
+    conversation.act(ids, conversation.decode(ids))
+    conversation.say([user("O")])
+    assert conversation.decode(ids) == "<think>\n" + line
+    if mode == "append":
+        conversation.say([Message("continuation", "O")])
+        assert conversation.decode(ids) == line, "a continuation does not open it again"
+    conversation.rewrite([user("T")])
+    assert conversation.decode(ids) == "<think>\n" + line
+    assert Conversation(Renderer(ByteTokenizer())).decode(ids) == line
+
+
 def test_template_arguments_reach_the_template() -> None:
     seen: list[Any] = []
 
