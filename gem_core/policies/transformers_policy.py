@@ -37,12 +37,14 @@ class TransformersPolicy:
         max_wait: float = 0.01,
         where: Literal["thread", "inline"] = "thread",
     ) -> None:
-        """`stop_ids`: the tokens that end a turn; default: see `stop_ids_of`. `seed`: makes a run
-        reproducible; global generators are not used. For the rest, see `BatchPolicy`.
+        """`stop_ids`: the tokens that end a turn; default: `stop_ids_of` and the turn end of the
+        rollout's chat template. `seed`: makes a run reproducible; global generators are not used.
+        For the rest, see `BatchPolicy`.
         """
         torch = _torch()
         self.model, self.tokenizer = model, tokenizer
         self.stop_ids = stop_ids_of(model, tokenizer) if stop_ids is None else frozenset(stop_ids)
+        self._chosen_stops = stop_ids is not None
         self.weight_version = 0
         """The version of the model's weights, set by the trainer and copied to every generation."""
         self._generator = torch.Generator(device=model.device)
@@ -67,6 +69,14 @@ class TransformersPolicy:
     def batches(self) -> int:
         """How many batches were started."""
         return self._requests.batches
+
+    def stop_at(self, turn_end: int) -> None:
+        """End turns at the chat template's token, too; `stop_ids` of the caller stay as they are.
+
+        A rollout calls this with its renderer's token, which need not be eos.
+        """
+        if not self._chosen_stops:
+            self.stop_ids |= {turn_end}
 
     def set_live(self, episodes: int) -> None:
         """Set the number of running episodes, as in `BatchPolicy`."""

@@ -297,6 +297,10 @@ def _check_policy(policy: Any, renderer: Renderer | None) -> None:
         raise ConfigError(
             "a policy that samples token ids needs a renderer: Rollout(policy, Renderer(tokenizer))"
         )
+    stop_at = getattr(policy, "stop_at", None)  # of a policy that chooses where a turn ends
+    if stop_at is not None and renderer is not None and renderer.chat:
+        if renderer.turn_end is not None:
+            stop_at(renderer.turn_end)
 
 
 def tasks_for(

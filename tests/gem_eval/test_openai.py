@@ -30,6 +30,7 @@ from gem_core import (
     token_sequences,
 )
 from gem_core.errors import ConfigError, MissingDependencyError, NotTrainableError, PolicyError
+from gem_eval.models import catalog
 from gem_eval.models.openai import OpenAIChatPolicy, OpenAIPolicy
 
 EASY = "game:GuessTheNumber-v0-easy"
@@ -109,6 +110,14 @@ def test_max_tokens_cuts_the_generation(url, policies):
     generation = generate(policies(OpenAIPolicy, url, "vllm"), max_tokens=4)
     assert (len(generation.ids), len(generation.logprobs)) == (4, 4)
     assert generation.finish is FinishReason.LENGTH
+
+
+def test_a_named_policy_stops_at_the_templates_end_token_that_is_not_eos(monkeypatch):
+    tokenizer = ByteTokenizer()
+    tokenizer.eos_token_id = 258
+    monkeypatch.setattr(catalog, "tokenizer_named", lambda name: tokenizer)
+    named = catalog.policy_named("m", server="http://localhost:1/v1", tokenizer="t")
+    assert named.policy.stop_ids == [257, 258]
 
 
 def test_request_contains_the_sampling_settings(policies):

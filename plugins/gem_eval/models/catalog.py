@@ -68,9 +68,10 @@ def policy_named(
     from gem_eval.models.openai import OpenAIPolicy
 
     loaded = tokenizer_named(tokenizer)
-    stop_ids = [] if loaded.eos_token_id is None else [loaded.eos_token_id]
-    policy = OpenAIPolicy(server, model, stop_ids=stop_ids, **shared)
-    return NamedPolicy(policy, "tokens", Renderer(loaded))
+    renderer = Renderer(loaded)
+    ends = {loaded.eos_token_id, renderer.turn_end} - {None}
+    policy = OpenAIPolicy(server, model, stop_ids=sorted(ends), **shared)
+    return NamedPolicy(policy, "tokens", renderer)
 
 
 def tokenizer_named(name: str) -> Any:

@@ -358,3 +358,21 @@ def test_a_sampling_seed_reproduces_episodes_that_differ_within_a_group(tiny):
     assert first == second
     assert all(len({str(e) for e in first[i : i + 4]}) > 1 for i in range(0, 16, 4))
     assert batches <= play()[1] + 1
+
+
+def test_a_turn_ends_at_the_templates_end_token_that_is_not_eos():
+    model, tokenizer = load_tiny()
+    end, other = tokenizer.eos_token_id, tokenizer.encode("z", add_special_tokens=False)[0]
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(other)
+    model.generation_config.eos_token_id = other
+    renderer = Renderer(tokenizer)
+    assert renderer.turn_end == end
+    policy = TransformersPolicy(model, tokenizer, seed=0)
+    with Rollout(policy, renderer, sampling=Sampling(max_tokens=64)) as rollout:
+        episodes = rollout.run_batch(tasks_for(EASY, range(4)))
+    turns = [turn for episode in episodes for turn in episode.turns]
+    assert any(turn.action_ids[-1] == end for turn in turns)
+    assert all(end not in turn.action_ids[:-1] for turn in turns)
+    own = TransformersPolicy(model, tokenizer, stop_ids=[other], seed=0)
+    Rollout(own, renderer)
+    assert own.stop_ids == {other}, "stop_ids of the caller stay"
