@@ -177,6 +177,7 @@ class EpisodeRunner:
                 break
             except EpisodeFailed as failed:
                 self._retry_env(failed)
+        info = _snapshot_of(info, "reset")
         self._observations, self._info = [observation], info
         self._component = str(info.get("env_id", ""))
         return observation, info
@@ -189,8 +190,8 @@ class EpisodeRunner:
                     "step", self.limits.step_deadline, self._env.step, action
                 )
                 self._observations.append(result[0])
-                self._info = result[4]
-                return result
+                self._info = _snapshot_of(result[4], "step")
+                return (*result[:4], self._info)
             except EpisodeFailed as failed:
                 self._retry_env(failed)
                 await self._replay()
@@ -387,6 +388,22 @@ class EpisodeRunner:
 
 def _without_engine_keys(info: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in info.items() if key not in _ENGINE_KEYS}
+
+
+def _snapshot_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Copy an info with its containers: the environment may change them in later steps."""
+    try:
+        return {key: _snapshot(value) for key, value in info.items()}
+    except Exception as error:
+        raise EpisodeFailed.from_error(StopReason.ENV_INVALID, error, where) from error
+
+
+def _snapshot(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: _snapshot(item) for key, item in value.items()}
+    if type(value) is list:
+        return [_snapshot(item) for item in value]
+    return set(value) if type(value) is set else value
 
 
 def _engine_error(error: BaseException | None) -> Exception | None:
