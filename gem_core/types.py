@@ -7,6 +7,7 @@ so memory grows linearly; `Episode.prompt_ids(t)` rebuilds the complete prompt o
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -205,6 +206,17 @@ class Failure:
     """`reset`, `step`, `generate`, `render`, `make` or `episode`."""
     traceback: str = ""
     """The traceback as text."""
+
+    @classmethod
+    def from_error(cls, error: BaseException, where: str) -> Failure:
+        """Convert an exception with its traceback, even if its `__str__` fails."""
+        kind = type(error).__name__
+        try:
+            message = str(error)
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        except BaseException as failed:  # noqa: BLE001 - the first error is the one to report
+            message = text = f"{kind} has no message: its __str__ raised {type(failed).__name__}"
+        return cls(kind, message, where, text)
 
     def __str__(self) -> str:
         return f"{self.kind} in {self.where}: {self.message}"

@@ -22,7 +22,7 @@ from gem_core.plugins.manager import load_plugins
 from gem_core.policies.base import ChatPolicy, Player, Policy, warn_if_cut
 from gem_core.rollout.env_pool import EnvPool
 from gem_core.rollout.episode_runner import EpisodeRunner
-from gem_core.rollout.interrupt import Interrupted, run_sync
+from gem_core.rollout.interrupt import SECONDS_TO_CANCEL, Interrupted, run_sync
 from gem_core.rollout.limits import Limits
 from gem_core.rollout.renderer import Renderer
 from gem_core.rollout.step_threads import StepThreads
@@ -67,7 +67,8 @@ class Rollout:
         self.threads = StepThreads(concurrency)
         self.pool = EnvPool(self.threads, make_env)
         self.configure(policy, renderer, sampling=sampling, limits=limits, concurrency=concurrency)
-        self._running: set[asyncio.Task[Episode]] = set()
+        self._running: dict[asyncio.Task[Episode], asyncio.Queue[asyncio.Task[Episode]]] = {}
+        """The episodes of all streams, with the queue of ended episodes of each one's stream."""
         # Reentrant: a signal handler may call `stop` on the thread that holds it.
         self._lock = threading.RLock()
         self._busy = 0
@@ -177,21 +178,24 @@ class Rollout:
                         future = asyncio.ensure_future(runner.run())
                         future.add_done_callback(ended.put_nowait)
                         running[future] = runner
-                        self._running.add(future)
+                        self._running[future] = ended
                     self._set_live(len(running))
                     if not running:
                         return
                     done = await ended.get()
+                    if done not in running:  # abandoned before
+                        continue
                     runner = running.pop(done)
-                    self._running.discard(done)
+                    self._running.pop(done, None)
                     self._raise_engine_error(runner)
-                    yield runner.cut_short() if done.cancelled() else done.result()
+                    cut = done.cancelled() or not done.done()
+                    yield runner.cut_short() if cut else done.result()
             finally:
-                self._running -= running.keys()
                 for unfinished in running:
+                    self._running.pop(unfinished, None)
                     unfinished.cancel()
                 if running:
-                    await asyncio.wait(running)
+                    await asyncio.wait(running, timeout=SECONDS_TO_CANCEL)
                 await self.pool.rest()
 
     async def batch(
@@ -266,6 +270,8 @@ class Rollout:
         if self._stopping:  # else the batch to stop has ended meanwhile
             for future in self._running:
                 future.cancel()
+            abandon = dict(self._running)
+            asyncio.get_running_loop().call_later(SECONDS_TO_CANCEL, _abandon, abandon)
 
     @contextmanager
     def _under_way(self, loop: asyncio.AbstractEventLoop | None = None) -> Iterator[None]:
@@ -288,6 +294,13 @@ class Rollout:
             set_live(episodes)
 
 
+def _abandon(futures: dict[asyncio.Task[Episode], asyncio.Queue[asyncio.Task[Episode]]]) -> None:
+    """End the cancelled episodes whose environment ignores the cancellation."""
+    for future, ended in futures.items():
+        if not future.done():
+            ended.put_nowait(future)
+
+
 def _check_policy(policy: Any, renderer: Renderer | None) -> None:
     if not isinstance(policy, (Policy, ChatPolicy, Player)):
         raise ConfigError(
@@ -297,10 +310,9 @@ def _check_policy(policy: Any, renderer: Renderer | None) -> None:
         raise ConfigError(
             "a policy that samples token ids needs a renderer: Rollout(policy, Renderer(tokenizer))"
         )
-    stop_at = getattr(policy, "stop_at", None)  # of a policy that chooses where a turn ends
-    if stop_at is not None and renderer is not None and renderer.chat:
-        if renderer.turn_end is not None:
-            stop_at(renderer.turn_end)
+    turn_end = renderer.turn_end if renderer is not None and renderer.chat else None
+    if turn_end is not None and hasattr(policy, "stop_at"):  # it chooses where a turn ends
+        policy.stop_at(turn_end)
 
 
 def tasks_for(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any
@@ -12,12 +15,14 @@ from typing import Any
 from gem_core.env.base import Env
 from gem_core.env.ids import is_mixture
 from gem_core.env.registry import make, spec
+from gem_core.rollout.guard import NOT_CONTAINED, contained
 from gem_core.rollout.step_threads import StepThreads
-from gem_core.types import Task
+from gem_core.types import Failure, Task
 
 __all__ = ["EnvPool", "close_unused"]
 
 _SECONDS_TO_CLOSE = 5.0
+_log = logging.getLogger(__name__)
 
 
 class EnvPool:
@@ -31,6 +36,8 @@ class EnvPool:
         self._idle: dict[Any, list[Env]] = {}
         self._loop_bound: set[int] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._closers = StepThreads(sys.maxsize)
+        """The threads that close environments: one that hangs takes no thread from a step."""
 
     def take(self, task: Task, *, fresh: bool = False) -> Env | Awaitable[Env]:
         """Return an idle environment for a task, or make one, on a thread if that may block."""
@@ -57,6 +64,11 @@ class EnvPool:
     def drop(self, env: Env) -> None:
         """Close a failed environment without waiting for it."""
         self._loop_bound.discard(id(env))
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # an abandoned episode outlived its event loop
+            _start_closing(env)
+            return
         closing = asyncio.ensure_future(self._close(env))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -72,44 +84,68 @@ class EnvPool:
         if self._closing:
             await asyncio.wait(set(self._closing), timeout=_SECONDS_TO_CLOSE)
         self.threads.close()
+        self._closers.close()
 
     def close(self) -> None:
         """Close all idle environments, without an event loop; abandon those that hang."""
         idle, self._idle = self._idle, {}
+        threads: list[threading.Thread] = []
         for env in (env for envs in idle.values() for env in envs):
             env.run_on(None)
             if env.execution == "inline" and not env.is_async:
-                env.close()
+                close_unused(env)
             else:
-                closing = threading.Thread(
-                    target=close_unused, args=(env,), name="gem-close", daemon=True
-                )
-                closing.start()
-                closing.join(_SECONDS_TO_CLOSE)
+                threads.append(_start_closing(env))
+        due = time.monotonic() + _SECONDS_TO_CLOSE
+        for thread in threads:
+            thread.join(max(0.0, due - time.monotonic()))
 
     async def _close(self, env: Env) -> None:
         if self.lent:
             env.run_on(None)
             return
         try:
+            env.run_on(self._closers.call)
             closing: Any = env.close()
             if isawaitable(closing):
-                await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)
-        except Exception as error:  # noqa: BLE001 - the episode is over; only log it
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"closing {type(env).__name__} failed", "exception": error}
-            )
+                await _wait(closing)
+        except NOT_CONTAINED:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the episode is over; only log it
+            _log_failed_close(env, error)
 
 
 def close_unused(env: Env) -> None:
-    """Close an environment from a thread without an event loop."""
+    """Close an environment from a thread without an event loop; log a failure."""
+    try:
+        closing: Any = env.close()
+        if isawaitable(closing):
+            asyncio.run(_wait(closing))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the episodes are over; only log it
+        _log_failed_close(env, error)
 
-    async def closed(closing: Any) -> None:
-        await asyncio.wait_for(closing, _SECONDS_TO_CLOSE)
 
-    closing: Any = env.close()
-    if isawaitable(closing):
-        asyncio.run(closed(closing))
+def _start_closing(env: Env) -> threading.Thread:
+    thread = threading.Thread(target=close_unused, args=(env,), name="gem-close", daemon=True)
+    thread.start()
+    return thread
+
+
+async def _wait(closing: Awaitable[None]) -> None:
+    """Wait for a close; not `asyncio.wait_for`, which waits for one that ignores cancellation."""
+    waiting = asyncio.ensure_future(contained(closing))
+    done, _ = await asyncio.wait({waiting}, timeout=_SECONDS_TO_CLOSE)
+    if not done:
+        waiting.cancel()
+        raise TimeoutError(f"it took over {_SECONDS_TO_CLOSE:g} s")
+    waiting.result()
+
+
+def _log_failed_close(env: Env, error: BaseException) -> None:
+    failure = Failure.from_error(error, "close")
+    _log.warning("closing %s failed: %s\n%s", type(env).__name__, failure, failure.traceback)
 
 
 def make_for_task(task: Task) -> Env:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any
@@ -12,7 +11,10 @@ from typing import Any
 from gem_core.errors import ContractError, EnvDiedError
 from gem_core.types import Failure, StopReason
 
-__all__ = ["EpisodeFailed", "Guard"]
+__all__ = ["NOT_CONTAINED", "EpisodeFailed", "Guard", "contained"]
+
+NOT_CONTAINED = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+"""The exceptions that end a rollout: Ctrl-C and cancellation. All others fail one episode."""
 
 
 class EpisodeFailed(Exception):
@@ -25,8 +27,7 @@ class EpisodeFailed(Exception):
     @classmethod
     def from_error(cls, stop: StopReason, error: BaseException, where: str) -> EpisodeFailed:
         """Convert an exception, with its traceback as text."""
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return cls(stop, Failure(type(error).__name__, str(error), where, text))
+        return cls(stop, Failure.from_error(error, where))
 
 
 class Guard:
@@ -60,15 +61,17 @@ class Guard:
             if type(value) is tuple or not isawaitable(value):
                 return value
             if seconds is None:
-                return await _without_exit(value)
-            waiting = asyncio.ensure_future(_without_exit(value))
+                return await contained(value)
+            waiting = asyncio.ensure_future(contained(value))
             try:
                 done, _ = await asyncio.wait({waiting}, timeout=seconds)
             finally:
                 waiting.cancel()  # does nothing if it is done
             if done:
                 return waiting.result()
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _current_task_is_cancelled():
                 raise
             if generating and not isinstance(error, EnvDiedError):
@@ -82,12 +85,15 @@ class Guard:
         raise EpisodeFailed(overdue, Failure("DeadlineError", message, where))
 
 
-async def _without_exit(value: Awaitable[Any]) -> Any:
-    """Await `value`. Its SystemExit must fail the step; asyncio would let it end the program."""
+async def contained(value: Awaitable[Any]) -> Any:
+    """Await `value`. A SystemExit must fail the call; asyncio would let it end the program."""
     try:
         return await value
-    except SystemExit as error:
-        raise RuntimeError(f"SystemExit was raised: {error}") from error
+    except (Exception, *NOT_CONTAINED):
+        raise
+    except BaseException as error:
+        failure = Failure.from_error(error, "")
+        raise RuntimeError(f"{failure.kind} was raised: {failure.message}") from error
 
 
 def _current_task_is_cancelled() -> bool:

@@ -10,7 +10,10 @@ from typing import Any, TypeVar
 
 from gem_core.types import Episode
 
-__all__ = ["Interrupted", "run_sync"]
+__all__ = ["SECONDS_TO_CANCEL", "Interrupted", "run_sync"]
+
+SECONDS_TO_CANCEL = 5.0
+"""How long a rollout waits for calls that ignore their cancellation, before it abandons them."""
 
 T = TypeVar("T")
 
@@ -32,7 +35,7 @@ def run_sync(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_with_interrupt(work, on_interrupt))
+        return _run(_with_interrupt(work, on_interrupt))
     results: list[T] = []
     errors: list[BaseException] = []
     loops: list[asyncio.AbstractEventLoop] = []
@@ -43,7 +46,7 @@ def run_sync(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> 
 
     def run_on_thread() -> None:
         try:
-            results.append(asyncio.run(run_in_loop()))
+            results.append(_run(run_in_loop()))
         except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
             errors.append(error)
         done.set()
@@ -60,6 +63,23 @@ def run_sync(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> 
     if errors:
         raise errors[0]
     return results[0]
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; not `asyncio.run`, which waits for tasks that ignore their cancellation."""
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(work)
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=SECONDS_TO_CANCEL))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 async def _with_interrupt(work: Coroutine[Any, Any, T], on_interrupt: Callable[[], None]) -> T:

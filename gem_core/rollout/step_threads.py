@@ -11,6 +11,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from gem_core.types import Failure
+
 __all__ = ["StepThreads"]
 
 Late = Callable[[Any], None]
@@ -125,8 +127,9 @@ def _settle(
     elif isinstance(error, Exception) and not isinstance(error, StopIteration):
         future.set_exception(error)
     else:  # SystemExit, KeyboardInterrupt and StopIteration must not end the event loop
-        kind = type(error).__name__
-        future.set_exception(RuntimeError(f"{kind} was raised on a step's thread: {error}"))
+        failure = Failure.from_error(error, "step")
+        message = f"{failure.kind} was raised on a step's thread: {failure.message}"
+        future.set_exception(RuntimeError(message))
 
 
 def _pass_late(late: Late | None, result: Any) -> None:
