@@ -119,6 +119,17 @@ RAGGED = (
 )
 
 
+def _opposite(seed: int, first: float) -> Episode:
+    """Return an episode of two equally long turns whose advantages are `first` and -`first`."""
+    turns = [_turn(seed * 10, 1.9 * first, sampled=4), _turn(seed * 10 + 1, -first, sampled=4)]
+    return _episode(seed, turns)
+
+
+OPPOSITE = (_opposite(15, 1.0), _opposite(16, -1.0), _opposite(17, 1.0), _opposite(18, -1.0))
+"""With γ = 0.9, the returns of the turns are 1 and -1. A loss that uses the mean advantage of a
+sequence trains nothing."""
+
+
 def _cases() -> tuple[Case, ...]:
     cut = _episode(5, [_turn(50, 0.1, cut=True), _turn(51, 0.4)], StopReason.TRUNCATED)
     empty = _episode(
@@ -213,6 +224,7 @@ def _cases() -> tuple[Case, ...]:
             {"values": tuple((0.1,) * len(e.turns) for e in RAGGED)},
         ),
         Case("large rewards", (_plain(1, [1e4, -3e4]), _plain(2, [2e4]))),
+        Case("opposite turns", OPPOSITE),
     )
 
 
@@ -253,13 +265,15 @@ def _gradient_cases() -> tuple[Case, ...]:
             gaps,
             needs=frozenset({"masked_turns", "failed_episodes"}),
         ),
+        Case("gradient with opposite turns", OPPOSITE),
     )
 
 
 CASES = _cases()
 GRADIENT_CASES = _gradient_cases()
 """The batches with a committed gradient. Dividing the second one's loss by the tokens of masked
-turns, or by the sequences of failed episodes, scales its gradient wrongly."""
+turns, or by the sequences of failed episodes, scales its gradient wrongly. A sequence-level ratio
+makes the third one's gradient 0."""
 ONE_RANK_FAILED = Case(
     "a rank with nothing but failed episodes",
     (RAGGED[0], failed_episode(93), RAGGED[3], failed_episode(94)),

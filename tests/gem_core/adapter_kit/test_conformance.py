@@ -332,14 +332,23 @@ def test_padding_sequences_may_have_logprobs_if_declared() -> None:
 
 
 def test_every_gradient_case_has_a_committed_gradient() -> None:
-    assert len({reference_path(case) for case in GRADIENT_CASES}) == len(GRADIENT_CASES) == 2
+    assert len({reference_path(case) for case in GRADIENT_CASES}) == len(GRADIENT_CASES) == 3
     assert all(reference_path(case).is_file() for case in GRADIENT_CASES)
 
 
 def test_only_the_second_gradient_case_has_untrained_tokens_and_failed_episodes() -> None:
-    for case, untrained in zip(GRADIENT_CASES, (False, True)):
+    for case, untrained in zip(GRADIENT_CASES, (False, True, False)):
         sequences = [s for episode in case.episodes for s in token_sequences(episode)]
         sampled = sum(t >= 0 for s in sequences for t in s.turn_of)
         trained = sum(sum(s.mask) for s in sequences)
         assert (sampled > 1.2 * trained) is untrained
         assert any(episode.failed for episode in case.episodes) is untrained
+
+
+def test_opposite_turns_cancel_in_the_mean_of_their_sequence() -> None:
+    (case,) = (case for case in GRADIENT_CASES if "opposite" in case.name)
+    per_turn = advantages(case.episodes, case.estimator, gamma=case.gamma)
+    for episode, numbers in zip(case.episodes, per_turn):
+        (sequence,) = token_sequences(episode)
+        assert sum(sequence.broadcast(numbers)) == pytest.approx(0.0, abs=1e-6)
+        assert [abs(number) for number in numbers] == pytest.approx([1.0, 1.0])
