@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,7 @@ def check_settings(settings: Any, config: GemConfig) -> None:
         if function is not episode_return and weight
     ]
     bases = {base.__name__ for base in type(trainer).__mro__}
+    template_kwargs = getattr(args, "chat_template_kwargs", None)
     reject(
         [
             (
@@ -87,6 +89,17 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 f"{name} takes one advantage per sequence; use GRPOTrainer for per-turn advantages",
             ),
             (
+                per_turn and args.importance_sampling_level != "token",
+                f"importance_sampling_level={args.importance_sampling_level!r} gives every token "
+                "the mean advantage of its sequence, so turns with opposite advantages cancel; "
+                "set it to 'token', or use TRL's GRPOTrainer for one advantage per episode",
+            ),
+            (
+                bool(template_kwargs) and template_kwargs != dict(config.template_kwargs),
+                f"chat_template_kwargs={template_kwargs!r} applies to TRL's own prompts only; "
+                "remove it, and set GemConfig(template_kwargs=...)",
+            ),
+            (
                 per_turn and args.scale_rewards != "group",
                 f"scale_rewards={args.scale_rewards!r} applies to TRL's own advantages only; "
                 "remove it, and use GemConfig(advantage='grpo', estimator_kwargs={'scale': False}) "
@@ -106,6 +119,15 @@ def check_settings(settings: Any, config: GemConfig) -> None:
             long_turns(config, args.max_completion_length, "max_completion_length"),
         ]
     )
+    mode = str(getattr(args, "vllm_importance_sampling_mode", ""))
+    corrected = args.use_vllm and getattr(args, "vllm_importance_sampling_correction", False)
+    if corrected and mode.startswith("sequence"):
+        warnings.warn(
+            f"vllm_importance_sampling_mode={mode!r} multiplies the ratios of all tokens of an "
+            "episode, so a long episode is masked or weighted as a whole. Set "
+            "vllm_importance_sampling_mode='token_truncate' for one ratio per token.",
+            stacklevel=1,  # always this line, so Python shows the warning once per process
+        )
 
 
 def _loss_reads_mask(trainer_class: type) -> bool:

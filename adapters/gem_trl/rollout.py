@@ -27,7 +27,7 @@ from gem_core.rollout.caller_thread import CallersThread
 from gem_core.rollout.engine import Rollout
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
-from gem_core.types import Episode, FinishReason, Generation, Sampling, Task
+from gem_core.types import Episode, FinishReason, Generation, Sampling, Task, TurnStatus
 from gem_trl.config import GemConfig, check_settings
 from gem_trl.convert import to_batch
 
@@ -58,8 +58,10 @@ class GemRollout:
         episodes = self.episodes(tasks, trainer, renderer)
         if self._records is None:
             self._records = WorkerRecords(str(trainer.accelerator.process_index))
-        self._records.write(self.config.record, episodes)
-        if self.config.metrics is not None and trainer.model.training:  # not during evaluation
+        training = trainer.model.training
+        recorded = episodes if training else map(_mark_evaluation, episodes)
+        self._records.write(self.config.record, recorded)
+        if self.config.metrics is not None and training:
             metrics = BatchMetrics.total(gather_object([BatchMetrics.of(episodes)]))
             self.batches.append(_Batch(updates_of(trainer), metrics))
         return to_batch(episodes, renderer.turn_end or 0)
@@ -92,7 +94,8 @@ class GemRollout:
             if lockstep
             else EnginePolicy(trainer, self.calls)
         )
-        return play(self._rollout, tasks, engine, config.batch_wait)
+        episodes = play(self._rollout, tasks, engine, config.batch_wait)
+        return [_mask_unscored(e) for e in episodes] if engine.has_logprobs else episodes
 
     def prepare(self, trainer: Any) -> Renderer:
         """Check the settings and the chat template, and return the renderer.
@@ -194,6 +197,8 @@ class EnginePolicy:
     def __init__(self, trainer: Any, calls: list[int]) -> None:
         self.trainer, self.calls = trainer, calls
         self.stops = _stop_ids(trainer)
+        self.has_logprobs = False
+        """Whether the engine returns logprobs."""
 
     def generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
         """Generate one turn for each prompt."""
@@ -202,6 +207,7 @@ class EnginePolicy:
         number = {"num_generations": 1} if "num_generations" in parameters else {}
         with _one_turn(self.trainer, sampling.max_tokens, set_number=not number):
             completions, logprobs = self.trainer._generate_single_turn(prompts, None, {}, **number)
+        self.has_logprobs = self.has_logprobs or logprobs is not None
         step = self.trainer.state.global_step
         return [
             Generation(
@@ -328,11 +334,30 @@ def _stop_ids(trainer: Any) -> frozenset[int]:
 
 
 def _complete(logprobs: Sequence[float | None] | None) -> tuple[float, ...] | None:
-    """Return the logprobs of a completion; None if one of them is missing."""
+    """Return the logprobs of a completion; None if one is missing or not finite."""
     if logprobs is None:
         return None
-    known = tuple(logprob for logprob in logprobs if logprob is not None)
+    known = tuple(p for p in logprobs if p is not None and math.isfinite(p))
     return known if len(known) == len(logprobs) else None
+
+
+def _mask_unscored(episode: Episode) -> Episode:
+    """Mask the turns in which vLLM could not score a token: its logprob was NaN.
+
+    TRL needs a number for every token, and does not correct masked ones.
+    """
+    turns = tuple(
+        replace(turn, status=TurnStatus.MASKED, logprobs=(0.0,) * len(turn.action_ids))
+        if turn.action_ids and turn.logprobs is None and not episode.failed
+        else turn
+        for turn in episode.turns
+    )
+    return episode if turns == episode.turns else replace(episode, turns=turns)
+
+
+def _mark_evaluation(episode: Episode) -> Episode:
+    """Return the episode as evaluation records it: `final_info["evaluation"]` is True."""
+    return replace(episode, final_info={**episode.final_info, "evaluation": True})
 
 
 def _context_of(trainer: Any) -> int | None:

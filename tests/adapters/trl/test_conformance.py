@@ -62,6 +62,8 @@ class FlawedHarness(TRLHarness):
         if self.flaw == "discount":
             case = replace(case, gamma=case.gamma * 0.5)
         out, count = super()._batch(case, episodes)
+        if self.flaw == "sequence-level ratios":
+            self._trainer.importance_sampling_level = "sequence"
         if self.flaw == "mask":
             out["tool_mask"] = torch.ones_like(out["tool_mask"])
         if self.flaw == "ids":
@@ -113,8 +115,29 @@ def test_conformance_detects_a_flaw(flaw: str) -> None:
 
 @pytest.mark.parametrize("flaw", ["masked turns counted", "padding sequences counted"])
 def test_conformance_detects_a_loss_divided_by_untrained_tokens(flaw: str) -> None:
-    flawed, (plain, gaps) = FlawedHarness(flaw), GRADIENT_CASES
+    flawed, (plain, gaps) = FlawedHarness(flaw), GRADIENT_CASES[:2]
     check_gradient(flawed, plain)
     check_sequences(flawed, gaps, flawed.train(gaps))
     with pytest.raises(AssertionError, match="away from the reference"):
         check_gradient(flawed, gaps)
+
+
+def test_conformance_detects_sequence_level_ratios() -> None:
+    flawed, opposite = FlawedHarness("sequence-level ratios"), GRADIENT_CASES[2]
+    check_sequences(flawed, opposite, flawed.train(opposite))
+    _, norm = distance({}, flawed.gradient(opposite))
+    assert norm < 1e-6 * distance({}, load_reference(opposite))[1]
+    with pytest.raises(AssertionError, match="away from the reference"):
+        check_gradient(flawed, opposite)
+
+
+@pytest.mark.parametrize(
+    "loss_type", ["dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"]
+)
+def test_every_loss_trains_opposite_turns_in_the_direction_of_the_reference(loss_type: str) -> None:
+    """All turns have the same length, so the weights of the losses differ by a factor only."""
+    gradient = TRLHarness(loss_type=loss_type).gradient(GRADIENT_CASES[2])
+    reference = load_reference(GRADIENT_CASES[2])
+    factor = distance({}, gradient)[1] / distance({}, reference)[1]
+    difference, norm = distance(gradient, reference, factor)
+    assert difference <= 1e-4 * norm

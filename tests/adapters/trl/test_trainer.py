@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +21,9 @@ from gem_core.records.file import read_episodes
 from gem_core.training.advantage import advantages
 from gem_core.training.metrics_file import read_metrics
 from gem_core.training.sequences import TokenSequence, token_sequences
+from gem_core.types import TurnStatus
 from gem_trl import GemAdvantages, GemConfig, GemGRPOTrainer, train, trainer_kwargs
+from gem_trl.config import check_settings
 from gem_trl.rollout import updates_of
 from gem_trl.trainer import check_batch
 
@@ -27,7 +32,6 @@ MATRIX: dict[str, dict[str, Any]] = {
         loss: {"loss_type": loss}
         for loss in ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
     },
-    "sequence-level ratios": {"importance_sampling_level": "sequence"},
     "two iterations over two steps": {
         "steps_per_generation": 2,
         "num_iterations": 2,
@@ -262,6 +266,12 @@ def test_continuous_batching_uses_the_same_rollout_function(
         ({}, {"mask_truncated_completions": True}, "on_cut='mask'"),
         ({"max_turn_tokens": 500}, {}, "max_completion_length"),
         ({}, {"scale_rewards": "none"}, "estimator_kwargs={'scale': False}"),
+        ({}, {"importance_sampling_level": "sequence"}, "set it to 'token'"),
+        (
+            {"template_kwargs": {"enable_thinking": True}},
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            r"GemConfig\(template_kwargs=...\)",
+        ),
     ],
 )
 def test_unsupported_setting_is_rejected_at_construction(
@@ -269,6 +279,70 @@ def test_unsupported_setting_is_rejected_at_construction(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make_trainer(GemConfig(ECHO, seeds=8, **fields), **settings)
+
+
+def test_chat_template_kwargs_that_agree_with_the_config_are_accepted(
+    make_trainer: Callable[..., Any],
+) -> None:
+    kwargs = {"enable_thinking": False}
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6, template_kwargs=kwargs)
+    trainer = make_trainer(config, chat_template_kwargs=kwargs)
+    assert trainer.gem_rollout.prepare(trainer).template_kwargs == kwargs
+
+
+def test_stock_trainer_may_use_sequence_level_ratios(make_trainer: Callable[..., Any]) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    trainer = make_trainer(config, GRPOTrainer, importance_sampling_level="sequence")
+    check_settings(trainer, config)
+
+
+@pytest.mark.parametrize(
+    ("mode", "warned"),
+    [("sequence_mask", True), ("sequence_truncate", True), ("token_mask", False)],
+)
+def test_sequence_level_importance_correction_warns(
+    make_trainer: Callable[..., Any], mode: str, warned: bool
+) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    trainer = make_trainer(config, vllm_importance_sampling_mode=mode)
+    check_settings(trainer, config)  # no vLLM, no correction, no warning
+    trainer.args.use_vllm = True
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_settings(trainer, config)
+    assert ["token_truncate" in str(warning.message) for warning in caught] == [True] * warned
+
+
+def test_turn_with_an_unscored_token_is_masked(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    """vLLM returns no logprob for a token whose logprob is NaN."""
+    config = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, record=str(tmp_path / "e"))
+    trainer = make_trainer(config, vllm_importance_sampling_mode="token_truncate")
+    generate, unscored = trainer._generate_single_turn, [None, math.nan]
+
+    @wraps(generate)
+    def generate_with_logprobs(*args: Any, **kwargs: Any) -> Any:
+        trainer.use_vllm = False
+        completions, _ = generate(*args, **kwargs)
+        trainer.use_vllm = True
+        logprobs: list[list[Any]] = [[-1.0] * len(ids) for ids in completions]
+        for row in logprobs:
+            if unscored:
+                row[0] = unscored.pop()
+        return completions, logprobs
+
+    trainer._generate_single_turn = generate_with_logprobs
+    trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
+    trainer.use_vllm, trainer._last_loaded_step = True, -1  # TRL corrects for vLLM's logprobs
+    calls = spy(trainer)
+    trainer.train()
+    turns = [turn for episode in read_episodes(tmp_path / "e") for turn in episode.turns]
+    assert sum(turn.status is TurnStatus.MASKED for turn in turns) == 2
+    ((_, mask, _),) = calls
+    assert mask.sum() == sum(len(t.action_ids) for t in turns if t.status is TurnStatus.VALID)
+    assert math.isfinite(trainer.state.log_history[0]["grad_norm"])
+    assert trainer.state.log_history[0]["grad_norm"] > 0
 
 
 def test_all_rejected_settings_are_reported_at_once(make_trainer: Callable[..., Any]) -> None:
@@ -459,7 +533,11 @@ def test_metrics_file_has_one_line_per_update(
     assert [line["step"] for line in lines] == [0, 1, 2]
     assert all(line["seconds"] > 0 for line in lines)
     assert all(line["episodes"] == 4 for line in lines), "evaluation episodes are not counted"
-    assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 3 * (4 + 4)
+    episodes = list(read_episodes(tmp_path / "e.jsonl"))
+    evaluation = [e for e in episodes if e.final_info.get("evaluation")]
+    assert len(episodes) == 3 * (4 + 4)
+    assert len(evaluation) == 3 * 4
+    assert {e.seed for e in evaluation} == set(config.held_out_seeds)
     for line, log in zip(lines, logs):
         assert (line["loss"], line["grad_norm"]) == (log["loss"], log["grad_norm"])
         assert line["advantage_abs"] == pytest.approx(log["gem/advantage_abs"])
