@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from gem_core.errors import GemError
 
-__all__ = ["Tool", "ToolCall", "ToolError", "ToolResult", "Toolset", "as_schema"]
+__all__ = ["Tool", "ToolCall", "ToolError", "ToolResult", "Toolset", "as_schema", "printable"]
 
 
 class ToolError(GemError, RuntimeError):
@@ -99,6 +99,20 @@ class Toolset:
     def status(cls) -> str:
         """Return the tools' status on this machine, in one line for `gem-rl tools`."""
         return "ready"
+
+
+_CONTROL = {
+    # Commands to a terminal, except tab, newline and carriage return, which callers treat.
+    **{c: f"\\x{c:02x}" for c in (*range(9), 11, 12, *range(14, 32), *range(127, 160))},
+    # Marks that reorder the text around them.
+    **{c: f"\\u{c:04x}" for c in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F))},
+    **{c: f"\\u{c:04x}" for c in range(0x2066, 0x206A)},
+}
+
+
+def printable(text: str) -> str:
+    """Escape control characters and bidirectional marks."""
+    return text.translate(_CONTROL)
 
 
 def as_schema(tool: Tool) -> dict[str, Any]:

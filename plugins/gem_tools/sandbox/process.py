@@ -8,8 +8,8 @@ import math
 import os
 import re
 import selectors
-import shutil
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -20,13 +20,15 @@ from typing import IO, Literal
 
 from gem_tools.sandbox import seccomp
 from gem_tools.sandbox.launch import Plan, SandboxLimits
-from gem_tools.tool import ToolError
+from gem_tools.tool import ToolError, printable
 
-__all__ = ["Box", "Outcome"]
+__all__ = ["Box", "Outcome", "remove_tree"]
 
 _MOST_OUTPUT = 64 << 20
 """The number of bytes of output after which a program is stopped."""
 _MOST_STATE = 64 << 20
+_MOST_LOST, _MOST_LOST_NAMES = 16 << 10, 100
+"""Limits of the list of lost names: its bytes, and its names."""
 _SECONDS_TO_START = 20.0
 _SECONDS_TO_DIE = 10.0
 _SECONDS_TO_EXIT = 0.02
@@ -106,6 +108,10 @@ class Box:
         job = struct.pack("<IIII", len(source), len(names), cpu, keep + 2 * echo) + source + names
         return self._watch(job, limits, keep)
 
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
     def end(self) -> None:
         """Kill the process, if it still runs, and remove its home folder."""
         if self._ended:
@@ -167,7 +173,8 @@ class Box:
             stderr.fileno(): bytearray(),
             self._report: bytearray(),
         }
-        sizes = {fd: _MOST_STATE if fd == self._report else output_size for fd in buffers}
+        report_size = _MOST_LOST + (_MOST_STATE if keep else 0)
+        sizes = {fd: report_size if fd == self._report else output_size for fd in buffers}
         written = dict.fromkeys(buffers, 0)
         job_fd = stdin.fileno()
         exit_fd = _exit_descriptor(self._process)
@@ -235,8 +242,9 @@ class Box:
             end = "ok" if status == 0 else "error"
         out, err = buffers[stdout.fileno()], buffers[stderr.fileno()]
         cut = written[stdout.fileno()] > len(out) or written[stderr.fileno()] > len(err)
-        state = names if keep and end == "ok" else None
-        return Outcome(end, _text(out), _text(err), status, seconds, cut, state, lost)
+        if not keep or end != "ok":
+            names, lost = None, ()
+        return Outcome(end, _text(out), _text(err), status, seconds, cut, names, lost)
 
     def _is_alone(self) -> bool:
         """Whether only bubblewrap's first process is left in its namespace.
@@ -275,7 +283,56 @@ class Box:
 
     def _remove_home(self) -> None:
         if self._home:
-            shutil.rmtree(self._home, ignore_errors=True)
+            remove_tree(self._home)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder that a program filled: of any depth, with any modes.
+
+    Recursion would fail for deep folders. This function moves each subfolder up to `path`, and
+    removes its parent. It ignores errors.
+    """
+    numbers = itertools.count()
+    with contextlib.suppress(OSError):
+        root = _open_folder(path, None)
+        try:
+            pending = [name for name in os.listdir(root) if not _removed(name, root)]
+            while pending:
+                name = pending.pop()
+                with contextlib.suppress(OSError):
+                    folder = _open_folder(name, root)
+                    try:
+                        for child in os.listdir(folder):
+                            if not _removed(child, folder):
+                                os.close(_open_folder(child, folder))  # its ".." will change
+                                new_name = f"gem-{next(numbers)}-{os.urandom(8).hex()}"
+                                os.rename(child, new_name, src_dir_fd=folder, dst_dir_fd=root)
+                                pending.append(new_name)
+                    finally:
+                        os.close(folder)
+                    os.rmdir(name, dir_fd=root)
+        finally:
+            os.close(root)
+        os.rmdir(path)
+
+
+def _removed(name: str, folder: int) -> bool:
+    """Remove a file; return False for a folder."""
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        return False
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+    return True
+
+
+def _open_folder(name: str, parent: int | None) -> int:
+    """Open a folder, not a link to one, and give its owner every right if that fails."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    if os.geteuid() != 0:
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o700 != 0o700:
+            os.chmod(name, 0o700, dir_fd=parent)
+    return os.open(name, flags, dir_fd=parent)
 
 
 def _in_memory(data: bytes) -> int:
@@ -318,23 +375,26 @@ def _stream(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-_CONTROL = {c: f"\\x{c:02x}" for c in (*range(9), 11, 12, *range(14, 32), 127)}
-
-
 def _text(raw: bytearray) -> str:
     """Decode bytes to text for a model; escape invalid UTF-8 and control characters."""
-    text = raw.decode("utf-8", "backslashreplace").translate(_CONTROL)
+    text = printable(raw.decode("utf-8", "backslashreplace"))
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def _parse_report(report: bytearray) -> tuple[int, tuple[str, ...], bytes] | None:
-    """Return (status, lost names, pickled names) from a worker's report; None if incomplete."""
+    """Return (status, lost names, pickled names) from a worker's report; None if incomplete.
+
+    The program may write to the report too, so nothing in it is trusted.
+    """
     if len(report) < 16 or report[:4] != b"done":
         return None
     status, lost_size, state_size = struct.unpack_from("<III", report, 4)
+    if lost_size > _MOST_LOST - 16:  # the worker writes less
+        return status, (), b""
     end_of_lost = 16 + lost_size
     if len(report) < end_of_lost + state_size:
         return None
-    lost = bytes(report[16:end_of_lost]).decode("utf-8", "replace")
+    lost = printable(bytes(report[16:end_of_lost]).decode("utf-8", "replace"))
+    names = lost.replace("\n", " ").split(",")[:_MOST_LOST_NAMES] if lost else ()
     state = bytes(report[end_of_lost : end_of_lost + state_size])
-    return status, tuple(lost.split(",")) if lost else (), state
+    return status, tuple(names), state

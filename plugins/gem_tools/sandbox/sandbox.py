@@ -9,6 +9,7 @@ a test checks.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 from collections import deque
@@ -23,7 +24,9 @@ from gem_tools.tool import ToolError
 
 __all__ = ["Containment", "Isolation", "Outcome", "Sandbox", "SandboxLimits"]
 
+_log = logging.getLogger(__name__)
 _PAUSE = 0.02
+_SECONDS_TO_LOOK = 1.0
 _SECONDS_TO_CLOSE = 5.0
 
 
@@ -129,6 +132,7 @@ class Sandbox:
     def _take(self) -> Box:
         with self._change:
             self._start_thread()
+            self._drop_dead()
             if self._ready:  # its replacement starts after the call, to leave it the processor
                 return self._ready.popleft()
             self._waiting += 1
@@ -140,7 +144,8 @@ class Sandbox:
                     if self._start_error is not None:
                         error, self._start_error = self._start_error, None
                         raise ToolError(f"cannot start a sandbox worker: {error}") from error
-                    self._change.wait()
+                    self._start_thread()  # another one, if it died
+                    self._change.wait(_SECONDS_TO_LOOK)
                 return self._ready.popleft()
             finally:
                 self._waiting -= 1
@@ -149,12 +154,18 @@ class Sandbox:
     def _start_thread(self) -> None:
         if self._closed:
             raise ToolError("the sandbox is closed; create another one")
-        if self._starter is None:
+        if self._starter is None or not self._starter.is_alive():
             # One thread starts all workers, because a worker dies with the thread that started it.
             self._starter = threading.Thread(
                 target=self._keep_warm, name="gem-sandbox", daemon=True
             )
             self._starter.start()
+
+    def _drop_dead(self) -> None:
+        """Drop waiting workers that something else killed, such as the OOM killer."""
+        for box in [box for box in self._ready if not box.alive()]:
+            self._ready.remove(box)
+            self._dead.append(box)
 
     def _keep_warm(self) -> None:
         while not self._closed:
@@ -166,7 +177,10 @@ class Sandbox:
                 if dead is None and not self._closed and not urgent:
                     self._change.wait(_PAUSE)  # a call that has just started gets the processor
             if dead is not None:
-                dead.end()
+                try:
+                    dead.end()
+                except Exception:  # noqa: BLE001 - later calls need this thread
+                    _log.warning("cannot clean up after a sandbox worker", exc_info=True)
                 continue
             if self._closed or self._start_error is not None:
                 continue

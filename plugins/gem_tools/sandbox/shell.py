@@ -17,7 +17,7 @@ from typing import Any
 
 from gem_core.errors import ConfigError
 from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
-from gem_tools.tool import ToolError
+from gem_tools.tool import ToolError, printable
 
 __all__ = ["Home", "Ran", "Shell"]
 
@@ -100,7 +100,7 @@ class Shell:
                 "(the command was killed, or left files that cannot be read: what it did is lost)"
             )
             return Ran(output, 137, home)
-        return Ran(answer["output"], answer["status"], Home(after.files, answer["cwd"]))
+        return Ran(printable(answer["output"]), answer["status"], Home(after.files, answer["cwd"]))
 
     def check(self, tests: Sequence[tuple[str, str, Any]], home: Home) -> list[bool]:
         """Return which tests pass; `shell_program.holds` defines (kind, path, expected)."""

@@ -221,7 +221,7 @@ def main() -> None:
     lost, kept = b"", b""
     if keeping and status == 0:
         kept, lost_names = keep(code, definitions, names)
-        lost = ",".join(lost_names).encode()
+        lost = ",".join(name[:100] for name in lost_names[:100]).encode("utf-8", "replace")
     body = struct.pack("<4sIII", b"done", status, len(lost), len(kept)) + lost + kept
     while body:
         body = body[os.write(report, body) :]
