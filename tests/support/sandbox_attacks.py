@@ -369,6 +369,49 @@ print(libc.semctl(@SEM@, 0, 0, 0))
 print(libc.msgctl(@MSG@, 0, None))
 """
 
+KERNEL_MEMORY = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+held, got, MB = [], 0, 1 << 20
+
+def memfd():
+    held.append(os.memfd_create("x"))
+    return sum(os.write(held[-1], bytes(MB)) for _ in range(8))
+
+def shared():
+    place = libc.shmat(libc.shmget(0, 8 * MB, 0o1600), None, 0)
+    if place in (None, ctypes.c_void_p(-1).value):
+        raise OSError("refused")
+    ctypes.memset(place, 1, 8 * MB)
+    libc.shmdt(ctypes.c_void_p(place))
+    return 8 * MB
+
+def pair():
+    sent = 0
+    held.append(socket.socketpair())
+    for end in held[-1]:
+        end.setblocking(False)
+        try:
+            end.setsockopt(1, 7, 8 * MB)  # SO_SNDBUF
+        except OSError:
+            pass
+        try:
+            while True:
+                sent += end.send(bytes(65536))
+        except BlockingIOError:
+            pass
+    return sent
+
+for hold in (memfd, shared, pair):
+    try:
+        while got < 200 * MB:
+            got += hold()
+    except OSError:
+        pass
+print(got // MB)
+"""
+
 ATTACKS: dict[str, Attack] = {
     "read_passwd": Attack(
         "read /etc/passwd",
@@ -472,6 +515,23 @@ ATTACKS: dict[str, Attack] = {
         ),
         _last_prints("refused"),
         (True, True, "cap"),
+    ),
+    "kernel_memory": Attack(
+        "hold memory outside of processes: memfds, shared memory, sockets (200 MB in this test)",
+        (KERNEL_MEMORY,),
+        lambda victim, outcomes: (
+            outcomes[-1].stdout.strip().isdigit() and int(outcomes[-1].stdout) <= 64
+        ),
+        (True, True, False),
+    ),
+    "nested_folders": Attack(
+        "nest 1,500 folders, which cannot be removed by recursion",
+        (
+            "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')",
+            *["print('next')"] * 4,
+        ),
+        _last_prints("next"),
+        (True, True, True),
     ),
     "fill_disk": Attack(
         "fill the disk (at most 100 MB in this test)",

@@ -82,7 +82,7 @@ class Plan:
             "RLIMIT_AS": int(limits.memory_mb * _MB),
             "RLIMIT_FSIZE": int(limits.file_mb * _MB),
             "RLIMIT_CORE": 0,
-            "RLIMIT_NOFILE": 256,
+            "RLIMIT_NOFILE": 128,  # also limits the memory in socket buffers
         }
         if not hasattr(os, "memfd_create"):  # only Linux limits the address space
             del self.limits["RLIMIT_AS"]

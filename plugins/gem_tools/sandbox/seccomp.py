@@ -1,10 +1,11 @@
 """Seccomp filters: BPF programs that deny system calls to sandboxed processes.
 
 `NAMESPACED` is for bubblewrap, which already hides files, processes and the network. It denies new
-namespaces and privileged kernel interfaces. `BARE` is for the fallback, which hides nothing. It
-also denies sockets, signals, new processes, leaving the process group, changing the modes, owners
-and attributes of files, and kernel objects that would outlive the process. It does not rely on a
-recent Landlock: the first version controls neither signals nor truncation.
+namespaces, privileged kernel interfaces, taking descriptors from other processes, socket families
+other than the named ones, and memory that no limit counts. `BARE` is for the fallback, which hides
+nothing. It also denies sockets, signals, new processes, leaving the process group, changing the
+modes, owners and attributes of files, and kernel objects that would outlive the process. It does
+not rely on a recent Landlock: the first version controls neither signals nor truncation.
 """
 
 from __future__ import annotations
@@ -30,18 +31,25 @@ _KERNEL: Numbers = {
     "kcmp": (312, 272),
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
     "mount": (165, 40),
     "mount_setattr": (442, 442),
     "move_mount": (429, 429),
+    "msgget": (68, 186),
     "open_by_handle_at": (304, 265),
     "open_tree": (428, 428),
     "perf_event_open": (298, 241),
+    "pidfd_getfd": (438, 438),
     "pivot_root": (155, 41),
+    "process_madvise": (440, 440),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "ptrace": (101, 117),
     "request_key": (249, 218),
+    "semget": (64, 190),
     "setns": (308, 268),
+    "shmget": (29, 194),
     "umount2": (166, 39),
     "unshare": (272, 97),
     "userfaultfd": (323, 282),
@@ -69,13 +77,10 @@ _BARE_ONLY: Numbers = {
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
     "msgctl": (71, 187),
-    "msgget": (68, 186),
     "msgrcv": (70, 188),
     "msgsnd": (69, 189),
-    "pidfd_getfd": (438, 438),
     "pidfd_open": (434, 434),
     "pidfd_send_signal": (424, 424),
-    "process_madvise": (440, 440),
     "removexattr": (197, 14),
     "removexattrat": (466, 466),
     "rt_sigqueueinfo": (129, 138),
@@ -85,7 +90,6 @@ _BARE_ONLY: Numbers = {
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
     "semctl": (66, 191),
-    "semget": (64, 190),
     "semop": (65, 193),
     "semtimedop": (220, 192),
     "setpgid": (109, 154),
@@ -95,7 +99,6 @@ _BARE_ONLY: Numbers = {
     "setxattrat": (463, 463),
     "shmat": (30, 196),
     "shmctl": (31, 195),
-    "shmget": (29, 194),
     "socket": (41, 198),
     "tgkill": (234, 131),
     "tkill": (200, 130),
@@ -141,7 +144,16 @@ _TRUNCATING = (0o1000, 0o0003, 0o1003)
 """O_TRUNC without write access, which the first Landlock allows, and the access mode 3, which
 every Landlock allows."""
 _SOCKETPAIR = (53, 199)
-_NAMESPACED_TESTS = (_Test(_CLONE, 0, _CLONE_NEWUSER, (_CLONE_NEWUSER,)),)
+# setsockopt: SO_SNDBUF, SO_RCVBUF and their privileged forms, which enlarge buffers in the kernel.
+_BUFFERS = _Test((54, 208), 2, _ALL_BITS, (7, 8, 32, 33))
+_NAMESPACED_TESTS = (
+    _Test(_CLONE, 0, _CLONE_NEWUSER, (_CLONE_NEWUSER,)),
+    # AF_UNIX and AF_NETLINK. No limit counts the buffers of TCP, which grow to megabytes, and
+    # AF_VSOCK and others ignore network namespaces.
+    _Test((41, 198), 0, _ALL_BITS, (1, 16), denied=False),
+    _Test(_SOCKETPAIR, 0, _ALL_BITS, (1,), denied=False),
+    _BUFFERS,
+)
 _BARE_TESTS = (
     _Test(_CLONE, 0, _CLONE_THREAD, (_CLONE_THREAD,), denied=False),
     _Test((302, 261), 0, _ALL_BITS, (0,), denied=False),  # prlimit on other processes
@@ -156,6 +168,8 @@ _BARE_TESTS = (
     # sockets, which cannot.
     _Test(_SOCKETPAIR, 0, _ALL_BITS, (1,), denied=False),  # AF_UNIX
     _Test(_SOCKETPAIR, 1, 0xF, (1,), denied=False),  # SOCK_STREAM
+    _BUFFERS,
+    _Test((157, 167), 0, _ALL_BITS, (1,)),  # prctl: PR_SET_PDEATHSIG, which ends it with gem
 )
 
 
