@@ -76,7 +76,7 @@ class ActionFormat(Wrapper):
             parsed = action
 
         observation, reward, terminated, truncated, info = yield self.env.step(parsed)
-        info.setdefault("parsed_action", parsed)
+        info = {**info, "parsed_action": info.get("parsed_action", parsed)}
         return observation, reward, terminated, truncated, info
 
     def sample_action(self) -> str:

@@ -31,7 +31,7 @@ class Statistics(Wrapper):
     def on_step(self, action: str) -> Any:
         observation, reward, terminated, truncated, info = yield self.env.step(action)
         self.total += reward
-        info["episode"] = {"return": self.total, "turns": self.turn + 1}
+        episode = {"return": self.total, "turns": self.turn + 1}
         if terminated or truncated:
-            self.last = {**info["episode"], "seconds": time.monotonic() - self.began}
-        return observation, reward, terminated, truncated, info
+            self.last = {**episode, "seconds": time.monotonic() - self.began}
+        return observation, reward, terminated, truncated, {**info, "episode": episode}

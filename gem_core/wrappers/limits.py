@@ -23,7 +23,7 @@ class TurnLimit(Wrapper):
         observation, reward, terminated, truncated, info = yield self.env.step(action)
         if self.turn + 1 >= self.max_turns and not terminated:
             truncated = True
-            info.setdefault("success", False)
+            info = {**info, "success": info.get("success", False)}
         return observation, reward, terminated, truncated, info
 
 
@@ -44,7 +44,7 @@ class TokenLimit(Wrapper):
     def on_step(self, action: str) -> Any:
         self.tokens += self.count(action) if self.count else len(action.split())
         observation, reward, terminated, truncated, info = yield self.env.step(action)
-        info["action_tokens"] = self.tokens
+        info = {**info, "action_tokens": self.tokens}
         if self.tokens >= self.max_tokens and not terminated:
             truncated = True
             info.setdefault("success", False)

@@ -84,16 +84,15 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
             ):
                 inner._turn += 1
                 outer["_turn"] += 1
-                if "parsed_action" not in info:
-                    info["parsed_action"] = parsed
                 if terminated or truncated:
                     inner._phase = outer["_phase"] = "ended"
-                return result
+                info = {**info, "parsed_action": info.get("parsed_action", parsed)}
+                return observation, reward, terminated, truncated, info
         # a generator, an awaitable, values that can be converted, or an error
         return cast(StepResult, after(inner._finish_step(result), partial(check_outer, parsed)))
 
     def check_outer(parsed: str, checked: StepResult) -> StepResult:
-        checked[4].setdefault("parsed_action", parsed)
-        return env._check_step(checked)
+        info = {**checked[4], "parsed_action": checked[4].get("parsed_action", parsed)}
+        return env._check_step((*checked[:4], info))
 
     return reset, step

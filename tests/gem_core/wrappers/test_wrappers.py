@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
@@ -443,3 +444,38 @@ def test_statistics_count_each_episode(kind: type[ScriptedEnv]) -> None:
             assert result_of(env.step("a"))[4]["episode"] == {"return": total, "turns": n}
     assert env.last is not None
     assert (env.last["return"], env.last["turns"], env.last["seconds"] >= 0) == (6.0, 3, True)
+
+
+class SharedInfo(Env):
+    """Returns the same dictionary every time."""
+
+    def __init__(self) -> None:
+        self.info: dict[str, Any] = {}
+
+    def on_reset(self, options: Any) -> Any:
+        return "T", self.info
+
+    def on_step(self, action: str) -> Any:
+        return "O", 1.0, False, False, self.info
+
+
+@pytest.mark.parametrize(
+    ("wrap", "key"),
+    [
+        (Boxed, "parsed_action"),
+        (partial(TurnLimit, max_turns=1), "success"),
+        (partial(TokenLimit, max_tokens=1), "action_tokens"),
+        (Statistics, "episode"),
+    ],
+)
+def test_a_wrapper_does_not_change_the_info_of_the_environment(wrap: Any, key: str) -> None:
+    inner = SharedInfo()
+    env = wrap(inner)
+    infos = []
+    for word in ("x0", "x1"):
+        env.reset(seed=0)
+        infos.append(env.step(f"\\boxed{{{word}}}")[4])
+        assert key in infos[-1]
+        assert inner.info == {}
+    if wrap is Boxed:
+        assert [info["parsed_action"] for info in infos] == ["x0", "x1"]
