@@ -7,7 +7,6 @@ data). Wrappers stay with the proxy.
 from __future__ import annotations
 
 import pickle
-import traceback
 from collections.abc import Mapping
 from inspect import isclass
 from typing import Any, cast
@@ -16,6 +15,7 @@ from gem_core.env.base import Env, ResetResult
 from gem_core.env.maybe_async import after
 from gem_core.errors import ContractError, EnvError
 from gem_core.plugins.entry_points import EntryPoint, load_entry_point
+from gem_core.types import Failure
 
 __all__ = ["RemoteEnv", "as_data", "build", "described", "from_data", "perform"]
 
@@ -107,15 +107,15 @@ def perform(env: Env, method: str, args: tuple[Any, ...]) -> Any:
     return env.close()
 
 
-def as_data(error: Exception) -> tuple[bytes | None, str, str]:
+def as_data(error: BaseException) -> tuple[bytes | None, str, str]:
     """Convert an error to (pickled error or None, text, traceback)."""
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    failure = Failure.from_error(error, "")
     try:
         pickled: bytes | None = pickle.dumps(error)
         pickle.loads(cast(bytes, pickled))
     except Exception:  # noqa: BLE001 - the text replaces an error that cannot be pickled
         pickled = None
-    return pickled, f"{type(error).__name__}: {error}", trace
+    return pickled, f"{failure.kind}: {failure.message}", failure.traceback
 
 
 def from_data(data: tuple[bytes | None, str, str]) -> Exception:

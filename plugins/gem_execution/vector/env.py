@@ -45,7 +45,7 @@ from gem_core.errors import (
     DeadlineError,
     ResetNeededError,
 )
-from gem_execution.vector.runner import Background, OnLoop, OnThread, Runner
+from gem_execution.vector.runner import Background, OnLoop, OnThread, Runner, close_here
 from gem_execution.vector.slot import Autoreset, Slot, failed
 
 __all__ = ["AsyncVectorEnv", "Autoreset", "Batch", "Ready", "VectorEnv"]
@@ -150,8 +150,10 @@ class VectorEnv:
                         )
                 else:
                     result = self._waiter.result(drive(slot.act(action)))
-            except Exception as error:  # noqa: BLE001 - a failure is data
-                result = self._waiter.result(drive(slot.fail("step", error)))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a failure is data
+                result = slot.run(slot.fail("step", error), self._waiter)
             extend(result)
         if len(flat) != 5 * len(slots):  # possible if an environment overrides `step`
             raise ContractError(
@@ -166,7 +168,7 @@ class VectorEnv:
         self._closed = True
         for slot in self._slots:
             if slot.env is not None:
-                self._waiter.result(slot.env.close())
+                close_here(slot.env, self._waiter.result)
         self._waiter.close()
 
     def __enter__(self) -> VectorEnv:
@@ -257,7 +259,7 @@ class VectorEnv:
         return indices, texts
 
     def _advance(self, work: Mapping[int, Generator[Any, Any, StepResult]]) -> list[StepResult]:
-        return [self._waiter.result(drive(steps)) for steps in work.values()]
+        return [self._slots[i].run(steps, self._waiter) for i, steps in work.items()]
 
 
 class AsyncVectorEnv(VectorEnv):
@@ -378,7 +380,7 @@ class AsyncVectorEnv(VectorEnv):
                 self._pending[i] = (self._calls, due, where)
                 self._runners[i].start(self._slots[i], steps, partial(self._report, i, self._calls))
         for i, steps in here:  # last, while the others run
-            self._ready[i] = cast(StepResult, drive(steps))
+            self._ready[i] = self._slots[i].run(steps, self._waiter)
 
     def _report(self, i: int, call: int, outcome: StepResult) -> None:
         self._finished.put((i, call, outcome))

@@ -13,9 +13,9 @@ from typing import Any
 from gem_core.env.base import Env, StepResult
 from gem_core.env.maybe_async import awaited, drive
 from gem_core.rollout.step_threads import StepThreads
-from gem_execution.vector.slot import Slot
+from gem_execution.vector.slot import NOT_CONTAINED, Slot
 
-__all__ = ["Background", "OnLoop", "OnThread", "Runner"]
+__all__ = ["Background", "OnLoop", "OnThread", "Runner", "close_here"]
 
 Steps = Generator[Any, Any, StepResult]
 Report = Callable[[StepResult], None]
@@ -40,7 +40,7 @@ class Runner:
     def close(self, env: Env) -> threading.Event:
         """Close an environment and return an event to wait for."""
         done = threading.Event()
-        _close(env)
+        close_here(env, _wait)
         done.set()
         return done
 
@@ -84,7 +84,7 @@ class OnThread(Runner):
         done = threading.Event()
 
         def work() -> None:
-            _close(env)
+            close_here(env, _wait)
             done.set()
 
         self._work.put(work)
@@ -167,13 +167,20 @@ class Background:
         self.loop.close()
 
 
-def _close(env: Env) -> None:
+def close_here(env: Env, wait: Callable[[Any], Any]) -> None:
+    """Close an environment on this thread; log a failure. `wait` waits for an awaitable."""
     try:
         value: Any = env.close()
         if isawaitable(value):
-            asyncio.run(awaited(value))
-    except Exception:  # noqa: BLE001 - a failed close must not end the program
+            wait(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - a failed close must not end the program
         _log.warning("closing %s failed", type(env.unwrapped).__name__, exc_info=True)
+
+
+def _wait(value: Any) -> None:
+    asyncio.run(awaited(value))
 
 
 async def _close_async(env: Env) -> None:
@@ -181,5 +188,7 @@ async def _close_async(env: Env) -> None:
         value: Any = env.close()
         if isawaitable(value):
             await value
-    except Exception:  # noqa: BLE001 - a failed close must not end the program
+    except NOT_CONTAINED:
+        raise
+    except BaseException:  # noqa: BLE001 - a failed close must not end the program
         _log.warning("closing %s failed", type(env.unwrapped).__name__, exc_info=True)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import math
-import traceback
 from collections.abc import Callable, Generator, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from gem_core.env.base import Env, StepResult
+from gem_core.env.maybe_async import Waiter, drive
 from gem_core.types import Failure
 from gem_execution.vector.fast_step import fast_calls
 
-__all__ = ["Autoreset", "Slot", "failed"]
+__all__ = ["NOT_CONTAINED", "Autoreset", "Slot", "failed"]
+
+NOT_CONTAINED = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+"""The exceptions that end a call: Ctrl-C and cancellation. All others are failures."""
 
 UNKNOWN = math.nan
 """The reward of a step that failed."""
@@ -67,7 +71,9 @@ class Slot:
             return observation, reward, terminated, truncated, {**info, "autoreset": True}
         try:
             result: StepResult = yield self.step(action)
-        except Exception as error:  # noqa: BLE001 - a failure is data
+        except NOT_CONTAINED:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a failure is data
             return (yield from self.fail("step", error))
         return (yield from self.ended(result)) if result[2] or result[3] else result
 
@@ -77,6 +83,7 @@ class Slot:
         if not self.same_step:
             return result
         self.episodes += 1
+        result = (*result[:4], dict(result[4]))  # the reset may change the environment's own dict
         return self._with_reset((yield from self._reset()), result)
 
     def ended_here(self, result: StepResult) -> StepResult | None:
@@ -88,12 +95,15 @@ class Slot:
             return None
         self.episodes += 1
         self.seed = (self.seed + _NEXT_SEED) & 0xFFFFFFFF
+        final_info = dict(result[4])  # the reset may change the environment's own dict
         try:
             observation, info = self.reset(seed=self.seed, options=self.options)
-        except Exception:  # noqa: BLE001 - the slow path tries again and reports it
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - the slow path tries again and reports it
             self.episodes -= 1
             return None
-        info["final_observation"], info["final_info"] = result[0], result[4]
+        info = {**info, "final_observation": result[0], "final_info": final_info}
         return observation, result[1], result[2], result[3], info
 
     def _with_reset(self, reset: StepResult, result: StepResult) -> StepResult:
@@ -106,6 +116,15 @@ class Slot:
             info["failure"] = final_info["failure"]
         return observation, reward, terminated, truncated, info
 
+    def run(self, steps: Generator[Any, Any, StepResult], waiter: Waiter) -> StepResult:
+        """Run one of the generators above on the caller's thread; only Ctrl-C is raised."""
+        try:
+            return cast(StepResult, waiter.result(drive(steps)))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the generators do not contain it
+            return self.lost("step", error)
+
     def renewed(self) -> Slot:
         """Return a copy without the environment; a call that hangs still uses this slot."""
         slot = copy.copy(self)
@@ -117,7 +136,7 @@ class Slot:
         self.env, self.running = None, False
         return failed(where, error)
 
-    def fail(self, where: str, error: Exception) -> Generator[Any, Any, StepResult]:
+    def fail(self, where: str, error: BaseException) -> Generator[Any, Any, StepResult]:
         """Return the failure of a step whose error was raised outside the slot."""
         return (yield from self.ended((yield from self._failed(where, error))))
 
@@ -135,17 +154,21 @@ class Slot:
                 else self.first_seed
             )
             observation, info = yield self.reset(seed=self.seed, options=self.options)
-        except Exception as error:  # noqa: BLE001 - a failure is data
+        except NOT_CONTAINED:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a failure is data
             return (yield from self._failed(where, error))
         self.running = True
         return observation, 0.0, False, False, info
 
-    def _failed(self, where: str, error: Exception) -> Generator[Any, Any, StepResult]:
+    def _failed(self, where: str, error: BaseException) -> Generator[Any, Any, StepResult]:
         env, self.env, self.running = self.env, None, False
         if env is not None:
             try:
                 yield env.close()
-            except Exception:  # noqa: BLE001 - the environment has failed already
+            except NOT_CONTAINED:
+                raise
+            except BaseException:  # noqa: BLE001 - the environment has failed already
                 name = type(env.unwrapped).__name__
                 _log.warning("closing a failed %s failed", name, exc_info=True)
         return failed(where, error)
@@ -153,6 +176,4 @@ class Slot:
 
 def failed(where: str, error: BaseException) -> StepResult:
     """Return the result of a failed step: an unknown reward and the failure as data."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    failure = Failure(type(error).__name__, str(error), where, text)
-    return "", UNKNOWN, False, True, {"failure": failure}
+    return "", UNKNOWN, False, True, {"failure": Failure.from_error(error, where)}
