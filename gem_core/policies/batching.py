@@ -10,7 +10,7 @@ from typing import Literal
 
 from gem_core.arguments import whole_number_or_none
 from gem_core.errors import ConfigError, PolicyError
-from gem_core.types import FinishReason, Generation, Sampling
+from gem_core.types import Failure, FinishReason, Generation, Sampling
 
 __all__ = ["BatchPolicy", "cut_generation"]
 
@@ -172,7 +172,8 @@ class BatchPolicy:
             if error is None:
                 future.set_result(generations[i])
             else:
-                failed = PolicyError(f"generate() failed: {type(error).__name__}: {error}")
+                failure = Failure.from_error(error, "generate")
+                failed = PolicyError(f"generate() failed: {failure.kind}: {failure.message}")
                 failed.__cause__ = error
                 future.set_exception(failed)
         if loop is not self._loop:

@@ -137,6 +137,18 @@ def test_batch_policy_rejects_invalid_arguments(size: Any) -> None:
         BatchPolicy(Engine(), where="process")  # type: ignore[arg-type]
 
 
+def test_an_engine_error_without_a_message_reaches_the_request() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def fail(prompts: Any, sampling: Any) -> Any:
+        raise Unprintable
+
+    with pytest.raises(PolicyError, match="Unprintable has no message"):
+        asyncio.run(asyncio.wait_for(BatchPolicy(fail).generate([1], Sampling()), 5))
+
+
 @WHERE
 @pytest.mark.parametrize("error", [ValueError("out of memory"), SystemExit(1)], ids=repr)
 def test_an_exception_reaches_every_request_of_its_batch(
