@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from project import ROOT, Installation, install, run
@@ -182,6 +183,24 @@ def pytest_make_collect_report() -> Iterator[None]:
     report = yield
     _fail_skip_in_ci(report)
     return report
+
+
+@pytest.fixture
+def batch_ends() -> Iterator[list[list[Any]]]:
+    """Return a list that collects the episodes of every `batch_end` event in this process."""
+    from gem_core import hookimpl
+    from gem_core.plugins.manager import register_plugin, unregister_plugin
+
+    collected: list[list[Any]] = []
+
+    class Plugin:
+        @hookimpl
+        def batch_end(self, episodes: Any) -> None:
+            collected.append(list(episodes))
+
+    register_plugin(Plugin(), "batch_ends")
+    yield collected
+    unregister_plugin("batch_ends")
 
 
 @pytest.fixture

@@ -83,6 +83,10 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
     actor = settings.actor.num_nodes * settings.actor.num_gpus_per_node
     engines = (settings.vllm.num_engines or 0) * settings.vllm.tensor_parallel_size
     shared = settings.train.colocate_all and not settings.train.async_enable
+    with_actor = settings.train.colocate_all or settings.train.colocate_actor_ref
+    # OpenRLHF loads a reference model for the KL divergence only
+    alone = algo.kl.init_coef > 0 and not with_actor
+    reference = settings.ref.num_nodes * settings.ref.num_gpus_per_node if alone else 0
     rejections: list[Rejection] = [
         (
             algo.advantage.estimator != "reinforce",
@@ -100,6 +104,12 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             "--algo.advantage.no_std_norm applies to OpenRLHF's own estimators only; remove it, "
             "and use GemConfig(advantage='grpo', estimator_kwargs={'scale': False}) for unscaled "
             "advantages",
+        ),
+        (
+            settings.actor.policy_loss_type != "ppo",
+            f"--actor.policy_loss_type {settings.actor.policy_loss_type} gives every token the "
+            "mean advantage of its sequence, so turns with opposite advantages cancel; set it to "
+            "ppo",
         ),
         (
             algo.kl.init_coef > 0 and not algo.kl.use_loss,
@@ -120,6 +130,12 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             "wrapper around the environment",
         ),
         (
+            settings.data.input_template is not None,
+            "--data.input_template applies to the prompts of a dataset, but environments make "
+            "their own; remove it (GemConfig(template_kwargs=...) sets variables of the chat "
+            "template, and a wrapper can change observations)",
+        ),
+        (
             settings.data.max_images_per_prompt > 0,
             "--data.max_images_per_prompt: gem's environments are text only; remove it",
         ),
@@ -129,11 +145,12 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             "set it to 1 or more",
         ),
         (
-            gpus < (actor if shared else actor + engines),
-            f"Ray has {gpus} GPUs, but the actor needs {actor} and vLLM needs "
-            f"{engines}{' of the same' if shared else ''}, so OpenRLHF would wait forever; "
-            "use fewer (--actor.num_gpus_per_node, --vllm.num_engines), or share them "
-            "(--train.colocate_all, not with --train.async_enable)",
+            gpus < actor + reference + (0 if shared else engines),
+            f"Ray has {gpus} GPUs, but the actor needs {actor}, the reference model needs "
+            f"{reference} more and vLLM needs {engines}{' of the same' if shared else ' more'}, so "
+            "OpenRLHF would wait forever; use fewer (--actor.num_gpus_per_node, "
+            "--ref.num_gpus_per_node, --vllm.num_engines), or share them "
+            "(--train.colocate_actor_ref; --train.colocate_all, not with --train.async_enable)",
         ),
     ]
     if config is not None:

@@ -39,6 +39,7 @@ from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError, ConfigError, UnknownNameError
+from gem_core.plugins.events import send_event
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.sequences import discounted_returns
 from gem_core.types import Episode
@@ -313,6 +314,7 @@ def put_advantages(experiences: Sequence[Any]) -> tuple[BatchMetrics, float]:
     config = _config_of_batch(experiences)
     check_batch(experiences)
     episodes = [label.episode for experience in experiences for label in experience.labels]
+    send_event("batch_end", episodes=episodes)
     per_turn = config.compute_advantages(episodes)
     numbers = iter(per_turn)
     for experience in experiences:

@@ -30,6 +30,7 @@ FLAGS = (
     "1",
 )
 SUPPORTED = {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": "0"}
+KL_LOSS = {"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}
 GPUS = 8
 
 
@@ -127,9 +128,7 @@ def read(**flags: Any) -> Any:
 class TestSettings:
     def test_supported_settings_pass(self) -> None:
         check_settings(read(), GemConfig(ECHO), GPUS)
-        check_settings(
-            read(**{"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True}), GemConfig(ECHO), GPUS
-        )
+        check_settings(read(**KL_LOSS, **{"ref.num_gpus_per_node": 1}), GemConfig(ECHO), GPUS)
         check_settings(
             read(**{"rollout.n_samples_per_prompt": 2}), GemConfig(ECHO, advantage="grpo"), GPUS
         )
@@ -141,6 +140,8 @@ class TestSettings:
             ("algo.advantage.gamma", 0.9, "GemConfig\\(gamma"),
             ("algo.advantage.no_std_norm", True, "'scale': False"),
             ("algo.kl.init_coef", 0.01, "--algo.kl.use_loss"),
+            ("actor.policy_loss_type", "gspo", "set it to ppo"),
+            ("data.input_template", "User: {}", "GemConfig\\(template_kwargs"),
             ("reward.overlong_buffer_len", 10, "on_cut='mask'"),
             ("reward.stop_properly_penalty_coef", 0.5, "on_cut='mask'"),
             ("data.max_images_per_prompt", 1, "text only"),
@@ -193,6 +194,12 @@ class TestSettings:
             ({"train.colocate_all": True, "train.async_enable": True}, 2),
             ({"vllm.tensor_parallel_size": 4}, 5),
             ({"actor.num_nodes": 2}, 3),
+            # OpenRLHF loads a reference model for the KL divergence, by default on 8 GPUs
+            (KL_LOSS, 10),
+            ({**KL_LOSS, "ref.num_gpus_per_node": 2}, 4),
+            ({**KL_LOSS, "train.colocate_actor_ref": True}, 2),
+            ({**KL_LOSS, "train.colocate_all": True}, 1),
+            ({**KL_LOSS, "train.colocate_all": True, "train.async_enable": True}, 2),
         ],
     )
     def test_too_few_gpus_are_rejected(self, flags: dict[str, Any], needed: int) -> None:

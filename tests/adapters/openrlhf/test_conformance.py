@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from openrlhf.models import aggregate_loss
+from openrlhf.models import PolicyLoss, aggregate_loss
 
 from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, report, run
 from gem_core.adapter_kit.conformance.kit import check_sequences
@@ -112,3 +112,14 @@ def test_conformance_detects_a_flaw(flaw: str, harness: OpenRLHFHarness) -> None
     sequences = flawed.train(ragged)
     with pytest.raises(AssertionError):
         check_sequences(flawed, ragged, sequences)
+
+
+@pytest.mark.parametrize(("loss", "sizes"), [("ppo", {0.125}), ("gspo", {0.0})])
+def test_gspo_cancels_opposite_turns(loss: str, sizes: set[float]) -> None:
+    """`check_settings` rejects gspo for this reason: its gradient is the mean of the turns'."""
+    logprobs = torch.zeros(1, 8, requires_grad=True)
+    advantages = torch.tensor([[1.0] * 4 + [-1.0] * 4])
+    policy_loss = PolicyLoss(policy_loss_type=loss)
+    policy_loss(logprobs, torch.zeros(1, 8), advantages, torch.ones(1, 8))[0].backward()
+    assert logprobs.grad is not None
+    assert set(logprobs.grad.abs().flatten().tolist()) == sizes

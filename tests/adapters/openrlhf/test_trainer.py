@@ -58,6 +58,12 @@ def test_every_token_gets_the_advantage_of_its_turn(play: Play, estimator: str) 
         assert experience.kl is None
 
 
+def test_plugins_get_the_whole_batch_once(play: Play, batch_ends: list[Any]) -> None:
+    responses = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[0, 1, 2])
+    put_advantages([batch(responses[:2]), batch(responses[2:])])
+    assert [[e.seed for e in episodes] for episodes in batch_ends] == [[0, 1, 2]]
+
+
 def test_metrics_exclude_failed_episodes(play: Play) -> None:
     responses = play(GemConfig(MOODY, max_turn_tokens=6), seeds=[0, 1, 2, 3])
     experience = batch(responses)
