@@ -139,11 +139,13 @@ def transcripts_elsewhere(
     environment = {
         **os.environ,
         "PYTHONHASHSEED": str(hash_seed),
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
     }
     command = [
         sys.executable,
         "-c",
+        # -c puts the working folder on the path, where anyone may have left a gem_core.py.
+        "import sys; sys.path = [p for p in sys.path if p]; "
         "from gem_check.transcripts import _play_recipes; _play_recipes()",
     ]
     stdin = base64.b64encode(pickle.dumps(list(recipes)))

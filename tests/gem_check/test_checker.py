@@ -443,3 +443,15 @@ def test_check_command_prints_skipped_envs_as_json(
     results = json.loads(capsys.readouterr().out)
     assert results["problems"] == {"test:Present-v0": []}
     assert list(results["left_out"]) == [absent]
+
+
+def test_other_process_does_not_import_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gem_core", "gem_check", "json"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    id = "game:GuessTheNumber-v0-easy"
+    assert len(transcripts_elsewhere([id], 0)[id]) == len(SEEDS)
+    assert not (tmp_path / "ran").exists()

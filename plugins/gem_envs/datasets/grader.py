@@ -87,12 +87,14 @@ def _grader(target: str, warm_up: tuple[Any, ...], pid: int) -> Grader:
 
 class _Process:
     def __init__(self, target: str, warm_up: tuple[Any, ...]) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        paths = os.pathsep.join(p or os.getcwd() for p in sys.path)
+        # -c puts the working folder on the path, where anyone may have left a gem_core.py.
+        start = "import sys; sys.path = [p for p in sys.path if p]; "
         self._process = subprocess.Popen(
             [
                 sys.executable,
                 "-c",
-                "from gem_envs.datasets.grader import serve; serve()",
+                start + "from gem_envs.datasets.grader import serve; serve()",
                 target,
                 json.dumps(warm_up),
             ],
@@ -101,7 +103,7 @@ class _Process:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
-            env=environment,
+            env={**os.environ, "PYTHONPATH": paths},
         )
         self._answers: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, name="gem-grader", daemon=True)

@@ -329,6 +329,21 @@ def test_grader_survives_errors_crashes_and_timeouts() -> None:
         grader.close()
 
 
+def test_grader_does_not_import_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gem_core", "gem_envs", "json"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    grader = Grader("operator:add", (1, 1), 1)
+    try:
+        assert grader(1, 2) == 3
+    finally:
+        grader.close()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_grader_that_cannot_start_raises_config_error() -> None:
     grader = Grader("no_such_module:f", ())
     with pytest.raises(ConfigError, match="no_such_module"):
