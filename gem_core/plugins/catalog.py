@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Generic, TypeVar
 
 from gem_core.errors import RegistrationError, UnknownNameError
-from gem_core.plugins.manager import current_plugin, load_plugins
+from gem_core.plugins.manager import OWN_CODE, current_plugin, load_plugins
 
 __all__ = ["Catalog"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class Catalog(Generic[T]):
@@ -29,6 +31,8 @@ class Catalog(Generic[T]):
                 f"the {self.kind} {name!r} is already registered by {self._owner[name]}; "
                 f"{owner} cannot register it again. Choose another name, or pass replace=True."
             )
+        if name in self._known and owner not in (self._owner[name], OWN_CODE):
+            _log.warning("%s replaces the %s %r of %s", owner, self.kind, name, self._owner[name])
         self._known[name], self._owner[name] = value, owner
 
     def get(self, name: str) -> T:

@@ -24,11 +24,12 @@ def load_entry_point(entry_point: EntryPoint, what: str, extra: str = "") -> Cal
         value = getattr(importlib.import_module(module), name)
     except MissingDependencyError:
         raise
-    except ImportError as error:
-        if extra and not (error.name or "").startswith(module.partition(".")[0]):
+    except (ImportError, SystemExit) as error:
+        if extra and not (getattr(error, "name", "") or "").startswith(module.partition(".")[0]):
             raise MissingDependencyError(what, extra, str(error)) from error
         raise RegistrationError(
-            f"the entry point {entry_point!r} of {what} cannot be imported: {error}"
+            f"the entry point {entry_point!r} of {what} cannot be imported: "
+            f"{type(error).__name__}: {error}"
         ) from error
     except AttributeError as error:
         raise RegistrationError(

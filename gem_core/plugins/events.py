@@ -17,7 +17,7 @@ def send_event(name: str, **arguments: Any) -> None:
         return
     try:
         caller(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         plugins = ", ".join(repr(i.plugin_name) for i in caller.get_hookimpls())
         raise PluginError(
             f"the event hook {name} failed in one of the plugins {plugins}: "

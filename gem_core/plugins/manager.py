@@ -53,7 +53,8 @@ _lock = threading.RLock()
 _loaded = False
 _loader: int | None = None
 """The id of the thread that is loading plugins."""
-_current: ContextVar[str] = ContextVar("gem_current_plugin", default="your own code")
+OWN_CODE = "your own code"
+_current: ContextVar[str] = ContextVar("gem_current_plugin", default=OWN_CODE)
 hook = _manager.hook
 """Calls the hooks of all plugins, for example `hook.episode_end(episode=...)`."""
 
@@ -177,7 +178,7 @@ def _named(name: str, origin: str = "") -> Iterator[None]:
         yield
     except PluginError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # SystemExit would end the command with success
         # pluggy keeps a plugin whose hook raised, which would then count as loaded.
         if not registered_before and _manager.has_plugin(name):
             _manager.unregister(name=name)

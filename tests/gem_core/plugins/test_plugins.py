@@ -114,6 +114,7 @@ def broken(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         text: str, *arguments: str, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         (tmp_path / "broken_plugin.py").write_text(text)
+        (tmp_path / "exits_at_import.py").write_text("raise SystemExit(0)")
         info = tmp_path / "broken_plugin-3.1.dist-info"
         info.mkdir(exist_ok=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 3.1\n")
@@ -140,6 +141,42 @@ def test_plugin_import_error_names_the_plugin_and_how_to_block_it(
         "gem-rl: error: the plugin 'broken' (from broken-plugin 3.1) cannot be loaded: "
         "ModuleNotFoundError: No module named 'no_such_module'. "
         "Fix or uninstall it, or skip it with GEM_PLUGINS_BLOCK=broken\n"
+    )
+
+
+@pytest.mark.parametrize("status", ["0", "3", ""])
+def test_plugin_that_exits_is_reported(broken: Callable[..., Any], status: str) -> None:
+    done = broken(
+        f"import sys; sys.exit({status})", "eval", "game:GuessTheNumber-v0-easy", "--random"
+    )
+    assert done.returncode == 2
+    assert (
+        "the plugin 'broken' (from broken-plugin 3.1) cannot be loaded: SystemExit" in done.stderr
+    )
+
+
+def test_environment_module_that_exits_is_reported(broken: Callable[..., Any]) -> None:
+    plugin = (
+        "from gem_core import hookimpl\n"
+        "@hookimpl\n"
+        "def register_environments(register): register('x:Exits-v0', 'sys:exit')\n"
+    )
+    done = broken(plugin.replace("sys:exit", "exits_at_import:X"), "play", "x:Exits-v0", "--random")
+    assert done.returncode == 2 and "cannot be imported" in done.stderr
+
+
+def test_plugin_that_replaces_a_name_is_logged(broken: Callable[..., Any]) -> None:
+    plugin = (
+        "from gem_core import hookimpl\n"
+        "@hookimpl\n"
+        "def register_environments(register):\n"
+        "    register('game:Wordle-v0-easy', 'broken_plugin:Mine', replace=True)\n"
+    )
+    done = broken(plugin)
+    assert done.returncode == 0
+    assert done.stderr == (
+        "the plugin 'broken' replaces the environment 'game:Wordle-v0-easy' "
+        "of the plugin 'gem_envs'\n"
     )
 
 
