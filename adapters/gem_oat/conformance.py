@@ -81,7 +81,14 @@ class OatHarness(Harness):
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Run two processes under gloo or NCCL, each with its own learner and part of the batch."""
-        return start_ranks("gem_oat.conformance", [(case, list(part)) for part in parts])
+        return self.ranks_of_batches([(case, parts)])[0]
+
+    def ranks_of_batches(
+        self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
+    ) -> list[list[list[TrainedSequence]]]:
+        ranks = len(batches[0][1])
+        work = [[(case, list(parts[rank])) for case, parts in batches] for rank in range(ranks)]
+        return [list(batch) for batch in zip(*start_ranks("gem_oat.conformance", work))]
 
     def _update(self, case: Case, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Run oat's own code on the episodes, from its collector to its optimizer.
@@ -212,12 +219,12 @@ def harness() -> OatHarness:
     return OatHarness()
 
 
-def _rank(part: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
+def _rank(parts: list[tuple[Case, list[Episode]]]) -> list[list[TrainedSequence]]:
     env = os.environ
     harness = OatHarness(
         rank=int(env["RANK"]), ranks=int(env["WORLD_SIZE"]), port=int(env["MASTER_PORT"])
     )
-    return harness._sequences(harness._update(*part))
+    return [harness._sequences(harness._update(*part)) for part in parts]
 
 
 if __name__ == "__main__":

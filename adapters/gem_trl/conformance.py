@@ -56,7 +56,14 @@ class TRLHarness(Harness):
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Run two processes under gloo, each with its own trainer and its part of the batch."""
-        return start_ranks("gem_trl.conformance", [(case, list(part)) for part in parts])
+        return self.ranks_of_batches([(case, parts)])[0]
+
+    def ranks_of_batches(
+        self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
+    ) -> list[list[list[TrainedSequence]]]:
+        ranks = len(batches[0][1])
+        work = [[(case, list(parts[rank])) for case, parts in batches] for rank in range(ranks)]
+        return [list(batch) for batch in zip(*start_ranks("gem_trl.conformance", work))]
 
     def _batch(self, case: Case, episodes: Sequence[Episode]) -> tuple[dict[str, Any], int]:
         """Run TRL's own code on the episodes, up to the input of its loss."""
@@ -130,9 +137,9 @@ def harness() -> TRLHarness:
     return TRLHarness()
 
 
-def _rank(part: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
+def _rank(parts: list[tuple[Case, list[Episode]]]) -> list[list[TrainedSequence]]:
     harness = TRLHarness()
-    return harness._sequences(*harness._batch(*part))
+    return [harness._sequences(*harness._batch(*part)) for part in parts]
 
 
 if __name__ == "__main__":

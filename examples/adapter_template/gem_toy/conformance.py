@@ -57,7 +57,14 @@ class ToyHarness(Harness):
         }
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        return start_ranks("gem_toy.conformance", [(case, list(part)) for part in parts])
+        return self.ranks_of_batches([(case, parts)])[0]
+
+    def ranks_of_batches(
+        self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
+    ) -> list[list[list[TrainedSequence]]]:
+        ranks = len(batches[0][1])
+        work = [[(case, list(parts[rank])) for case, parts in batches] for rank in range(ranks)]
+        return [list(batch) for batch in zip(*start_ranks("gem_toy.conformance", work))]
 
     def _batch(
         self, case: Case, episodes: Sequence[Episode]
@@ -98,11 +105,11 @@ def harness() -> ToyHarness:
     return ToyHarness()
 
 
-def _rank(case_and_episodes: tuple[Case, list[Episode]]) -> list[TrainedSequence]:
-    """Train one rank's part of the batch."""
+def _rank(parts: list[tuple[Case, list[Episode]]]) -> list[list[TrainedSequence]]:
+    """Train one rank's part of each batch."""
     distributed.init_process_group("gloo")
     toy = ToyHarness()
-    return toy._sequences(*toy._batch(*case_and_episodes))
+    return [toy._sequences(*toy._batch(*part)) for part in parts]
 
 
 if __name__ == "__main__":

@@ -76,6 +76,12 @@ class Harness(ABC):
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Return the sequences of each rank, each in its own process."""
 
+    def ranks_of_batches(
+        self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
+    ) -> list[list[list[TrainedSequence]]]:
+        """Return `ranks` of each batch. Override it to start slow processes only once."""
+        return [self.ranks(case, parts) for case, parts in batches]
+
 
 def start_ranks(
     module: str, inputs: Sequence[Any], *, timeout: float = 300.0, **env: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from gem_core.adapter_kit.conformance.golden import CASES, GRADIENT_CASES, ONE_RANK_FAILED, Case
 from gem_core.adapter_kit.conformance.harness import CARRIED, Harness, TrainedSequence
@@ -50,7 +50,11 @@ def run(
             split.append(("a group over two ranks", _case("groups, grpo")))
         if supported.failed_episodes:
             split.append(("a rank with nothing but failed episodes", ONE_RANK_FAILED))
-        checks += [(name, case, partial(check_ranks, harness, case)) for name, case in split]
+        played = cache(lambda: harness.ranks_of_batches([(c, _halves(c)) for _, c in split]))
+        checks += [
+            (name, case, partial(_check_played, harness, case, played, i))
+            for i, (name, case) in enumerate(split)
+        ]
     checks += [
         (f"{case.name} against the reference", case, partial(check_gradient, harness, case))
         for case in GRADIENT_CASES
@@ -79,11 +83,27 @@ def check_sequences(harness: Harness, case: Case, sequences: Sequence[TrainedSeq
 
 def check_ranks(harness: Harness, case: Case) -> None:
     """Check that a batch split over two processes gives every token the same advantage."""
-    parts = [case.episodes[::2], case.episodes[1::2]]  # separates the members of a group
-    ranks = harness.ranks(case, parts)
-    for sequences, part in zip(ranks, parts):
+    _check_ranks(harness, case, harness.ranks(case, _halves(case)))
+
+
+def _check_ranks(harness: Harness, case: Case, ranks: Sequence[Sequence[TrainedSequence]]) -> None:
+    for sequences, part in zip(ranks, _halves(case)):
         _check_part(harness, case, sequences, part)
     _check_sum(case, [s for sequences in ranks for s in sequences], _carries(harness))
+
+
+def _check_played(
+    harness: Harness,
+    case: Case,
+    played: Callable[[], list[list[list[TrainedSequence]]]],
+    index: int,
+) -> None:
+    _check_ranks(harness, case, played()[index])
+
+
+def _halves(case: Case) -> list[Sequence[Episode]]:
+    """Split a batch in a way that separates the members of a group."""
+    return [case.episodes[::2], case.episodes[1::2]]
 
 
 def check_gradient(harness: Harness, case: Case = GRADIENT_CASES[0]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, run
 from gem_core.adapter_kit.conformance.golden import END
+from gem_core.adapter_kit.conformance.harness import Harness
 from gem_core.adapter_kit.conformance.kit import check_ranks, check_sequences
 from gem_core.adapter_kit.conformance.reference import reference_path
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
@@ -44,7 +45,7 @@ ADAPTER = Adapter(
 )
 
 
-class Sound:
+class Sound(Harness):
     """A correct harness without a framework, which carries every field."""
 
     adapter = ADAPTER
