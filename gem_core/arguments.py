@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from gem_core.errors import ConfigError
 
-__all__ = ["short", "whole_number", "whole_number_or_none"]
+__all__ = ["fraction", "short", "whole_number", "whole_number_or_none"]
+
+
+def fraction(name: str, value: Any) -> float:
+    """Return `value` if it is a number between 0 and 1; raise `ConfigError` otherwise."""
+    if not isinstance(value, Real) or not 0.0 <= float(value) <= 1.0:
+        raise ConfigError(f"{name} must be a number between 0 and 1, got {value!r}")
+    return float(value)
 
 
 def whole_number(name: str, value: Any, at_least: int, at_most: int | None = None) -> int:

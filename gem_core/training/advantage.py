@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gem_core.arguments import fraction
 from gem_core.errors import ConfigError, RegistrationError
 from gem_core.plugins.catalog import Catalog
 from gem_core.plugins.hookspecs import hookimpl
@@ -117,12 +118,21 @@ def advantages(
         raise ConfigError(
             f"the estimator {estimator!r} returned {lengths} numbers for {turns} turns"
         )
+    # After the estimator, which may gather from other ranks: they would wait for this one.
+    for episode in episodes:
+        for turn, reward in enumerate(() if episode.failed else episode.rewards):
+            if not math.isfinite(reward):
+                raise ConfigError(
+                    f"the episode of {episode.env_id}, seed {episode.seed}, "
+                    f"has the reward {reward} at turn {turn}; rewards must be finite"
+                )
     for episode, numbers in zip(episodes, per_turn):
         for turn, number in enumerate(numbers):
             if not math.isfinite(number):
                 raise ConfigError(
                     f"the estimator {estimator!r} returned {number} for turn {turn} "
-                    f"of {episode.env_id}, seed {episode.seed}"
+                    f"of {episode.env_id}, seed {episode.seed}; "
+                    "if its own rewards are finite, a reward on another rank is not"
                 )
             if not episode.trained(turn):
                 numbers[turn] = 0.0
@@ -221,13 +231,10 @@ def gae(
     `values[e]` has the critic's value at the start of each turn of episode e and, unless the
     episode terminated, one more for its last state. The value after termination is 0.
     """
-    for name, number in (("gamma", gamma), ("lam", lam)):
-        if not 0.0 <= number <= 1.0:
-            raise ConfigError(f"{name} must be between 0 and 1, got {number!r}")
-    if len(values) != len(episodes):
-        raise ConfigError(
-            f"gae needs values for {len(episodes)} episodes, got values for {len(values)} episodes"
-        )
+    gamma, lam = fraction("gamma", gamma), fraction("lam", lam)
+    if values is None or len(values) != len(episodes):
+        count = None if values is None else f"values for {len(values)} episodes"
+        raise ConfigError(f"gae needs values for {len(episodes)} episodes, got {count}")
     per_turn = []
     for episode, v in zip(episodes, values):
         n = len(episode.turns)
@@ -235,15 +242,17 @@ def gae(
             per_turn.append([0.0] * n)
             continue
         allowed = {n, n + 1} if episode.terminated else {n + 1}
-        if len(v) not in allowed:
+        if v is None or len(v) not in allowed:
             last = "" if episode.terminated else f", the last for its end by {episode.stop.value}"
             raise ConfigError(
-                f"gae needs {max(allowed)} values for an episode of {n} turns{last}, got {len(v)}"
+                f"gae needs {max(allowed)} values for an episode of {n} turns{last}, "
+                f"got {None if v is None else len(v)}"
             )
         after_end = 0.0 if episode.terminated else float(v[n])
         result, following, next_value = [0.0] * n, 0.0, after_end
+        rewards = episode.rewards
         for t in range(n - 1, -1, -1):
-            delta = episode.rewards[t] + gamma * next_value - float(v[t])
+            delta = rewards[t] + gamma * next_value - float(v[t])
             following = delta + gamma * lam * following
             result[t], next_value = following, float(v[t])
         per_turn.append(result)

@@ -40,6 +40,8 @@ class Moments:
     ) -> Moments:
         """Compute the moments of weighted values; `seen` only counts for `largest`."""
         largest = max((abs(v) for v in (*values, *seen)), default=0.0)
+        if not all(map(math.isfinite, values)):  # the sum of inf and -inf raises ValueError
+            return cls(float(len(values)), math.nan, math.nan, 0, math.nan)
         unit = max(math.frexp(largest)[1], -960) if largest else 0
         scaled = [math.ldexp(v, -unit) for v in values]
         counts = [1.0] * len(scaled) if weights is None else [float(w) for w in weights]

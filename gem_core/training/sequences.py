@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gem_core.errors import ConfigError, NotTrainableError
+from gem_core.arguments import fraction
+from gem_core.errors import NotTrainableError
 from gem_core.types import Episode
 
 __all__ = [
@@ -123,8 +124,7 @@ def padding_sequence(prompt_ids: Sequence[int], end_id: int) -> TokenSequence:
 
 def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
     """Return G_t = r_t + gamma * G_{t+1} for every turn."""
-    if not 0.0 <= gamma <= 1.0:
-        raise ConfigError(f"gamma must be between 0 and 1, got {gamma!r}")
+    gamma = fraction("gamma", gamma)
     returns: list[float] = []
     following = 0.0
     for reward in reversed(rewards):

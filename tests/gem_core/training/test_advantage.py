@@ -489,6 +489,11 @@ def test_an_unknown_estimator_suggests_a_similar_name() -> None:
         ("gae", {"values": [[1.0]]}, "needs 3"),
         ("gae", {"values": [[1.0, 1.0]], "gamma": -1.0}, "gamma"),
         ("gae", {"values": [[1.0, 1.0]], "lam": 2.0}, "lam"),
+        ("gae", {"values": [[1.0, 1.0]], "lam": None}, "lam must be a number between 0 and 1"),
+        ("gae", {"values": None}, "gae needs values for 1 episodes, got None"),
+        ("gae", {"values": [None]}, "needs 3 values for an episode of 2 turns, got None"),
+        ("rebn", {"gamma": None}, "gamma must be a number between 0 and 1, got None"),
+        ("grpo", {"gamma": "1"}, "gamma must be a number between 0 and 1, got '1'"),
     ],
 )
 def test_advantages_rejects_invalid_arguments(
@@ -528,6 +533,28 @@ def test_a_non_finite_advantage_names_the_estimator_and_turn(bad: float) -> None
             advantages([episode(1.0)], "test-bad")
     finally:
         estimators.remove("test-bad")
+
+
+@pytest.mark.parametrize("name", ["reinforce", "rebn", "reinforce++", "grpo", "rloo"])
+@pytest.mark.parametrize("bad", [[math.nan], [math.inf], [math.inf, -math.inf]])
+def test_a_reward_that_is_not_finite_names_its_episode(name: str, bad: list[float]) -> None:
+    batch = [episode(1.0, seed=1), episode(0.5, *bad, seed=77), episode(0.0, seed=1)]
+    with pytest.raises(ConfigError, match=rf"test:Env, seed 77, .* reward {bad[0]} at turn 1"):
+        advantages(batch, name)
+
+
+def test_gae_does_not_build_the_rewards_for_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+    original = Episode.rewards.fget
+    assert original is not None
+
+    def rewards(self: Episode) -> tuple[float, ...]:
+        built.append(len(self.turns))
+        return original(self)
+
+    monkeypatch.setattr(Episode, "rewards", property(rewards))
+    advantages([episode(*[1.0] * 50)], "gae", values=[[0.0] * 50])
+    assert len(built) <= 2
 
 
 @pytest.mark.parametrize(("function", "needs"), [("text", ()), (len, ["magic"])])
