@@ -299,7 +299,8 @@ class WebArena(Dialect):
         return observation, info
 
     def parse_end(self, reply: Reply) -> tuple[bool, bool]:
-        return Gem.parse_end(self, reply)  # type: ignore[arg-type]
+        terminated, truncated = Gem.parse_end(self, reply)  # type: ignore[arg-type]
+        return terminated and not truncated, truncated
 
     def parse_step(self, reply: Reply, before: float) -> StepResult:
         observation, reward, terminated, truncated, info = super().parse_step(reply, before)
@@ -320,7 +321,7 @@ class WebArena(Dialect):
         return {
             "observation": observation,
             "reward": total,
-            "terminated": terminated,
+            "terminated": terminated or truncated,  # AgentGym's client reads only this flag
             "truncated": truncated,
             "info": info,
         }

@@ -130,6 +130,22 @@ def test_webarena_action_is_between_backticks() -> None:
             env.step("In summary, the next action is ``` crash ```")
 
 
+def test_webarena_client_sees_the_end_of_a_truncated_episode() -> None:
+    class Cut(Counter):
+        def on_step(self, action: str) -> Any:
+            return "too late", 0.0, False, True, {}
+
+    with Server(Cut, dialect="webarena") as server:
+        session = post(server, "/create", {})[1]["env_idx"]
+        post(server, "/reset", {"env_idx": session, "seed": 0, "idx": 1})
+        _, reply = post(server, "/step", {"env_idx": session, "action": "on"})
+        assert reply["terminated"] is True, "AgentGym's client does not read `truncated`"
+        assert reply["truncated"] is True
+        with AgentGym(server.url, "webarena") as env:
+            env.reset(seed=1)
+            assert env.step("on") == ("too late", 0.0, False, True, {"success": False})
+
+
 def test_gem_dialect_carries_options_infos_and_random_actions() -> None:
     with Server(Counter) as server, AgentGym(server.url) as env:
         observation, info = env.reset(seed=7, options={"start": 1})
