@@ -26,7 +26,8 @@ class Maths(DatasetQuestion):
     An answer that only repeats the problem pays 0 and sets `info["undone"]`, because a model
     rewarded for copying learns to copy: 12 * 34 does not answer "What is 12 * 34?", and x^2 - 9
     does not answer "Factor x^2 - 9". If the correct answer is a whole number, the answer must be
-    a number too; an expression copied from the problem is always rejected.
+    written as one; an expression copied from the problem is always rejected, as is a decimal copied
+    from the problem if the correct answer is a fraction.
 
     A grader process compares the answers under a time limit, which works in any thread. An answer
     that cannot be evaluated in time is wrong; `info["scorer_error"]` has the reason.
@@ -85,16 +86,27 @@ def equal(expected: str, answer: str) -> bool:
 
 def _is_undone(problem: str, answer: str, expected: str) -> bool:
     """Whether an answer leaves the computation to the grader."""
-    bare = _bare(answer)
-    if not _OPERATION.search(bare):
-        return False
-    expects_integer = re.fullmatch(r"-?\d+", _bare(expected).replace(",", "")) is not None
-    return bare in _bare(problem) or expects_integer
+    bare, bare_expected = _bare(answer), _bare(expected)
+    if re.fullmatch(r"-?\d+", bare_expected.replace(",", "")):
+        is_expression = re.search(r"[\d\\]", bare) is not None
+        return is_expression and _WHOLE_NUMBER.fullmatch(bare) is None
+    if _DECIMAL.fullmatch(bare) and _FRACTION.search(bare_expected):
+        return bare in _bare(problem)
+    return _OPERATION.search(bare) is not None and bare in _bare(problem)
 
 
 _OPERATION = re.compile(
-    r"[*/+!×·÷]|\\(?:times|cdot|div|[dt]?frac|sqrt|[dt]?binom)|[\d)}]-|[\d)}]\^"
+    r"[*/+!×·÷|]|\\(?:times|cdot|div|[dt]?frac|sqrt|[dt]?binom)|[\d)}]-|[\d)}]\^"
+    r"|\\(?:log|ln|lg|exp|sin|cos|tan|sec|csc|cot|lim|det|int|sum|prod|gcd|lcm|max|min|operatorname)"
 )
+_WHOLE_NUMBER = re.compile(
+    r"(?:[a-z](?:_\{?\w\}?)?=)?"  # x = 5
+    r"(?:\\?[-−+({\[]|\\(?=\d)|\\(?:math|text)?(?:bf|rm|boxed))*"  # signs, brackets, \$
+    r"\d(?:[\d,]|\{,\})*(?:\.\d*)?(?:\\?[)}\]%])*"
+    r"(?:[a-z]+(?:\^\{?\d\}?)?)?\.?"  # a unit
+)
+_DECIMAL = re.compile(r"-?\d*\.\d+")
+_FRACTION = re.compile(r"/|\\[dt]?frac")
 _HARMLESS = re.compile(
     r"\\left|\\right|\\[,;! ]|[\s$]|\\(?:text|mathrm)\{[^}]*\}(?:\^\{?\d\}?)?|\^\{?\\circ\}?"
 )
