@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from gem_core.errors import ConfigError, RenderError
+from gem_core.rollout.chunks import Chunks, separator_of
 from gem_core.types import Message, Role
 
 __all__ = ["Added", "Conversation", "Renderer", "Tokenizer"]
@@ -108,17 +109,24 @@ class Renderer:
         self._closing: tuple[int, ...] = ()
         """The ids that end a cut turn, usually the turn-end token; bridges begin with them."""
         self._anchor = self._encode(_ANCHOR)
+        self._separator = ""
+        """The token that begins the pieces of `chunks`."""
         self.thinking = ""
         """The `<think>` at the end of the generation prompt, as DeepSeek-R1's has; else empty."""
         if self.chat:
             self._study_template()
 
-    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def chunks(self) -> Chunks:
+        """Return an encoder for the prompts of one conversation; it encodes each message once."""
+        return Chunks(self._encode, self._separator)
+
+    def start(self, messages: Sequence[Message], chunks: Chunks | None = None) -> tuple[int, ...]:
         """Return the ids of a first prompt."""
         if not self.chat:
             text = "\n".join(m.content for m in messages) + "\n"
             return tuple(self.tokenizer.encode(text, add_special_tokens=True))
-        return self._encode(self._template(self._acceptable(messages)))
+        text = self._template(self._acceptable(messages))
+        return self._encode(text) if chunks is None else chunks.encode(text)
 
     def bridge(self, messages: Sequence[Message], action: Sequence[int]) -> tuple[int, ...]:
         """Return the ids between an action and the next one, without closing ids it has sampled."""
@@ -145,6 +153,9 @@ class Renderer:
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _name_of(self, id: int) -> str:
+        return self.tokenizer.decode([id], skip_special_tokens=False)
 
     def _encode_after(self, text: str) -> tuple[int, ...]:
         """Encode a text that continues another one."""
@@ -211,6 +222,9 @@ class Renderer:
             )
         _, think, after = self._template([Message("user", "hello")]).rpartition(_THINK)
         self.thinking = think + after if not after.strip() else ""
+        if self.mode == "template":
+            text = self._template([*base, Message("user", "hello")])
+            self._separator = separator_of(text, self._encode, self._name_of, self._special)
         roles: tuple[Role, ...] = ("user", "tool") if self.takes_tool else ("user",)
         try:
             self._study_end()
@@ -292,6 +306,7 @@ class Conversation:
         """The prompt, and the action after `act`. Read-only for callers."""
         self._messages: list[Message] = []
         self._action: tuple[int, ...] = ()
+        self._chunks = renderer.chunks() if renderer.mode == "template" else None
         self._opened = renderer.thinking
         """The `<think>` that the prompt has opened for the next action."""
 
@@ -299,7 +314,7 @@ class Conversation:
         """Render the first prompt."""
         if self.renderer.mode == "template":
             self._messages = list(messages)
-        self.ids = list(self.renderer.start(messages))
+        self.ids = list(self.renderer.start(messages, self._chunks))
         return Added(tuple(self.ids), True)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -335,7 +350,7 @@ class Conversation:
 
     def _rendered(self, messages: Sequence[Message]) -> Added:
         self._opened = self.renderer.thinking
-        ids = self.renderer.start(messages)
+        ids = self.renderer.start(messages, self._chunks)
         known = len(self.ids)
         if len(ids) > known and ids[:known] == tuple(self.ids):
             self.ids += ids[known:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -318,3 +319,53 @@ def test_template_arguments_reach_the_template() -> None:
 
 def test_decode_omits_special_tokens() -> None:
     assert Renderer(ByteTokenizer()).decode([256, 65, 0xC3, 0xA9, END]) == "Aé"
+
+
+class Counting(ByteTokenizer):
+    """Counts the characters that it encodes."""
+
+    encoded = 0
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self.encoded += len(text)
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+@pytest.mark.parametrize("style", ["chatml", "thinking"])
+def test_template_mode_encodes_every_message_once(style: str) -> None:
+    tokenizer = Counting(style)
+    conversation = Conversation(Renderer(tokenizer, "template"))
+    conversation.begin([user("T")])
+    tokenizer.encoded, messages = 0, [user("T")]
+    for turn in range(50):
+        line, observation = f"<think>hm {turn}</think>\n\n<|im_start|>5", user(f"{turn} " * 40)
+        acted(conversation, line)
+        conversation.say([observation])
+        messages += [Message("assistant", line), observation]
+        rendered = tokenizer.apply_chat_template(
+            [m.as_dict() for m in messages], add_generation_prompt=True
+        )
+        assert conversation.ids == ByteTokenizer().encode(rendered, add_special_tokens=False)
+    assert tokenizer.encoded < 3 * len(rendered)
+
+
+class LeftStrip(ByteTokenizer):
+    """Special tokens take the blanks before them, as those with `lstrip` do."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        for special in ("<|im_start|>", "<|im_end|>"):
+            text = re.sub(rf"\s+{re.escape(special)}", special, text)
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+def test_template_mode_is_exact_for_tokens_that_take_blanks() -> None:
+    tokenizer = LeftStrip()
+    conversation = Conversation(Renderer(tokenizer, "template"))
+    conversation.begin([user("T ")])
+    acted(conversation, "a ")
+    conversation.say([user("O ")])
+    messages = [user("T "), Message("assistant", "a "), user("O ")]
+    rendered = tokenizer.apply_chat_template(
+        [m.as_dict() for m in messages], add_generation_prompt=True
+    )
+    assert conversation.ids == tokenizer.encode(rendered, add_special_tokens=False)
