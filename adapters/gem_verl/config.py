@@ -149,6 +149,10 @@ def check_settings(settings: Any, config: GemConfig) -> None:
     rollout, actor = settings.actor_rollout_ref.rollout, settings.actor_rollout_ref.actor
     filter_groups = settings.algorithm.get("filter_groups") or {}
     filter_metric = filter_groups.get("metric")
+    correction = settings.algorithm.get("rollout_correction") or {}
+    corrected = correction.get("rollout_is") or correction.get("bypass_mode")
+    rewards, turns = _reward_settings(settings), _turn_settings(rollout.multi_turn)
+    template_kwargs = plain(settings.data.get("apply_chat_template_kwargs") or {})
     wrapper, one_sequence = config.rewriting_wrapper(), one_sequence_reason(settings, config)
     reject(
         [
@@ -181,6 +185,27 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 per_turn and actor.policy_loss.get("loss_mode") == "geo_mean",
                 "actor.policy_loss.loss_mode=geo_mean takes one advantage per sequence; "
                 "use another, such as vanilla",
+            ),
+            (
+                bool(rewards),
+                f"{', '.join(rewards)}: verl calls no reward function or manager, because the "
+                "environment pays the rewards; remove it, and change rewards in a wrapper around "
+                "the environment, or mask cut turns with data.gem.on_cut=mask",
+            ),
+            (
+                bool(turns),
+                f"{', '.join(turns)}: gem's agent loop plays the environment and ignores verl's "
+                "own multi-turn settings; remove it, and set data.gem.horizon or data.gem.tools",
+            ),
+            (
+                template_kwargs and template_kwargs != dict(config.template_kwargs),
+                f"data.apply_chat_template_kwargs={template_kwargs} applies to verl's own agent "
+                "loops only; remove it, and set data.gem.template_kwargs",
+            ),
+            (
+                corrected and not rollout.calculate_log_probs,
+                "algorithm.rollout_correction needs the sampler's logprobs; set "
+                "actor_rollout_ref.rollout.calculate_log_probs=True",
             ),
             (
                 bool(settings.reward.reward_model.enable),
@@ -273,6 +298,28 @@ def plain(mapping: Any) -> dict[str, Any]:
             f"got {container!r}"
         )
     return {str(key): value for key, value in container.items()}
+
+
+def _reward_settings(settings: Any) -> list[str]:
+    """Return the settings of verl's own rewards, including those in their former places."""
+    reward, former = settings.reward, settings.get("reward_model") or {}
+    manager, former_function = reward.reward_manager, settings.get("custom_reward_function") or {}
+    names = {
+        "reward.custom_reward_function.path": reward.custom_reward_function.path,
+        "custom_reward_function.path": former_function.get("path"),
+        "reward.reward_manager": manager.name != "naive" or manager.source != "register",
+        "reward_model.reward_manager": former.get("reward_manager") not in (None, "naive"),
+        "reward.reward_kwargs": reward.get("reward_kwargs"),
+        "reward_model.reward_kwargs": former.get("reward_kwargs"),
+        "reward.sandbox_fusion.url": reward.sandbox_fusion.url,
+    }
+    return [name for name, value in names.items() if value]
+
+
+def _turn_settings(multi_turn: Any) -> list[str]:
+    """Return the settings that limit the turns or set the tools of verl's own agent loops."""
+    names = ("max_assistant_turns", "max_user_turns", "tool_config_path", "function_tool_path")
+    return [f"rollout.multi_turn.{name}" for name in names if multi_turn.get(name)]
 
 
 def _incompatible_trl() -> Rejection:

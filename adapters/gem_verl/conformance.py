@@ -154,22 +154,24 @@ class VerlHarness(Harness):
             trainer._submit_batch_to_rollout(prompts)
             batch, _ = trainer.replay_buffer.sample(self._step, "train", len(prompts))
             batch = upsample_batch_to_divisible_size(batch, _BATCH_MULTIPLE, 2)
+            has_logprobs = bool(self.settings.actor_rollout_ref.rollout.calculate_log_probs)
+            fields = FIELDS if has_logprobs else FIELDS[:-1]
             logprobs = tq.kv_batch_get(
-                keys=batch.keys, partition_id="train", select_fields=["rollout_log_probs"]
+                keys=batch.keys, partition_id="train", select_fields=[fields[-1]]
             )
-            # the trainer's model is the one that sampled
-            logprobs["old_log_probs"] = logprobs.pop("rollout_log_probs")
+            # the trainer's model is the one that sampled; without logprobs, any numbers do
+            logprobs["old_log_probs"] = logprobs.pop(fields[-1])
             tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=logprobs)
             self.metrics: dict[str, Any] = {}
             trainer._compute_advantage(batch, self.metrics)
-            stored = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=FIELDS)
+            stored = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=fields)
             self.tags = dict(zip(batch.keys, batch.tags))
         finally:
             remaining = tq.kv_list("train").get("train", {})
             if remaining:
                 tq.kv_clear(keys=list(remaining), partition_id="train")
         return {
-            key: trained_sequence({name: stored[name][i] for name in FIELDS})
+            key: trained_sequence({name: stored[name][i] for name in fields})
             for i, (key, tag) in enumerate(zip(batch.keys, batch.tags))
             if not tag.get("is_padding", False)
         }
@@ -309,11 +311,11 @@ def objects(column: Sequence[Any]) -> Any:
 
 def trained_sequence(fields: Mapping[str, Any]) -> TrainedSequence:
     """Return one sequence from verl's tensors."""
-    zeros = [0.0] * len(fields["prompts"])
+    zeros, logprobs = [0.0] * len(fields["prompts"]), fields.get("rollout_log_probs")
     return TrainedSequence(
         ids=[*fields["prompts"].tolist(), *fields["responses"].tolist()],
         mask=[*map(int, zeros), *fields["response_mask"].tolist()],
         advantages=[*zeros, *fields["advantages"].tolist()],
-        logprobs=[*zeros, *fields["rollout_log_probs"].tolist()],
+        logprobs=None if logprobs is None else [*zeros, *logprobs.tolist()],
         rewards=[*zeros, *fields["rm_scores"].tolist()],
     )

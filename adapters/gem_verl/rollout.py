@@ -175,14 +175,16 @@ class EnginePolicy:
             )
         finally:
             self.seconds += time.monotonic() - started
+        ids = tuple(output.token_ids)
         if output.stop_reason == "aborted":
             raise PolicyError("verl's server aborted the generation")
-        if self.sampling_params.get("logprobs") and output.log_probs is None:
+        # verl's async client returns an empty list if it does not request logprobs
+        logprobs = output.log_probs if self.sampling_params.get("logprobs") else None
+        if self.sampling_params.get("logprobs") and (logprobs is None or len(logprobs) < len(ids)):
             raise EngineError(
                 "verl's server returned no logprobs, but rollout.calculate_log_probs=True "
                 "requests them"
             )
-        ids = tuple(output.token_ids)
         if not ids:
             finish = FinishReason.EMPTY
         elif len(ids) >= sampling.max_tokens and ids[-1] != self.turn_end:
@@ -193,7 +195,7 @@ class EnginePolicy:
         last = output.extra_fields.get("max_global_steps")
         return Generation(
             ids,
-            None if output.log_probs is None else tuple(output.log_probs),
+            None if logprobs is None else tuple(logprobs),
             finish,
             versions=None if first is None or last is None else (int(first), int(last)),
         )

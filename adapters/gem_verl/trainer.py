@@ -27,6 +27,7 @@ from omegaconf import open_dict
 from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError, ConfigError
+from gem_core.plugins.events import send_event
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.sequences import TokenSequence, discounted_returns, padding_sequence
 from gem_core.types import Episode
@@ -108,6 +109,7 @@ class GemTrainer:
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         played = read_batch(batch)
         check_batch(batch, played.sequences)
+        send_event("batch_end", episodes=played.episodes)
         total = BatchMetrics.of(played.episodes)
         self._batches.append(total)
         if total.failed:

@@ -83,6 +83,32 @@ REJECTED: list[tuple[Sequence[str], str]] = [
     (["algorithm.adv_estimator=gem_gae"], "a critic"),
     (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "one advantage per sequence"),
     (["reward.reward_model.enable=True"], "overwrites the environment's rewards"),
+    (["reward.custom_reward_function.path=score.py"], "in a wrapper around the environment"),
+    (["custom_reward_function.path=score.py"], "in a wrapper around the environment"),
+    (["reward.reward_manager.name=dapo"], "reward.reward_manager: verl calls no reward function"),
+    (["reward_model.reward_manager=dapo"], "reward_model.reward_manager: verl calls no reward"),
+    (["+reward.reward_kwargs.overlong_buffer_cfg.enable=True"], "data.gem.on_cut=mask"),
+    (["+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True"], "data.gem.on_cut=mask"),
+    (["reward.sandbox_fusion.url=http://sandbox"], "reward.sandbox_fusion.url: verl calls no"),
+    (["actor_rollout_ref.rollout.multi_turn.max_assistant_turns=4"], "data.gem.horizon"),
+    (["actor_rollout_ref.rollout.multi_turn.max_user_turns=4"], "data.gem.horizon"),
+    (["actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml"], "data.gem.tools"),
+    (["actor_rollout_ref.rollout.multi_turn.function_tool_path=tools.py"], "data.gem.tools"),
+    (["+data.apply_chat_template_kwargs.enable_thinking=False"], "data.gem.template_kwargs"),
+    (
+        [
+            "algorithm.rollout_correction.rollout_is=token",
+            "actor_rollout_ref.rollout.calculate_log_probs=False",
+        ],
+        "calculate_log_probs=True",
+    ),
+    (
+        [
+            "algorithm.rollout_correction.bypass_mode=True",
+            "actor_rollout_ref.rollout.calculate_log_probs=False",
+        ],
+        "calculate_log_probs=True",
+    ),
     (["data.max_response_length=4"], "max_turn_tokens=6 is above data.max_response_length=4"),
     (["+data.gem.gamma=0.5"], "data.gem.gamma is 0.5 and algorithm.gamma is 1.0"),
     (["+data.gem.horison=4"], "did you mean 'horizon'"),
@@ -123,6 +149,45 @@ def test_unsupported_setting_is_rejected(settings: Sequence[str], message: str) 
         check(GemConfig(ECHO, seeds=8, max_turn_tokens=6), *settings)
 
 
+def loss_modes() -> list[str]:
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+
+    return sorted(set(POLICY_LOSS_REGISTRY) - {"bypass_mode"})  # it calls one of the others
+
+
+@pytest.mark.parametrize("mode", loss_modes())
+def test_every_accepted_loss_trains_opposite_turns_apart(mode: str) -> None:
+    """The gradient of verl's loss has the sign of each token's own advantage, or is rejected."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.utils.config import omega_conf_to_dataclass
+
+    config = GemConfig(ECHO, seeds=8)
+    settings = settings_of(
+        config,
+        f"actor_rollout_ref.actor.policy_loss.loss_mode={mode}",
+        "actor_rollout_ref.actor.policy_loss.dro_beta=0.1",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+    )
+    logprobs = torch.full((1, 8), -1.0, requires_grad=True)
+    advantages = torch.tensor([[1.0] * 4 + [-1.0] * 4])
+    try:
+        check_settings(settings, config)
+    except ConfigError:
+        assert mode == "geo_mean"
+        return
+    loss, _ = get_policy_loss_fn(mode)(
+        old_log_prob=torch.full((1, 8), -1.0),
+        log_prob=logprobs,
+        advantages=advantages,
+        response_mask=torch.ones(1, 8),
+        loss_agg_mode="token-mean",
+        config=omega_conf_to_dataclass(settings.actor_rollout_ref.actor),
+    )
+    loss.backward()
+    assert logprobs.grad is not None
+    assert torch.allclose(logprobs.grad, -advantages / 8, atol=1e-6)
+
+
 def test_all_rejected_settings_are_reported_at_once() -> None:
     settings = [
         "algorithm.use_kl_in_reward=True",
@@ -156,8 +221,23 @@ def test_all_rejected_settings_are_reported_at_once() -> None:
         ),
         (["algorithm.norm_adv_by_std_in_grpo=False"], {}),
         (["algorithm.filter_groups.enable=True"], {}),
+        (["actor_rollout_ref.rollout.calculate_log_probs=False"], {}),
+        (
+            [
+                "+data.apply_chat_template_kwargs.enable_thinking=False",
+                "+data.gem.template_kwargs.enable_thinking=False",
+            ],
+            {"template_kwargs": {"enable_thinking": False}},
+        ),
     ],
-    ids=["rollout.n=2", "gem.scale=False", "rebn", "filter_groups.metric=reward"],
+    ids=[
+        "rollout.n=2",
+        "gem.scale=False",
+        "rebn",
+        "filter_groups.metric=reward",
+        "no logprobs",
+        "template_kwargs",
+    ],
 )
 def test_check_settings_accepts_the_remedy(
     settings: Sequence[str], expected: dict[str, Any]

@@ -17,7 +17,7 @@ from gem_core.adapter_kit.conformance import (
     report,
     run,
 )
-from gem_core.adapter_kit.conformance.kit import check_sequences
+from gem_core.adapter_kit.conformance.kit import check_gradient, check_sequences
 from gem_core.types import TurnStatus
 from gem_verl.conformance import VerlHarness
 
@@ -50,6 +50,13 @@ def test_conformance_table_passes(
     assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {
         r.case for r in results
     }
+
+
+def test_gspo_keeps_the_advantage_of_each_turn(harness: VerlHarness) -> None:
+    """verl's gspo is the token form: a sequence-level ratio would give a gradient of 0."""
+    gspo = VerlHarness(settings=["actor_rollout_ref.actor.policy_loss.loss_mode=gspo"])
+    gspo.__dict__ |= {"trainer": harness.trainer, "_inline_manager": harness._inline_manager}
+    check_gradient(gspo, GRADIENT_CASES[2])
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])

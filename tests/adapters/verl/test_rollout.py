@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from client import Client, columns_of
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 from worlds import ECHO, MOODY, Echo
 
@@ -180,6 +182,78 @@ def test_engine_failure_ends_the_run(
     """As failed episodes, engine failures would lead to empty batches, step after step."""
     with pytest.raises(RuntimeError, match="no materializable trajectories"):
         play([0, 1], client=Client(change))
+
+
+class AsyncClient(FullyAsyncLLMServerClient):
+    """verl's client of its async trainers, over the stub: each request is aborted once."""
+
+    def __init__(self, abort: bool = True) -> None:
+        self.config, self.stub, self.abort = None, Client(), abort
+        self.resumed: set[str] = set()
+
+
+@pytest.fixture
+def async_client(monkeypatch: pytest.MonkeyPatch) -> AsyncClient:
+    async def generate(self: AsyncClient, request_id: str, **kwargs: Any) -> TokenOutput:
+        params = kwargs["sampling_params"]
+        first = request_id not in self.resumed and params["max_tokens"] > 2
+        self.resumed.add(request_id)
+        if first:  # verl aborts running requests to update the weights
+            params = {**params, "max_tokens": 2}
+        output = await self.stub.generate(request_id, **{**kwargs, "sampling_params": params})
+        output.log_probs = output.log_probs if params["logprobs"] else None
+        output.stop_reason = "aborted" if first and len(output.token_ids) == 2 else "completed"
+        output.extra_fields = {"global_steps": 3 if first else 4}
+        return output
+
+    async def no_sleep(seconds: float) -> None: ...
+
+    monkeypatch.setattr(LLMServerClient, "generate", generate)
+    monkeypatch.setattr("verl.workers.rollout.llm_server.asyncio", SimpleNamespace(sleep=no_sleep))
+    return AsyncClient()
+
+
+COLOCATE = ["trainer.v1.trainer_mode=gem_colocate_async"]
+SEPARATE = [
+    "trainer.v1.trainer_mode=gem_separate_async",
+    "data.train_batch_size=8",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "trainer.v1.separate_async.parameter_sync_step=1",
+    "actor_rollout_ref.rollout.nnodes=1",
+    "actor_rollout_ref.rollout.n_gpus_per_node=1",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+]
+
+
+@pytest.mark.parametrize("settings", [COLOCATE, SEPARATE], ids=["colocate", "separate"])
+def test_async_trainers_get_the_sampled_tokens_of_resumed_turns(
+    play: Callable[..., Any], async_client: AsyncClient, settings: list[str]
+) -> None:
+    harness, sequences, episodes = play(range(8), client=async_client, settings=settings)
+    check_same(sequences, episodes)
+    assert {e.turns[0].versions for e in episodes} >= {(3, 4)}, "two versions sampled a turn"
+    assert harness.metrics["gem/failed"] == 0.0
+
+
+@pytest.mark.parametrize("settings", [COLOCATE, SEPARATE], ids=["colocate", "separate"])
+def test_async_trainers_play_without_logprobs(
+    play: Callable[..., Any], async_client: AsyncClient, settings: list[str]
+) -> None:
+    """verl's async client returns an empty list of logprobs if it requests none."""
+    _, sequences, episodes = play(
+        range(8),
+        client=async_client,
+        settings=[*settings, "actor_rollout_ref.rollout.calculate_log_probs=False"],
+    )
+    assert all(not e.failed and e.turns[0].logprobs is None for e in episodes)
+    check_same(sequences, episodes)
+
+
+def test_plugins_get_the_whole_batch_once(
+    play: Callable[..., Any], batch_ends: list[list[Episode]]
+) -> None:
+    play([0, 1, 2])
+    assert [sorted(e.seed for e in episodes) for episodes in batch_ends] == [[0, 1, 2]]
 
 
 def test_aborted_generation_fails_its_episode(play: Callable[..., Any]) -> None:
