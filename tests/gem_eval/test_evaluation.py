@@ -304,7 +304,7 @@ def test_eval_with_secrets_redacts_its_output_and_resumes(
         assert not [secret for secret in SECRETS if secret in text], name
     (plan,) = json.loads(files["summary.json"])["plans"]
     assert plan["env_kwargs"] == {
-        "headers": {"Authorization": REDACTED, "A": "b"},
+        "headers": {"Authorization": REDACTED, "A": REDACTED},
         "password": REDACTED,
     }
     assert plan["options"] == {"login": {"token": REDACTED, "user": "ann"}}
