@@ -314,5 +314,5 @@ def _episode_at(line: bytes, path: Path, number: int) -> Episode:
         return episode_from_json(json.loads(line))
     except RecordError as error:
         raise RecordError(f"{path}, line {number}: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}, line {number} is damaged: {error}") from error

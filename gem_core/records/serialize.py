@@ -20,6 +20,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
+from gem_core.arguments import short
 from gem_core.errors import RecordError
 from gem_core.records.redact import REDACTED, Redactor
 from gem_core.types import (
@@ -85,7 +86,7 @@ def episode_from_json(data: Mapping[str, Any]) -> Episode:
         if values.get("failure") is not None:
             values["failure"] = Failure(**_field_values(values["failure"], Failure))
         return Episode(**values)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         if isinstance(error, RecordError):
             raise
         raise RecordError(
@@ -280,9 +281,14 @@ def _repr(value: object) -> str:
 def _turn(data: Mapping[str, Any]) -> Turn:
     values = _field_values(data, Turn)
     values["messages"] = tuple(Message(role, content) for role, content in values["messages"])
+    texts = [text for message in values["messages"] for text in (message.role, message.content)]
+    _check_items("messages", texts, str)
     for name in ("added_ids", "action_ids", "logprobs", "versions"):
         if values.get(name) is not None:
+            _check_items(name, values[name], *((int, float) if name == "logprobs" else (int,)))
             values[name] = tuple(values[name])
+    if not all(map(math.isfinite, (values.get("reward") or 0.0, *(values.get("logprobs") or ())))):
+        raise RecordError("a reward or logprob is not finite")
     if "info" in values:
         values["info"] = from_plain(values["info"])
     for name, enum in (("status", TurnStatus), ("finish", FinishReason)):
@@ -303,7 +309,41 @@ def _field_values(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
             f"{kind.__name__} has no field {unknown[0]!r} in record version {VERSION}; "
             "was it written by a newer gem?"
         )
+    for name, types in _TYPES.get(kind, {}).items():
+        if name in data and type(data[name]) not in types:
+            expected = " or ".join(t.__name__ for t in types)
+            raise RecordError(f"{name} must be {expected}, got {short(data[name])}")
     return dict(data)
+
+
+def _check_items(name: str, items: Any, *types: type) -> None:
+    if type(items) is not list or not set(map(type, items)) <= set(types):
+        raise RecordError(f"{name} must be a list of {types[-1].__name__}, got {short(items)}")
+
+
+_NUMBER = (float, int)
+_TYPES: dict[type, dict[str, tuple[type, ...]]] = {
+    Episode: {
+        "env_id": (str,),
+        "seed": (int,),
+        "turns": (list,),
+        "wrappers": (str,),
+        "component": (str,),
+        "final_observation": (str,),
+        "trainable": (bool,),
+        "index": (int,),
+        "attempts": (int,),
+        "seconds": _NUMBER,
+    },
+    Turn: {
+        "messages": (list,),
+        "action": (str,),
+        "reward": (*_NUMBER, type(None)),
+        "restarted": (bool,),
+    },
+    Failure: {"kind": (str,), "message": (str,), "where": (str,), "traceback": (str,)},
+}
+"""The types of fields in JSON. Other fields are checked where they are restored."""
 
 
 def from_plain(value: Any) -> Any:

@@ -309,6 +309,44 @@ def test_non_record_file_is_rejected(tmp_path: Path, content: str, message: str)
         assert path.read_text() == content
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("seed", '"x"'),
+        ("seed", "1.5"),
+        ("env_id", "3"),
+        ("trainable", '"no"'),
+        ("final_observation", "{}"),
+        ("turns", "3"),
+        ("reward", '"1"'),
+        ("reward", "NaN"),
+        ("reward", "true"),
+        ("action", "5"),
+        ("action_ids", '["a"]'),
+        ("action_ids", "[1.5]"),
+        ("added_ids", '"12"'),
+        ("logprobs", "[NaN]"),
+        ("messages", '[["user", 3]]'),
+        ("info", "[" * 3000 + "]" * 3000),
+        ("info", "[" * 100_000 + "]" * 100_000),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_rejected(tmp_path: Path, field: str, value: str) -> None:
+    turn = {"messages": "[]", "action": '"a"', "reward": "1.0"}
+    episode = {"env_id": '"x"', "seed": "1", "stop": '"terminated"'}
+    in_turn = field in ("reward", "action", "action_ids", "added_ids", "logprobs", "messages")
+    (turn if in_turn or field == "info" else episode)[field] = value
+
+    def joined(values: dict[str, str]) -> str:
+        return "{" + ", ".join(f'"{name}": {text}' for name, text in values.items()) + "}"
+
+    episode = {"turns": f"[{joined(turn)}]", **episode}
+    path = tmp_path / "record.jsonl"
+    path.write_text(f'{{"gem_record": 1}}\n{joined(episode)}\n')
+    with pytest.raises(RecordError, match="line 2"):
+        list(read_episodes(path))
+
+
 def test_reading_a_missing_record_raises(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot be opened"):
         list(read_episodes(tmp_path / "none.jsonl"))
