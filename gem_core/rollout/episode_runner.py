@@ -398,11 +398,12 @@ def _snapshot_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise EpisodeFailed.from_error(StopReason.ENV_INVALID, error, where) from error
 
 
-def _snapshot(value: Any) -> Any:
-    if type(value) is dict:
-        return {key: _snapshot(item) for key, item in value.items()}
-    if type(value) is list:
-        return [_snapshot(item) for item in value]
+def _snapshot(value: Any, depth: int = 32) -> Any:
+    """Copy the lists, dicts and sets in a value; deeper ones, as of a cycle, are not copied."""
+    if type(value) is dict and depth:
+        return {key: _snapshot(item, depth - 1) for key, item in value.items()}
+    if type(value) is list and depth:
+        return [_snapshot(item, depth - 1) for item in value]
     return set(value) if type(value) is set else value
 
 

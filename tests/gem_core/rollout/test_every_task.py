@@ -145,6 +145,13 @@ def test_an_info_that_changes_later_does_not_change_earlier_turns() -> None:
     assert episode.final_info == {"seen": [0, 1, 2], "at": {"turn": 2}}
 
 
+def test_an_info_may_contain_itself() -> None:
+    cycle: dict[str, Any] = {"a": 1}
+    cycle["self"] = [cycle]
+    episodes = play(lambda task: ScriptedEnv(begin=lambda env: ("T", cycle)))
+    assert not any(episode.failed for episode in episodes)
+
+
 def test_a_hanging_close_takes_no_thread_from_healthy_episodes() -> None:
     let_go = threading.Event()
 
