@@ -14,6 +14,7 @@ import importlib
 import math
 import random
 import re
+import sys
 import threading
 import warnings
 import zlib
@@ -152,6 +153,8 @@ def _dataset(
         with warnings.catch_warnings():  # a dependency emits a SyntaxWarning when compiled
             warnings.simplefilter("ignore", SyntaxWarning)
             import reasoning_gym
+
+            _tame()
     except ImportError as error:
         raise MissingDependencyError("reasoning-gym tasks", "reasoning", str(error)) from error
     key = (name, size, seed, config_repr)
@@ -166,6 +169,32 @@ def _dataset(
                     f"reasoning-gym rejects the config {dict(config)!r} of {name!r}: {error}"
                 ) from error
         return _datasets[key]
+
+
+def _tame() -> None:
+    """Make the library's modules print nothing, and stop one generator from computing for long."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("reasoning_gym."):
+            vars(module).setdefault("print", _print_nothing)
+    rule: Any = importlib.import_module("reasoning_gym.cognition.number_sequences").PatternRule
+    if not hasattr(rule, "gem_apply"):
+        rule.gem_apply, rule.apply = rule.apply, _apply_rule
+
+
+def _print_nothing(*_: object, **__: object) -> None:
+    """Replace `print` in a module; redirecting stdout would also silence other threads."""
+
+
+def _apply_rule(rule: Any, sequence: list[int], position: int) -> int:
+    """Return the next number of a sequence, and end a sequence that the library will discard.
+
+    The library computes all terms, of millions of digits, before it discards a sequence with a term
+    over 1000. It handles an OverflowError in the same way.
+    """
+    term: int = rule.gem_apply(sequence, position)
+    if abs(term) > 1000:
+        raise OverflowError("the term is over 1000")
+    return term
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
 import sys
+import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -214,6 +216,34 @@ def test_scoring_a_formula_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     _, reward, terminated, _, info = env.step("sin(x)*cos(x)*exp(x)*log(x)")
     assert (reward, terminated) == (0.0, True)
     assert "seconds" in info["scorer_error"]
+
+
+def test_generator_with_huge_numbers_is_fast() -> None:
+    env: Any = make("rg:number_sequence").unwrapped
+    started = time.monotonic()
+    question = env.pose(121)
+    assert time.monotonic() - started < 5  # 36 s without the early end
+    assert all(abs(int(term)) <= 1000 for term in question.split(", ")[:-1])
+
+
+def test_early_end_does_not_change_number_sequences() -> None:
+    code = (
+        "import json, warnings\nwarnings.simplefilter('ignore')\nimport reasoning_gym\n"
+        "tasks = reasoning_gym.create_dataset('number_sequence', size=500, seed=42)\n"
+        "print(json.dumps([tasks[n]['question'] for n in range(60)]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    env: Any = make("rg:number_sequence").unwrapped
+    assert [env.pose(n) for n in range(60)] == json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ["bf", "tower_of_hanoi", "sokoban", "codeio"])
+def test_generators_print_nothing(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    env: Any = make(f"rg:{name}")
+    for seed in range(3):
+        env.reset(seed=seed)
+        env.step("1")
+    assert capfd.readouterr().out == ""
 
 
 def test_huge_answer_is_not_scored() -> None:
