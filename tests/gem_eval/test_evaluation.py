@@ -310,7 +310,7 @@ def test_eval_with_secrets_redacts_its_output_and_resumes(
     assert plan["options"] == {"login": {"token": REDACTED, "user": "ann"}}
     other_user = [part.replace('"ann"', '"bob"') for part in command]
     assert main([*other_user, "--args", SECRET_ARGS]) == 2
-    assert "another evaluation: env_kwargs was" in capsys.readouterr().err
+    assert "another evaluation: options was" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
