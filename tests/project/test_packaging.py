@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -153,3 +154,20 @@ def test_every_framework_extra_has_constraints() -> None:
         pins = [line for line in lines if line and not line.startswith("#")]
         assert pins, name
         assert [pin for pin in pins if "  # " not in pin] == [], f"{name}.txt: pins need a reason"
+
+
+def test_quickstart_pins_what_its_extras_and_smollm2_need() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    lines = (ROOT / "constraints" / "transformers.txt").read_text().splitlines()
+    pins = {line.partition("==")[0] for line in lines if "==" in line}
+    extras = setup["options.extras_require"]
+    needed = {
+        re.split(r"[>=<;]", line)[0]
+        for extra in ("transformers", "plot")
+        for line in extras[extra].splitlines()
+        if line and not line.startswith("#")
+    }
+    assert {"torch", "transformers", "matplotlib"} <= needed <= pins
+    # transformers raises ValueError without them when it reads a GGUF file
+    assert {"accelerate", "gguf"} <= needed
