@@ -40,6 +40,7 @@ from gem_core.errors import (
     MissingDependencyError,
     ResetNeededError,
 )
+from gem_core.types import Failure
 
 __all__ = ["CHECKS", "Problem", "check_env", "find_problems"]
 
@@ -88,9 +89,9 @@ def find_problems(env: str | Env, *, processes: bool = True) -> list[Problem]:
     try:
         with subject.closing():
             subject.make()
-    except MissingDependencyError:
+    except (MissingDependencyError, KeyboardInterrupt):
         raise
-    except Exception as error:  # noqa: BLE001 - reported as a problem
+    except BaseException as error:  # noqa: BLE001 - reported as a problem
         # Each check would report this error again.
         return [Problem("making", f"{subject.name} cannot be made: {_describe(error)}.")]
     for check in CHECKS:
@@ -101,9 +102,9 @@ def find_problems(env: str | Env, *, processes: bool = True) -> list[Problem]:
             with subject.closing():
                 for message in check(subject):
                     subject.report(message, name)
-        except MissingDependencyError:
+        except (MissingDependencyError, KeyboardInterrupt):
             raise
-        except Exception as error:  # noqa: BLE001 - reported as a problem
+        except BaseException as error:  # noqa: BLE001 - reported as a problem
             subject.report(f"{subject.name} raised {_describe(error)}.", name)
     return [Problem(", ".join(checks), message) for message, checks in subject.problems.items()]
 
@@ -282,7 +283,9 @@ def check_odd_actions(subject: CheckedEnv) -> Iterator[str]:
             subject.result(env.reset(seed=SEEDS[0]))
         try:
             subject.step(env, text)
-        except Exception as error:  # noqa: BLE001 - reported as a problem
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - reported as a problem
             where = traceback.extract_tb(error.__traceback__)[-1]
             _, texts = failed.setdefault(
                 (type(error), where.filename, where.lineno), (_describe(error), [])
@@ -332,7 +335,7 @@ CHECKS: tuple[Callable[[CheckedEnv], Iterator[str]], ...] = (
 )
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     """Describe an error, with the place in the author's code if known."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = frames[-1]
@@ -349,7 +352,8 @@ def _describe(error: Exception) -> str:
         if frames:
             code = frames[-1].f_code
             place = f"{os.path.basename(code.co_filename)}:{frames[-1].f_lineno}"
-    return f"{type(error).__name__}: {str(error).rstrip('.')}" + (f" ({place})" if place else "")
+    failure = Failure.from_error(error, place)
+    return f"{failure.kind}: {failure.message.rstrip('.')}" + (f" ({place})" if place else "")
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -24,6 +24,7 @@ from gem_core.env.maybe_async import Waiter
 from gem_core.env.registry import EnvSpec, environments, make, register, spec
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
+from gem_core.types import Failure
 
 __all__ = [
     "SEEDS",
@@ -212,8 +213,11 @@ def _digests_or_error(subject: Subject) -> list[str] | str:
     try:
         with subject.closing():
             return digests(subject)
-    except Exception as error:  # noqa: BLE001 - reported to the parent process
-        return f"{type(error).__name__}: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - reported to the parent process
+        failure = Failure.from_error(error, "")
+        return f"{failure.kind}: {failure.message}"
 
 
 def _comparable(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -378,6 +378,25 @@ def test_checker_restores_the_global_random_state() -> None:
     assert random.getstate() == state
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize("where", ["reset", "step", "close"])
+@pytest.mark.parametrize("error", [SystemExit, Unprintable])
+def test_checker_reports_every_kind_of_exception(error: Any, where: str) -> None:
+    class Fails(Counter):
+        pass
+
+    def fail(*_: Any) -> Any:
+        raise error()
+
+    setattr(Fails, f"on_{where}", fail)
+    problems = find_problems(Fails(), processes=False)
+    assert any(error.__name__ in problem.message for problem in problems)
+
+
 def test_checker_accepts_wrappers_and_rejects_wrong_arguments() -> None:
     assert find_problems(Wrapper(Plain()), processes=False) == []
     with pytest.raises(ConfigError, match="takes an environment"):
