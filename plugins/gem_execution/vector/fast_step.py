@@ -86,7 +86,8 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
                 outer["_turn"] += 1
                 if terminated or truncated:
                     inner._phase = outer["_phase"] = "ended"
-                info = {**info, "parsed_action": info.get("parsed_action", parsed)}
+                if "parsed_action" not in info:
+                    info = {**info, "parsed_action": parsed}
                 return observation, reward, terminated, truncated, info
         # a generator, an awaitable, values that can be converted, or an error
         return cast(StepResult, after(inner._finish_step(result), partial(check_outer, parsed)))
