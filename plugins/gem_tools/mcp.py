@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gem_core.errors import ConfigError, MissingDependencyError
-from gem_tools.tool import Tool, ToolError, ToolResult, Toolset
+from gem_core.records.redact import Redactor
+from gem_core.records.serialize import without_secrets
+from gem_tools.tool import Tool, ToolError, ToolResult, Toolset, printable
 
 __all__ = ["McpTool", "McpTools"]
 
@@ -29,6 +31,8 @@ T = TypeVar("T")
 
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_PING = 2.0
+_SHOWN = 64_000
+"""The number of characters of a result to show, half of them from the end."""
 
 
 class McpTools(Toolset):
@@ -85,7 +89,8 @@ class McpTools(Toolset):
             is_mapping = isinstance(config, Mapping)
             if not is_mapping or bool(config.get("command")) == bool(config.get("url")):
                 raise ConfigError(
-                    f"the MCP server {name!r} needs either a command or a url; got {config!r}"
+                    f"the MCP server {name!r} needs either a command or a url; "
+                    f"got {without_secrets(config)!r}"
                 )
         _library()
         self.seconds, self.share, self.only = seconds, share, tuple(only)
@@ -282,7 +287,7 @@ class _Server:
                     stderr.seek(0)
                     output = stderr.read()[-500:].strip()
                     reason = f"{_reason(error)}: {output}" if output else _reason(error)
-                    ready.set_exception(ToolError(reason))
+                    ready.set_exception(ToolError(_safe(reason)))
 
 
 @contextlib.asynccontextmanager
@@ -393,14 +398,23 @@ def _text(answer: Any) -> str:
     structured = _either(answer, "structured_content", "structuredContent")
     if not parts and structured is not None:
         parts.append(json.dumps(structured, ensure_ascii=False))
-    return "\n".join(parts) or "(no content)"
+    text = "\n".join(parts) or "(no content)"
+    if len(text) > _SHOWN:
+        note = f"(... {len(text) - _SHOWN} characters left out ...)"
+        text = f"{text[: _SHOWN // 2]}\n{note}\n{text[-_SHOWN // 2 :]}"
+    return printable(text)
 
 
 def _reason(error: BaseException) -> str:
     """Return the innermost error message; the SDK wraps connection errors in exception groups."""
     while isinstance(getattr(error, "exceptions", None), tuple) and error.exceptions:  # type: ignore[attr-defined]
         error = error.exceptions[0]  # type: ignore[attr-defined]
-    return str(error) or type(error).__name__
+    return _safe(str(error) or type(error).__name__)
+
+
+def _safe(text: str) -> str:
+    """Return a text from a program without secrets and control characters."""
+    return printable(Redactor().program_text(text))
 
 
 def _library() -> None:

@@ -63,6 +63,27 @@ def test_call_errors_are_results(shop: McpTools) -> None:
     assert (unknown.error, unknown.outage) == (True, False)
 
 
+def test_long_results_are_cut_and_escaped(shop: McpTools) -> None:
+    tools = by_name(shop)
+    sql = "select char(27) || '[2J' || replace(hex(zeroblob(500000)), '00', 'ab')"
+    result: Any = tools["query"].call({"sql": sql})
+    assert not result.error
+    assert len(result.text) < 70_000
+    assert "characters left out" in result.text
+    assert "\x1b" not in result.text
+
+
+def test_errors_do_not_show_secrets() -> None:
+    wrong = {"x": {"env": {"PGPASSWORD": "hunter2"}, "headers": {"X-Tenant": "hunter2"}}}
+    with pytest.raises(ConfigError, match="needs either a command or a url") as raised:
+        McpTools(servers=wrong)
+    assert "hunter2" not in str(raised.value)
+    program = "import sys; sys.stderr.write('password=hunter2'); sys.exit(1)"
+    with pytest.raises(ToolError, match="cannot be reached") as failed:
+        McpTools(command=sys.executable, args=["-c", program], share=False).tools()
+    assert "hunter2" not in str(failed.value)
+
+
 def test_call_deadline_leaves_the_server_running(database: str) -> None:
     shop = McpTools(command=sys.executable, args=[SERVER, database], seconds=0.5, share=False)
     tools = by_name(shop)
