@@ -10,11 +10,12 @@ from typing import Any
 from gem_core.adapter_kit.declaration import require
 from gem_core.adapter_kit.settings import few_samples, reject
 from gem_core.arguments import whole_number
+from gem_core.env.registry import spec as env_spec
 from gem_core.training.config import TrainingConfig
 from gem_core.types import Task
 from gem_oat import ADAPTER
 
-__all__ = ["GemConfig", "check_settings", "learners", "ppo_kwargs"]
+__all__ = ["GemConfig", "check_settings", "learners", "longest_episode", "ppo_kwargs"]
 
 
 @dataclass
@@ -101,6 +102,14 @@ def learners(args: Any) -> int:
     return int(per_group * args.num_groups)
 
 
+def longest_episode(config: GemConfig) -> int | None:
+    """Return the maximum number of turns of a training episode; None if there is no limit."""
+    limits = [max(config.schedule.rounds)] if config.schedule is not None else []
+    own = config.env_kwargs.get("max_turns", env_spec(config.env_id).turns)
+    limits += [own] if isinstance(own, int) else []
+    return min(limits, default=None)
+
+
 def check_settings(settings: Any, config: GemConfig) -> None:
     """Raise one `ConfigError` that lists every oat setting gem does not support.
 
@@ -109,7 +118,7 @@ def check_settings(settings: Any, config: GemConfig) -> None:
     require(ADAPTER)
     args = settings
     ranks, size, total = learners(args), args.rollout_batch_size_per_device, args.rollout_batch_size
-    longest = max(config.schedule.rounds) if config.schedule is not None else 1
+    longest = longest_episode(config) or 1
     reject(
         [
             *(
@@ -146,7 +155,18 @@ def check_settings(settings: Any, config: GemConfig) -> None:
             (
                 config.samples * longest > size,
                 f"{config.samples} episode(s) of {longest} turns from one seed do not fit into "
-                f"rollout_batch_size_per_device={size}; raise it",
+                f"rollout_batch_size_per_device={size}; raise it, or set GemConfig(horizon=...)",
+            ),
+            (
+                args.asynchronous,
+                "asynchronous=True has no effect: oat's multi-turn learner replaces the "
+                "asynchronous collector; set it to False",
+            ),
+            (
+                bool(args.resume_dir),
+                f"resume_dir={args.resume_dir!r} restores the learner only: actors sample the "
+                "first batch from `pretrain`, and the horizon restarts; set pretrain to the saved "
+                "model, and horizon to the remaining stages",
             ),
             (
                 len(config.train_seeds) < ranks,

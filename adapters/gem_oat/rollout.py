@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any
 
@@ -94,8 +94,11 @@ class GemActor(PPOMultiTurnActor):
         )
 
     def _limits(self) -> Limits:
-        limits: Limits = self.args.gem.limits(self.updates, max_context=self.context)
-        return limits
+        args, config = self.args, self.args.gem
+        limits: Limits = config.limits(self.updates, max_context=self.context)
+        # a longer episode would not fit into a batch with the others of its group
+        room = max(args.rollout_batch_size_per_device // config.samples, 1)
+        return replace(limits, max_turns=min(limits.max_turns or room, room))
 
     def _finish(self, episode: Episode) -> None:
         self.records.write(self.args.gem.record, [episode])

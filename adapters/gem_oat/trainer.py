@@ -20,8 +20,11 @@ from oat.interface import get_program
 from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError
+from gem_core.plugins.events import send_event
+from gem_core.plugins.manager import hook
 from gem_core.training.advantage import advantages
 from gem_core.training.metrics import BatchMetrics
+from gem_core.types import Episode
 from gem_oat.config import GemConfig, check_settings, ppo_kwargs
 from gem_oat.convert import GemTransition, episodes_of, per_token, tokens_played
 from gem_oat.rollout import GemActor
@@ -98,6 +101,8 @@ class GemLearner(PPOMultiTurnLearner):
         self.gem_log = UpdateLog(args.gem.metrics if self.strategy.is_rank_0() else None)
         self._logged = 0
         self.gem_metrics = BatchMetrics()
+        self.gem_weight = 1.0
+        """The weight of a trained transition: all transitions over those that are no padding."""
         if self.critic is not None:
             _read_last_token(self.critic)
 
@@ -122,11 +127,14 @@ class GemLearner(PPOMultiTurnLearner):
         super().process_feedback_data(data_list)
         _put_padding_logprobs(self, transitions)
         advantage_abs = put_advantages(self, data_list)
+        _send_batch_end(episodes_of(data_list))
         turns = [t for t in transitions if not t.padding]
         older = sum(_version(t) < self.steps - 1 for t in turns)
         parts = _gather((BatchMetrics.of(episodes_of(data_list)), len(turns), older))
         self.gem_metrics = BatchMetrics.total(metrics for metrics, _, _ in parts)
         trained, older = sum(count for _, count, _ in parts), sum(count for _, _, count in parts)
+        # oat's loss divides by all transitions of the update
+        self.gem_weight = size * len(parts) / trained if trained else 1.0
         shown = {
             **self.gem_metrics.means(),
             "episodes": float(self.gem_metrics.episodes),
@@ -140,9 +148,10 @@ class GemLearner(PPOMultiTurnLearner):
         }
 
     def learning_step(self, trajectory: dict[str, Any]) -> Any:
-        """Check the batch, then train on it as oat does."""
+        """Check the batch, then train on it as oat does, without padding in the loss's divisor."""
         check_batch(trajectory, self.pi_buffer)
-        return super().learning_step(trajectory)
+        weights = [self.gem_weight * mask for mask in trajectory["loss_masks"]]
+        return super().learning_step({**trajectory, "loss_masks": weights})
 
     def evaluate(self, dataloader: Any, steps: int) -> dict[str, float]:
         """Play the seeds to evaluate on, on all actors of this group."""
@@ -252,6 +261,14 @@ def _put_targets(
         for transition, number in zip(transitions, numbers):
             transition.info["returns"] += number
     return values
+
+
+def _send_batch_end(episodes: Sequence[Episode]) -> None:
+    """Send the plugin event with the episodes of all ranks, on the first rank."""
+    if hook.batch_end.get_hookimpls():  # all ranks have the same plugins
+        gathered = _gather(list(episodes))
+        if torch.distributed.get_rank() == 0:
+            send_event("batch_end", episodes=[e for part in gathered for e in part])
 
 
 def _put_padding_logprobs(learner: Any, transitions: Sequence[GemTransition]) -> None:

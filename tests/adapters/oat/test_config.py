@@ -10,7 +10,7 @@ from worlds import ECHO
 
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_oat import GemActor, GemConfig, GemLearner, program
-from gem_oat.config import check_settings, learners
+from gem_oat.config import check_settings, learners, longest_episode
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,8 @@ from gem_oat.config import check_settings, learners
             "too few for 16 actors",
         ),
         ({"reinforce_update": True}, "divides by zero"),
+        ({"asynchronous": True}, "set it to False"),
+        ({"resume_dir": "runs/checkpoint"}, "set pretrain to the saved model"),
         ({"kl_penalty_coef": 0.1}, "use beta"),
         ({"reward_scale": 2.0}, "scale the rewards in the environment"),
         ({"temperature": 0.7}, "set tis_c=None"),
@@ -96,6 +98,26 @@ def test_unsupported_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> Non
     config = GemConfig(ECHO, seeds=8)
     monkeypatch.setattr("gem_core.adapter_kit.declaration._installed", lambda *names: "0.1.4")
     with pytest.raises(ConfigError, match=r"supports oat-llm >=0.2.4,<0.3, installed: 0.1.4"):
+        check_settings(oat_args(config), config)
+
+
+@pytest.mark.parametrize(
+    ("fields", "turns"),
+    [
+        ({"env_id": ECHO}, None),
+        ({"env_id": ECHO, "horizon": "2,5@10"}, 5),
+        ({}, 4),
+        ({"env_kwargs": {"max_turns": 40}}, 40),
+        ({"env_kwargs": {"max_turns": 40}, "horizon": 9}, 9),
+    ],
+)
+def test_group_longer_than_a_batch_is_rejected(fields: dict[str, Any], turns: int | None) -> None:
+    config = GemConfig(**{"env_id": "game:GuessTheNumber-v0-easy", "samples": 5, **fields})
+    assert longest_episode(config) == turns
+    if turns is None or 5 * turns <= 16:
+        check_settings(oat_args(config), config)
+        return
+    with pytest.raises(ConfigError, match=rf"5 episode\(s\) of {turns} turns .* do not fit"):
         check_settings(oat_args(config), config)
 
 

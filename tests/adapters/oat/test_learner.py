@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,6 +145,34 @@ def test_learner_trains_a_batch_with_padding(
     assert abs(metrics["train/kl_sample_train_v1"]) < 1e-4
     if estimator == "gae":
         assert 0 <= metrics["train/critic_loss"] < 10
+
+
+@ON_A_CPU
+def test_padding_does_not_change_the_policy_loss(make_learner: Callable[..., Any]) -> None:
+    """oat divides by all transitions; the same turns with more padding give the same gradient."""
+    learner = make_learner(GemConfig(ECHO, seeds=64))
+    renderer, norms = Renderer(learner.tokenizer), []
+    episode = two_turns(renderer, StopReason.TERMINATED)
+    other = replace(episode, turns=(replace(episode.turns[0], reward=1.0), episode.turns[1]))
+    for copies in (1, 4):  # 4 and 16 of 16 transitions
+        learner.pi_buffer.clear()
+        batch = to_batch([episode, other] * copies, 16, renderer, with_critic=False)
+        update(learner, batch, {})
+        learner.gradient_update_st = 0.0
+        norms.append(float(learner.learn(2)["train/policy_grad_norm"]))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+    assert norms[0] > 0
+
+
+def test_plugins_get_the_whole_batch_once(
+    make_actor: Callable[..., GemActor],
+    make_learner: Callable[..., Any],
+    batch_ends: list[list[Episode]],
+) -> None:
+    config = GemConfig(ECHO, seeds=64, max_turn_tokens=8)
+    buffer = update(make_learner(config), *make_actor(config).collect_experience())
+    (episodes,) = batch_ends
+    assert {e.index for e in episodes} == {t.episode.index for t in buffer if t.episode is not None}
 
 
 @ON_A_CPU

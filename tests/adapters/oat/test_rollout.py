@@ -11,7 +11,9 @@ from worlds import ECHO, MOODY
 
 from gem_core.errors import ConfigError, EngineError
 from gem_core.records.file import read_episodes
+from gem_core.types import StopReason
 from gem_oat import GemActor, GemConfig
+from gem_oat.rollout import FinishedGroups
 
 Batch = list[list[Any]]
 
@@ -121,10 +123,21 @@ def test_oat_statistics_exclude_padding(make_actor: Callable[..., GemActor]) -> 
     assert info["actor/mean_episode_len"] == 2.0
 
 
-def test_group_larger_than_a_batch_is_rejected(make_actor: Callable[..., GemActor]) -> None:
+def test_episode_ends_when_its_group_would_not_fit_into_a_batch(
+    make_actor: Callable[..., GemActor],
+) -> None:
     actor = make_actor(GemConfig(ECHO, seeds=[2], samples=6, max_turn_tokens=4))  # 18 turns
+    episodes = [transitions[0].episode for transitions in played(actor.collect_experience()[0])]
+    assert [(len(e.turns), e.stop) for e in episodes] == [(2, StopReason.TURN_LIMIT)] * 6
+
+
+def test_group_larger_than_a_batch_is_rejected(make_actor: Callable[..., GemActor]) -> None:
+    actor = make_actor(GemConfig(ECHO, seeds=[2], max_turn_tokens=4))
+    (episode, *_) = (t[0].episode for t in played(actor.collect_experience()[0]))
+    groups = FinishedGroups(1)
+    groups.add(episode)
     with pytest.raises(ConfigError, match="raise rollout_batch_size_per_device"):
-        actor.collect_experience()
+        groups.take(2)
 
 
 def test_turn_without_sampled_tokens_is_masked(make_actor: Callable[..., GemActor]) -> None:
