@@ -10,28 +10,15 @@ Writes metrics.jsonl, episodes.jsonl and curve.png to --out; a second run append
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import tyro
 
-from gem_core import (
-    Episode,
-    Limits,
-    RecordWriter,
-    Renderer,
-    Rollout,
-    Sampling,
-    advantages,
-    make,
-    tasks_for,
-    token_sequences,
-)
+import gem_core as gem
 from gem_core.adapter_kit.batch import mean_abs_advantage
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.update_log import UpdateLog
-from gem_core.errors import ConfigError
 from gem_core.policies.models import load_model
 from gem_core.policies.transformers_policy import TransformersPolicy
 from gem_core.training.advantage import estimators
@@ -49,8 +36,6 @@ class Args:
     """the advantage estimator, without a critic; grpo and rloo need --samples 2 or more"""
     gamma: float = 0.9
     """the discount per turn"""
-    seeds: int = 100_000
-    """the number of seeds to train on"""
     updates: int = 60
     """the number of optimizer steps"""
     episodes: int = 128
@@ -72,13 +57,10 @@ class Args:
 
 
 def main(args: Args) -> None:
-    make(args.env).close()  # an unknown environment raises before the model is loaded
+    gem.make(args.env).close()  # an unknown environment raises before the model is loaded
     needs = estimators.get(args.advantage).needs
     if "values" in needs or ("groups" in needs and args.samples < 2):
-        raise ConfigError(
-            f"{args.advantage} needs a critic or groups of episodes; "
-            "use rebn, or grpo with --samples 2 or more"
-        )
+        raise gem.ConfigError(f"{args.advantage} needs a critic or --samples 2; use rebn")
 
     # The model, as a policy that samples token ids
     device = "cuda" if torch.cuda.is_available() and args.model != "tiny" else "cpu"
@@ -86,92 +68,60 @@ def main(args: Args) -> None:
         torch.set_num_threads(1)  # faster for such small matrices
     model, tokenizer = load_model(args.model, device)
     policy = TransformersPolicy(model, tokenizer, seed=args.seed, max_batch=None)
-    rollout = Rollout(
-        policy,
-        Renderer(tokenizer),
-        sampling=Sampling(max_tokens=args.max_turn_tokens),
-        limits=Limits(max_context=model_context(model.config)),
-        concurrency=256,
+    sampling = gem.Sampling(max_tokens=args.max_turn_tokens)
+    limits = gem.Limits(max_context=model_context(model.config))
+    rollout = gem.Rollout(
+        policy, gem.Renderer(tokenizer), sampling=sampling, limits=limits, concurrency=256
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate)
-    held_out = tasks_for(args.env, range(2**30, 2**30 + args.eval_episodes))
+    held_out = gem.tasks_for(args.env, range(2**30, 2**30 + args.eval_episodes))
     before = success(rollout.run_batch(held_out))
-    print(
-        f"success on {args.eval_episodes} held-out seeds before training: {before:.1%}", flush=True
-    )
+    print(f"before training: success {before:.1%} on {len(held_out)} held-out seeds", flush=True)
     rng, log = random.Random(args.seed), UpdateLog(args.out)
-    with RecordWriter(f"{args.out}/episodes.jsonl") as record:
+    with gem.RecordWriter(f"{args.out}/episodes.jsonl") as record:
         for step in range(args.updates):
             # Rollout: token-exact episodes with a reward per turn
-            seeds = rng.sample(range(args.seeds), args.episodes // args.samples)
-            tasks = tasks_for(args.env, seeds, samples=args.samples)
+            seeds = rng.sample(range(100_000), args.episodes // args.samples)
+            tasks = gem.tasks_for(args.env, seeds, samples=args.samples)
             episodes = rollout.run_batch(tasks, on_episode=record.write)
             metrics = BatchMetrics.of(episodes)
             if metrics.failed == metrics.episodes:
-                raise ConfigError(
-                    f"all episodes of update {step} failed, the first with {episodes[0].failure}"
-                )
-
+                raise gem.EnvError(f"all episodes failed, the first with {episodes[0].failure}")
             # Advantages: one number per turn, broadcast to the tokens of the turn
-            per_turn = advantages(episodes, args.advantage, gamma=args.gamma)
-            batch = [
-                (seq, seq.broadcast(a))
-                for e, a in zip(episodes, per_turn)
-                for seq in token_sequences(e)
-            ]
-            # Sequences of similar length share a forward pass
-            batch.sort(key=lambda pair: len(pair[0].ids))
-
+            per_turn = gem.advantages(episodes, args.advantage, gamma=args.gamma)
+            pairs = zip(episodes, per_turn)
+            batch = [(s, s.broadcast(a)) for e, a in pairs for s in gem.token_sequences(e)]
+            batch.sort(key=lambda pair: len(pair[0].ids))  # similar lengths share a forward pass
             # Loss: -1/Z * sum of A * log pi over the Z sampled tokens, summed over micro-batches
             optimizer.zero_grad()
             loss = 0.0
             for first in range(0, len(batch), args.micro_batch):
                 part = batch[first : first + args.micro_batch]
                 ids_B_T = padded([sequence.ids for sequence, _ in part], device)
-                # 0 for prompt, observation and padding tokens, so they have no loss
                 advantage_B_T = padded([tokens for _, tokens in part], device)
-                # Padding is on the right, so causal attention never sees it
                 logits_B_T_V = model(input_ids=ids_B_T).logits[:, :-1].float()
                 logp_B_T = logits_B_T_V.log_softmax(-1).gather(-1, ids_B_T[:, 1:, None])[..., 0]
                 part_loss = -(logp_B_T * advantage_B_T[:, 1:]).sum() / max(metrics.tokens, 1)
                 part_loss.backward()
                 loss += part_loss.item()
-
-            # Update the weights
             grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
             optimizer.step()
             policy.weight_version += 1
-            log.write(
-                step,
-                metrics,
-                advantage_abs=mean_abs_advantage(episodes, per_turn),
-                loss=loss,
-                grad_norm=grad_norm,
-            )
-            mean_return = metrics.means()["return"]
-            print(
-                f"update {step}: success {success(episodes):.1%}, return {mean_return:.2f}",
-                flush=True,
-            )
+            size = mean_abs_advantage(episodes, per_turn)
+            log.write(step, metrics, advantage_abs=size, loss=loss, grad_norm=grad_norm)
+            print(f"update {step}: success {success(episodes):.1%}", flush=True)
 
     after = success(rollout.run_batch(held_out))
-    draw_curves(
-        {args.advantage: [args.out]},
-        f"{args.out}/curve.png",
-        smooth=10,
-        levels={"before, held-out": before},
-    )
-    print(
-        f"success on {args.eval_episodes} held-out seeds: "
-        f"{before:.1%} before, {after:.1%} after; see {args.out}"
-    )
+    levels = {"before, held-out": before}
+    draw_curves({args.advantage: [args.out]}, f"{args.out}/curve.png", smooth=10, levels=levels)
+    print(f"held-out success: {before:.1%} before, {after:.1%} after; see {args.out}")
 
 
-def success(episodes: Sequence[Episode]) -> float:
+def success(episodes: list[gem.Episode]) -> float:
     return BatchMetrics.of(episodes).means().get("success", 0.0)
 
 
-def padded(numbers: Sequence[Sequence[float]], device: str) -> torch.Tensor:
+def padded(numbers: list, device: str) -> torch.Tensor:
     width = max(map(len, numbers))
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in numbers], device=device)
 

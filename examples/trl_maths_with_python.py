@@ -35,10 +35,6 @@ class Args:
     """maths environment; default: sums of two numbers, which are written to --out"""
     advantage: str = "rebn"
     """advantage estimator: any that needs no critic"""
-    gamma: float = 1.0
-    """discount per turn"""
-    seeds: int = 4096
-    """number of seeds to train on"""
     updates: int = 30
     """number of updates, each on one batch of episodes"""
     episodes: int = 64
@@ -83,19 +79,14 @@ def main(args: Args) -> None:
     # sums up to 98, which is one token for the tiny model
     sums = [(rng.randint(1, 49), rng.randint(1, 49)) for _ in range(4096)]
     problems.parent.mkdir(parents=True, exist_ok=True)
-    problems.write_text(
-        "".join(
-            json.dumps({"problem": f"What is {a} + {b}?", "answer": str(a + b)}) + "\n"
-            for a, b in sums
-        )
-    )
+    rows = [{"problem": f"What is {a} + {b}?", "answer": str(a + b)} for a, b in sums]
+    problems.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = GemConfig(
         args.env or "math:Sample-v0",
         env_kwargs={} if args.env else {"dataset": str(problems)},
-        seeds=args.seeds,
+        seeds=4096,
         tools=args.tools,
         advantage=args.advantage,
-        gamma=args.gamma,
         max_turn_tokens=args.max_turn_tokens,
         record=f"{args.out}/episodes.jsonl",
         metrics=f"{args.out}/metrics.jsonl",
@@ -122,17 +113,11 @@ def main(args: Args) -> None:
     )
     model, tokenizer = load_model(args.model, "cuda" if gpu else "cpu")
     if tiny and args.tools and not args.env and args.warm_up:
-        shared = {
-            "wrappers": args.tools,
-            "env_kwargs": config.env_kwargs,
-            "episodes": 800,
-            "batch_size": 16,
-            "learning_rate": 2e-3,
-        }
+        env = {"wrappers": args.tools, "env_kwargs": config.env_kwargs}
+        sft = {"episodes": 800, "batch_size": 16, "learning_rate": 2e-3}
         for calls, updates in ((1.0, args.warm_up * 3 // 4), (0.4, args.warm_up // 4)):
-            loss = warm_up(
-                model, tokenizer, config.env_id, updates=updates, player=Student(calls), **shared
-            )
+            how = {"updates": updates, "player": Student(calls), **env, **sft}
+            loss = warm_up(model, tokenizer, config.env_id, **how)
             print(f"SFT warm-up: {updates} updates, loss {loss:.3f}", flush=True)
     train(config, {"model": model, "args": settings, "processing_class": tokenizer})
     print(f"metrics: {args.out}/metrics.jsonl")

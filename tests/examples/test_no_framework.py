@@ -37,7 +37,8 @@ def test_recipe_learns(tmp_path: Path) -> None:
     done = run_recipe(RECIPE, tmp_path, "--updates", "25", "--eval-episodes", "128")
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("success on 128 held-out seeds: ")
+    assert last.startswith("held-out success: ")
+    assert "on 128 held-out seeds" in done.stdout.splitlines()[0]
     before, after = (float(part.split("%")[0].rpartition(" ")[2]) for part in last.split(",")[:2])
     assert after > before + 10
     lines = read_metrics(tmp_path)
@@ -98,8 +99,8 @@ def test_gradient_does_not_depend_on_the_micro_batch(recipe: ModuleType, tmp_pat
         ({"env": "game:GuesTheNumber-v0-easy"}, "did you mean"),
         ({"advantage": "ppo"}, "no advantage estimator"),
         ({"advantage": "gae"}, "needs a critic"),
-        ({"advantage": "grpo"}, "--samples 2 or more"),
-        ({"gamma": 1.5}, "gamma must be between 0 and 1"),
+        ({"advantage": "grpo"}, "--samples 2"),
+        ({"gamma": 1.5}, "gamma"),
         ({"max_turn_tokens": 0}, "max_tokens must be 1 or more"),
     ],
 )
