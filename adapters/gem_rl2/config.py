@@ -72,8 +72,9 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
             "remove adv.gamma",
         ),
         (
-            adv.global_norm or adv.norm_var,
-            "adv.global_norm and adv.norm_var apply to RL2's own estimator only; remove them "
+            adv.global_norm or adv.norm_var or adv.lamda != 1.0,
+            "adv.global_norm, adv.norm_var and adv.lamda apply to RL2's own estimators only; "
+            "remove them "
             "('rebn' normalises over the turns of a batch, 'grpo' over a group)",
         ),
         (

@@ -39,12 +39,15 @@ class Server:
         self.policy = TransformersPolicy(self.model, self.tokenizer, max_wait=0.005, seed=seed)
         self.info = {"model_path": model_path, "is_generation": True, "tp_size": 1, "dp_size": 1}
         self.calls: Counter[str] = Counter()
+        self.last_request: dict[str, Any] = {}
+        """The body of the last call of `/generate`."""
         self.running = asyncio.Event()
         self.running.set()
         self.pauses = 0
 
     async def generate(self, request: web.Request) -> web.Response:
         body = await request.json()
+        self.last_request = body
         params: dict[str, Any] = body["sampling_params"]
         seed = params.get("sampling_seed")
         self.calls["generate"] += 1
@@ -106,6 +109,9 @@ class Server:
     async def count_calls(self, request: web.Request) -> web.Response:
         return web.json_response(self.calls)
 
+    async def show_last_request(self, request: web.Request) -> web.Response:
+        return web.json_response(self.last_request)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -126,6 +132,7 @@ def main() -> None:
                 web.post("/generate", server.generate),
                 web.post("/update_weights_from_tensor", server.update),
                 web.get("/calls", server.count_calls),
+                web.get("/last_request", server.show_last_request),
                 web.get("/{name}", server.other),
                 web.post("/{name}", server.other),
             ]

@@ -24,7 +24,8 @@ Settings = Callable[..., Any]
     [
         ({}, ["adv.estimator=gae"], "GemConfig(advantage=...)"),
         ({"gamma": 0.9}, ["adv.gamma=0.5"], "remove adv.gamma"),
-        ({}, ["adv.norm_var=true"], "apply to RL2's own estimator only"),
+        ({}, ["adv.norm_var=true"], "apply to RL2's own estimators only"),
+        ({}, ["adv.lamda=0.9"], "apply to RL2's own estimators only"),
         ({}, ["actor.kl.coef=0.1", "actor.kl.type=reward"], "actor.kl.type=loss"),
         ({}, ["rollout.env_path=mine.py"], "remove it"),
         ({}, ["rollout.max_turns=8"], "GemConfig(horizon=...)"),

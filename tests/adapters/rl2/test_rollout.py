@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import RL2.trainer.ppo as rl2_ppo
@@ -92,6 +94,23 @@ def test_exactly_the_sampled_tokens_are_trained(play: Play) -> None:
         for ids, mask, logprobs in trajectory:
             recomputed = [p * m for p, m in zip(logprobs_of(model, ids), mask)]
             assert logprobs == pytest.approx(recomputed, abs=1e-3)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_server_is_asked_to_stop_at_the_end_of_a_turn(
+    play: Play, running: tuple[Any, Any], train: bool
+) -> None:
+    """A base model's own end token is another one: it would play on past its turn."""
+    _, rollout = running
+    _, episodes, state = play(ECHO, [0], train=train)
+    with urlopen(f"{rollout.worker_url}/last_request", timeout=30) as response:
+        body = json.load(response)
+    assert state.renderer.turn_end is not None
+    assert body["sampling_params"]["stop_token_ids"] == [state.renderer.turn_end]
+    assert body["sampling_params"]["no_stop_trim"] is True
+    assert body["sampling_params"]["max_new_tokens"] == 6
+    assert body["return_logprob"] is True
+    assert body["input_ids"] == list(episodes[0].prompt_ids(len(episodes[0].turns) - 1))
 
 
 def test_last_token_of_each_turn_carries_its_reward(play: Play) -> None:
