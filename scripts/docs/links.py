@@ -13,6 +13,12 @@ ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
 _CODE = re.compile(r"^(```|~~~).*?^\1[ ]*$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 _LANGUAGES = {".py": "python", ".cfg": "ini", ".toml": "toml", ".md": "markdown", ".txt": "text"}
+_GENERATED_FROM = {
+    "README.md": "index.md",
+    "gem_core/training/config.py": "reference/config.md",
+    "gem_core/plugins/hookspecs.py": "reference/hooks.md",
+}
+"""The page of each file that the site documents in another form."""
 _SHOWN = 400
 """Lines of a source file that its page shows."""
 
@@ -23,7 +29,7 @@ class Copies:
     def __init__(self, by_uri: Mapping[str, str]) -> None:
         self.by_uri = dict(by_uri)
         """The path in the repository of each copy, by its path in the site."""
-        self._by_path = {path: uri for uri, path in self.by_uri.items()} | {"README.md": "index.md"}
+        self._by_path = {path: uri for uri, path in self.by_uri.items()} | _GENERATED_FROM
 
     def sources(self, uri: str, markdown: str) -> set[str]:
         """Return the files of the repository that a page links to and that are not pages."""

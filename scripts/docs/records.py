@@ -8,12 +8,18 @@ from fields import cell, code, fields_of, table_of_fields
 
 __all__ = ["with_tables"]
 
-_MARK = re.compile(r"^<!-- (fields|values): (\S+) -->$", re.MULTILINE)
+_MARK = re.compile(
+    r"^<!-- (fields|values): (\S+) -->\n(?:.*?^<!-- end -->\n)?", re.DOTALL | re.MULTILINE
+)
 
 
 def with_tables(markdown: str) -> str:
-    """Replace `<!-- fields: module:Class -->` and `<!-- values: module:Enum -->` by tables."""
-    return _MARK.sub(lambda mark: _table(mark[1], mark[2]), markdown)
+    """Write the tables between `<!-- fields: module:Class -->` (or `values`) and `<!-- end -->`."""
+
+    def table(mark: re.Match[str]) -> str:
+        return f"<!-- {mark[1]}: {mark[2]} -->\n\n{_table(mark[1], mark[2])}\n\n<!-- end -->\n"
+
+    return _MARK.sub(table, markdown)
 
 
 def _table(kind: str, path: str) -> str:

@@ -11,9 +11,11 @@ import html
 import importlib
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
+from project import ROOT
 
 import gem_core
 from gem_core.cli import commands
@@ -34,6 +36,16 @@ RECORD_TYPES = (
     gem_core.Generation,
 )
 ENUMERATIONS = (gem_core.StopReason, gem_core.TurnStatus, gem_core.FinishReason)
+
+
+def test_tables_of_the_records_page_are_current() -> None:
+    sys.path.insert(0, str(ROOT / "scripts" / "docs"))
+    try:
+        records = importlib.import_module("records")
+    finally:
+        sys.path.pop(0)
+    text = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
+    assert records.with_tables(text) == text
 
 
 def page(name: str) -> str:
