@@ -17,7 +17,19 @@ import pytest
 from hostile_episodes import HOSTILE, hostile_episodes
 from playwright.sync_api import Page, expect, sync_playwright
 
-from gem_core import RandomPlayer, Renderer, Rollout, Sampling, advantages, run_batch, tasks_for
+from gem_core import (
+    Episode,
+    Message,
+    RandomPlayer,
+    Renderer,
+    Rollout,
+    Sampling,
+    StopReason,
+    Turn,
+    advantages,
+    run_batch,
+    tasks_for,
+)
 from gem_core.__main__ import main
 from gem_core.policies import TransformersPolicy, load_tiny
 from gem_core.records.file import RecordWriter, read_episodes
@@ -226,6 +238,16 @@ def test_tool_calls_are_folded_and_unfold_with_a_key(opened: Opened, tmp_path: P
     assert call.get_attribute("open") is None
     page.keyboard.press("f")
     assert page.locator(".message.assistant details").first.get_attribute("open") is not None
+
+
+@pytest.mark.parametrize("calls", ["text", {"name": "x"}, [None, 3, {"name": "python"}], 7])
+def test_odd_tool_calls_do_not_hide_the_episode(opened: Opened, tmp_path: Path, calls: Any) -> None:
+    info = {"use_tool": True, "tool_calls": calls}
+    turn = Turn((Message("user", "q"),), "the action", 1.0, info=info)
+    episode = Episode("x:Y", 1, (turn,), StopReason.TERMINATED, final_observation="the end")
+    page = opened(view(write(tmp_path / "odd.jsonl", [episode])))
+    expect(page.get_by_text("the action")).to_have_count(1)
+    expect(page.get_by_text("the end")).to_have_count(1)
 
 
 def test_list_of_ten_thousand_episodes_scrolls_smoothly(opened: Opened, tmp_path: Path) -> None:

@@ -300,7 +300,8 @@ function action(t) {
   const trained = t.s === "valid";
   const content = asTokens && t.i.length ? tokens(t.i, t.l, !trained) : make("div", "text", t.a);
   if (t.q.use_tool) {
-    const names = (t.q.tool_calls || []).map((c) => c.name).filter(Boolean).join(", ");
+    const calls = Array.isArray(t.q.tool_calls) ? t.q.tool_calls : [];
+    const names = calls.map((c) => c && c.name).filter(Boolean).join(", ");
     const fold = folding("tool call ", "", !folded);
     fold.firstChild.append(make("bdi", "", names));
     fold.lastChild.replaceWith(content);
