@@ -113,6 +113,11 @@ def test_server_is_asked_to_stop_at_the_end_of_a_turn(
     assert body["input_ids"] == list(episodes[0].prompt_ids(len(episodes[0].turns) - 1))
 
 
+def test_plugins_get_the_whole_batch_once(play: Play, batch_ends: list[list[Episode]]) -> None:
+    play(ECHO, [0, 1, 2])
+    assert [sorted(e.seed for e in episodes) for episodes in batch_ends] == [[0, 1, 2]]
+
+
 def test_last_token_of_each_turn_carries_its_reward(play: Play) -> None:
     (tensors, _), episodes, _ = play(ECHO, [2, 5, 8])
     for i, episode in enumerate(episodes):

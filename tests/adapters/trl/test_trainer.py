@@ -290,6 +290,27 @@ def test_chat_template_kwargs_that_agree_with_the_config_are_accepted(
     assert trainer.gem_rollout.prepare(trainer).template_kwargs == kwargs
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("tools", r"GemConfig\(tools=...\)"), ("use_liger_kernel", "one advantage per sequence")],
+)
+def test_unsupported_argument_of_the_trainer_is_rejected(
+    make_trainer: Callable[..., Any], name: str, message: str
+) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    trainer = make_trainer(config)
+    setattr(trainer if name == "tools" else trainer.args, name, True)
+    with pytest.raises(ConfigError, match=message):
+        check_settings(trainer, config)
+
+
+def test_plugins_get_the_whole_batch_once(
+    make_trainer: Callable[..., Any], batch_ends: list[list[Any]]
+) -> None:
+    make_trainer(GemConfig(ECHO, seeds=[2, 5], max_turn_tokens=6)).train()
+    assert [sorted(e.seed for e in episodes) for episodes in batch_ends] == [[2, 2, 5, 5]]
+
+
 def test_stock_trainer_may_use_sequence_level_ratios(make_trainer: Callable[..., Any]) -> None:
     config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
     trainer = make_trainer(config, GRPOTrainer, importance_sampling_level="sequence")

@@ -1,0 +1,138 @@
+"""Tests of docs/settings.md: each cell of its table names what a test of that adapter proves."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from project import ROOT
+
+PAGE = ROOT / "docs" / "settings.md"
+ADAPTERS = ("trl", "verl", "openrlhf", "oat", "rl2")
+STATES = ("works", "rejected", "not offered")
+
+TRL = "test_trainer.py test_unsupported_setting_is_rejected_at_construction"
+REJECTED = "test_config.py test_unsupported_setting_is_rejected"
+CONFIG = "test_config.py test_unsupported_config_is_rejected"
+TABLE = "test_conformance.py test_conformance_table_passes"
+TESTS: dict[str, tuple[str, str, str, str, str]] = {
+    "Token-level ratios": (TABLE, TABLE, TABLE, TABLE, TABLE),
+    "Sequence-level ratios (GSPO)": (
+        f"{TRL} importance_sampling_level",
+        "test_conformance.py test_gspo_keeps_the_advantage_of_each_turn",
+        f"{REJECTED} actor.policy_loss_type",
+        "",
+        "",
+    ),
+    "Losses with one advantage per sequence": (
+        "test_trainer.py test_trainer_with_one_advantage_per_sequence_is_rejected",
+        f"{REJECTED} geo_mean",
+        "",
+        "",
+        "",
+    ),
+    "Estimator settings of the trainer": (
+        f"{TRL} scale_rewards",
+        f"{REJECTED} norm_adv_by_std_in_grpo",
+        f"{REJECTED} algo.advantage.gamma",
+        f"{REJECTED} whiten_adv",
+        f"{REJECTED} adv.estimator",
+    ),
+    "Groups of one episode": (
+        "",
+        f"{REJECTED} gem_grpo",
+        "test_config.py test_config_beyond_the_settings_is_rejected n_samples_per_prompt",
+        f"{CONFIG} samples",
+        f"{REJECTED} responses_per_prompt",
+    ),
+    "Critic and `gae`": (
+        "test_trainer.py test_unsupported_config_is_rejected gae",
+        f"{CONFIG} gae",
+        f"{CONFIG} gae",
+        "test_learner.py test_critic_bootstraps_only_after_a_cut",
+        f"{CONFIG} gae",
+    ),
+    "Rewards of the trainer": (
+        "test_trainer.py test_weighted_reward_function_is_rejected",
+        f"{REJECTED} custom_reward_function",
+        f"{REJECTED} reward.overlong_buffer_len",
+        f"{REJECTED} non_stop_penalty",
+        "",
+    ),
+    "KL in the reward": (
+        "",
+        f"{REJECTED} use_kl_in_reward",
+        f"{REJECTED} algo.kl.init_coef",
+        f"{REJECTED} kl_penalty_coef",
+        f"{REJECTED} actor.kl.type=reward",
+    ),
+    "Turn limits and tools of the trainer": (
+        "test_trainer.py test_unsupported_argument_of_the_trainer_is_rejected tools",
+        f"{REJECTED} multi_turn.max_assistant_turns",
+        "",
+        "",
+        f"{REJECTED} rollout.max_turns",
+    ),
+    "Template settings that differ from `template_kwargs`": (
+        f"{TRL} chat_template_kwargs",
+        f"{REJECTED} apply_chat_template_kwargs",
+        f"{REJECTED} data.input_template",
+        "",
+        "",
+    ),
+    "Rewritten history": (
+        "test_trainer.py test_unsupported_config_is_rejected concat",
+        "test_rollout.py test_rewritten_history_becomes_several_sequences",
+        f"{CONFIG} concat",
+        TABLE,
+        "test_rollout.py test_rewritten_history_becomes_several_sequences_of_one_trajectory",
+    ),
+    "Failed episodes": (TABLE, TABLE, TABLE, TABLE, TABLE),
+    "Growing horizon": (
+        "test_trainer.py test_horizon_grows_with_the_step",
+        "test_rollout.py test_horizon_grows_with_the_step",
+        "test_rollout.py test_horizon_and_weight_version_follow_the_step_of_the_engine",
+        "test_rollout.py test_horizon_grows_with_the_update",
+        "test_rollout.py test_horizon_grows_with_the_step",
+    ),
+    "Asynchronous training": (
+        "",
+        "test_rollout.py test_async_trainers_get_the_sampled_tokens_of_resumed_turns",
+        "test_training.py test_command_trains_asynchronously_with_a_horizon",
+        f"{REJECTED} asynchronous",
+        "",
+    ),
+    "Plugin event `batch_end`": (
+        "test_trainer.py test_plugins_get_the_whole_batch_once",
+        "test_rollout.py test_plugins_get_the_whole_batch_once",
+        "test_trainer.py test_plugins_get_the_whole_batch_once",
+        "test_learner.py test_plugins_get_the_whole_batch_once",
+        "test_rollout.py test_plugins_get_the_whole_batch_once",
+    ),
+}
+"""For each setting and adapter: the test's file, its name and a word in it; "" if not offered."""
+
+
+def table() -> dict[str, list[str]]:
+    rows = re.findall(r"^\| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    cells = [row.split(" | ") for row in rows]
+    return {name: states for name, _, *states in cells[1:]}
+
+
+def test_table_has_the_settings_that_tests_cover() -> None:
+    assert list(table()) == list(TESTS)
+    assert all(len(states) == len(ADAPTERS) for states in table().values())
+
+
+@pytest.mark.parametrize("setting", TESTS)
+def test_each_cell_has_a_test(setting: str) -> None:
+    for adapter, state, test in zip(ADAPTERS, table()[setting], TESTS[setting]):
+        assert state in STATES
+        assert (state == "not offered") == (not test)
+        if test:
+            file, name, *words = test.split()
+            source = (ROOT / "tests" / "adapters" / adapter / file).read_text(encoding="utf-8")
+            assert f"def {name}(" in source
+            assert all(word in source for word in words)
+            rejects = "rejected" in name
+            assert state == ("rejected" if rejects else "works")
