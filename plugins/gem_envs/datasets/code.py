@@ -16,8 +16,8 @@ interpreter as the program, where `_trial` separates the two as far as Python al
 - A function must not return an instance of the program's own class that overrides comparison.
 
 Not prevented: a program that searches for the tests through `gc`, `ctypes`, `sys.addaudithook`,
-`sys._current_frames` or methods that Python calls during a test, or that changes a library the tests
-use.
+`sys._current_frames` or methods that Python calls during a test, or that changes a library that the
+tests use.
 """
 
 from __future__ import annotations
