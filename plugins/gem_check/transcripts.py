@@ -145,8 +145,9 @@ def transcripts_elsewhere(
     command = [
         sys.executable,
         "-c",
-        # -c puts the working folder on the path, where anyone may have left a gem_core.py.
-        "import sys; sys.path = [p for p in sys.path if p]; "
+        # -c puts the working folder first on the path, where a gem_core.py may be. Put it last: a
+        # test suite may import the environment's module from there.
+        "import os, sys; sys.path = [*filter(None, sys.path), os.getcwd()]; "
         "from gem_check.transcripts import _play_recipes; _play_recipes()",
     ]
     stdin = base64.b64encode(pickle.dumps(list(recipes)))
