@@ -53,7 +53,7 @@ def play(seeds: list[int]) -> list[int]:
         accelerator=accelerator,
         state=SimpleNamespace(global_step=0),
         processing_class=TOKENIZER,
-        model=SimpleNamespace(config=SimpleNamespace(max_position_embeddings=1024)),
+        model=SimpleNamespace(config=SimpleNamespace(max_position_embeddings=1024), training=True),
         use_vllm=True,
         vllm_mode="server",
         vllm_generation=engine.vllm,
