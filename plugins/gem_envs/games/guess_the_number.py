@@ -53,7 +53,8 @@ class GuessTheNumber(Game):
 
     def on_step(self, action: str) -> StepResult:
         text = action.strip()
-        if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20):
+        number = text.isdigit() or text.removeprefix("-").isdigit()
+        if not (number and text.isascii() and len(text) < 20):
             return self.unreadable(action, "a whole number")
         guess, secret = int(text), self.secret
         if guess == secret:

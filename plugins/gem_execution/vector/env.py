@@ -137,7 +137,6 @@ class VectorEnv:
         indices, texts = self._checked_actions(actions)
         slots = self._slots if type(indices) is range else [self._slots[i] for i in indices]
         flat: list[Any] = []  # all results in one list, so every fifth value is a column
-        extend = flat.extend
         for slot, action in zip(slots, texts, strict=True):
             try:
                 if slot.running:  # fast path of `slot.act`
@@ -154,7 +153,7 @@ class VectorEnv:
                 raise
             except BaseException as error:  # noqa: BLE001 - a failure is data
                 result = slot.run(slot.fail("step", error), self._waiter)
-            extend(result)
+            flat += result
         if len(flat) != 5 * len(slots):  # possible if an environment overrides `step`
             raise ContractError(
                 "step() must return (observation, reward, terminated, truncated, info)"

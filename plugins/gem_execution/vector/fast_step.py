@@ -86,7 +86,9 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
                 outer["_turn"] += 1
                 if terminated or truncated:
                     inner._phase = outer["_phase"] = "ended"
-                if "parsed_action" not in info:
+                if not info:
+                    info = {"parsed_action": parsed}
+                elif "parsed_action" not in info:
                     info = {**info, "parsed_action": parsed}
                 return observation, reward, terminated, truncated, info
         # a generator, an awaitable, values that can be converted, or an error
