@@ -54,7 +54,7 @@ def test_recipe_leaves_readable_files_after_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_recipe_with_a_tool_records_tool_calls(tmp_path: Path) -> None:
-    done = run_recipe(MATHS, tmp_path, "--warm-up", "40", "--updates", "2", "--episodes", "32")
+    done = run_recipe(MATHS, tmp_path, "--warm-up", "120", "--updates", "2", "--episodes", "32")
     assert done.returncode == 0, done.stderr
     assert [set(line) for line in read_metrics(tmp_path)] == [METRICS] * 2
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
