@@ -19,7 +19,7 @@ from gem_core.adapter_kit.conformance.harness import (
     TrainedSequence,
     free_port,
     run_rank,
-    start_ranks,
+    start_ranks_of_batches,
 )
 from gem_core.adapter_kit.patching import patched
 from gem_core.policies.tiny import tiny_model_path
@@ -87,9 +87,7 @@ class OatHarness(Harness):
     def ranks_of_batches(
         self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
     ) -> list[list[list[TrainedSequence]]]:
-        ranks = len(batches[0][1])
-        work = [[(case, list(parts[rank])) for case, parts in batches] for rank in range(ranks)]
-        return [list(batch) for batch in zip(*start_ranks("gem_oat.conformance", work))]
+        return start_ranks_of_batches("gem_oat.conformance", batches)
 
     def _update(self, case: Case, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Run oat's own code on the episodes, from its collector to its optimizer.

@@ -30,8 +30,8 @@ __all__ = ["EnginePolicy", "GemAgentExecutor", "SharedTokenizer", "play"]
 class SharedTokenizer:
     """A tokenizer in Ray's object store, which each engine loads once.
 
-    OpenRLHF pickles its tokenizer into the call of every prompt. With a vocabulary of 49k tokens,
-    that takes an engine a tenth of a second per prompt, which is most of a rollout's time.
+    OpenRLHF pickles its tokenizer into the call of every prompt. Unpickling a large vocabulary for
+    each prompt takes longer than playing a short episode.
     """
 
     def __init__(self, tokenizer: Any) -> None:

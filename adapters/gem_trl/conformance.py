@@ -8,7 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from gem_core.adapter_kit.conformance.golden import Case, failed_episode
-from gem_core.adapter_kit.conformance.harness import Harness, TrainedSequence, run_rank, start_ranks
+from gem_core.adapter_kit.conformance.harness import (
+    Harness,
+    TrainedSequence,
+    run_rank,
+    start_ranks_of_batches,
+)
 from gem_core.policies.tiny import load_tiny
 from gem_core.types import Episode, Task
 from gem_trl import ADAPTER
@@ -61,9 +66,7 @@ class TRLHarness(Harness):
     def ranks_of_batches(
         self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
     ) -> list[list[list[TrainedSequence]]]:
-        ranks = len(batches[0][1])
-        work = [[(case, list(parts[rank])) for case, parts in batches] for rank in range(ranks)]
-        return [list(batch) for batch in zip(*start_ranks("gem_trl.conformance", work))]
+        return start_ranks_of_batches("gem_trl.conformance", batches)
 
     def _batch(self, case: Case, episodes: Sequence[Episode]) -> tuple[dict[str, Any], int]:
         """Run TRL's own code on the episodes, up to the input of its loss."""

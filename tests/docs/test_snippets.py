@@ -88,14 +88,17 @@ def page_of(tmp_path: Path, text: str) -> Path:
     return page
 
 
-def run_page(tmp_path: Path, text: str) -> None:
+def run_page(tmp_path: Path, text: str) -> int:
+    """Run all blocks of a page and return their number."""
     page = page_of(tmp_path, text)
     session = Session(page, tmp_path / "folder")
+    blocks = list(blocks_of(page))
     try:
-        for block in blocks_of(page):
+        for block in blocks:
             session.run(block)
     finally:
         session.close()
+    return len(blocks)
 
 
 PRINTS = "```python\nname = 'gem'\n```\n\n```python\nprint(name)\nprint(2)\n```\n\n"
@@ -103,7 +106,8 @@ PRINTS = "```python\nname = 'gem'\n```\n\n```python\nprint(name)\nprint(2)\n```\
 
 @pytest.mark.parametrize("output", ["gem\n2", "...\n2", "gem\n..."])
 def test_output_equals_what_the_block_before_prints(tmp_path: Path, output: str) -> None:
-    run_page(tmp_path, f"{PRINTS}<!-- test: output -->\n```text\n{output}\n```\n")
+    text = f"{PRINTS}<!-- test: output -->\n```text\n{output}\n```\n"
+    assert run_page(tmp_path, text) == 3
 
 
 @pytest.mark.parametrize("output", ["gem", "gem\n3", "...\n3", ""])

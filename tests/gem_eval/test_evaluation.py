@@ -199,6 +199,18 @@ def test_compare_names_the_side_that_does_not_report_success(
     assert capsys.readouterr().err == ""
 
 
+def test_fail_if_worse_sets_the_exit_code_and_rejects_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_record(tmp_path / "a.jsonl", *(episode(seed, 1.0) for seed in range(8)))
+    second = write_record(tmp_path / "b.jsonl", *(episode(seed, 0.5) for seed in range(8)))
+    returns = ["--metric", "return", "--fail-if-worse"]
+    assert main(["compare", first, second, *returns]) == 1
+    assert main(["compare", second, first, *returns]) == 0
+    assert main(["compare", first, second, "--metric", "turns", "--fail-if-worse"]) == 2
+    assert "does not support --metric turns" in capsys.readouterr().err
+
+
 # Baseline players.
 
 

@@ -10,7 +10,12 @@ from torch import distributed
 from toy_trainer import Sample, ToySettings
 
 from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.harness import Harness, TrainedSequence, run_rank, start_ranks
+from gem_core.adapter_kit.conformance.harness import (
+    Harness,
+    TrainedSequence,
+    run_rank,
+    start_ranks_of_batches,
+)
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode
 from gem_toy import ADAPTER
@@ -62,9 +67,7 @@ class ToyHarness(Harness):
     def ranks_of_batches(
         self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
     ) -> list[list[list[TrainedSequence]]]:
-        ranks = len(batches[0][1])
-        work = [[(case, list(parts[rank])) for case, parts in batches] for rank in range(ranks)]
-        return [list(batch) for batch in zip(*start_ranks("gem_toy.conformance", work))]
+        return start_ranks_of_batches("gem_toy.conformance", batches)
 
     def _batch(
         self, case: Case, episodes: Sequence[Episode]

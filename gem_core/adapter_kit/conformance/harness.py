@@ -20,7 +20,15 @@ from gem_core.adapter_kit.declaration import Adapter
 from gem_core.errors import GemError
 from gem_core.types import Episode
 
-__all__ = ["CARRIED", "Harness", "TrainedSequence", "free_port", "run_rank", "start_ranks"]
+__all__ = [
+    "CARRIED",
+    "Harness",
+    "TrainedSequence",
+    "free_port",
+    "run_rank",
+    "start_ranks",
+    "start_ranks_of_batches",
+]
 
 CARRIED = ("logprobs", "rewards", "total")
 
@@ -115,6 +123,18 @@ def start_ranks(
             if process.returncode:
                 raise RuntimeError(f"a rank exited with {process.returncode}: {text[-2000:]}")
         return [pickle.loads((work / f"out{rank}").read_bytes()) for rank in range(len(inputs))]
+
+
+def start_ranks_of_batches(
+    module: str, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
+) -> list[list[list[TrainedSequence]]]:
+    """Start `module` once per rank and return `Harness.ranks` of each batch.
+
+    A rank gets a list of (case, its episodes) and returns the sequences of each.
+    """
+    ranks = range(len(batches[0][1]))
+    work = [[(case, list(parts[rank])) for case, parts in batches] for rank in ranks]
+    return [list(batch) for batch in zip(*start_ranks(module, work))]
 
 
 def run_rank(work: Callable[[Any], Any]) -> None:

@@ -38,6 +38,11 @@ def run(args: argparse.Namespace) -> int:
     """Print one table row per environment and metric."""
     from gem_eval.evaluation import compare, results
 
+    if args.fail_if_worse and args.metric == "turns":
+        raise ConfigError(
+            "--fail-if-worse does not support --metric turns: more turns are not worse in every "
+            "environment; use --metric return or --metric success"
+        )
     first, second = (results(_record(path)) for path in (args.first, args.second))
     metrics = [args.metric] if args.metric else ["return", "success"]
     differences = [d for metric in metrics for d in compare(first, second, metric)]
@@ -79,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             "UNPAIRED",
         )
         say(table(headers, [_row(d) for d in differences], width()))
-    worse = any(d.verdict == "worse" and d.metric != "turns" for d in differences)
+    worse = any(d.verdict == "worse" for d in differences)
     return int(args.fail_if_worse and worse)
 
 
