@@ -13,17 +13,19 @@ from gem_envs.agentgym.ids import register_scenarios
 from gem_envs.agents.ids import register_agents
 from gem_envs.datasets.ids import register_datasets
 from gem_envs.games.ids import register_games
+from gem_envs.worlds.ids import register_worlds
 
 __all__ = ["register_commands", "register_environments"]
 
 
 @hookimpl
 def register_environments(register: Callable[..., Any]) -> None:
-    """Register games and datasets under the reference's ids, AgentGym scenarios and agent tasks."""
+    """Register games, datasets, AgentGym's scenarios, worlds and agent tasks."""
     register_games(register)
     register_datasets(register)
     register_scenarios(register)
     register_agents(register)
+    register_worlds(register)
 
 
 @hookimpl

@@ -1,0 +1,1 @@
+"""Text worlds after AgentGym's environments, with data that the seed generates."""
