@@ -8,7 +8,8 @@ r"""Tool calls: writing them, and finding them in a model's text.
 | `native` | any format of models trained for function calling: as `json`, a bare JSON object, |
 |          | `[TOOL_CALLS]` and a list, or a chat server's assistant message with `tool_calls` |
 
-Text between `<think>` and `</think>` is never a call.
+Text between `<think>` and `</think>` is never a call, nor is the text before a first `</think>`
+without a `<think>`: some chat templates write the `<think>` themselves.
 """
 
 from __future__ import annotations
@@ -127,6 +128,9 @@ def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str:
 
 def _without_thinking(text: str) -> str:
     """Remove the thinking from a text; keep an unclosed one, which may not be thinking."""
+    before, end_think, after = text.partition(_END_THINK)
+    if end_think and _THINK not in before:  # the chat template wrote the <think>
+        text = after
     parts, position = [], 0
     while (begin := text.find(_THINK, position)) >= 0:
         end = text.find(_END_THINK, begin)

@@ -75,6 +75,11 @@ def calls(text: str, style: Style = "tag") -> list[tuple[str, dict[str, Any]]]:
         ("<python>print('<weather>')</python>", [("python", {"code": "print('<weather>')"})]),
         ("<weather>never closed <python>1</python>", [("python", {"code": "1"})]),
         ("<think><python>1</python></think> no call", []),
+        # The chat template wrote the <think>; a chat server returns only what the model wrote.
+        ("<python>1</python>? no</think> no call", []),
+        ("hm</think> <python>1</python>", [("python", {"code": "1"})]),
+        ("hm</think> <think>2</think> <python>1</python>", [("python", {"code": "1"})]),
+        ("<think>a</think> <python>1</python> </think>", [("python", {"code": "1"})]),
         ("<python>cut off", []),
         ("<ruby>1</ruby>", []),
         ("<weather></weather>", [("weather", {})]),
@@ -110,6 +115,8 @@ def test_find_calls_in_tag_style(text: str, expected: list[Any]) -> None:
             [("a", {}), ("b", {})],
         ),
         ('<think><tool_call>{"name": "a"}</tool_call></think>', []),
+        ('<tool_call>{"name": "a"}</tool_call>? no</think> 3', []),
+        ('{"name": "a"}</think> <tool_call>{"name": "b"}</tool_call>', [("b", {})]),
         ("I could write <tool_call> here", []),
     ],
 )
