@@ -11,17 +11,27 @@ __all__ = ["register_worlds"]
 # action itself.
 _REACT = (("react", {"place": "observation", "on_error": "pass"}),)
 
-_MAZES = {
+_MAZES: dict[str, dict[str, Any]] = {
     "DoubleT-v0": {"layout": "double_t", "max_turns": 50},
     "Random-v0": {"size": 11, "max_turns": 60},
     "Random-v0-easy": {"size": 7, "max_turns": 30},
     "Random-v0-hard": {"size": 15, "show_position": False, "max_turns": 150},
+}
+_HOUSEHOLD = {
+    None: "a task of any type in a room of a house",
+    "PickAndPlace": "find a thing in a room and put it where it belongs",
+    "LookInLight": "find a thing in a room and look at it under a lamp",
+    "CleanAndPlace": "find a thing, clean it and put it where it belongs",
+    "HeatAndPlace": "find a thing, heat it and put it where it belongs",
+    "CoolAndPlace": "find a thing, cool it and put it where it belongs",
+    "PickTwo": "find two things of a kind and put them into one place",
 }
 
 
 def register_worlds(register: Callable[..., Any]) -> None:
     """Register every world."""
     _register_mazes(register)
+    _register_household(register)
 
 
 def _register_mazes(register: Callable[..., Any]) -> None:
@@ -33,6 +43,20 @@ def _register_mazes(register: Callable[..., Any]) -> None:
             wrappers=_REACT,
             summary="walk to a goal, seeing only the walls next to you",
             turns=kwargs["max_turns"],
+            reward="terminal: 1 for the goal",
+            data="generated",
+        )
+
+
+def _register_household(register: Callable[..., Any]) -> None:
+    for task, summary in _HOUSEHOLD.items():
+        register(
+            f"household:{task or 'Any'}-v0",
+            "gem_envs.worlds.household.household:Household",
+            kwargs={"task": task, "max_turns": 50},
+            wrappers=_REACT,
+            summary=summary,
+            turns=50,
             reward="terminal: 1 for the goal",
             data="generated",
         )

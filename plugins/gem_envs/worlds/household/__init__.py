@@ -1,0 +1,1 @@
+"""Household: ALFWorld's six task types and commands in rooms that the seed furnishes."""
