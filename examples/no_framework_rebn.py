@@ -16,7 +16,6 @@ import torch
 import tyro
 
 import gem_core as gem
-from gem_core.adapter_kit.batch import mean_abs_advantage
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.policies.models import load_model
@@ -77,18 +76,16 @@ def main(args: Args) -> None:
     held_out = gem.tasks_for(args.env, range(2**30, 2**30 + args.eval_episodes))
     before = success(rollout.run_batch(held_out))
     print(f"before training: success {before:.1%} on {len(held_out)} held-out seeds", flush=True)
-    rng, log = random.Random(args.seed), UpdateLog(args.out)
+    rng, log = random.Random(args.seed), UpdateLog(args.out, max_failed_updates=1)
     with gem.RecordWriter(f"{args.out}/episodes.jsonl") as record:
         for step in range(args.updates):
             # Rollout: token-exact episodes with a reward per turn
             seeds = rng.sample(range(100_000), args.episodes // args.samples)
             tasks = gem.tasks_for(args.env, seeds, samples=args.samples)
             episodes = rollout.run_batch(tasks, on_episode=record.write)
-            metrics = BatchMetrics.of(episodes)
-            if metrics.failed == metrics.episodes:
-                raise gem.EnvError(f"all episodes failed, the first with {episodes[0].failure}")
             # Advantages: one number per turn, broadcast to the tokens of the turn
             per_turn = gem.advantages(episodes, args.advantage, gamma=args.gamma)
+            metrics = BatchMetrics.of(episodes, per_turn)
             pairs = zip(episodes, per_turn)
             batch = [(s, s.broadcast(a)) for e, a in pairs for s in gem.token_sequences(e)]
             batch.sort(key=lambda pair: len(pair[0].ids))  # similar lengths share a forward pass
@@ -107,8 +104,7 @@ def main(args: Args) -> None:
             grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
             optimizer.step()
             policy.weight_version += 1
-            size = mean_abs_advantage(episodes, per_turn)
-            log.write(step, metrics, advantage_abs=size, loss=loss, grad_norm=grad_norm)
+            log.write(step, metrics, loss=loss, grad_norm=grad_norm)
             print(f"update {step}: success {success(episodes):.1%}", flush=True)
 
     after = success(rollout.run_batch(held_out))

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -20,13 +20,13 @@ from oat.algorithms.ppo_multiturn import PPOMultiTurnActor
 from transformers import AutoConfig
 
 from gem_core.adapter_kit.settings import model_context
+from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError, EngineError
 from gem_core.policies.batching import BatchPolicy
 from gem_core.records.file import WorkerRecords
 from gem_core.rollout.caller_thread import CallersThread
 from gem_core.rollout.engine import Rollout
 from gem_core.rollout.limits import Limits
-from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Generation, Sampling, Task
 from gem_oat.config import learners
@@ -51,7 +51,7 @@ class GemActor(PPOMultiTurnActor):
         self.context = args.max_model_len or model_context(
             AutoConfig.from_pretrained(args.pretrain, trust_remote_code=True)
         )
-        self.renderer = Renderer(self.tokenizer, template_kwargs=config.template_kwargs)
+        self.renderer = config.renderer(self.tokenizer)
         self.engine = EnginePolicy(self)
         self.groups = FinishedGroups(config.samples)
         self.records = WorkerRecords(str(self.number))
@@ -72,7 +72,7 @@ class GemActor(PPOMultiTurnActor):
         self.updates += 1
         return batch, actor_info(episodes, batch)
 
-    def play_held_out(self, seeds: Sequence[int]) -> dict[str, float]:
+    def play_held_out(self, seeds: Sequence[int]) -> BatchMetrics:
         """Play one episode per seed and return the metrics as sums. Training episodes wait."""
         args, config = self.args, self.args.gem
         tasks = map(config.task, seeds)
@@ -81,16 +81,15 @@ class GemActor(PPOMultiTurnActor):
             args.eval_temperature, args.eval_top_p, args.eval_top_k, args.eval_generate_max_length
         ) as rollout:
             play(rollout, tasks, self.engine, config.batch_wait, episodes.append).wait()
-        return asdict(BatchMetrics.of(episodes))
+        return BatchMetrics.of(episodes)
 
     def _rollout(self, temperature: float, top_p: float, top_k: int, max_tokens: int) -> Rollout:
-        # engine failures are fatal: continuing would train on empty batches
-        return Rollout(
+        return TrainerRollout(
+            self.args.gem,
             renderer=self.renderer,
             sampling=Sampling(temperature, top_p, max(top_k, 0), max_tokens),
             limits=self._limits(),
             concurrency=self.args.gem.concurrency,
-            policy_errors="raise",
         )
 
     def _limits(self) -> Limits:

@@ -17,7 +17,7 @@ from oat.algorithms.ppo_multiturn import MultiTurnTransitionDataset, PPOMultiTur
 from oat.args import default_args_validation
 from oat.interface import get_program
 
-from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
+from gem_core.adapter_kit.batch import check_sequence
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError
 from gem_core.plugins.events import send_event
@@ -98,7 +98,7 @@ class GemLearner(PPOMultiTurnLearner):
     def _init(self, args: Any, actors: list[Any]) -> None:
         super()._init(args, actors)
         self.dataset_builder = GemDataset
-        self.gem_log = UpdateLog(args.gem.metrics if self.strategy.is_rank_0() else None)
+        self.gem_log = UpdateLog.of(args.gem, write=self.strategy.is_rank_0())
         self._logged = 0
         self.gem_metrics = BatchMetrics()
         self.gem_weight = 1.0
@@ -126,11 +126,12 @@ class GemLearner(PPOMultiTurnLearner):
             )
         super().process_feedback_data(data_list)
         _put_padding_logprobs(self, transitions)
-        advantage_abs = put_advantages(self, data_list)
+        per_turn = put_advantages(self, data_list)
         _send_batch_end(episodes_of(data_list))
         turns = [t for t in transitions if not t.padding]
         older = sum(_version(t) < self.steps - 1 for t in turns)
-        parts = _gather((BatchMetrics.of(episodes_of(data_list)), len(turns), older))
+        metrics = BatchMetrics.of(episodes_of(data_list), per_turn)
+        parts = _gather((metrics, len(turns), older))
         self.gem_metrics = BatchMetrics.total(metrics for metrics, _, _ in parts)
         trained, older = sum(count for _, count, _ in parts), sum(count for _, _, count in parts)
         # oat's loss divides by all transitions of the update
@@ -140,7 +141,6 @@ class GemLearner(PPOMultiTurnLearner):
             "episodes": float(self.gem_metrics.episodes),
             "fillers": 1.0 - trained / (size * len(parts)),
             "older_weights": older / trained if trained else 0.0,
-            "advantage_abs": advantage_abs,
         }
         self.actor_info = {
             **self.actor_info,
@@ -163,9 +163,7 @@ class GemLearner(PPOMultiTurnLearner):
                 actor.futures.play_held_out(seeds[i :: len(self.actors)])
                 for i, actor in enumerate(self.actors)
             ]
-            means = BatchMetrics.total(
-                BatchMetrics(**future.result()) for future in futures
-            ).means()
+            means = BatchMetrics.total(future.result() for future in futures).means()
             result |= {name: means[name] for name in _HELD_OUT if name in means}
         result = self.strategy.broadcast(result)
         self._post_evaluate()
@@ -182,15 +180,13 @@ class GemLearner(PPOMultiTurnLearner):
         self._logged = updates
         values = {**self.actor_info, **train_info}
         trainer = {name: float(values[key]) for name, key in _LOGGED.items() if key in values}
-        self.gem_log.write(
-            updates - 1, self.gem_metrics, advantage_abs=values["gem/advantage_abs"], **trainer
-        )
+        self.gem_log.write(updates - 1, self.gem_metrics, **trainer)
 
 
-def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -> float:
+def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -> list[list[float]]:
     """Replace oat's advantages with gem's: one number per transition, 0 on untrained ones.
 
-    Statistics cover all ranks. Returns the mean of abs(advantage).
+    Statistics cover all ranks. Returns the advantages of the episodes of this rank, by turn.
     """
     for transition in (t for transitions in data_list for t in transitions):
         transition.info["advantages"] = 0.0
@@ -203,7 +199,11 @@ def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -
     for transitions, numbers in zip(played, per_turn):
         for transition in transitions:
             transition.info["advantages"] = per_token(transition, numbers)
-    return mean_abs_advantage(episodes, per_turn, _gather)
+    of_played = iter(per_turn)
+    return [
+        [0.0] * len(episode.turns) if episode.failed or not episode.turns else next(of_played)
+        for episode in episodes_of(data_list)
+    ]
 
 
 def check_batch(batch: Mapping[str, Any], transitions: Sequence[GemTransition]) -> None:

@@ -89,7 +89,7 @@ class GemAgentExecutor(AgentExecutorBase):
             default=str,
         )
         if key not in self._renderers:
-            renderer = Renderer(tokenizer, template_kwargs=config.template_kwargs)
+            renderer = config.renderer(tokenizer)
             if renderer.turn_end is None:
                 raise ConfigError(
                     "the tokenizer has neither a chat template nor an end token, so no turn would "

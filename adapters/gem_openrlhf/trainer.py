@@ -35,7 +35,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ray import ppo_actor, vllm_engine
 from openrlhf.utils.loss_utils import get_loss_batch_info
 
-from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
+from gem_core.adapter_kit.batch import check_sequence
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError, ConfigError, UnknownNameError
@@ -120,8 +120,8 @@ def _class_of(actor: Any) -> Any:
 class GemExperienceMaker(RemoteExperienceMaker):
     """OpenRLHF's experience maker with per-turn advantages by the estimator of the `GemConfig`."""
 
-    last_batch: tuple[BatchMetrics, float] | None = None
-    """The metrics of the last batch's episodes, and the mean of abs(advantage)."""
+    last_batch: BatchMetrics | None = None
+    """The metrics of the last batch's episodes."""
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """Make experiences as OpenRLHF does; metrics of sequences without trained tokens are 0."""
@@ -156,7 +156,12 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
         states: dict[str, Any] = super().init_checkpoint_states()
         self.gem_step = int(states["global_step"])
         label = first_label(self.args.data)
-        self.gem_log = UpdateLog(None if label is None else carried_fields(label).get("metrics"))
+        fields = {} if label is None else carried_fields(label)
+        self.gem_log = UpdateLog(
+            fields.get("metrics"),
+            max_failed_updates=fields.get("max_failed_updates", GemConfig.max_failed_updates),
+            estimator=fields.get("advantage", GemConfig.advantage),
+        )
         return states
 
     def train_step(
@@ -172,12 +177,8 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
                 "compute_advantages_and_returns; use a version of OpenRLHF that the adapter "
                 "supports"
             )
-        episodes, advantage_abs = self.experience_maker.last_batch
-        metrics = {
-            **episodes.means(),
-            "tokens": float(episodes.tokens),
-            "advantage_abs": advantage_abs,
-        }
+        batch: BatchMetrics = self.experience_maker.last_batch
+        metrics = {**batch.means(), "tokens": float(batch.tokens)}
         return {**status, **{f"gem/{name}": value for name, value in metrics.items()}}, next_step
 
     def broadcast_to_vllm(self) -> None:
@@ -192,10 +193,9 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if self.experience_maker.last_batch is None:  # before the first update
             return
-        episodes, advantage_abs = self.experience_maker.last_batch
         logs = logs_dict or {}
         numbers = {name: logs[key] for name, key in _LOGGED.items() if key in logs}
-        self.gem_log.write(global_step - 1, episodes, advantage_abs=advantage_abs, **numbers)
+        self.gem_log.write(global_step - 1, self.experience_maker.last_batch, **numbers)
 
 
 @ray.remote
@@ -306,10 +306,10 @@ def _share_tokenizer(actor: Any) -> None:
     generator.tokenizer = SharedTokenizer(generator.tokenizer)
 
 
-def put_advantages(experiences: Sequence[Any]) -> tuple[BatchMetrics, float]:
+def put_advantages(experiences: Sequence[Any]) -> BatchMetrics:
     """Write gem's advantages and returns: one number per token, 0 on untrained tokens.
 
-    Statistics cover all ranks. Returns the metrics of the episodes and the mean of abs(advantage).
+    Statistics cover all ranks. Returns the metrics of the episodes.
     """
     config = _config_of_batch(experiences)
     check_batch(experiences)
@@ -332,7 +332,7 @@ def put_advantages(experiences: Sequence[Any]) -> tuple[BatchMetrics, float]:
         )
         experience.labels = [label.label for label in labels]
         experience.kl = None  # as in OpenRLHF's own method: only rewards would use it
-    return BatchMetrics.of(episodes), mean_abs_advantage(episodes, per_turn)
+    return BatchMetrics.of(episodes, per_turn)
 
 
 def check_batch(experiences: Sequence[Any]) -> None:

@@ -21,11 +21,11 @@ from RL2.utils.logging import gather_and_log
 from gem_core.adapter_kit.conformance.harness import free_port
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.settings import model_context
+from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import EngineError, GemError
 from gem_core.plugins.events import send_event
 from gem_core.policies.base import warn_if_cut
 from gem_core.records.file import WorkerRecords
-from gem_core.rollout.engine import Rollout
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Generation, Sampling, Task
@@ -131,20 +131,17 @@ class Episodes:
         self.numbers = itertools.count()
         """Episode numbers."""
         self.ledger = Ledger()
-        # engine failures are fatal: continuing would train on empty batches
-        self.rollout = Rollout(policy_errors="raise")
+        self.rollout = TrainerRollout(config)
         self.renderer: Renderer | None = None
         self.metrics = BatchMetrics()
         """Metrics of the last rollout."""
-        self.advantage_abs = 0.0
-        """Mean of abs(advantage) of the last batch."""
         self._finished: list[Episode] = []
         self._records = WorkerRecords("0")
 
     def prepare(self, tokenizer: Any) -> Renderer:
         """Check the chat template, and return the renderer."""
         if self.renderer is None:
-            self.renderer = Renderer(tokenizer, template_kwargs=self.config.template_kwargs)
+            self.renderer = self.config.renderer(tokenizer)
         return self.renderer
 
     @property

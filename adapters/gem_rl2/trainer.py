@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 import wandb
 
-from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage, sequences_or_padding
+from gem_core.adapter_kit.batch import check_sequence, sequences_or_padding
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError
@@ -127,7 +127,7 @@ def patched_trainer(episodes: Episodes, parameters: str, actors: Sequence[Any]) 
     `parameters`: the parameter names of RL2's `compute_advantages`. `actors`: the modules with
     RL2's loss.
     """
-    updates = UpdateLog(episodes.config.metrics if dist.get_rank() == 0 else None)
+    updates = UpdateLog.of(episodes.config, write=dist.get_rank() == 0)
 
     def compute_advantages(settings: Any, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
         put_advantages(episodes, batch, cu_seqs, step)
@@ -157,10 +157,20 @@ def put_advantages(episodes: Episodes, batch: dict[str, Any], cu_seqs: Any, step
             tokens = torch.tensor(per_token(sequence, numbers), dtype=torch.float32)
             advantages[i, : len(tokens)] = tokens
     batch["advantages"] = advantages
-    # RL2 may have dropped groups, whose tokens are not trained
-    episodes.metrics = replace(episodes.metrics, tokens=BatchMetrics.of(in_batch).tokens)
-    episodes.advantage_abs = mean_abs_advantage(in_batch, per_turn)
-    wandb.log({"gem/advantage_abs": episodes.advantage_abs}, step=step)
+    # RL2 may have dropped groups, which are played but not trained
+    trained = BatchMetrics.of(in_batch, per_turn)
+    advantage_abs = {
+        name: numbers
+        for name, numbers in trained.breakdown.items()
+        if name.endswith("advantage_abs")
+    }
+    episodes.metrics = replace(
+        episodes.metrics,
+        tokens=trained.tokens,
+        breakdown={**episodes.metrics.breakdown, **advantage_abs},
+    )
+    means = trained.means()
+    wandb.log({f"gem/{name}": means[name] for name in advantage_abs}, step=step)
 
 
 def check_batch(
@@ -212,7 +222,6 @@ def _log_and_write(
             updates.write(
                 step - 1,
                 episodes.metrics,
-                advantage_abs=episodes.advantage_abs,
                 loss=loss,
                 grad_norm=grad_norm,
             )

@@ -19,6 +19,7 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from gem_core.adapter_kit.settings import model_context
+from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import ConfigError
 from gem_core.policies.batching import BatchPolicy, cut_generation
@@ -61,7 +62,7 @@ class GemRollout:
         training = trainer.model.training
         recorded = episodes if training else map(_mark_evaluation, episodes)
         self._records.write(self.config.record, recorded)
-        if self.config.metrics is not None and training:
+        if training:
             metrics = BatchMetrics.total(gather_object([BatchMetrics.of(episodes)]))
             self.batches.append(_Batch(updates_of(trainer), metrics))
         return to_batch(episodes, renderer.turn_end or 0)
@@ -70,8 +71,7 @@ class GemRollout:
         """Play the episodes of one generation batch."""
         config, args = self.config, trainer.args
         if self._rollout is None:
-            # engine failures are fatal: continuing would train on empty batches
-            self._rollout = Rollout(renderer=renderer, policy_errors="raise")
+            self._rollout = TrainerRollout(config, renderer=renderer)
         self._rollout.configure(
             renderer=renderer,
             sampling=Sampling(
@@ -108,7 +108,7 @@ class GemRollout:
             trainer.add_callback(self._updates)
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         if self._renderer is None or self._renderer.tokenizer is not tokenizer:
-            renderer = Renderer(tokenizer, template_kwargs=self.config.template_kwargs)
+            renderer = self.config.renderer(tokenizer)
             stops = _stop_ids(trainer)
             if renderer.turn_end is None or renderer.turn_end not in stops:
                 raise ConfigError(
@@ -135,8 +135,6 @@ class _Batch:
     update: int
     metrics: BatchMetrics
     """Of all ranks."""
-    advantage_abs: float = math.nan
-    """NaN if TRL computes the advantages."""
 
 
 class _Updates(TrainerCallback):  # type: ignore[misc]
@@ -144,9 +142,7 @@ class _Updates(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, rollout: GemRollout, trainer: Any) -> None:
         self.rollout, self.trainer = rollout, trainer
-        self._log = UpdateLog(
-            rollout.config.metrics if trainer.accelerator.is_main_process else None
-        )
+        self._log = UpdateLog.of(rollout.config, write=trainer.accelerator.is_main_process)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.rollout.batches.clear()  # left by an interrupted run
@@ -169,14 +165,8 @@ class _Updates(TrainerCallback):  # type: ignore[misc]
         if not trained:
             return
         batches[:] = [batch for batch in batches if batch.update >= done]
-        turns = [batch.metrics.turns - batch.metrics.masked_turns for batch in trained]
-        total = sum(batch.advantage_abs * count for batch, count in zip(trained, turns))
-        self._log.write(
-            trained[0].update,
-            BatchMetrics.total(batch.metrics for batch in trained),
-            advantage_abs=total / max(sum(turns), 1),
-            **trainer_metrics,
-        )
+        metrics = BatchMetrics.total(batch.metrics for batch in trained)
+        self._log.write(trained[0].update, metrics, **trainer_metrics)
 
 
 def updates_of(trainer: Any) -> int:

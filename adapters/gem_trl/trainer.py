@@ -14,8 +14,9 @@ import torch
 from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
-from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
+from gem_core.adapter_kit.batch import check_sequence
 from gem_core.errors import BatchMismatchError, ConfigError, MissingDependencyError
+from gem_core.training.metrics import BatchMetrics
 from gem_core.training.sequences import TokenSequence
 from gem_trl.config import GemConfig
 from gem_trl.convert import completion_of, episode_return, per_token
@@ -104,11 +105,13 @@ def put_advantages(
         tokens = torch.tensor(per_token(sequence, numbers), dtype=torch.float32, device=ids.device)
         advantages[i, : len(tokens)] = tokens
     batch["advantages"] = advantages
-    advantage_abs = mean_abs_advantage(episodes, per_turn, _gather)
+    metrics = BatchMetrics.total(_gather(BatchMetrics.of(episodes, per_turn)))
     mode = "train" if trainer.model.training else "eval"
-    trainer._metrics[mode]["gem/advantage_abs"].append(advantage_abs)
+    for name, value in metrics.means().items():
+        if name.endswith("advantage_abs"):  # the reward function logs the others
+            trainer._metrics[mode][f"gem/{name}"].append(value)
     if trainer.model.training and trainer.gem_rollout.batches:
-        trainer.gem_rollout.batches[-1].advantage_abs = advantage_abs
+        trainer.gem_rollout.batches[-1].metrics = metrics
     _show_advantages(trainer, per_turn)
     return batch
 

@@ -21,9 +21,9 @@ from verl.experimental.agent_loop.agent_loop import (
     register,
 )
 
+from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError, EngineError, PolicyError
 from gem_core.records.file import WorkerRecords
-from gem_core.rollout.engine import Rollout
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode, FinishReason, Generation, Sampling, StopReason
 from gem_verl.channel import token_rewards
@@ -51,8 +51,7 @@ class _Shared:
 
     config: GemConfig
     renderer: Renderer
-    # engine failures fail the prompt: continuing would train on empty batches
-    rollout: Rollout = field(default_factory=lambda: Rollout(policy_errors="raise"))
+    rollout: TrainerRollout
     records: WorkerRecords = field(default_factory=WorkerRecords)
 
 
@@ -72,9 +71,7 @@ class GemAgentLoop(AgentLoopBase):
         if key not in _shared:
             config = read_config(self.config, gem)
             check_settings(self.config, config)
-            _shared[key] = _Shared(
-                config, Renderer(self.tokenizer, template_kwargs=config.template_kwargs)
-            )
+            _shared[key] = _Shared(config, config.renderer(self.tokenizer), TrainerRollout(config))
         self.shared = _shared[key]
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:

@@ -12,7 +12,6 @@ is imported itself.
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ import torch
 import transfer_queue as tq
 from omegaconf import open_dict
 
-from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
+from gem_core.adapter_kit.batch import check_sequence
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError, ConfigError
 from gem_core.plugins.events import send_event
@@ -47,7 +46,6 @@ __all__ = [
 _ZERO = "gem_zero"
 """The estimator that verl calls before gem replaces the advantages: it returns 0."""
 _POLL_SECONDS = 0.05
-_log = logging.getLogger("gem_verl")
 
 
 def train(config: GemConfig, settings: Sequence[str]) -> None:
@@ -94,7 +92,7 @@ class GemTrainer:
             v1.gem_trainer = True
         self.gem_config = read_config(config)
         check_settings(config, self.gem_config)
-        self._update_log = UpdateLog(self.gem_config.metrics)
+        self._update_log = UpdateLog.of(self.gem_config)
         self._batches: list[BatchMetrics] = []
         """Metrics of this step's batches; verl's separate_async may draw several."""
         super().__init__(config)  # type: ignore[call-arg]
@@ -111,15 +109,6 @@ class GemTrainer:
         check_batch(batch, played.sequences)
         send_event("batch_end", episodes=played.episodes)
         total = BatchMetrics.of(played.episodes)
-        self._batches.append(total)
-        if total.failed:
-            reasons = {str(e.failure) for e in played.episodes if e.failure is not None}
-            _log.warning(
-                "%d of %d episodes failed and are not trained: %s",
-                total.failed,
-                total.episodes,
-                "; ".join(sorted(reasons)[:3]),
-            )
         per_turn = self.gem_config.compute_advantages(played.episodes)
         algorithm = self.config.algorithm
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
@@ -130,8 +119,9 @@ class GemTrainer:
             batch = put_advantages(self.gem_config, batch, played, per_turn)
         else:
             per_turn = _mean_per_turn(batch, played)
-        metrics |= {f"gem/{name}": value for name, value in total.means().items()}
-        metrics["gem/advantage_abs"] = mean_abs_advantage(played.episodes, per_turn)
+        self._batches.append(BatchMetrics.of(played.episodes, per_turn))
+        means = BatchMetrics.total(self._batches).means()
+        metrics |= {f"gem/{name}": value for name, value in means.items()}
         return batch
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -148,7 +138,6 @@ class GemTrainer:
         self._update_log.write(
             step,
             total,
-            advantage_abs=metrics["gem/advantage_abs"],
             loss=metrics.get("actor/pg_loss"),
             grad_norm=metrics.get("actor/grad_norm"),
             **({} if schedule is None else {"horizon": schedule(step)}),

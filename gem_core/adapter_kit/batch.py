@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gem_core.errors import BatchMismatchError, ConfigError
-from gem_core.training.metrics import advantage_sizes
-from gem_core.training.moments import Gather
 from gem_core.training.sequences import TokenSequence, padding_sequence, token_sequences
 from gem_core.types import Episode
 
-__all__ = ["check_sequence", "mean_abs_advantage", "one_sequence", "sequences_or_padding"]
+__all__ = ["check_sequence", "one_sequence", "sequences_or_padding"]
 
 
 def sequences_or_padding(episode: Episode, end_id: int) -> list[TokenSequence]:
@@ -54,13 +52,3 @@ def check_sequence(
             "A patch or another version of the trainer changes batches; "
             "use a version that the adapter supports"
         )
-
-
-def mean_abs_advantage(
-    episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]], gather: Gather | None = None
-) -> float:
-    """Return the mean |advantage| over trained turns of all ranks: metric `gem/advantage_abs`."""
-    sizes = advantage_sizes(episodes, per_turn)
-    if gather is not None:
-        sizes = [size for part in gather(sizes) for size in part]
-    return sum(sizes) / len(sizes) if sizes else 0.0

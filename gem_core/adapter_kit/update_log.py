@@ -1,4 +1,4 @@
-"""Update log: writes the metrics of each update to `GemConfig.metrics`, alike in every trainer.
+"""Update log: writes the metrics of each update, and stops a run in which every episode fails.
 
 | name            | meaning                                                                      |
 |-----------------|------------------------------------------------------------------------------|
@@ -10,43 +10,119 @@
 | `tokens`        | number of trained tokens                                                     |
 | `advantage_abs` | mean of abs(advantage) over the trained turns                                |
 | `seconds`       | wall time since the last update                                              |
+| `logprob_gap`   | mean of abs(sampler's − trainer's logprob), if the trainer computes both; also |
+|                 | `logprob_gap_p99`, the 99th percentile                                       |
+| `turn/K/…`      | of the turns K, such as 4-7: `return` from there on, `tokens`, `success`,    |
+|                 | `advantage_abs`                                                              |
+| `env/ID/…`      | of one environment of a mixture: `return`, `turns`, `success`, `advantage_abs` |
 | `loss`, `grad_norm`, … | the trainer's own metrics, if it reports them                         |
 
-Rollout metrics in a trainer's own log have the same names with the prefix `gem/`.
+They go to `GemConfig.metrics`. In a trainer's own log they have the prefix `gem/`.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 
+from gem_core.errors import EnvError
+from gem_core.training.config import TrainingConfig
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.metrics_file import MetricsFile
 
 __all__ = ["UpdateLog"]
 
+_ALWAYS = ("success", "return", "turns", "failed", "advantage_abs")
+_log = logging.getLogger("gem_core.training")
+
 
 class UpdateLog:
-    """Appends one line per update to the metrics file; writes nothing if the path is None."""
+    """Watches the updates of a run and appends one line each to the metrics file.
 
-    def __init__(self, path: str | None) -> None:
+    Every rank has one and passes it the metrics of all ranks, so a failing run ends on all of them.
+    Only the rank with `write` writes.
+    """
+
+    def __init__(
+        self, path: str | None, *, max_failed_updates: int = 0, estimator: str = ""
+    ) -> None:
+        """Create the log; None as `path` writes nothing. 0 as `max_failed_updates` never stops."""
         self._file = MetricsFile(path) if path is not None else None
+        self._max_failed_updates, self._estimator = max_failed_updates, estimator
+        self._failed_updates = 0
+        self._warnings: dict[str, int] = {}
         self._last = time.monotonic()
 
-    def write(
-        self, step: int, episodes: BatchMetrics, *, advantage_abs: float, **trainer: float | None
-    ) -> None:
-        """Write update `step`, counted from 0, and send the event `update_end`."""
+    @classmethod
+    def of(cls, config: TrainingConfig, *, write: bool = True) -> UpdateLog:
+        """Create the log of a config; `write`: whether this rank writes the metrics file."""
+        return cls(
+            config.metrics if write else None,
+            max_failed_updates=config.max_failed_updates,
+            estimator=config.advantage,
+        )
+
+    def write(self, step: int, batch: BatchMetrics, **trainer: float | None) -> None:
+        """Write update `step`, counted from 0, and send the event `update_end`.
+
+        Raises `EnvError` after `max_failed_updates` updates in which every episode failed.
+        """
         now = time.monotonic()
         seconds, self._last = now - self._last, now
-        if self._file is None:
-            return
-        means = episodes.means()
-        self._file.write(
-            step=step,
-            **{name: means.get(name) for name in ("success", "return", "turns", "failed")},
-            episodes=episodes.episodes,
-            tokens=episodes.tokens,
-            advantage_abs=advantage_abs,
-            seconds=seconds,
-            **trainer,
+        means = batch.means()
+        if self._file is not None:
+            self._file.write(
+                step=step,
+                **{name: means.pop(name, None) for name in _ALWAYS},
+                episodes=batch.episodes,
+                tokens=batch.tokens,
+                seconds=seconds,
+                **{name: value for name, value in means.items() if "/" in name},
+                **trainer,
+            )
+        self._watch(step, batch)
+
+    def _watch(self, step: int, batch: BatchMetrics) -> None:
+        """Stop the run if every episode failed; warn if most did, or if there is no gradient."""
+        failed, failure = batch.failed, batch.failure
+        self._failed_updates = self._failed_updates + 1 if failed and not batch.finished else 0
+        if self._max_failed_updates and self._failed_updates >= self._max_failed_updates:
+            traceback = "" if failure is None else f"\n\n{failure.traceback.rstrip()}"
+            raise EnvError(
+                f"every episode of the last {self._failed_updates} updates failed, "
+                f"so nothing was trained; the last failure is: {failure}. Fix the environment "
+                "(`gem-rl check ID` plays it without a model), or set max_failed_updates=0 to "
+                f"continue regardless{traceback}"
+            )
+        if 2 * failed > batch.episodes:
+            self._warn(
+                "failed",
+                f"update {step}: {failed} of {batch.episodes} episodes failed and are not trained; "
+                f"the first failure is: {failure}",
+            )
+        total, _ = batch.breakdown.get("advantage_abs", (1.0, 1))
+        if batch.tokens and not total:
+            self._warn(
+                "zero",
+                f"update {step}: all advantages are 0, so this update has no gradient: "
+                f"{_why_zero(self._estimator, batch)}",
+            )
+
+    def _warn(self, kind: str, message: str) -> None:
+        """Warn at the first, second, fourth, eighth … time."""
+        self._warnings[kind] = times = self._warnings.get(kind, 0) + 1
+        if times & (times - 1) == 0:
+            _log.warning("%s%s", message, "" if times == 1 else f" (the {times}th such update)")
+
+
+def _why_zero(estimator: str, batch: BatchMetrics) -> str:
+    reward = f"mean return {batch.returns / batch.finished:g}"
+    if estimator in ("grpo", "rloo"):
+        return (
+            f"the episodes of each seed have equal returns ({reward}); use easier or harder tasks, "
+            "more episodes per seed, or 'rebn', which compares all episodes of the batch"
         )
+    return (
+        f"all returns are equal ({reward}); if the model never succeeds, warm it up on "
+        "demonstrations or use easier tasks"
+    )

@@ -17,6 +17,7 @@ from gem_core.env.registry import canonical_wrappers, check_make, spec
 from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError
 from gem_core.rollout.limits import Limits
+from gem_core.rollout.renderer import Renderer, Tokenizer
 from gem_core.training.advantage import advantages, check_estimator, estimators
 from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.moments import Gather
@@ -79,15 +80,26 @@ class TrainingConfig:
     """How to treat a turn that hits its token cap; see `Limits`."""
     make_deadline: float | None = None
     """Seconds to make an environment."""
-    step_deadline: float | None = None
-    """Seconds per reset or step."""
+    step_deadline: float | None = 600.0
+    """Seconds per reset or step; None waits forever."""
     episode_deadline: float | None = None
     """Seconds for the whole episode, retries included."""
     retries: int = 0
     """How many errors of the environment or of a generation server an episode survives. An engine
     in the trainer's own process is not retried: its errors end the run."""
+    execution: Literal["declared", "process", "ray"] = "declared"
+    """Where environments run: as their class declares, each in its own process, or on actors of the
+    Ray cluster. Use the last two for environments that compute much in Python."""
+    hosts: int | None = None
+    """How many Ray actors hold the environments of one worker process; only with `execution="ray"`.
+    None starts 2."""
+    history: Literal["append", "template"] = "append"
+    """How the next prompt keeps earlier turns. `append`: as they were sampled. `template`: as the
+    chat template writes them; if it removes earlier thinking, an episode has several sequences."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the chat template, as in {"enable_thinking": False}."""
+    max_failed_updates: int = 3
+    """Training stops after this many updates in a row in which every episode failed; 0: never."""
     record: str | None = None
     """The file to append every episode to, as JSON lines; `{rank}` is replaced by the rank."""
     metrics: str | None = None
@@ -112,6 +124,10 @@ class TrainingConfig:
                 env_kwargs=env_kwargs,
             )
         self._check_history()
+        self._check_execution()
+        whole_number("max_failed_updates", self.max_failed_updates, 0)
+        if not self.train_seeds:
+            raise ConfigError(f"seeds={self.seeds!r} leaves nothing to train on; use 1 or more")
         overlap = set(self.train_seeds) & set(self.held_out_seeds)
         if overlap:
             raise ConfigError(
@@ -186,7 +202,19 @@ class TrainingConfig:
         env_kwargs = dict(self.env_kwargs)
         if self.eval_env_kwargs and seed in set(self.held_out_seeds):
             env_kwargs |= self.eval_env_kwargs
-        return Task(self.env_id, seed, dict(self.options), self.all_wrappers, env_kwargs, index)
+        return Task(
+            self.env_id,
+            seed,
+            dict(self.options),
+            self.all_wrappers,
+            env_kwargs,
+            index,
+            execution="process" if self.execution == "process" else "declared",
+        )
+
+    def renderer(self, tokenizer: Tokenizer) -> Renderer:
+        """Create the renderer of a tokenizer with its chat template."""
+        return Renderer(tokenizer, self.history, template_kwargs=self.template_kwargs)
 
     def limits(
         self, step: int, *, max_context: int | None = None, max_response: int | None = None
@@ -267,7 +295,25 @@ class TrainingConfig:
         arguments = {"gamma", "gather", *self.estimator_kwargs}
         check_estimator(self.advantage, arguments | ({"values"} if self.needs_values else set()))
 
+    def _check_execution(self) -> None:
+        if self.execution not in ("declared", "process", "ray"):
+            raise ConfigError(
+                f"execution must be 'declared', 'process' or 'ray', got {self.execution!r}"
+            )
+        whole_number_or_none("hosts", self.hosts, 1, none="2 hosts")
+        if self.hosts is not None and self.execution != "ray":
+            raise ConfigError(
+                f"hosts={self.hosts} needs execution='ray', got execution={self.execution!r}"
+            )
+
     def _check_history(self) -> None:
+        if self.history not in ("append", "template"):
+            raise ConfigError(f"history must be 'append' or 'template', got {self.history!r}")
+        if self.history == "template" and not self.adapter.capabilities.several_sequences:
+            raise ConfigError(
+                "history='template' may split an episode into several sequences, but "
+                f"{self.adapter.name} takes one per episode; use history='append'"
+            )
         name = None if self.adapter.capabilities.several_sequences else self.rewriting_wrapper()
         if name is not None:
             raise ConfigError(

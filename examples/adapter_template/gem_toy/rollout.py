@@ -8,10 +8,10 @@ from typing import Any
 from toy_trainer import Engine, Sample, ToyTrainer
 
 from gem_core.adapter_kit.settings import model_context
+from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.policies.batching import BatchPolicy
 from gem_core.records.file import WorkerRecords
 from gem_core.rollout.engine import Rollout
-from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode, FinishReason, Generation, Sampling
 from gem_toy.config import GemConfig
 from gem_toy.convert import to_batch
@@ -63,12 +63,12 @@ class GemRollout:
         """Play the episodes of one batch."""
         config, settings = self.config, trainer.settings
         if self._rollout is None or self._policy is None:
-            renderer = Renderer(trainer.tokenizer, template_kwargs=config.template_kwargs)
             self._policy = EnginePolicy(trainer.engine)
             # The engine blocks and takes many prompts: BatchPolicy batches those of all episodes.
-            # "raise": engine failures are fatal; continuing would train on empty batches.
-            self._rollout = Rollout(
-                BatchPolicy(self._policy.generate, retry=False), renderer, policy_errors="raise"
+            self._rollout = TrainerRollout(
+                config,
+                policy=BatchPolicy(self._policy.generate, retry=False),
+                renderer=config.renderer(trainer.tokenizer),
             )
         self._policy.weight_version = trainer.step
         max_tokens = config.max_turn_tokens or settings.max_response

@@ -7,7 +7,8 @@ from typing import Any
 
 from toy_trainer import Sample, ToySettings, ToyTrainer, gather
 
-from gem_core.adapter_kit.batch import check_sequence, mean_abs_advantage
+from gem_core.adapter_kit.batch import check_sequence
+from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode
@@ -35,15 +36,16 @@ class GemToyTrainer(ToyTrainer):
         self, config: GemConfig, settings: ToySettings, rollout: GemRollout | None = None
     ) -> None:
         check_settings(settings, config)  # before the model loads
+        try_environment(config)
         self.gem_config, self.gem_rollout = config, rollout or GemRollout(config)
         super().__init__(
             settings, [{"seed": seed} for seed in config.train_seeds], self.gem_rollout
         )
-        self.update_log = UpdateLog(config.metrics if self.rank == 0 else None)
-        self.batch_metrics, self.advantage_abs = BatchMetrics(), 0.0
+        self.update_log = UpdateLog.of(config, write=self.rank == 0)
+        self.batch_metrics = BatchMetrics()
 
     def compute_advantages(self, samples: Sequence[Sample]) -> None:
-        self.batch_metrics, self.advantage_abs = put_advantages(self.gem_config, samples)
+        self.batch_metrics = put_advantages(self.gem_config, samples)
 
     def collate(self, samples: Sequence[Sample]) -> dict[str, Any]:
         batch = super().collate(samples)
@@ -51,13 +53,11 @@ class GemToyTrainer(ToyTrainer):
         return batch
 
     def log(self, metrics: dict[str, float]) -> None:
-        self.update_log.write(
-            self.step, self.batch_metrics, advantage_abs=self.advantage_abs, **metrics
-        )
+        self.update_log.write(self.step, self.batch_metrics, **metrics)
 
 
-def put_advantages(config: GemConfig, samples: Sequence[Sample]) -> tuple[BatchMetrics, float]:
-    """Set the advantages of all samples; return (metrics, mean |advantage|) over all ranks."""
+def put_advantages(config: GemConfig, samples: Sequence[Sample]) -> BatchMetrics:
+    """Set the advantages of all samples; return the metrics of all ranks."""
     episodes: dict[int, Episode] = {
         sample.extra["number"]: sample.extra["episode"] for sample in samples
     }
@@ -66,8 +66,7 @@ def put_advantages(config: GemConfig, samples: Sequence[Sample]) -> tuple[BatchM
     per_turn = dict(zip(episodes, config.compute_advantages(played, gather=gather)))
     for sample in samples:
         sample.advantages = per_token(sample.extra["sequence"], per_turn[sample.extra["number"]])
-    metrics = BatchMetrics.total(gather(BatchMetrics.of(played)))
-    return metrics, mean_abs_advantage(played, list(per_turn.values()), gather)
+    return BatchMetrics.total(gather(BatchMetrics.of(played, list(per_turn.values()))))
 
 
 def check_batch(batch: Mapping[str, Any], samples: Sequence[Sample]) -> None:

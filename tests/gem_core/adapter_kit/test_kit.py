@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,23 +14,29 @@ import gem_trl
 from gem_core import (
     BatchMismatchError,
     ConfigError,
+    Env,
+    EnvError,
     Episode,
+    Failure,
     HorizonSchedule,
     MissingDependencyError,
+    RandomPlayer,
     StopReason,
     Turn,
     hookimpl,
+    register,
 )
 from gem_core.adapter_kit.batch import (
     check_sequence,
-    mean_abs_advantage,
     one_sequence,
     sequences_or_padding,
 )
 from gem_core.adapter_kit.exports import lazy_exports
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.settings import few_samples, long_turns, model_context, reject
+from gem_core.adapter_kit.trainer_rollout import TrainerRollout, try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.env.registry import environments
 from gem_core.plugins.manager import register_plugin, unregister_plugin
 from gem_core.training.config import TrainingConfig
 from gem_core.training.metrics import BatchMetrics
@@ -124,13 +130,6 @@ def test_check_sequence_detects_a_changed_batch(ids: list[int], mask: list[int])
         check_sequence("sequence 0", ids, mask, [1, 2, 3, 4], [0, 0, 1, 1])
 
 
-def test_mean_abs_advantage_covers_trained_turns_of_all_ranks() -> None:
-    episodes = [episode(1.0, 0.0), episode(5.0, stop=StopReason.ENV_ERROR)]
-    assert mean_abs_advantage(episodes, [[1.0, -3.0], [9.0]]) == 2.0
-    assert mean_abs_advantage(episodes, [[1.0, -3.0], [9.0]], lambda sizes: [sizes, [8.0]]) == 4.0
-    assert mean_abs_advantage([], []) == 0.0
-
-
 class Framework:
     @staticmethod
     def compute(batch: Any, step: int) -> str:
@@ -185,9 +184,11 @@ def test_update_log_writes_a_line_and_sends_the_event(tmp_path: Path) -> None:
     register_plugin(Listener(), "listener")
     try:
         log = UpdateLog(str(tmp_path / "metrics.jsonl"))
-        batch = BatchMetrics.of([episode(1.0, 0.0), episode(stop=StopReason.ENV_ERROR)])
-        log.write(0, batch, advantage_abs=0.5, loss=0.25)
-        UpdateLog(None).write(1, batch, advantage_abs=0.5)
+        batch = BatchMetrics.of(
+            [episode(1.0, 0.0), episode(stop=StopReason.ENV_ERROR)], [[0.25, -0.75], []]
+        )
+        log.write(0, batch, loss=0.25)
+        UpdateLog(None).write(1, batch)
     finally:
         unregister_plugin("listener")
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
@@ -202,6 +203,14 @@ def test_update_log_writes_a_line_and_sends_the_event(tmp_path: Path) -> None:
         "tokens": 4,
         "advantage_abs": 0.5,
         "loss": 0.25,
+        "turn/0/advantage_abs": 0.25,
+        "turn/0/return": 1.0,
+        "turn/0/success": 1.0,
+        "turn/0/tokens": 2.0,
+        "turn/1/advantage_abs": 0.75,
+        "turn/1/return": 0.0,
+        "turn/1/success": 1.0,
+        "turn/1/tokens": 2.0,
     }
     assert steps == [0]
 
@@ -250,3 +259,59 @@ def test_a_config_round_trips_through_plain_data() -> None:
 def test_a_config_rejects_invalid_values(field: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Config(GAME, **{field: value})
+
+
+FAILED = episode(stop=StopReason.ENV_ERROR)
+
+
+def test_a_run_stops_after_updates_in_which_every_episode_failed() -> None:
+    failure = Failure("KeyError", "'x'", "step", "Traceback\n  File lock.py, line 7")
+    failed = BatchMetrics.of([replace(FAILED, failure=failure)] * 2)
+    played = BatchMetrics.of([episode(1.0), episode(0.0)])
+    log = UpdateLog(None, max_failed_updates=2)
+    log.write(0, failed)
+    log.write(1, played)
+    log.write(2, failed)
+    with pytest.raises(EnvError, match=r"last 2 updates failed(.|\n)*lock.py, line 7"):
+        log.write(3, failed)
+    patient = UpdateLog(None, max_failed_updates=0)
+    for step in range(10):
+        patient.write(step, failed)
+
+
+def test_updates_that_teach_nothing_warn_with_the_likely_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = UpdateLog(None, estimator="grpo")
+    for step in range(5):
+        log.write(step, BatchMetrics.of([episode(0.0), episode(0.0)], [[0.0], [0.0]]))
+    assert len(caplog.records) == 3, "the first, second and fourth time"
+    assert "the episodes of each seed have equal returns (mean return 0)" in caplog.text
+    caplog.clear()
+    UpdateLog(None).write(0, BatchMetrics.of([FAILED, FAILED, episode(1.0)], [[], [], [1.0]]))
+    assert "2 of 3 episodes failed" in caplog.text
+    caplog.clear()
+    UpdateLog(None).write(0, BatchMetrics.of([episode(1.0), episode(0.0)], [[1.0], [-1.0]]))
+    assert not caplog.records
+
+
+class Broken(Env):
+    def on_reset(self, options: Any) -> Any:
+        return "go", {}
+
+    def on_step(self, action: str) -> Any:
+        return "done", float("nan"), True, False, {}
+
+
+def test_an_environment_is_tried_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    register("test:Broken-v0", Broken)
+    try:
+        with pytest.raises(EnvError, match="test:Broken-v0 failed with seed 5(.|\n)*Traceback"):
+            try_environment(Config("test:Broken-v0", seeds=[5]))
+    finally:
+        environments.remove("test:Broken-v0")
+    try_environment(Config(GAME))
+    with TrainerRollout(Config(GAME, execution="process")) as rollout:
+        rollout.configure(RandomPlayer())
+        (played,) = rollout.run_batch([Config(GAME, execution="process").task(3)])
+    assert not played.failed
