@@ -7,6 +7,8 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 
 from gem_tools.python import PythonTool
-from gem_tools.sandbox.process import remove_tree
+from gem_tools.sandbox.homes import _folder, remove_tree
 from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
 from gem_tools.sandbox.shell import Shell
 
@@ -41,7 +43,6 @@ print("nested")
 
 
 def test_nested_folders_do_not_stop_the_sandbox(sandbox: Sandbox) -> None:
-    homes = set(Path(tempfile.gettempdir()).glob("gem-sandbox-*"))
     assert sandbox.run(NEST).stdout == "nested\n"
     for _ in range(5):
         outcomes: list[Any] = []
@@ -53,8 +54,8 @@ def test_nested_folders_do_not_stop_the_sandbox(sandbox: Sandbox) -> None:
         assert [outcome.stdout for outcome in outcomes] == ["1\n"]
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        left = list(set(Path(tempfile.gettempdir()).glob("gem-sandbox-*")) - homes)
-        if not any((home / "d").exists() for home in left):
+        left = list(Path(_folder()).glob("home-*/d"))
+        if not left:
             return
         time.sleep(0.1)
     raise AssertionError(f"the folders are left in {left}")
@@ -102,6 +103,43 @@ def test_worker_that_died_while_waiting_is_replaced() -> None:
         os.kill(process.pid, signal.SIGKILL)
         time.sleep(0.3)
         assert sandbox.run("print(2)").stdout == "2\n"
+
+
+HOMES = """
+import os, signal, sys
+from gem_tools.sandbox.sandbox import Sandbox
+sandbox = Sandbox(isolation="partial", warm=1)
+sandbox.run("open('file', 'w')")
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_next_process_removes_the_homes_of_one_that_was_killed(end: str) -> None:
+    def run(end: str, folder: str) -> None:
+        settings = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": folder}
+        command = [sys.executable, "-c", HOMES.format(end=end)]
+        subprocess.run(command, env={**os.environ, **settings}, timeout=60)
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        run(end, folder)
+        assert bool(os.listdir(folder)) == (end != "pass")
+        run("pass", folder)
+        assert not os.listdir(folder)
+
+
+def test_homes_of_a_running_process_are_kept() -> None:
+    with Sandbox(SandboxLimits(), isolation="partial", warm=1) as sandbox:
+        sandbox.start()
+        folder = Path(_folder())
+        subprocess.run(
+            [sys.executable, "-c", HOMES.format(end="pass")],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            timeout=60,
+        )
+        assert folder.exists()
+        assert sandbox.run("print(1)").stdout == "1\n"
 
 
 # The report pipe.
@@ -155,6 +193,8 @@ NUMBERS = {
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
     "msgget": (68, 186),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
 }
 
 
@@ -163,6 +203,23 @@ def test_call_is_denied(sandbox: Sandbox, name: str) -> None:
     number = NUMBERS[name][platform.machine() == "aarch64"]
     outcome = sandbox.run(CALL.replace("@CALL@", repr((number, -1, -1, -1, 0))))
     assert outcome.stdout == "-1 EPERM\n"
+
+
+def test_program_cannot_lock_a_file_of_the_host(sandbox: Sandbox) -> None:
+    lock = "fcntl.flock(open('/usr/bin/env'), fcntl.LOCK_EX)"
+    outcome = sandbox.run(f"import fcntl\n{lock}\nprint('locked')")
+    assert outcome.stdout == "" and "PermissionError" in outcome.stderr
+
+
+def test_program_can_lock_its_own_files(sandbox: Sandbox) -> None:
+    code = (
+        "import fcntl, sqlite3\n"
+        "with open('a', 'w') as file:\n    fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "base = sqlite3.connect('b')\nbase.execute('create table t (n)')\nbase.commit()\n"
+        "print('fine')"
+    )
+    outcome = sandbox.run(code)
+    assert outcome.stdout == "fine\n", outcome.stderr
 
 
 def test_only_named_socket_families_are_allowed(sandbox: Sandbox) -> None:

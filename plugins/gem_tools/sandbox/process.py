@@ -9,20 +9,19 @@ import os
 import re
 import selectors
 import signal
-import stat
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import IO, Literal
 
 from gem_tools.sandbox import seccomp
+from gem_tools.sandbox.homes import make_home, remove_tree
 from gem_tools.sandbox.launch import Plan, SandboxLimits
 from gem_tools.tool import ToolError, printable
 
-__all__ = ["Box", "Outcome", "remove_tree"]
+__all__ = ["Box", "Outcome"]
 
 _MOST_OUTPUT = 64 << 20
 """The number of bytes of output after which a program is stopped."""
@@ -62,7 +61,7 @@ class Box:
     """A process that runs one program; ending it ends everything the program started."""
 
     def __init__(self, plan: Plan) -> None:
-        self._home = "" if plan.boxed else tempfile.mkdtemp(prefix="gem-sandbox-")
+        self._home = "" if plan.boxed else make_home()
         home = self._home or "/tmp"
         uid = 0
         if "uid" in plan.parts:
@@ -284,55 +283,6 @@ class Box:
     def _remove_home(self) -> None:
         if self._home:
             remove_tree(self._home)
-
-
-def remove_tree(path: str) -> None:
-    """Remove a folder that a program filled: of any depth, with any modes.
-
-    Recursion would fail for deep folders. This function moves each subfolder up to `path`, and
-    removes its parent. It ignores errors.
-    """
-    numbers = itertools.count()
-    with contextlib.suppress(OSError):
-        root = _open_folder(path, None)
-        try:
-            pending = [name for name in os.listdir(root) if not _removed(name, root)]
-            while pending:
-                name = pending.pop()
-                with contextlib.suppress(OSError):
-                    folder = _open_folder(name, root)
-                    try:
-                        for child in os.listdir(folder):
-                            if not _removed(child, folder):
-                                os.close(_open_folder(child, folder))  # its ".." will change
-                                new_name = f"gem-{next(numbers)}-{os.urandom(8).hex()}"
-                                os.rename(child, new_name, src_dir_fd=folder, dst_dir_fd=root)
-                                pending.append(new_name)
-                    finally:
-                        os.close(folder)
-                    os.rmdir(name, dir_fd=root)
-        finally:
-            os.close(root)
-        os.rmdir(path)
-
-
-def _removed(name: str, folder: int) -> bool:
-    """Remove a file; return False for a folder."""
-    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-        return False
-    with contextlib.suppress(OSError):
-        os.unlink(name, dir_fd=folder)
-    return True
-
-
-def _open_folder(name: str, parent: int | None) -> int:
-    """Open a folder, not a link to one, and give its owner every right if that fails."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    if os.geteuid() != 0:
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o700 != 0o700:
-            os.chmod(name, 0o700, dir_fd=parent)
-    return os.open(name, flags, dir_fd=parent)
 
 
 def _in_memory(data: bytes) -> int:

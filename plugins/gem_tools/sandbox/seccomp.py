@@ -2,7 +2,8 @@
 
 `NAMESPACED` is for bubblewrap, which already hides files, processes and the network. It denies new
 namespaces, privileged kernel interfaces, taking descriptors from other processes, socket families
-other than the named ones, and memory that no limit counts. `BARE` is for the fallback, which hides
+other than the named ones, memory that no limit counts, and locking or watching the files below
+/usr, which all sandboxes and the host share. `BARE` is for the fallback, which hides
 nothing. It also denies sockets, signals, new processes, leaving the process group, changing the
 modes, owners and attributes of files, and kernel objects that would outlive the process. It does
 not rely on a recent Landlock: the first version controls neither signals nor truncation.
@@ -24,9 +25,13 @@ Numbers = dict[str, tuple[int | None, int | None]]
 _KERNEL: Numbers = {
     "add_key": (248, 217),
     "bpf": (321, 280),
+    "fanotify_init": (300, 262),
     "finit_module": (313, 273),
+    "flock": (73, 32),
     "fsopen": (430, 430),
     "init_module": (175, 105),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "io_uring_setup": (425, 425),
     "kcmp": (312, 272),
     "kexec_load": (246, 104),
