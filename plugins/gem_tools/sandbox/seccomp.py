@@ -3,10 +3,11 @@
 `NAMESPACED` is for bubblewrap, which already hides files, processes and the network. It denies new
 namespaces, privileged kernel interfaces, taking descriptors from other processes, socket families
 other than the named ones, memory that no limit counts, and locking or watching the files below
-/usr, which all sandboxes and the host share. `BARE` is for the fallback, which hides
-nothing. It also denies sockets, signals, new processes, leaving the process group, changing the
-modes, owners and attributes of files, and kernel objects that would outlive the process. It does
-not rely on a recent Landlock: the first version controls neither signals nor truncation.
+/usr, which all sandboxes and the host share. `SERVICES` is the same for a terminal session, whose
+programs may also use its own loopback interface. `BARE` is for the fallback, which hides nothing.
+It also denies sockets, signals, new processes, leaving the process group, changing the modes,
+owners and attributes of files, and kernel objects that would outlive the process. It does not rely
+on a recent Landlock: the first version controls neither signals nor truncation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import struct
 import sys
 from dataclasses import dataclass
 
-__all__ = ["BARE", "NAMESPACED", "supported"]
+__all__ = ["BARE", "NAMESPACED", "SERVICES", "supported"]
 
 Numbers = dict[str, tuple[int | None, int | None]]
 """The numbers of a call on (x86_64, aarch64); None if the machine does not have it."""
@@ -148,16 +149,23 @@ _CLONE, _OPEN_FLAGS = (56, 220), 0o1003  # the access mode and O_TRUNC
 _TRUNCATING = (0o1000, 0o0003, 0o1003)
 """O_TRUNC without write access, which the first Landlock allows, and the access mode 3, which
 every Landlock allows."""
-_SOCKETPAIR = (53, 199)
+_SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 # setsockopt: SO_SNDBUF, SO_RCVBUF and their privileged forms, which enlarge buffers in the kernel.
 _BUFFERS = _Test((54, 208), 2, _ALL_BITS, (7, 8, 32, 33))
 _NAMESPACED_TESTS = (
     _Test(_CLONE, 0, _CLONE_NEWUSER, (_CLONE_NEWUSER,)),
     # AF_UNIX and AF_NETLINK. No limit counts the buffers of TCP, which grow to megabytes, and
     # AF_VSOCK and others ignore network namespaces.
-    _Test((41, 198), 0, _ALL_BITS, (1, 16), denied=False),
+    _Test(_SOCKET, 0, _ALL_BITS, (1, 16), denied=False),
     _Test(_SOCKETPAIR, 0, _ALL_BITS, (1,), denied=False),
     _BUFFERS,
+)
+# A terminal session runs services: AF_INET and AF_INET6 reach its own loopback interface only.
+_SERVICES_TESTS = tuple(
+    _Test(test.numbers, 0, _ALL_BITS, (1, 2, 10, 16), denied=False)
+    if test.numbers == _SOCKET
+    else test
+    for test in _NAMESPACED_TESTS
 )
 _BARE_TESTS = (
     _Test(_CLONE, 0, _CLONE_THREAD, (_CLONE_THREAD,), denied=False),
@@ -219,9 +227,10 @@ def _program(denied: Numbers, missing: Numbers, tests: tuple[_Test, ...]) -> byt
     return b"".join([*ops, _op(_RETURN, _ALLOW)])
 
 
-NAMESPACED = BARE = b""
+NAMESPACED = SERVICES = BARE = b""
 if supported():
     NAMESPACED = _program(_KERNEL, _UNREADABLE_FLAGS, _NAMESPACED_TESTS)
+    SERVICES = _program(_KERNEL, _UNREADABLE_FLAGS, _SERVICES_TESTS)
     BARE = _program(
         {**_KERNEL, **_BARE_ONLY}, {**_UNREADABLE_FLAGS, **_UNREADABLE_FILE_FLAGS}, _BARE_TESTS
     )
