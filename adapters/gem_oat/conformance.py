@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from deepspeed.utils import safe_get_full_grad
-from oat.algorithms.ppo import PPOArgs
-from oat.args import default_args_validation
-
-from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.harness import (
+from gem_conformance.golden import Case
+from gem_conformance.harness import (
     Harness,
     TrainedSequence,
-    free_port,
     run_rank,
     start_ranks_of_batches,
 )
+from oat.algorithms.ppo import PPOArgs
+from oat.args import default_args_validation
+
 from gem_core.adapter_kit.patching import patched
+from gem_core.adapter_kit.ports import free_port
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
+from gem_conformance.golden import END, Case
+from gem_conformance.harness import Harness, TrainedSequence
 from openrlhf.models import Actor, PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import (
     make_experience_batch,
@@ -28,8 +30,6 @@ from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 from ray.util.placement_group import placement_group
 from transformers import AutoTokenizer
 
-from gem_core.adapter_kit.conformance.golden import END, Case
-from gem_core.adapter_kit.conformance.harness import Harness, TrainedSequence
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.types import Episode
 from gem_openrlhf import ADAPTER

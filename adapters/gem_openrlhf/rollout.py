@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from openrlhf.utils.agent import AgentExecutorBase
 
+from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError, EngineError
 from gem_core.policies.base import warn_if_cut
 from gem_core.records.file import WorkerRecords
@@ -42,8 +43,7 @@ class GemAgentExecutor(AgentExecutorBase):
     """Agent executor that plays the task in a label."""
 
     def __init__(self) -> None:
-        # engine failures are fatal: continuing would train on empty batches
-        self._rollout = Rollout(policy_errors="raise")
+        self._rollouts: dict[tuple[str, int | None], Rollout] = {}
         self._records = WorkerRecords()
         self._renderers: dict[str, Renderer] = {}
         self._tokenizers: dict[str, Any] = {}
@@ -67,7 +67,8 @@ class GemAgentExecutor(AgentExecutorBase):
         config = config_of(label)
         renderer = self._renderer(config, await self._tokenizer(hf_tokenizer))
         engine = EnginePolicy(llm_engine, sampling_params, renderer.turn_end)
-        episode = await play(self._rollout, config, label, engine, renderer, max_length)
+        rollout = self._rollout(config)
+        episode = await play(rollout, config, label, engine, renderer, max_length)
         self._records.write(config.record, [episode])
         logprobs = sampling_params.logprobs is not None
         return to_batch(prompt, label, config, episode, renderer.turn_end or 0, logprobs)
@@ -81,11 +82,23 @@ class GemAgentExecutor(AgentExecutorBase):
             self._tokenizers[key] = await tokenizer.ref
         return self._tokenizers[key]
 
+    def _rollout(self, config: GemConfig) -> Rollout:
+        """Return the rollout of a kind of execution."""
+        key = (config.execution, config.hosts)
+        if key not in self._rollouts:
+            self._rollouts[key] = TrainerRollout(config)
+        return self._rollouts[key]
+
     def _renderer(self, config: GemConfig, tokenizer: Any) -> Renderer:
         """Return the renderer of a chat template."""
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
         key = json.dumps(
-            [tokenizer.name_or_path, tokenizer.chat_template, dict(config.template_kwargs)],
+            [
+                tokenizer.name_or_path,
+                tokenizer.chat_template,
+                config.history,
+                dict(config.template_kwargs),
+            ],
             default=str,
         )
         if key not in self._renderers:

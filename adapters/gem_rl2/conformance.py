@@ -14,20 +14,20 @@ import RL2.workers.actor as rl2_actor
 import RL2.workers.rollout as rl2_rollout
 import torch.distributed as dist
 import wandb
+from gem_conformance.golden import Case
+from gem_conformance.harness import (
+    Harness,
+    TrainedSequence,
+    run_rank,
+    start_ranks,
+)
 from omegaconf import OmegaConf
 from RL2.utils.sequences import tensor_dict_to_minibatches
 from torch.distributed.device_mesh import init_device_mesh
 
 from gem_core.adapter_kit.batch import sequences_or_padding
-from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.harness import (
-    Harness,
-    TrainedSequence,
-    free_port,
-    run_rank,
-    start_ranks,
-)
 from gem_core.adapter_kit.patching import patched
+from gem_core.adapter_kit.ports import free_port
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode, Task
 from gem_rl2 import ADAPTER

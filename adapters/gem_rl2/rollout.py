@@ -18,8 +18,8 @@ from typing import Any
 import RL2.workers.rollout as rl2_rollout
 from RL2.utils.logging import gather_and_log
 
-from gem_core.adapter_kit.conformance.harness import free_port
 from gem_core.adapter_kit.patching import patched
+from gem_core.adapter_kit.ports import free_port
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import EngineError, GemError

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gem_core.adapter_kit.conformance.golden import Case, failed_episode
-from gem_core.adapter_kit.conformance.harness import (
+from gem_conformance.golden import Case, failed_episode
+from gem_conformance.harness import (
     Harness,
     TrainedSequence,
     run_rank,
     start_ranks_of_batches,
 )
+
 from gem_core.policies.tiny import load_tiny
 from gem_core.types import Episode, Task
 from gem_trl import ADAPTER

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from gem_conformance.golden import Case
+from gem_conformance.harness import Harness, TrainedSequence
 
-from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.harness import Harness, TrainedSequence
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.types import Episode
 from gem_verl import ADAPTER

@@ -97,7 +97,7 @@ class AdapterStatus:
         return self.adapter.status == "ready" and not self.missing
 
     @property
-    def can_be_had(self) -> bool:
+    def installable(self) -> bool:
         """Whether the framework can be installed on this machine with this Python."""
         return self.python_fits and self.platform_fits
 

@@ -1,8 +1,9 @@
 """Command line: `gem-rl`, one module per command.
 
-A command module has `SUMMARY` (one line for the help), `add_arguments(parser)` and `run(args)`,
-which returns the exit code and imports heavy packages itself. A plugin adds a command with the hook
-`register_commands`.
+A command module has `SUMMARY` (one line for the help), `EXAMPLES` (command lines for its help),
+`add_arguments(parser)` and `run(args)`, which returns the exit code and imports heavy packages
+itself. A plugin adds a command with the hook `register_commands`. The shell completes arguments
+with the metavar ENV or ADAPTER.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def register_command(name: str, module: str, *, replace: bool = False) -> None:
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
     """Register the commands of the core."""
-    for name in ("envs", "wrappers", "play", "plugins", "adapters", "conformance"):
+    for name in ("envs", "wrappers", "estimators", "play", "plugins", "adapters"):
         register(name, f"gem_core.cli.{name}")
 
 

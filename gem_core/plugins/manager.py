@@ -44,6 +44,7 @@ BUILT_IN = (
     "gem_envs",
     "gem_eval",
     "gem_check",
+    "gem_conformance",
 )
 """The plugins of this distribution, imported before all others."""
 

@@ -83,8 +83,8 @@ _PAGES = {
             "gem_core.adapter_kit.update_log",
             "gem_core.adapter_kit.patching",
             "gem_core.adapter_kit.exports",
-            "gem_core.adapter_kit.conformance.harness",
-            "gem_core.adapter_kit.conformance.kit",
+            "gem_conformance.harness",
+            "gem_conformance.kit",
         ],
     ),
     "tools": (

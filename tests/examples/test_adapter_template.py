@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from gem_conformance import CASES, GRADIENT_CASES, report, run
 from project import ROOT
 from worlds import ECHO, MOODY, registered
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, report, run
 from gem_core.adapter_kit.declaration import probe
 from gem_core.errors import BatchMismatchError, ConfigError, EngineError
 from gem_core.policies.tiny import tiny_model_path

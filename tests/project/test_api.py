@@ -15,7 +15,15 @@ from types import ModuleType
 import pytest
 from project import SOURCES
 
-PACKAGES = ("gem_core", "gem_check", "gem_envs", "gem_eval", "gem_execution", "gem_tools")
+PACKAGES = (
+    "gem_core",
+    "gem_check",
+    "gem_conformance",
+    "gem_envs",
+    "gem_eval",
+    "gem_execution",
+    "gem_tools",
+)
 HEAVY = (
     "torch",
     "numpy",

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed
 from accelerate import Accelerator
+from gem_conformance.harness import run_rank
 from worlds import ECHO, registered
 
 import gem_trl.rollout
-from gem_core.adapter_kit.conformance.harness import run_rank
 from gem_core.policies.tiny import load_tiny
 from gem_trl import GemConfig, GemRollout
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import distributed
-from toy_trainer import Sample, ToySettings
-
-from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.harness import (
+from gem_conformance.golden import Case
+from gem_conformance.harness import (
     Harness,
     TrainedSequence,
     run_rank,
     start_ranks_of_batches,
 )
+from torch import distributed
+from toy_trainer import Sample, ToySettings
+
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode
 from gem_toy import ADAPTER

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from gem_conformance import CASES, GRADIENT_CASES, report, run
+from gem_conformance.kit import check_gradient, check_sequences
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, report, run
-from gem_core.adapter_kit.conformance.kit import check_gradient, check_sequences
 from gem_oat.conformance import OatHarness
 
 

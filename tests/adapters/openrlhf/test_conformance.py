@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from gem_conformance import CASES, GRADIENT_CASES, Case, report, run
+from gem_conformance.kit import check_sequences
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, report, run
-from gem_core.adapter_kit.conformance.kit import check_sequences
 from gem_openrlhf.conformance import OpenRLHFHarness
 
 pytestmark = pytest.mark.usefixtures("ray_here")

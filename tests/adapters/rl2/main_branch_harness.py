@@ -14,11 +14,11 @@ import RL2.workers.rollout as rl2_rollout
 import torch
 import torch.distributed as dist
 import wandb
+from gem_conformance.golden import Case
+from gem_conformance.harness import TrainedSequence, start_ranks
 from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
 
-from gem_core.adapter_kit.conformance.golden import Case
-from gem_core.adapter_kit.conformance.harness import TrainedSequence, start_ranks
 from gem_core.adapter_kit.patching import patched
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode, Task

@@ -36,9 +36,8 @@ def prepare() -> None:
 if __name__ == "__main__":
     prepare()
     if os.environ.get("GEM_RL2_RANK"):
+        from gem_conformance.harness import run_rank
         from main_branch_harness import rank
-
-        from gem_core.adapter_kit.conformance.harness import run_rank
 
         run_rank(rank)
     else:

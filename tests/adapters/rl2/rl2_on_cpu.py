@@ -26,7 +26,7 @@ def prepare_process() -> None:
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
     import torch
 
-    from gem_core.adapter_kit.conformance.harness import free_port
+    from gem_core.adapter_kit.ports import free_port
 
     torchrun_variables = {
         "RANK": "0",

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 run = partial(rl2_programs.run, runner="main_branch_on_cpu", path=CHECKOUT)
 
 TABLE = """
-from gem_core.adapter_kit.conformance import report, run
+from gem_conformance import report, run
 from main_branch_harness import MainBranchHarness
 results = run(harness := MainBranchHarness())
 print(report(harness, results))
@@ -104,7 +104,7 @@ CARRIED = """
 import asyncio, itertools
 import RL2.trainer.ppo as rl2_ppo
 import RL2.workers.rollout as rl2_rollout
-from gem_core.adapter_kit.conformance import CASES
+from gem_conformance import CASES
 from gem_core.types import Episode, StopReason, Turn
 from gem_core.adapter_kit.patching import patched
 from main_branch_harness import MainBranchRun, Replay, ReplayedEpisodes, no_request

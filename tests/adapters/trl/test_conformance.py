@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-
-from gem_core.adapter_kit.conformance import (
+from gem_conformance import (
     CASES,
     GRADIENT_CASES,
     Case,
@@ -18,8 +17,9 @@ from gem_core.adapter_kit.conformance import (
     report,
     run,
 )
-from gem_core.adapter_kit.conformance.kit import check_gradient, check_sequences
-from gem_core.adapter_kit.conformance.reference import compute_reference, distance, load_reference
+from gem_conformance.kit import check_gradient, check_sequences
+from gem_conformance.reference import compute_reference, distance, load_reference
+
 from gem_trl.conformance import TRLHarness
 
 

@@ -7,7 +7,7 @@ episodes of different length on a mock engine that asserts equal calls.
 
 from __future__ import annotations
 
-from gem_core.adapter_kit.conformance.harness import start_ranks
+from gem_conformance.harness import start_ranks
 
 
 def test_episodes_of_different_length_do_not_deadlock() -> None:

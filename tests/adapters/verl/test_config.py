@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from gem_conformance import CASES
+from gem_conformance.golden import END, failed_episode
 from omegaconf import OmegaConf
 from worlds import ECHO, MOODY
 
-from gem_core.adapter_kit.conformance import CASES
-from gem_core.adapter_kit.conformance.golden import END, failed_episode
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.policies import tiny_model_path
 from gem_verl import GemConfig, GemDataset

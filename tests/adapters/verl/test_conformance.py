@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from gem_core.adapter_kit.conformance import (
+from gem_conformance import (
     CASES,
     GRADIENT_CASES,
     Case,
@@ -17,7 +16,8 @@ from gem_core.adapter_kit.conformance import (
     report,
     run,
 )
-from gem_core.adapter_kit.conformance.kit import check_gradient, check_sequences
+from gem_conformance.kit import check_gradient, check_sequences
+
 from gem_core.types import TurnStatus
 from gem_verl.conformance import VerlHarness
 

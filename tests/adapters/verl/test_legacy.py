@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from client import Client, columns_of
+from gem_conformance import CASES, Case, TrainedSequence, report, run
+from gem_conformance.kit import check_sequences
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.protocol import DataProto
 from verl.trainer.ppo.ray_trainer import compute_advantage
 from worlds import ECHO
 
-from gem_core.adapter_kit.conformance import CASES, Case, TrainedSequence, report, run
-from gem_core.adapter_kit.conformance.kit import check_sequences
 from gem_core.errors import ConfigError
 from gem_core.records.file import read_episodes
 from gem_core.types import StopReason, TurnStatus

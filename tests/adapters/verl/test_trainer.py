@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from gem_conformance import CASES
 
-from gem_core.adapter_kit.conformance import CASES
 from gem_core.errors import BatchMismatchError
 from gem_core.types import Episode
 from gem_verl import trainer

@@ -103,7 +103,7 @@ def test_probe_reports_a_supported_framework_as_ready() -> None:
     assert status.installed == importlib.metadata.version("pluggy")
     assert status.supported
     assert status.missing == ()
-    assert status.can_be_had
+    assert status.installable
     assert status.ready
     assert not probe(an_adapter(status="planned")).ready
 
@@ -116,7 +116,7 @@ def test_probe_lists_a_missing_framework() -> None:
     )
     assert status.installed is None
     assert status.missing == ("no-such-trainer>=1.16,<2",)
-    assert status.can_be_had
+    assert status.installable
     assert not status.ready
 
 
@@ -138,7 +138,7 @@ def test_probe_lists_an_unsupported_platform_and_python() -> None:
         f"Python <3 (this is {platform.python_version()})",
         f"platform vax-* (this is {here})",
     )
-    assert not status.can_be_had
+    assert not status.installable
 
 
 def test_probe_lists_missing_undeclared_dependencies() -> None:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from gem_conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, run
+from gem_conformance.golden import END
+from gem_conformance.harness import Harness
+from gem_conformance.kit import check_ranks, check_sequences
+from gem_conformance.reference import reference_path
 
-from gem_core.adapter_kit.conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, run
-from gem_core.adapter_kit.conformance.golden import END
-from gem_core.adapter_kit.conformance.harness import Harness
-from gem_core.adapter_kit.conformance.kit import check_ranks, check_sequences
-from gem_core.adapter_kit.conformance.reference import reference_path
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.training.advantage import advantages
 from gem_core.training.sequences import channel_rewards, padding_sequence, token_sequences

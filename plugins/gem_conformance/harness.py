@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,8 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gem_core.adapter_kit.conformance.golden import Case
+from gem_conformance.golden import Case
 from gem_core.adapter_kit.declaration import Adapter
+from gem_core.adapter_kit.ports import free_port
 from gem_core.errors import GemError
 from gem_core.types import Episode
 
@@ -24,7 +24,6 @@ __all__ = [
     "CARRIED",
     "Harness",
     "TrainedSequence",
-    "free_port",
     "run_rank",
     "start_ranks",
     "start_ranks_of_batches",
@@ -149,10 +148,3 @@ def run_rank(work: Callable[[Any], Any]) -> None:
     if torch.distributed.is_initialized():
         torch.distributed.barrier()  # a rank that exits early aborts the others
         torch.distributed.destroy_process_group()
-
-
-def free_port() -> int:
-    """Return a free TCP port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,7 +1,7 @@
 """Reference gradients: the canonical loss in plain torch on the tiny model.
 
 L = −(1/Z) Σ_sequences Σ_tokens A_token · log π(token | earlier tokens), where Z is the number of
-trained tokens of the update. `python -m gem_core.adapter_kit.conformance.reference` rewrites the
+trained tokens of the update. `python -m gem_conformance.reference` rewrites the
 committed gradients.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gem_core.adapter_kit.conformance.golden import GRADIENT_CASES, Case
+from gem_conformance.golden import GRADIENT_CASES, Case
 from gem_core.errors import MissingDependencyError
 from gem_core.training.advantage import advantages
 from gem_core.training.sequences import token_sequences

@@ -6,8 +6,8 @@ import argparse
 import importlib
 from pathlib import Path
 
-from gem_core.adapter_kit.conformance import Result, report
-from gem_core.adapter_kit.conformance import run as run_kit
+from gem_conformance.kit import Result, report
+from gem_conformance.kit import run as run_kit
 from gem_core.adapter_kit.declaration import adapters, probe
 from gem_core.cli.terminal import say
 from gem_core.errors import ConfigError

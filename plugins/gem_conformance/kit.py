@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from gem_core.adapter_kit.conformance.golden import CASES, GRADIENT_CASES, ONE_RANK_FAILED, Case
-from gem_core.adapter_kit.conformance.harness import CARRIED, Harness, TrainedSequence
+from gem_conformance.golden import CASES, GRADIENT_CASES, ONE_RANK_FAILED, Case
+from gem_conformance.harness import CARRIED, Harness, TrainedSequence
 from gem_core.errors import GemError
 from gem_core.training.advantage import advantages
 from gem_core.training.sequences import TokenSequence, discounted_returns, token_sequences
@@ -108,7 +108,7 @@ def _halves(case: Case) -> list[Sequence[Episode]]:
 
 def check_gradient(harness: Harness, case: Case = GRADIENT_CASES[0]) -> None:
     """Compare the framework's gradient with the committed one."""
-    from gem_core.adapter_kit.conformance.reference import distance, load_reference
+    from gem_conformance.reference import distance, load_reference
 
     difference, norm = distance(
         harness.gradient(case), load_reference(case), harness.gradient_factor(case)
