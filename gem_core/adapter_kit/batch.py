@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gem_core.errors import BatchMismatchError, ConfigError
 from gem_core.training.sequences import TokenSequence, padding_sequence, token_sequences
 from gem_core.types import Episode
 
-__all__ = ["check_sequence", "one_sequence", "sequences_or_padding"]
+__all__ = ["as_trained", "check_sequence", "one_sequence", "sequences_or_padding"]
 
 
 def sequences_or_padding(episode: Episode, end_id: int) -> list[TokenSequence]:
@@ -52,3 +53,13 @@ def check_sequence(
             "A patch or another version of the trainer changes batches; "
             "use a version that the adapter supports"
         )
+
+
+def as_trained(episode: Episode, advantages: Sequence[float], update: int) -> Episode:
+    """Return the episode as the record keeps it: with its advantages and the update it trained.
+
+    `final_info["advantages"]` has one number per turn, None for a turn that is not trained.
+    """
+    trained = [a if episode.trained(t) else None for t, a in enumerate(advantages)]
+    facts = {"advantages": trained, "update": update}
+    return replace(episode, final_info={**episode.final_info, **facts})

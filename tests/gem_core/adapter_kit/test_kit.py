@@ -23,10 +23,12 @@ from gem_core import (
     RandomPlayer,
     StopReason,
     Turn,
+    TurnStatus,
     hookimpl,
     register,
 )
 from gem_core.adapter_kit.batch import (
+    as_trained,
     check_sequence,
     one_sequence,
     sequences_or_padding,
@@ -128,6 +130,15 @@ def test_check_sequence_detects_a_changed_batch(ids: list[int], mask: list[int])
         BatchMismatchError, match="sequence 0 is not what was played.*where 2 were sampled"
     ):
         check_sequence("sequence 0", ids, mask, [1, 2, 3, 4], [0, 0, 1, 1])
+
+
+def test_the_record_of_an_episode_has_its_advantages_as_trained() -> None:
+    played = episode(1.0, 0.0)
+    masked = replace(played.turns[1], status=TurnStatus.MASKED)
+    played = replace(played, turns=(played.turns[0], masked), final_info={"success": True})
+    recorded = as_trained(played, [0.5, 0.0], update=3)
+    assert recorded.final_info == {"success": True, "advantages": [0.5, None], "update": 3}
+    assert played.final_info == {"success": True}
 
 
 class Framework:
