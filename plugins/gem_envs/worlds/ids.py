@@ -26,12 +26,20 @@ _HOUSEHOLD = {
     "CoolAndPlace": "find a thing, cool it and put it where it belongs",
     "PickTwo": "find two things of a kind and put them into one place",
 }
+_SQL: dict[str, dict[str, Any]] = {
+    "Query-v0": {},
+    "Query-v0-simple": {"level": "simple"},
+    "Query-v0-moderate": {"level": "moderate"},
+    "Query-v0-challenging": {"level": "challenging"},
+    "OneShot-v0": {"explore": False, "max_turns": 1},
+}
 
 
 def register_worlds(register: Callable[..., Any]) -> None:
     """Register every world."""
     _register_mazes(register)
     _register_household(register)
+    _register_sql(register)
 
 
 def _register_mazes(register: Callable[..., Any]) -> None:
@@ -58,5 +66,19 @@ def _register_household(register: Callable[..., Any]) -> None:
             summary=summary,
             turns=50,
             reward="terminal: 1 for the goal",
+            data="generated",
+        )
+
+
+def _register_sql(register: Callable[..., Any]) -> None:
+    for name, kwargs in _SQL.items():
+        kwargs = {"max_turns": 8, **kwargs}
+        register(
+            f"sql:{name}",
+            "gem_envs.worlds.sql.sql:SQL",
+            kwargs=kwargs,
+            summary="answer a question about a database with a query",
+            turns=kwargs["max_turns"],
+            reward="terminal: 1 for the rows of the gold query, on three databases",
             data="generated",
         )

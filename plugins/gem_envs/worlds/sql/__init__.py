@@ -1,0 +1,1 @@
+"""SQL: questions on generated SQLite databases, scored by execution, after BIRD."""
