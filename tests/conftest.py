@@ -38,7 +38,7 @@ NEEDS = {
     "adapters/rl2": ("RL2", "torch"),
     "adapters/trl": ("torch", "trl"),
     "adapters/verl": ("ray", "torch", "verl"),
-    "benchmarks": ("torch",),
+    "benchmarks/test_algorithms.py": ("torch",),
     "docs/test_site.py": ("griffe", "mkdocs", "mkdocstrings"),
     "examples/test_adapter_template.py": ("torch", "transformers"),
     "examples/test_no_framework.py": ("matplotlib", "torch", "transformers", "tyro"),

@@ -150,11 +150,15 @@ def _log_failed_close(env: Env, error: BaseException) -> None:
 
 def make_for_task(task: Task) -> Env:
     """Make the registered environment of a task with its wrappers, in a process if required."""
-    return make(task.env_id, wrappers=task.wrappers, execution=task.execution, **task.env_kwargs)
+    env = make(task.env_id, wrappers=task.wrappers, execution=task.execution, **task.env_kwargs)
+    start_process = getattr(env.unwrapped, "start_process", None)
+    if start_process is not None:
+        start_process()  # now, so the start does not count toward the deadline of the first reset
+    return env
 
 
 def _may_block(task: Task) -> bool:
-    if is_mixture(task.env_id):
+    if is_mixture(task.env_id) or task.execution == "process":
         return True
     return getattr(spec(task.env_id).load(), "execution", "thread") != "inline"
 

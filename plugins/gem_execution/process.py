@@ -1,6 +1,7 @@
 """ProcessEnv: an environment in its own process, for environments that may hang or crash.
 
-The first reset spawns the process, which answers one call at a time over a pipe. `ProcessEnv` kills
+The engine spawns the process when it makes the environment; otherwise, the first reset does. The
+process answers one call at a time over a pipe. `ProcessEnv` kills
 the process and its children when a step exceeds its deadline, and when `close` is called during a
 step. If the process dies, the call raises `EnvDiedError`. The process exits when its parent does.
 
@@ -31,6 +32,7 @@ from gem_execution.remote import RemoteEnv, as_data, build, described, from_data
 __all__ = ["ProcessEnv"]
 
 _SECONDS_TO_CLOSE = 2.0
+_SECONDS_TO_START = 60.0
 _SECONDS_TO_ANSWER = 30.0
 """Timeout of calls without a deadline, such as `sample_action`."""
 
@@ -47,7 +49,7 @@ class ProcessEnv(RemoteEnv):
         *,
         deadline: float | None = None,
     ) -> None:
-        """Pickle the entry point; the process starts with the first reset.
+        """Pickle the entry point; the process starts with `start_process` or the first reset.
 
         `entry_point`: a callable or 'module:name', as in `register`. `deadline`: seconds for one
         reset or step, after which the process is killed. Engines and vectors have their own.
@@ -64,6 +66,14 @@ class ProcessEnv(RemoteEnv):
                 "Define it and its arguments at the top level of an importable module"
             ) from error
         self._link: _Link | None = None
+
+    def start_process(self) -> None:
+        """Start the process and make the environment in it; blocks until both are done."""
+        try:
+            self._linked().ask("start", (), _SECONDS_TO_START)
+        except BaseException:
+            self.on_close()
+            raise
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         return cast(
@@ -82,7 +92,7 @@ class ProcessEnv(RemoteEnv):
 
     @property
     def pid(self) -> int | None:
-        """Id of the process; None before the first reset."""
+        """Id of the process; None before it starts."""
         return self._link.process.pid if self._link is not None else None
 
     def _linked(self) -> _Link:

@@ -91,6 +91,8 @@ def build(entry_point: EntryPoint, kwargs: Mapping[str, Any]) -> Env:
 
 def perform(env: Env, method: str, args: tuple[Any, ...]) -> Any:
     """Run a method on the remote side; the result of an async environment is awaitable."""
+    if method == "start":
+        return None  # the caller has made the environment
     if method == "reset":
         return after(
             env.reset(seed=args[0], options=args[1]),

@@ -38,7 +38,15 @@ from gem_core.wrappers.limits import TurnLimit
 from gem_execution.process import ProcessEnv
 
 GUESS = "game:GuessTheNumber-v0-hard"
-NAMES = ("Counter", "Blocking", "Isolated", "Misbehaving", "MisbehavingIsolated", "FailsToStart")
+NAMES = (
+    "Counter",
+    "Blocking",
+    "Isolated",
+    "Misbehaving",
+    "MisbehavingIsolated",
+    "FailsToStart",
+    "SlowToStart",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -303,3 +311,13 @@ def test_slow_constructor_does_not_delay_other_episodes() -> None:
         assert ended[-1] == "test_process:Slow"
     finally:
         registry.environments.remove("test_process:Slow")
+
+
+@pytest.mark.parametrize("name", ["SlowToStart", "Counter"])
+def test_start_of_the_process_does_not_count_toward_the_step_deadline(name: str) -> None:
+    task = Task(f"test_process:{name}", seed=1, execution="process")
+    with Rollout(RandomPlayer(), limits=Limits(step_deadline=1.5)) as rollout:
+        started = time.monotonic()
+        (episode,) = rollout.run_batch([task])
+    assert not episode.failed, episode.failure
+    assert name == "Counter" or time.monotonic() - started > 2.0

@@ -126,6 +126,14 @@ class FailsToStart(Counter):
         raise RuntimeError("cannot be made")
 
 
+class SlowToStart(Counter):
+    execution = "process"
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(2.0)
+
+
 class Chaos(Misbehaving):
     """Shows its class and a random number, from which a policy chooses the failure."""
 
