@@ -52,6 +52,8 @@ class FinishReason(str, Enum):
     """The generation reached its token limit."""
     EMPTY = "empty"
     """Nothing was sampled."""
+    REFUSED = "refused"
+    """The model refused to answer, or the server's content filter removed the answer."""
 
 
 class StopReason(str, Enum):
@@ -159,6 +161,8 @@ class Generation:
     """The first and last weight version the ids were sampled from, if the engine reports them."""
     tokens: int | None = None
     """The number of sampled tokens, if a server without ids reports it."""
+    reasoning: str = ""
+    """The thinking, if a server returns it apart from the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,8 @@ class Turn:
     """The `info` that `step` returned for this action."""
     tokens: int | None = None
     """The number of sampled tokens, if there are no ids and the server reports it."""
+    reasoning: str = ""
+    """The thinking, if a server returns it apart from the action."""
 
 
 @dataclass(frozen=True, slots=True)

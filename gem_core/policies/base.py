@@ -12,13 +12,13 @@ many prompts into one.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from gem_core.env.base import Env
 from gem_core.types import Generation, Message, Sampling
 
-__all__ = ["ChatPolicy", "Player", "Policy", "warn_if_cut"]
+__all__ = ["ChatPolicy", "Player", "Policy", "ToolCallingPolicy", "warn_if_cut"]
 
 
 @runtime_checkable
@@ -36,6 +36,17 @@ class ChatPolicy(Protocol):
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Generation:
         """Return a generation with `text` and without ids."""
+        ...
+
+
+@runtime_checkable
+class ToolCallingPolicy(ChatPolicy, Protocol):
+    """A chat policy for servers with function calling."""
+
+    async def chat_with_tools(
+        self, messages: Sequence[Message], sampling: Sampling, tools: Mapping[str, Any]
+    ) -> Generation:
+        """Return a generation whose text has the calls; `tools` is `info["function_calling"]`."""
         ...
 
 

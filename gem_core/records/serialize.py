@@ -133,7 +133,7 @@ def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:
     """Redact the texts. If the conversation contains a secret, drop the ids, which encode it."""
     texts = [
         episode.final_observation,
-        *(t.action for t in episode.turns),
+        *(text for t in episode.turns for text in (t.action, t.reasoning)),
         *(m.content for t in episode.turns for m in t.messages),
     ]
     turns = episode.turns
@@ -150,6 +150,7 @@ def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:
                 t,
                 messages=tuple(Message(m.role, redactor.text(m.content)) for m in t.messages),
                 action=redactor.text(t.action),
+                reasoning=redactor.text(t.reasoning),
                 added_ids=(),
                 action_ids=(),
                 logprobs=None,
@@ -340,6 +341,7 @@ _TYPES: dict[type, dict[str, tuple[type, ...]]] = {
         "action": (str,),
         "reward": (*_NUMBER, type(None)),
         "restarted": (bool,),
+        "reasoning": (str,),
     },
     Failure: {"kind": (str,), "message": (str,), "where": (str,), "traceback": (str,)},
 }

@@ -16,7 +16,7 @@ from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.registry import wrappers_of
 from gem_core.errors import EngineError, PolicyError
 from gem_core.plugins.events import send_event
-from gem_core.policies.base import ChatPolicy, Player, Policy
+from gem_core.policies.base import ChatPolicy, Player, Policy, ToolCallingPolicy
 from gem_core.rollout.env_pool import EnvPool
 from gem_core.rollout.guard import EpisodeFailed, Guard
 from gem_core.rollout.limits import Limits
@@ -37,7 +37,7 @@ from gem_core.types import (
 
 __all__ = ["EpisodeRunner"]
 
-_ENGINE_KEYS = frozenset({"context", "suffix", "system", "role"})
+_ENGINE_KEYS = frozenset({"context", "suffix", "system", "role", "function_calling"})
 """Keys of `info` that instruct the engine; records do not keep them."""
 
 
@@ -180,6 +180,7 @@ class EpisodeRunner:
         info = _snapshot_of(info, "reset")
         self._observations, self._info = [observation], info
         self._component = str(info.get("env_id", ""))
+        self._tools = info.get("function_calling")
         return observation, info
 
     async def _step(self, action: str) -> StepResult:
@@ -344,7 +345,11 @@ class EpisodeRunner:
                     f"act() must return a string, got {type(action).__name__} {action!r:.80}"
                 )
             return Generation((), None, FinishReason.STOP, action), action
-        generation = await cast(ChatPolicy, policy).chat(list(self._messages), sampling)
+        messages = list(self._messages)
+        if self._tools is not None and isinstance(policy, ToolCallingPolicy):
+            generation = await policy.chat_with_tools(messages, sampling, self._tools)
+        else:
+            generation = await cast(ChatPolicy, policy).chat(messages, sampling)
         if not isinstance(generation, Generation) or not isinstance(generation.text, str):
             raise PolicyError(f"chat() must return a Generation with a text, got {generation!r}")
         return generation, generation.text
@@ -383,6 +388,7 @@ class EpisodeRunner:
             sampling=sampling,
             versions=generation.versions,
             tokens=generation.tokens,
+            reasoning=generation.reasoning,
         )
 
 

@@ -91,7 +91,15 @@ class ToolWrapper(Wrapper):
         tools = yield from self._discover()
         observation, info = yield self.env.reset(seed=self._seed, options=options)
         text = instruction(list(tools.values()), self.style, self.max_uses)
-        info = {**info, "tools": [as_schema(tool) for tool in tools.values()]}
+        schemas = [as_schema(tool) for tool in tools.values()]
+        info = {**info, "tools": schemas}
+        if self.style == "native":
+            # A request with the schemas needs only the first line, which has the budget.
+            inner = info.get("function_calling") or {"tools": [], "instructions": {}}
+            info["function_calling"] = {
+                "tools": [*inner["tools"], *schemas],
+                "instructions": {**inner["instructions"], text: text.partition("\n")[0]},
+            }
         if self.place == "observation":
             return f"{observation}\n\n{text}", info
         system = f"{info['system']}\n\n{text}" if info.get("system") else text

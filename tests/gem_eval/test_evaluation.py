@@ -35,7 +35,7 @@ from gem_core import (
 )
 from gem_core.__main__ import main
 from gem_core.env.registry import environments
-from gem_core.errors import ConfigError, PolicyError
+from gem_core.errors import ConfigError, EnvError, PolicyError
 from gem_core.policies.players import ExpertPlayer
 from gem_core.records.file import RecordWriter, read_episodes, read_header
 from gem_core.records.redact import REDACTED
@@ -385,6 +385,61 @@ def test_run_ends_early_when_the_policy_always_fails(tmp_path: Path) -> None:
             give_up=5,
             concurrency=1,
         )
+
+
+class Broken(Env):
+    """An environment that fails in every step, inside a function that it calls."""
+
+    def on_reset(self, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return "Well?", {}
+
+    def on_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", float(json.loads("{")), True, False, {}  # fails here
+
+    def sample_action(self) -> str:
+        return "!"
+
+
+class ReturnsNan(Broken):
+    """An environment whose rewards are not numbers."""
+
+    def on_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", float("nan"), True, False, {}
+
+
+@pytest.fixture
+def broken() -> Iterator[None]:
+    register("test:Broken-v0", Broken)
+    register("test:ReturnsNan-v0", ReturnsNan)
+    yield
+    environments.remove("test:Broken-v0")
+    environments.remove("test:ReturnsNan-v0")
+
+
+@pytest.mark.usefixtures("broken")
+def test_run_ends_early_when_one_environment_always_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["eval", "test:Broken-v0", EASY, "--model", "random", "--seeds", "60", "--quiet"]
+    args += ["--concurrency", "1", "--out", str(tmp_path)]
+    assert main(args) == 2
+    error = capsys.readouterr().err
+    line = next(
+        i for i, x in enumerate(Path(__file__).read_text().splitlines(), 1) if "fails here" in x
+    )
+    assert (
+        "20 episodes of test:Broken-v0 in a row failed, the last with: JSONDecodeError in" in error
+    )
+    assert f"(in {__file__}, line {line}, on_step). `gem-rl check test:Broken-v0`" in error
+    assert f"Finished episodes are in {tmp_path}" in error
+    assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) == 20
+
+
+@pytest.mark.usefixtures("broken")
+def test_run_ends_early_when_the_rewards_are_not_numbers(tmp_path: Path) -> None:
+    plan = Plan("random", (EASY, "test:ReturnsNan-v0"), seeds=60)
+    with pytest.raises(EnvError, match="3 episodes of test:ReturnsNan-v0 in a row failed.*nan"):
+        evaluate(plan, RandomPlayer(), tmp_path / "r.jsonl", give_up=3)
 
 
 def test_plan_overrides_the_turn_limit(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from gem_core.errors import ConfigError
 if TYPE_CHECKING:
     from gem_eval.evaluation import Difference
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "compare two evaluations, seed by seed"
+EXAMPLES = ("gem-rl compare runs/eval/before runs/eval/after",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

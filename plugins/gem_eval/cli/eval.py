@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,158 +22,24 @@ from gem_core.cli.arguments import env_arguments, json_object
 from gem_core.cli.terminal import say, table, width
 from gem_core.errors import ConfigError, MissingDependencyError, RecordError
 from gem_core.types import Sampling
+from gem_eval.cli.eval_arguments import LOCAL_TOKENS, SERVER_TOKENS, add_arguments
 from gem_eval.cli.progress import Progress
 
 if TYPE_CHECKING:
     from gem_eval.evaluation import Plan, Score
     from gem_eval.models.catalog import NamedPolicy
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "evaluate a model on environments"
+EXAMPLES = (
+    "gem-rl eval game:GuessTheNumber-v0-easy --model tiny",
+    "gem-rl eval lock.py:Lock --model out/model --seeds 200",
+    "gem-rl eval 'game:*-easy' --model random --out runs/random",
+    "gem-rl eval math:Sample-v0 --model NAME --server http://localhost:8000/v1",
+)
 _LONGEST = 80
 """Maximum length of the environment ids in a folder name; a hash replaces the rest."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `gem-rl eval`."""
-    parser.add_argument(
-        "envs",
-        nargs="+",
-        metavar="ENV",
-        help="ids, parts of ids, patterns with * and ?, or mixtures",
-    )
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--model",
-        required=True,
-        help="random, expert, tiny, smollm2, a model folder, or a model name on --server",
-    )
-    model.add_argument(
-        "--server",
-        default="",
-        metavar="URL",
-        help="OpenAI-compatible server, for example http://localhost:8000/v1",
-    )
-    model.add_argument(
-        "--api-key-env", metavar="NAME", help="environment variable that holds the server's key"
-    )
-    model.add_argument(
-        "--tokenizer",
-        default="",
-        metavar="NAME",
-        help="exchange token ids with the server (vLLM); records ids and logprobs",
-    )
-    model.add_argument("--request", default="", metavar="JSON", help="extra fields of each request")
-    model.add_argument(
-        "--max-tokens-field",
-        default="max_tokens",
-        metavar="NAME",
-        help="request field for --max-tokens; some servers want max_completion_tokens",
-    )
-    model.add_argument(
-        "--no-bounds",
-        action="store_true",
-        help="do not evaluate the random and expert baselines",
-    )
-    episodes = parser.add_argument_group("episodes")
-    episodes.add_argument(
-        "--seeds", type=int, default=20, metavar="N", help="seeds per environment (default 20)"
-    )
-    episodes.add_argument(
-        "--first-seed", type=int, default=0, metavar="S", help="the first seed (default 0)"
-    )
-    episodes.add_argument(
-        "--samples", type=int, default=1, metavar="K", help="episodes per seed (default 1)"
-    )
-    episodes.add_argument(
-        "--max-turns",
-        default="",
-        metavar="N,N",
-        help="turn limit of an episode; several limits draw a scaling plot",
-    )
-    episodes.add_argument(
-        "--wrappers", default="", metavar="A,B(K=V)", help="wrappers by name, innermost first"
-    )
-    episodes.add_argument("--tools", default="", metavar="A,B(K=V)", help="tools by name")
-    episodes.add_argument(
-        "--options", default="", metavar="JSON", help="options of every reset, as a JSON object"
-    )
-    episodes.add_argument(
-        "--args", default="", metavar="JSON", help="arguments of the environments, as a JSON object"
-    )
-    sampling = parser.add_argument_group("sampling and execution")
-    sampling.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default 1)")
-    sampling.add_argument("--top-p", type=float, default=1.0, help="(default 1)")
-    sampling.add_argument(
-        "--max-tokens",
-        type=int,
-        default=512,
-        metavar="N",
-        help="maximum tokens per generation (default 512)",
-    )
-    sampling.add_argument(
-        "--sampling-seed",
-        type=int,
-        metavar="S",
-        help="send a seed with every request, for servers that sample reproducibly",
-    )
-    sampling.add_argument(
-        "--concurrency", type=int, default=16, metavar="N", help="concurrent episodes (default 16)"
-    )
-    sampling.add_argument(
-        "--timeout", type=float, default=600.0, metavar="SEC", help="per request (default 600)"
-    )
-    sampling.add_argument(
-        "--request-retries",
-        type=int,
-        default=5,
-        metavar="N",
-        help="retries of a failed request, with growing delays (default 5)",
-    )
-    sampling.add_argument(
-        "--retries",
-        type=int,
-        default=0,
-        metavar="N",
-        help="times an episode may resume after an error (default 0)",
-    )
-    sampling.add_argument("--episode-deadline", type=float, metavar="SEC", help="per episode")
-    output = parser.add_argument_group("output and exit code")
-    output.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="output folder (default runs/eval/MODEL/ENVS)",
-    )
-    output.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="start over instead of resuming the record in --out",
-    )
-    output.add_argument(
-        "--min-success",
-        type=float,
-        metavar="X",
-        help="exit with code 1 if the success of any environment is lower",
-    )
-    output.add_argument(
-        "--min-return",
-        type=float,
-        metavar="X",
-        help="exit with code 1 if the mean return of any environment is lower",
-    )
-    output.add_argument(
-        "--allow-failed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="exit with code 1 if more than N episodes failed (default 0)",
-    )
-    output.add_argument(
-        "--json", action="store_true", help="print the summary instead of the table"
-    )
-    output.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -204,8 +71,9 @@ def run(args: argparse.Namespace) -> int:
                         f"{e.env_id}, seed {e.seed}: {e.failure}" for e in episodes if e.failed
                     ]
                 by_env = {env: [e for e in episodes if e.env_id == env] for env in part.envs}
+                cap = None if player.kind == "player" else part.sampling.max_tokens
                 scores += [
-                    score(env, part.player, by_env[env], part.max_turns) for env in part.envs
+                    score(env, part.player, by_env[env], part.max_turns, cap) for env in part.envs
                 ]
     except Interrupted:
         print(
@@ -269,7 +137,12 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
                 f"{env_id} does not support --model {args.model}: {reason}; "
                 "remove it from the list, or choose another --model"
             )
-    sampling = Sampling(temperature=args.temperature, top_p=args.top_p, max_tokens=args.max_tokens)
+    cap = args.max_tokens
+    if cap is not None and cap < 1:
+        raise ConfigError(f"--max-tokens must be 1 or more; got {cap}")
+    if cap is None:
+        cap = SERVER_TOKENS if args.server else LOCAL_TOKENS
+    sampling = Sampling(temperature=args.temperature, top_p=args.top_p, max_tokens=cap)
     return [
         Plan(
             args.model,
@@ -301,6 +174,7 @@ def _named(args: argparse.Namespace) -> NamedPolicy:
         retries=args.request_retries,
         max_connections=args.concurrency,
         max_tokens_field=args.max_tokens_field,
+        return_reasoning=args.return_reasoning,
         request=json_object("--request", args.request),
     )
 
@@ -346,27 +220,41 @@ def _play(args: argparse.Namespace, plan: Plan, named: NamedPolicy, path: Path) 
         return counts
 
     label = plan.player if plan.max_turns is None else f"{plan.player}, {plan.max_turns} turns"
-    progress = Progress(label, plan.size, quiet=args.quiet, troubles=troubles)
+    progress = Progress(
+        label,
+        plan.size,
+        quiet=args.quiet,
+        troubles=troubles,
+        silence=lambda: getattr(named.policy, "silence", 0.0),  # a local model has none
+        timeout=args.timeout,
+    )
     limits = Limits(
         max_context=named.max_context, retries=args.retries, episode_deadline=args.episode_deadline
     )
     try:
-        return evaluate(
-            plan,
-            named.policy,
-            path,
-            renderer=named.renderer,
-            limits=limits,
-            concurrency=args.concurrency,
-            overwrite=args.overwrite,
-            on_begin=progress.begin,
-            on_episode=progress.episode,
-        )
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return evaluate(
+                plan,
+                named.policy,
+                path,
+                renderer=named.renderer,
+                limits=limits,
+                concurrency=args.concurrency,
+                overwrite=args.overwrite,
+                on_begin=progress.begin,
+                on_episode=progress.episode,
+            )
     finally:
         progress.end()
         if troubles():
             counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(troubles().items()))
             print(f"requests retried after server failures: {counts}", file=sys.stderr)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning on a line of its own: the progress line has no line break."""
+    print(f"\ngem-rl: warning: {message}", file=sys.stderr, flush=True)
 
 
 def _scaling(scores: list[Score], out: Path, args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -10,9 +10,10 @@ from pathlib import Path
 from gem_core.cli.terminal import say
 from gem_core.errors import ConfigError
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "draw learning curves of training runs"
+EXAMPLES = ("gem-rl plot out", "gem-rl plot 'ReBN=runs/rebn-*' 'GRPO=runs/grpo-*' --out curve.png")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

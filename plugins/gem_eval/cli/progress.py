@@ -1,4 +1,4 @@
-"""Progress line of an evaluation on stderr: episodes, rate and scores.
+"""Progress line of an evaluation on stderr: episodes, rate, scores, and a server that is silent.
 
 A terminal shows one line that is updated in place; a log gets a new line every 15 seconds.
 """
@@ -6,6 +6,7 @@ A terminal shows one line that is updated in place; a log gets a new line every 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,6 +17,8 @@ __all__ = ["Progress"]
 _BAR = 20
 _EVERY = {True: 0.1, False: 15.0}
 """Seconds between updates, by whether stderr is a terminal."""
+_SILENT = 5.0
+"""Seconds without an answer after which the server counts as silent."""
 
 
 class Progress:
@@ -28,9 +31,17 @@ class Progress:
         *,
         quiet: bool = False,
         troubles: Callable[[], Mapping[str, int]] = dict,
+        silence: Callable[[], float] = float,
+        timeout: float = 0.0,
     ) -> None:
-        """`troubles` returns the counts of server failures that a retry recovered from."""
+        """`troubles` returns the counts of server failures that a retry recovered from.
+
+        `silence` returns the seconds since the server last answered, `timeout` is its limit.
+        """
         self._name, self._total, self._quiet, self._troubles = name, total, quiet, troubles
+        self._silence, self._timeout = silence, timeout
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
         self._terminal = sys.stderr.isatty()
         self._began = self._shown = time.monotonic()
         self._earlier = self._done = self._failed = self._successes = self._with_success = 0
@@ -49,22 +60,32 @@ class Progress:
                 file=sys.stderr,
                 flush=True,
             )
+        if not self._quiet:
+            threading.Thread(target=self._watch, name="gem-progress", daemon=True).start()
 
     def episode(self, episode: Episode) -> None:
         """Count an episode that ended."""
-        self._count(episode)
-        now = time.monotonic()
-        if not self._quiet and now - self._shown >= _EVERY[self._terminal]:
-            self._shown = now
-            self._show()
+        with self._lock:
+            self._count(episode)
+            if not self._quiet and time.monotonic() - self._shown >= _EVERY[self._terminal]:
+                self._show()
 
     def end(self) -> None:
         """Print the final state and keep it on the terminal."""
-        if self._quiet or self._done == self._earlier:
-            return
-        self._show()
+        self._ended.set()
+        with self._lock:
+            if self._quiet or self._done == self._earlier:
+                return
+            self._show()
         if self._terminal:
             print(file=sys.stderr, flush=True)
+
+    def _watch(self) -> None:
+        """Show the line while no episode ends because the server is silent."""
+        while not self._ended.wait(max(1.0, _EVERY[self._terminal])):
+            with self._lock:
+                if self._silence() >= _SILENT and not self._ended.is_set():
+                    self._show()
 
     def _count(self, episode: Episode) -> None:
         self._done += 1
@@ -76,12 +97,18 @@ class Progress:
         self._successes += bool(episode.success)
 
     def _show(self) -> None:
+        self._shown = time.monotonic()
         known = self._done - self._failed
         rate = (self._done - self._earlier) / max(time.monotonic() - self._began, 1e-9)
         filled = _BAR * self._done // self._total
         parts = [f"{self._name} [{'#' * filled}{'.' * (_BAR - filled)}] {self._done}/{self._total}"]
         parts.append(f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min")
-        if self._done < self._total:
+        silence = self._silence()
+        if silence >= _SILENT:
+            parts.append(
+                f"waiting for the server: no answer for {silence:.0f} s (limit {self._timeout:g} s)"
+            )
+        elif self._done < self._total:
             parts.append(f"{_duration((self._total - self._done) / rate)} left" if rate else "")
         if known:
             parts.append(f"return {self._returns / known:.3f}")

@@ -10,9 +10,10 @@ from typing import Any
 from gem_core.cli.terminal import say
 from gem_core.errors import ConfigError, RecordError
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "show episodes in a browser"
+EXAMPLES = ("gem-rl view out/episodes.jsonl",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gem_core.env.base import Env
-from gem_core.errors import ConfigError, PolicyError
+from gem_core.errors import ConfigError
 from gem_core.plugins.events import send_event
 from gem_core.policies.base import ChatPolicy, Player, Policy
 from gem_core.policies.players import RandomPlayer
@@ -25,6 +25,7 @@ from gem_core.rollout.episode_runner import EpisodeRunner
 from gem_core.rollout.limits import Limits
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode, StopReason, Task
+from gem_eval.evaluation.give_up import ConsecutiveFailures
 from gem_eval.evaluation.plan import Plan
 
 __all__ = ["evaluate", "results"]
@@ -48,7 +49,8 @@ def evaluate(
     """Play the episodes of a plan that the record at `path` lacks; return all in plan order.
 
     Ctrl-C raises `Interrupted`; the same call resumes the run. `give_up`: end the run after this
-    many consecutive policy errors. `on_begin` receives the episodes that the record already holds.
+    many consecutive errors of the policy, or of one environment. `on_begin` receives the episodes
+    that the record already holds.
     """
     path = Path(path)
     if path.exists() and not overwrite:
@@ -58,20 +60,13 @@ def evaluate(
         if on_begin is not None:
             on_begin(list(done.values()))
         missing = [task for task in plan.tasks() if task.index not in done]
-        policy_errors = 0
+        failures = ConsecutiveFailures(give_up, path)
 
         def write(episode: Episode) -> None:
-            nonlocal policy_errors
             record.write(episode)
-            is_policy_error = episode.stop is StopReason.POLICY_ERROR
-            policy_errors = policy_errors + 1 if is_policy_error else 0
             if on_episode is not None:
                 on_episode(episode)
-            if give_up is not None and policy_errors >= give_up:
-                raise PolicyError(
-                    f"{policy_errors} episodes in a row failed, the last with: {episode.failure}. "
-                    f"Finished episodes are in {path}; fix the cause and run again to resume"
-                )
+            failures.check(episode)
 
         limits = replace(limits or Limits(), max_turns=plan.max_turns)
         engine = _Engine(plan, policy, renderer, limits, concurrency)

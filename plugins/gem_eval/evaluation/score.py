@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any
 
-from gem_core.types import Episode, Turn
+from gem_core.types import Episode, FinishReason, Turn
 from gem_eval.evaluation.statistics import Estimate, mean_by_seed, pass_at_k, pass_hat_k
 
 __all__ = ["Score", "sampled_tokens", "score", "table_rows"]
@@ -28,6 +28,8 @@ class Score:
     env_id: str
     player: str
     max_turns: int | None
+    max_tokens: int | None
+    """Token limit of a completion; None for a baseline player."""
     episodes: int
     seeds: int
     failed: int
@@ -50,7 +52,13 @@ class Score:
     """Turns per episode that called a tool."""
     tool_errors: float | None
     format_errors: float | None
-    """Share of episodes with an action that the environment could not parse."""
+    """Share of episodes with a complete answer that the environment could not parse."""
+    cut: float | None
+    """Share of episodes with a completion that was cut at the token limit."""
+    empty: float | None
+    """Share of episodes with an answer that was empty, but neither cut nor refused."""
+    refused: float | None
+    """Share of episodes with an answer that the model refused or the server filtered."""
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON data."""
@@ -59,9 +67,13 @@ class Score:
 
 
 def score(
-    env_id: str, player: str, episodes: Sequence[Episode], max_turns: int | None = None
+    env_id: str,
+    player: str,
+    episodes: Sequence[Episode],
+    max_turns: int | None = None,
+    max_tokens: int | None = None,
 ) -> Score:
-    """Score the episodes of one environment."""
+    """Score the episodes of one environment; the limits are those they were played with."""
     known = [e for e in episodes if not e.failed]
     by_seed: dict[Any, list[Episode]] = {}
     for episode in known:
@@ -80,6 +92,7 @@ def score(
         env_id=env_id,
         player=player,
         max_turns=max_turns,
+        max_tokens=max_tokens,
         episodes=len(episodes),
         seeds=len({e.group for e in episodes}),
         failed=len(episodes) - len(known),
@@ -95,7 +108,12 @@ def score(
         tokens=_mean(tokens) if len(tokens) == len(known) else None,
         tool_uses=_mean([sum(bool(t.info.get("use_tool")) for t in e.turns) for e in known]),
         tool_errors=_mean([sum(bool(t.info.get("tool_error")) for t in e.turns) for e in known]),
-        format_errors=_mean([any(t.info.get("format_error") for t in e.turns) for e in known]),
+        format_errors=_share(
+            known, lambda t: t.info.get("format_error") and t.finish is FinishReason.STOP
+        ),
+        cut=_share(known, lambda t: t.finish is FinishReason.LENGTH),
+        empty=_share(known, lambda t: t.finish is FinishReason.EMPTY),
+        refused=_share(known, lambda t: t.finish is FinishReason.REFUSED),
     )
 
 
@@ -107,9 +125,11 @@ def sampled_tokens(turn: Turn) -> int | None:
 def table_rows(scores: Sequence[Score]) -> tuple[list[str], list[list[str]]]:
     """Return the headers and cells of the results table.
 
-    pass@k and pass^k are for the largest k of any row; success is k = 1.
+    pass@k and pass^k are for the largest k of any row; success is k = 1. CUT@n has the token limit
+    n. Columns of rare events are omitted if nothing happened.
     """
     k = max((k for s in scores for k in s.pass_at), default=1)
+    cap = max((s.max_tokens for s in scores if s.max_tokens is not None), default=None)
     columns: list[tuple[str, Callable[[Score], str]]] = [
         ("ENVIRONMENT", lambda s: s.env_id),
         ("PLAYER", lambda s: s.player),
@@ -124,13 +144,23 @@ def table_rows(scores: Sequence[Score]) -> tuple[list[str], list[list[str]]]:
         ("TOKENS", lambda s: _optional(s.tokens, "{:.0f}")),
         ("TOOLS", lambda s: _optional(s.tool_uses, "{:.1f}")),
         ("UNREADABLE", lambda s: _optional(s.format_errors, "{:.0%}")),
+        (f"CUT@{cap}", lambda s: "-" if s.max_tokens is None else _optional(s.cut, "{:.0%}")),
+        ("EMPTY", lambda s: _optional(s.empty, "{:.0%}")),
+        ("REFUSED", lambda s: _optional(s.refused, "{:.0%}")),
         ("ERRORS", lambda s: str(s.errors)),
         ("FAILED", lambda s: str(s.failed)),
     ]
+    omitted = set()
     if k == 1:
-        columns = [c for c in columns if not c[0].startswith("pass")]
+        omitted |= {f"pass@{k} [95%]", f"pass^{k} [95%]"}
     if all(s.max_turns is None for s in scores):
-        columns = [c for c in columns if c[0] != "TURNS<="]
+        omitted.add("TURNS<=")
+    if cap is None:
+        omitted.add(f"CUT@{cap}")
+    for name, field in (("TOOLS", "tool_uses"), ("EMPTY", "empty"), ("REFUSED", "refused")):
+        if not any(getattr(s, field) for s in scores):
+            omitted.add(name)
+    columns = [c for c in columns if c[0] not in omitted]
     return [name for name, _ in columns], [[cell(s) for _, cell in columns] for s in scores]
 
 
@@ -140,6 +170,11 @@ def _over_seeds(
     """Estimate a rate by k, over the seeds with at least k samples that did not fail."""
     estimates = {k: mean_by_seed([rate(n, c, k) for n, c in counts if n >= k]) for k in ks}
     return {k: estimate for k, estimate in estimates.items() if estimate is not None}
+
+
+def _share(episodes: Sequence[Episode], event: Callable[[Turn], Any]) -> float | None:
+    """Return the share of episodes in which the event occurs in a turn."""
+    return _mean([any(map(event, e.turns)) for e in episodes])
 
 
 def _mean(numbers: Sequence[float]) -> float | None:

@@ -32,10 +32,11 @@ def policy_named(
     server: str = "",
     api_key_env: str | None = None,
     tokenizer: str = "",
-    timeout: float = 600.0,
+    timeout: float = 120.0,
     retries: int = 5,
     max_connections: int = 64,
     max_tokens_field: str = "max_tokens",
+    return_reasoning: bool = False,
     request: Mapping[str, Any] | None = None,
 ) -> NamedPolicy:
     """Create the policy for a model name.
@@ -51,9 +52,9 @@ def policy_named(
             )
         return NamedPolicy(player_named(model), "player")
     if not server:
-        if tokenizer or api_key_env or request:
+        if tokenizer or api_key_env or request or return_reasoning:
             raise ConfigError(
-                "a tokenizer, an API key and request fields need a server; "
+                "a tokenizer, an API key, request fields and returned reasoning need a server; "
                 "pass its address, such as http://localhost:8000/v1"
             )
         return _local(model)
@@ -62,8 +63,12 @@ def policy_named(
     if not tokenizer:
         from gem_eval.models.openai import OpenAIChatPolicy
 
-        return NamedPolicy(
-            OpenAIChatPolicy(server, model, max_tokens_field=max_tokens_field, **shared), "chat"
+        shared |= {"max_tokens_field": max_tokens_field, "return_reasoning": return_reasoning}
+        kind = "chat with returned reasoning" if return_reasoning else "chat"
+        return NamedPolicy(OpenAIChatPolicy(server, model, **shared), kind)
+    if return_reasoning:
+        raise ConfigError(
+            "returned reasoning needs a chat server; with a tokenizer, the prompt has the thinking"
         )
     from gem_eval.models.openai import OpenAIPolicy
 
