@@ -6,10 +6,12 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gem_core._version import __version__
+from gem_core.adapter_kit.declaration import adapters
 from gem_core.cli import commands
+from gem_core.env.registry import environments
 from gem_core.errors import GemError
 
 __all__ = ["main"]
@@ -19,11 +21,18 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 """Exit code after the reader of the output, such as `head`, has exited."""
 
+_COMPLETED: dict[object, Callable[..., object]] = {
+    "ENV": lambda **_: environments.all(),
+    "ADAPTER": lambda **_: adapters.all(),
+}
+"""What argcomplete offers for the arguments with these placeholders."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A `GemError` prints one line, not a traceback."""
     try:
         parser = _parser()
+        _complete(parser)
         args = parser.parse_args(argv)
         if "run" not in args:
             parser.print_help(sys.stderr)
@@ -52,12 +61,29 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, path in commands.all().items():
         module = importlib.import_module(path)
+        examples = "\n".join(f"  {example}" for example in getattr(module, "EXAMPLES", ()))
         command = subparsers.add_parser(
-            name, help=module.SUMMARY, description=f"{module.SUMMARY.capitalize()}."
+            name,
+            help=module.SUMMARY,
+            description=f"{module.SUMMARY[0].upper()}{module.SUMMARY[1:]}.",
+            epilog=f"examples:\n{examples}" if examples else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
+        for action in command._actions:
+            if action.metavar in _COMPLETED:
+                action.completer = _COMPLETED[action.metavar]  # type: ignore[attr-defined]
         command.set_defaults(run=module.run)
     return parser
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks for completions, which needs the extra `completion`."""
+    if "_ARGCOMPLETE" not in os.environ:
+        return
+    import argcomplete
+
+    argcomplete.autocomplete(parser)
 
 
 if __name__ == "__main__":

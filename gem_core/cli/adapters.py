@@ -7,16 +7,17 @@ import json
 from dataclasses import asdict
 
 from gem_core.adapter_kit.declaration import AdapterStatus, adapters, probe
-from gem_core.cli.terminal import say, table, width
+from gem_core.cli.terminal import say, styled, table, width
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "list the supported trainers, and what is missing for each"
+EXAMPLES = ("gem-rl adapters", "gem-rl adapters verl", "gem-rl adapters --json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the adapter name and the output format."""
-    parser.add_argument("name", nargs="?", help="only this adapter")
+    parser.add_argument("name", nargs="?", metavar="ADAPTER", help="only this adapter")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
 
@@ -36,23 +37,23 @@ def run(args: argparse.Namespace) -> int:
     rows = [
         (
             s.adapter.name,
-            s.adapter.status,
+            _state(s),
             s.installed or "-",
             f"{s.adapter.distribution}{s.adapter.versions}",
-            s.adapter.python,
-            ", ".join(s.adapter.platforms),
-            s.adapter.summary,
         )
         for s in statuses
     ]
-    headers = ("NAME", "STATUS", "INSTALLED", "FITS", "PYTHON", "PLATFORMS", "WAY IN")
+    headers = ("NAME", "STATUS", "INSTALLED", "SUPPORTS")
     say(table(headers, rows, width()))
     for status in statuses:
+        adapter = status.adapter
+        say(f"\n{styled(adapter.name, 'cyan')}: {adapter.summary}")
+        say(f"  supports: Python {adapter.python} on {', '.join(adapter.platforms)}")
         if status.missing:
-            say(f"\n{status.adapter.name}: missing {'; '.join(status.missing)}")
-            where = "" if status.can_be_had else " on a supported machine"
+            say(f"  missing: {'; '.join(status.missing)}")
+            where = "" if status.installable else " on a supported machine"
             say(f"  to install it{where}:")
-            for line in status.adapter.install:
+            for line in adapter.install:
                 say(f"    {line}")
     if any(status.missing for status in statuses):
         say(
@@ -62,6 +63,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _state(status: AdapterStatus) -> str:
+    if status.ready:
+        return "ready"
+    if status.adapter.status == "planned":
+        return "planned"
+    return "not installed" if status.installable else "cannot run here"
+
+
 def _as_json(status: AdapterStatus) -> dict[str, object]:
     return {
         **asdict(status.adapter),
@@ -69,7 +78,7 @@ def _as_json(status: AdapterStatus) -> dict[str, object]:
         "supported": status.supported,
         "python_fits": status.python_fits,
         "platform_fits": status.platform_fits,
-        "can_be_had": status.can_be_had,
+        "installable": status.installable,
         "missing": status.missing,
         "ready": status.ready,
     }

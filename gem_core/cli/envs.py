@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 from collections.abc import Sequence
 
 from gem_core.cli.terminal import say, table, width
-from gem_core.env.registry import EnvSpec, environments, list_envs
-from gem_core.errors import UnknownNameError
+from gem_core.env.registry import EnvSpec, environments
+from gem_core.errors import ConfigError, UnknownNameError
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
-SUMMARY = "list the environments"
+SUMMARY = "list the environments, or search them"
+EXAMPLES = (
+    "gem-rl envs",
+    "gem-rl envs maths",
+    "gem-rl envs multi-turn offline",
+    "gem-rl envs 'game:*-easy'",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the pattern and the output format."""
     parser.add_argument(
-        "pattern", nargs="?", default="*", help="part of an id, or a pattern with * and ?"
+        "words",
+        nargs="*",
+        metavar="ENV",
+        help="words that the id, the summary, the tags, the data or the extra must contain, "
+        "or a pattern of ids with * and ?",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
@@ -28,20 +39,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the environments as a table, JSON or a Markdown page."""
     registered = environments.all()
-    specs = [registered[id] for id in list_envs(args.pattern)]
-    if not specs and args.pattern != "*":
+    specs = [s for s in registered.values() if all(_matches(s, word) for word in args.words)]
+    if not specs:
         hint = "`gem-rl envs` lists them all."
-        raise UnknownNameError("environment", args.pattern, tuple(registered), hint)
+        if any(":" in word for word in args.words):
+            raise UnknownNameError("environment", " ".join(args.words), tuple(registered), hint)
+        raise ConfigError(f"no environment matches {' and '.join(args.words)}; {hint}")
     if args.json:
         facts = ("id", "turns", "reward", "data", "extra", "deterministic", "offline", "summary")
-        say(json.dumps([{fact: getattr(spec, fact) for fact in facts} for spec in specs], indent=2))
+        listed = [{f: getattr(s, f) for f in facts} | {"tags": tags_of(s)} for s in specs]
+        say(json.dumps(listed, indent=2))
         return 0
     if args.markdown:
         say(_page(specs), end="")
         return 0
-    rows = [(s.id, _turns(s), s.reward, s.data, s.extra or "-", s.summary) for s in specs]
-    say(table(("ID", "TURNS", "REWARD", "DATA", "EXTRA", "SUMMARY"), rows, width()))
+    rows = [(s.id, _turns(s), s.extra or "-", s.summary) for s in specs]
+    say(table(("ID", "TURNS", "EXTRA", "SUMMARY"), rows, width()))
+    if width() is not None:
+        say(f"\n{len(specs)} environments. `gem-rl show ID` describes one and plays it.")
     return 0
+
+
+def tags_of(spec: EnvSpec) -> list[str]:
+    """Return the registered tags, and those that follow from other facts."""
+    derived = ["single-turn" if spec.turns == 1 else "multi-turn"]
+    derived += ["offline" if spec.offline else "online", spec.reward.partition(":")[0]]
+    return [*spec.tags, *filter(None, derived)]
+
+
+def _matches(spec: EnvSpec, word: str) -> bool:
+    """Return whether a word is in the id, the summary, a tag or another fact."""
+    word = word.lower()
+    if any(c in word for c in "*?["):
+        return fnmatch.fnmatchcase(spec.id.lower(), word)
+    facts = (spec.id, spec.summary, spec.data, spec.extra)
+    # Tags match from their beginning: "online" is not in "offline", nor "turn" in all of them.
+    return any(word in fact.lower() for fact in facts) or any(
+        tag.startswith(word) for tag in tags_of(spec)
+    )
 
 
 def _turns(spec: EnvSpec) -> str:
@@ -59,7 +94,8 @@ def _page(specs: Sequence[EnvSpec]) -> str:
         f"{len(specs)} ids, of which {len(offline)} run without a network once their extra is",
         "installed (in a checkout: `pip install '.[EXTRA]'`). The others download a dataset or",
         "call a server. Turns is the environment's own limit.",
-        "`gem-rl envs PATTERN` prints one line per id.",
+        "`gem-rl envs WORD` searches ids, summaries and tags; `gem-rl show ID` describes one id",
+        "and plays it.",
     ]
     namespaces = sorted({spec.id.partition(":")[0] for spec in specs})
     for namespace in namespaces:
@@ -67,14 +103,15 @@ def _page(specs: Sequence[EnvSpec]) -> str:
         rows: dict[tuple[str, ...], list[str]] = {}
         for s in members:
             offline_cell = "yes" if s.offline else "no"
-            facts = (s.summary, _turns(s), s.reward, s.data, s.extra or "-", offline_cell)
+            tags = ", ".join(s.tags)
+            facts = (s.summary, tags, _turns(s), s.reward, s.data, s.extra or "-", offline_cell)
             rows.setdefault(facts, []).append(f"`{s.id}`")
         lines += [
             "",
             f"## {namespace}: {len(members)}",
             "",
-            "| Id | | Turns | Reward | Data | Extra | Offline |",
-            "|" + "---|" * 7,
+            "| Id | | Tags | Turns | Reward | Data | Extra | Offline |",
+            "|" + "---|" * 8,
         ]
         lines += [f"| {' '.join(ids)} | {' | '.join(facts)} |" for facts, ids in rows.items()]
     return "\n".join(lines) + "\n"

@@ -18,15 +18,23 @@ from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.env.wrapper_stack import wrappers as wrapper_catalog
 from gem_core.errors import ConfigError, UnknownNameError
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "play an environment in the terminal"
+EXAMPLES = (
+    "gem-rl play game:Wordle-v0-easy",
+    "gem-rl play lock.py:Lock --seed 1 --options '{\"dials\": 2}'",
+    "gem-rl play game:Sokoban-v0-easy --random --max-turns 5",
+    "gem-rl play math:Sample-v0 --tools python",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the environment, its options and the player."""
     parser.add_argument(
-        "id", help="an environment id, or a mixture such as '2*game:A-v0 + 1*game:B-v0'"
+        "id",
+        metavar="ENV",
+        help="an id, a mixture such as '2*game:A-v0 + 1*game:B-v0', or FILE.py:CLASS",
     )
     parser.add_argument("--seed", type=int, help="the seed of the episode (default: random)")
     parser.add_argument(

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from gem_core.cli.terminal import say, table, width
 from gem_core.plugins.manager import installed_plugins
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "list the plugins"
+EXAMPLES = ("gem-rl plugins", "gem-rl plugins --json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

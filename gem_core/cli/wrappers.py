@@ -8,9 +8,10 @@ import json
 from gem_core.cli.terminal import say, table, width
 from gem_core.env.wrapper_stack import wrappers
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "list the wrappers"
+EXAMPLES = ("gem-rl wrappers", "gem-rl wrappers --json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

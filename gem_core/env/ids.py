@@ -1,4 +1,4 @@
-"""Environment ids: `namespace:Name[-vN][-variant]`, and mixtures, weighted sums of ids."""
+"""Environment ids: `namespace:Name[-vN][-variant]`, `file.py:Class`, and mixtures of them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import re
 
 from gem_core.errors import ConfigError
 
-__all__ = ["ENV_ID", "is_mixture", "parse_mixture"]
+__all__ = ["ENV_ID", "is_file_id", "is_mixture", "parse_mixture"]
 
 ENV_ID = re.compile(r"[a-z][a-z0-9_]*:[A-Za-z0-9][A-Za-z0-9_.]*(-v\d+)?(-[A-Za-z0-9_.-]+)?")
-_TERM = re.compile(r"\s*(?:(?P<weight>[0-9.]+)\s*\*)?\s*(?P<id>[a-z][a-z0-9_]*:[^\s*]+)\s*")
+_FILE_ID = re.compile(r"[^*+]+\.py(:[A-Za-z_]\w*)?")
+_TERM = re.compile(
+    r"\s*(?:(?P<weight>[0-9.]+)\s*\*)?\s*(?P<id>[a-z][a-z0-9_]*:[^\s*]+|[^\s*]+\.py:\w+)\s*"
+)
+_WEIGHTED = re.compile(r"[^:*]+\*[^:*]+:")
+
+
+def is_file_id(id: str) -> bool:
+    """Return whether an id names a class in a file: `lock.py:Lock`."""
+    return isinstance(id, str) and _FILE_ID.fullmatch(id.strip()) is not None
 
 
 def is_mixture(id: str) -> bool:
     """Return whether an id is a weighted sum of ids."""
-    return isinstance(id, str) and ("+" in id or "*" in id)
+    return isinstance(id, str) and ("+" in id or _WEIGHTED.match(id) is not None)
 
 
 def parse_mixture(text: str) -> list[tuple[str, float]]:

@@ -1,7 +1,8 @@
 """Registry: register, look up and create environments by id.
 
 An environment id has the form `namespace:Name[-vN][-variant]`. A mixture is a weighted sum of ids,
-`2*game:GuessTheNumber-v0-easy + 1*game:Wordle-v0-easy`, and works like any other environment.
+`2*game:GuessTheNumber-v0-easy + 1*game:Wordle-v0-easy`, and works like any other environment. So
+does `lock.py:Lock`, a class in a file, which need not be registered.
 An entry point is a callable or a string `module:name`, which `make` imports.
 """
 
@@ -12,10 +13,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from gem_core.env.base import Env
-from gem_core.env.ids import ENV_ID, is_mixture, parse_mixture
+from gem_core.env.ids import ENV_ID, is_file_id, is_mixture, parse_mixture
 from gem_core.env.wrapper_stack import (
     WrapperLike,
     WrapperSpec,
@@ -40,6 +42,7 @@ from gem_core.plugins.entry_points import (
     load_entry_point,
 )
 from gem_core.plugins.manager import on_registration
+from gem_core.plugins.source_files import load_file
 from gem_core.types import Task
 
 __all__ = [
@@ -82,6 +85,8 @@ class EnvSpec:
     """Whether seed, options and actions determine every observation and reward."""
     offline: bool = True
     """Whether it runs without a network: it downloads no dataset and calls no server."""
+    tags: tuple[str, ...] = ()
+    """Words to find it by, such as `maths` or `java`."""
 
     def load(self) -> Callable[..., Any]:
         """Import the entry point and return the class or function."""
@@ -122,10 +127,12 @@ def spec(id: str) -> EnvSpec:
             "an environment id is a string such as 'game:GuessTheNumber-v0-easy', "
             f"got {type(id).__name__} {id!r}"
         )
+    if is_file_id(id):
+        return _spec_of_file(id.strip())
     if not is_mixture(id):
         return environments.get(id.strip())
     parts = parse_mixture(id)
-    members = [environments.get(member) for member, _ in parts]
+    members = [spec(member) for member, _ in parts]
     canonical = " + ".join(f"{weight:g}*{member}" for member, weight in parts)
     turns = [m.turns for m in members]
     return EnvSpec(
@@ -138,6 +145,24 @@ def spec(id: str) -> EnvSpec:
         deterministic=all(m.deterministic for m in members),
         offline=all(m.offline for m in members),
     )
+
+
+def _spec_of_file(id: str) -> EnvSpec:
+    """Return the description of `file.py:Class`, with the facts that the file registers for it."""
+    path, _, name = id.rpartition(":") if not id.endswith(".py") else (id, "", "")
+    file = str(Path(path).expanduser().resolve())
+    module = load_file(file)
+    if not hasattr(module, name):
+        classes = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Env)]
+        known = " or ".join(f"{path}:{n}" for n in classes if n != "Env") or "a class of Env"
+        raise ConfigError(f"{id!r} does not name a class of the file; write {known}")
+    build = load_entry_point(f"{file}:{name}", f"environment {id!r}")
+    for registered in environments.all().values():
+        if registered.entry_point is build:
+            return replace(registered, id=id, entry_point=f"{file}:{name}")
+    summary = (build.__doc__ or "").strip().partition("\n")[0]
+    deterministic = bool(getattr(build, "deterministic", True))
+    return EnvSpec(id, f"{file}:{name}", summary=summary, deterministic=deterministic)
 
 
 def make(
@@ -227,7 +252,12 @@ def check_make(
 
 
 def list_envs(pattern: str = "*") -> list[str]:
-    """Return the ids that match a pattern with `*` and `?`, or that contain the text."""
+    """Return the ids that match a pattern with `*` and `?`, or that contain the text.
+
+    `lock.py:Lock` matches itself.
+    """
+    if is_file_id(pattern):
+        return [spec(pattern).id]
     if not any(c in pattern for c in "*?["):
         pattern = f"*{pattern}*"
     return [id for id in environments.all() if fnmatch.fnmatchcase(id.lower(), pattern.lower())]

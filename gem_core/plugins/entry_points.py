@@ -1,4 +1,4 @@
-"""Entry points: a callable, or a string `module:name` that is imported on first use."""
+"""Entry points: a callable, or a string `module:name` or `file.py:name`, imported on first use."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gem_core.errors import ConfigError, MissingDependencyError, RegistrationError
+from gem_core.plugins.source_files import load_file
 
 __all__ = ["EntryPoint", "check_arguments", "check_entry_point", "load_entry_point"]
 
@@ -19,9 +20,10 @@ def load_entry_point(entry_point: EntryPoint, what: str, extra: str = "") -> Cal
     """Import an entry point. If packages are missing, the error names the extra to install."""
     if not isinstance(entry_point, str):
         return entry_point
-    module, _, name = entry_point.partition(":")
+    module, _, name = entry_point.rpartition(":")
     try:
-        value = getattr(importlib.import_module(module), name)
+        imported = load_file(module) if module.endswith(".py") else importlib.import_module(module)
+        value = getattr(imported, name)
     except MissingDependencyError:
         raise
     except (ImportError, SystemExit) as error:

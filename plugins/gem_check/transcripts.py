@@ -13,115 +13,26 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from gem_core.env.action_format import format_of
+from gem_check.subject import SEEDS, Subject
 from gem_core.env.base import Env
-from gem_core.env.ids import is_mixture
-from gem_core.env.maybe_async import Waiter
-from gem_core.env.registry import EnvSpec, environments, make, register, spec
+from gem_core.env.ids import is_file_id, is_mixture
+from gem_core.env.registry import register
 from gem_core.env.wrapper import Wrapper
-from gem_core.errors import ConfigError
+from gem_core.plugins.entry_points import EntryPoint, load_entry_point
 from gem_core.types import Failure
 
 __all__ = [
-    "SEEDS",
-    "TURNS",
-    "Subject",
-    "Transcript",
     "digests",
-    "env_name",
     "recipe_of",
+    "stop_script",
     "transcripts",
     "transcripts_elsewhere",
 ]
-
-SEEDS = (0, 1, 2)
-TURNS = 12
-"""The number of turns played per episode."""
-
-Transcript = list[Any]
-
-
-class Subject:
-    """An environment to play: makes fresh instances and plays them, sync or async."""
-
-    def __init__(self, env: str | Env) -> None:
-        if not isinstance(env, (str, Env)):
-            raise ConfigError(
-                f"check_env() takes an environment or its id, got {type(env).__name__} {env!r}"
-            )
-        self.source = env
-        self.name = env_name(env)
-        self.spec: EnvSpec | None = spec(env) if isinstance(env, str) else env.spec
-        self._made: list[Env] = []
-        self._waiter = Waiter()
-
-    def make(self) -> Env:
-        """Make a fresh instance; `closing` closes it."""
-        env = make(self.source) if isinstance(self.source, str) else self.source.spawn()
-        self._made.append(env)
-        return env
-
-    @contextmanager
-    def closing(self) -> Iterator[None]:
-        """Close, on exit, the instances made inside."""
-        try:
-            yield
-        finally:
-            made, self._made = self._made, []
-            for env in made:
-                self.result(env.close())
-            self._waiter.close()
-
-    def result(self, value: Any) -> Any:
-        """Wait for an awaitable; return other values unchanged."""
-        return self._waiter.result(value)
-
-    def play(
-        self,
-        env: Env,
-        seed: int,
-        actions: Sequence[str] | None = None,
-        turns: int = TURNS,
-        extra: int = 0,
-    ) -> Transcript:
-        """Play one episode, by default with random actions.
-
-        `extra` actions are sampled and dropped at each turn.
-        """
-        observation, info = self.result(env.reset(seed=seed))
-        transcript: Transcript = [["reset", observation, _comparable(info)]]
-        for turn in range(turns if actions is None else len(actions)):
-            for _ in range(extra):
-                self.action(env)
-            action = self.action(env) if actions is None else actions[turn]
-            transcript.append([action, *self.step(env, action)])
-            if env.ended:
-                break
-        return transcript
-
-    def step(self, env: Env, action: str) -> list[Any]:
-        """Take one action."""
-        observation, reward, terminated, truncated, info = self.result(env.step(action))
-        return [observation, reward, terminated, truncated, _comparable(info)]
-
-    def action(self, env: Env) -> str:
-        """Return a random action, or the formatted `action_example` without `sample_action`."""
-        try:
-            return env.sample_action()
-        except NotImplementedError:
-            form, example = format_of(env), env.action_example
-            if form is None or form.parse(example) is not None:
-                return example
-            return form.write(example)
-
-    @property
-    def deterministic(self) -> bool:
-        """The declaration of a fresh instance."""
-        return self.make().deterministic
 
 
 def transcripts(ids: Iterable[str]) -> dict[str, list[str] | str]:
@@ -130,9 +41,9 @@ def transcripts(ids: Iterable[str]) -> dict[str, list[str] | str]:
 
 
 def transcripts_elsewhere(
-    recipes: Sequence[str | tuple[Any, ...]], hash_seed: int
+    recipes: Sequence[str | tuple[Any, ...]], hash_seed: int, seconds: float | None = None
 ) -> dict[str, list[str] | str]:
-    """Return `transcripts` from a new process with that PYTHONHASHSEED.
+    """Return `transcripts` from a new process with that PYTHONHASHSEED, killed after `seconds`.
 
     A recipe is an id or the result of `recipe_of`. Pass many recipes at once, because starting the
     process takes longer than playing.
@@ -151,7 +62,14 @@ def transcripts_elsewhere(
         "from gem_check.transcripts import _play_recipes; _play_recipes()",
     ]
     stdin = base64.b64encode(pickle.dumps(list(recipes)))
-    done = subprocess.run(command, input=stdin, capture_output=True, env=environment)
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, env=environment, timeout=seconds
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(
+            f"a process that plays environments did not finish within {seconds:g} s"
+        ) from None
     if done.returncode:
         raise RuntimeError(
             f"a process that plays environments failed with exit code {done.returncode}: "
@@ -163,18 +81,31 @@ def transcripts_elsewhere(
 
 def recipe_of(subject: Subject) -> str | tuple[Any, ...] | None:
     """Return a picklable recipe that makes the environment in another process, or None."""
-    source = subject.source
-    if isinstance(source, str):
-        recipe: Any = source if is_mixture(source) else ("spec", subject.spec)
+    source, recipe = subject.source, None  # type: Any, Any
+    if isinstance(source, Env):
+        if not isinstance(source, Wrapper):
+            recipe = ("class", subject.name, _importable(type(source)), *source._made_with)
+    elif is_mixture(source):
+        recipe = None if subject.env_kwargs else source
     else:
-        if isinstance(source, Wrapper) or type(source).__module__ == "__main__":
-            return None
-        recipe = ("class", subject.name, type(source), *source._made_with)
+        spec: Any = subject.spec
+        kwargs = {**spec.kwargs, **subject.env_kwargs}
+        recipe = ("id", source, _importable(spec.entry_point), kwargs, spec.wrappers)
     try:
-        pickle.dumps(recipe)
+        pickled = pickle.dumps(recipe)
     except Exception:  # noqa: BLE001 - for example a local class or a lambda
         return None
-    return recipe  # type: ignore[no-any-return]
+    # The other process has another __main__.
+    return None if recipe is None or b"__main__" in pickled else recipe
+
+
+def _importable(entry_point: EntryPoint) -> EntryPoint:
+    """Return `file.py:Class` for a class of the running script."""
+    main = sys.modules["__main__"]
+    file, name = getattr(main, "__file__", None), getattr(entry_point, "__qualname__", "")
+    if file is None or getattr(main, name, None) is not entry_point:
+        return entry_point
+    return f"{os.path.realpath(file)}:{name}"
 
 
 def digests(subject: Subject) -> list[str]:
@@ -186,28 +117,56 @@ def digests(subject: Subject) -> list[str]:
     ]
 
 
-def env_name(env: str | Env) -> str:
-    """Return the id of an environment, or its class name if it has no id."""
-    if isinstance(env, str):
-        return env
-    return str(env.spec.id) if env.spec is not None else type(env.unwrapped).__name__
-
-
 def _play_recipes() -> None:
     """Read recipes from stdin and write digests to stdout, in the other process."""
     results: dict[str, list[str] | str] = {}
     for recipe in pickle.loads(base64.b64decode(sys.stdin.buffer.read())):
         if isinstance(recipe, str):
             results |= transcripts([recipe])
-        elif recipe[0] == "spec":
-            env: EnvSpec = recipe[1]
-            if env.id not in environments.all():
-                register(env.id, env.entry_point, kwargs=env.kwargs, wrappers=env.wrappers)
-            results |= transcripts([env.id])
+            continue
+        kind, name, entry_point, *arguments = recipe
+        if isinstance(entry_point, str) and entry_point.rpartition(":")[0].endswith(".py"):
+            _run_script(entry_point.rpartition(":")[0])
+        if kind == "id":
+            kwargs, wrappers = arguments
+            if not is_file_id(name):
+                register(name, load_entry_point(entry_point, name), wrappers=wrappers, replace=True)
+            results[name] = _digests_or_error(Subject(name, kwargs))
         else:
-            _, name, build, args, kwargs = recipe
+            args, kwargs = arguments
+            build = load_entry_point(entry_point, name)
             results[name] = _digests_or_error(Subject(build(*args, **kwargs)))
     sys.stdout.write("\n" + json.dumps(results) + "\n")
+
+
+class _ScriptStopped(BaseException):
+    """Raised by the checker in a script that another process runs for its classes."""
+
+
+_running_script = False
+
+
+def stop_script() -> None:
+    """Stop a script that `_run_script` runs: all that the checker needs is defined by now."""
+    if _running_script:
+        raise _ScriptStopped
+
+
+def _run_script(path: str) -> None:
+    """Run a file as a module, up to where it calls the checker."""
+    global _running_script
+    # multiprocessing's name for the main module of another process; not "__main__", so what a
+    # script does as a program is not done again
+    module = sys.modules["__mp_main__"] = ModuleType("__mp_main__")
+    module.__file__ = path
+    sys.path.append(str(Path(path).parent))
+    _running_script = True
+    try:
+        exec(compile(Path(path).read_bytes(), path, "exec"), vars(module))
+    except _ScriptStopped:
+        pass
+    finally:
+        _running_script = False
 
 
 def _digests_or_error(subject: Subject) -> list[str] | str:
@@ -219,8 +178,3 @@ def _digests_or_error(subject: Subject) -> list[str] | str:
     except BaseException as error:  # noqa: BLE001 - reported to the parent process
         failure = Failure.from_error(error, "")
         return f"{failure.kind}: {failure.message}"
-
-
-def _comparable(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an info that compares and prints the same in every process."""
-    return {key: repr(info[key]) for key in sorted(info)}

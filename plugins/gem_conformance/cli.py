@@ -12,14 +12,15 @@ from gem_core.adapter_kit.declaration import adapters, probe
 from gem_core.cli.terminal import say
 from gem_core.errors import ConfigError
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "check that an installed trainer gives every token the expected advantage"
+EXAMPLES = ("gem-rl conformance trl", "gem-rl conformance trl --no-ranks --out conformance.md")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the adapter name, the checks to run and the output file."""
-    parser.add_argument("name", help="an adapter listed by `gem-rl adapters`")
+    parser.add_argument("name", metavar="ADAPTER", help="an adapter listed by `gem-rl adapters`")
     parser.add_argument(
         "--no-ranks", action="store_true", help="skip the checks that start several processes"
     )

@@ -32,6 +32,7 @@ def test_environments_page_lists_every_id_once_with_its_facts() -> None:
         turns = "-" if spec.turns is None else str(spec.turns)
         assert facts == [
             spec.summary,
+            ", ".join(spec.tags),
             turns,
             spec.reward,
             spec.data,

@@ -18,15 +18,22 @@ from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError
 from gem_envs.remote.protocols import DIALECTS
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "serve an environment over HTTP"
+EXAMPLES = (
+    "gem-rl serve game:Wordle-v0-easy",
+    "gem-rl serve lock.py:Lock --port 0",
+    "gem-rl serve textcraft:TextCraft-v0 --dialect textcraft --host 0.0.0.0",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gem-rl serve`."""
     parser.add_argument(
-        "id", help="an environment id, or a mixture such as '2*game:A-v0 + 1*game:B-v0'"
+        "id",
+        metavar="ENV",
+        help="an id, a mixture such as '2*game:A-v0 + 1*game:B-v0', or FILE.py:CLASS",
     )
     parser.add_argument(
         "--host",

@@ -196,4 +196,5 @@ def register_games(register: Callable[..., Any]) -> None:
                 turns=kwargs.get("max_turns"),
                 reward=game.reward,
                 data=game.data,
+                tags=("game",),
             )

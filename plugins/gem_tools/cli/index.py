@@ -7,9 +7,10 @@ import argparse
 from gem_core.cli.terminal import say
 from gem_core.errors import ConfigError
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "build an index of texts for the search tool"
+EXAMPLES = ("gem-rl index corpus.jsonl index", "gem-rl index notes/ index --words 200")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

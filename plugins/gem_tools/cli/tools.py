@@ -8,9 +8,10 @@ import json
 from gem_core.cli.terminal import say, table, width
 from gem_core.errors import GemError
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "list the tools and their status on this machine"
+EXAMPLES = ("gem-rl tools", "gem-rl tools --json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +20,8 @@ import pytest
 from project import SOURCES, clean_env
 
 from gem_core import Env, register
-from gem_core.__main__ import main
+from gem_core.__main__ import _parser, main
+from gem_core.cli import commands
 from gem_core.cli.terminal import table
 from gem_core.env.registry import environments
 
@@ -64,7 +67,7 @@ def test_envs_lists_ids_with_their_facts(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["envs", "guess*easy"]) == 2  # a pattern must match the complete id
     assert main(["envs", "*guess*easy"]) == 0
     header, line = capsys.readouterr().out.splitlines()[:2]
-    assert header.split() == ["ID", "TURNS", "REWARD", "DATA", "EXTRA", "SUMMARY"]
+    assert header.split() == ["ID", "TURNS", "EXTRA", "SUMMARY"]
     assert line.split()[:2] == [EASY, "4"]
 
 
@@ -73,6 +76,35 @@ def test_envs_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     envs = {entry["id"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert envs[EASY]["turns"] == 4
     assert envs["game:GuessTheNumber-v0-random"]["turns"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "unexpected"),
+    [
+        (["maths"], "rg:chain_sum", EASY),  # a tag
+        (["hidden", "number"], EASY, "game:Wordle-v0"),  # the summary
+        (["multi-turn", "java"], "sciworld:boil", "rg:chain_sum"),
+        (["online"], "math:GSM8K", EASY),  # and not "offline"
+        (["minigrid"], "babyai:Open-v0", EASY),  # the data
+    ],
+)
+def test_envs_searches_summaries_and_tags(
+    words: list[str], expected: str, unexpected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["envs", *words, "--json"]) == 0
+    ids = [entry["id"] for entry in json.loads(capsys.readouterr().out)]
+    assert expected in ids
+    assert unexpected not in ids
+
+
+def test_envs_says_when_no_environment_has_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs", "maths", "customer"]) == 2
+    assert "no environment matches maths and customer" in capsys.readouterr().err
+
+
+def test_no_two_kinds_of_reasoning_tasks_share_a_summary() -> None:
+    summaries = [spec.summary for id, spec in environments.all().items() if id.startswith("rg:")]
+    assert len(summaries) == len(set(summaries)) == 105
 
 
 def test_envs_suggests_similar_ids_when_nothing_matches(
@@ -94,6 +126,10 @@ def test_wrappers_and_plugins_are_listed(capsys: pytest.CaptureFixture[str]) -> 
     assert "react" in {entry["name"] for entry in json.loads(capsys.readouterr().out)}
     assert main(["plugins", "--json"]) == 0
     plugins = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert main(["estimators"]) == 0
+    assert re.search(r"^grpo +groups +gamma, scale +A = ", capsys.readouterr().out, re.MULTILINE)
+    assert main(["estimators", "--json"]) == 0
+    assert "rebn" in {entry["name"] for entry in json.loads(capsys.readouterr().out)}
     assert plugins["gem_envs"]["hooks"] == ["register_commands", "register_environments"]
     assert plugins["gem_envs"]["origin"] == "built in"
 
@@ -111,12 +147,14 @@ def test_adapters_prints_what_is_missing_and_how_to_install_it(
     out = capsys.readouterr().out
     missing = f"trl{gem_trl.ADAPTER.versions}"
     install = "    pip install '.[trl]' -c constraints/trl.txt\n"
-    assert f"trl: missing {missing}\n  to install it:\n{install}" in out
+    assert re.search(r"^trl +not installed +- ", out, re.MULTILINE)
+    assert f"  missing: {missing}\n  to install it:\n{install}" in out
     monkeypatch.setattr(declaration.platform, "python_version", lambda: "3.10.13")
     assert main(["adapters", "trl"]) == 0
     out = capsys.readouterr().out
     missing = f"Python >=3.11 (this is 3.10.13); {missing}"
-    assert f"trl: missing {missing}\n  to install it on a supported machine:\n{install}" in out
+    assert re.search(r"^trl +cannot run here +- ", out, re.MULTILINE)
+    assert f"  missing: {missing}\n  to install it on a supported machine:\n{install}" in out
     assert main(["adapters", "tlr"]) == 2
     assert "did you mean 'trl'?" in capsys.readouterr().err
 
@@ -235,19 +273,33 @@ def test_closed_pipe_exits_quietly() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("command", ["envs", "wrappers", "plugins"])
-def test_tables_fit_the_terminal(command: str) -> None:
+@pytest.mark.parametrize("command", ["envs", "wrappers", "estimators", "plugins"])
+def test_tables_fit_the_terminal_and_break_no_name(command: str) -> None:
+    lines = in_terminal(command, COLUMNS="72", NO_COLOR="1").splitlines()
+    assert len(lines) > 3
+    assert max(map(len, lines)) <= 72
+    if command == "envs":
+        shown = {line.split()[0] for line in lines if line and not line.startswith(" ")}
+        assert set(environments.all()) <= shown
+
+
+def test_terminal_shows_names_in_colour_unless_the_user_objects() -> None:
+    assert "\x1b[36mboxed\x1b[0m" in in_terminal("wrappers", TERM="xterm")
+    assert "\x1b" not in in_terminal("wrappers", TERM="xterm", NO_COLOR="1")
+    assert "\x1b" not in in_terminal("wrappers", TERM="dumb")
+
+
+def in_terminal(command: str, **environment: str) -> str:
+    """Return what a command prints to a terminal."""
     master, slave = pty.openpty()
-    listing = subprocess.Popen([*GEM, command], stdout=slave, env={**ENV, "COLUMNS": "72"})
+    listing = subprocess.Popen([*GEM, command], stdout=slave, env={**ENV, **environment})
     os.close(slave)
     text = b""
     while chunk := _read(master):  # while it runs: a terminal buffers only a few kilobytes
         text += chunk
     os.close(master)
     assert listing.wait(timeout=60) == 0
-    lines = text.decode().splitlines()
-    assert len(lines) > 3
-    assert max(map(len, lines)) <= 72
+    return text.decode()
 
 
 def _read(descriptor: int) -> bytes:
@@ -268,6 +320,64 @@ def test_table_wraps_the_widest_column_first() -> None:
         "N  WORDS               Z",
         "a  one two three four  x",
     ]
+
+
+def test_table_gives_long_names_a_line_of_their_own() -> None:
+    rows = [("a:very-long-name-of-an-environment", "one two three", "x"), ("b", "four", "y")]
+    assert table(("NAME", "WORDS", "Z"), rows, 30).splitlines() == [
+        "NAME          WORDS          Z",
+        "a:very-long-name-of-an-environment",
+        "              one two three  x",
+        "b             four           y",
+    ]
+
+
+def test_table_with_too_many_columns_becomes_pairs() -> None:
+    rows = [("a:name", "0.500 [0.000, 1.000]", "unbreakable", "x")]
+    assert table(("NAME", "RETURN", "LONG", "Z"), rows, 20).splitlines() == [
+        "a:name",
+        "  RETURN 0.500 [0.000, 1.000]",
+        "  LONG unbreakable",
+        "  Z x",
+    ]
+
+
+@pytest.mark.parametrize("command", commands.all())
+def test_every_help_has_examples_that_parse(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    examples = capsys.readouterr().out.partition("examples:\n")[2].splitlines()
+    assert examples
+    for example in examples:
+        program, *arguments = shlex.split(example)
+        assert program == "gem-rl"
+        assert _parser().parse_args(arguments).run
+
+
+def test_shell_completes_commands_and_ids() -> None:
+    pytest.importorskip("argcomplete")
+
+    def completions(line: str) -> list[str]:
+        environment = {
+            **ENV,
+            "_ARGCOMPLETE": "1",
+            "_ARGCOMPLETE_IFS": "\n",
+            "_ARGCOMPLETE_COMP_WORDBREAKS": "",
+            "COMP_LINE": line,
+            "COMP_POINT": str(len(line)),
+        }
+        reading, writing = os.pipe()
+        run = f"{shlex.join(GEM)} 8>&{writing} 9>/dev/null"
+        subprocess.run(["bash", "-c", run], env=environment, pass_fds=[writing], timeout=60)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            return [word.strip() for word in pipe.read().split("\n")]
+
+    assert completions("gem-rl ch") == ["check"]
+    assert EASY in completions("gem-rl show game:Guess")
+    assert "trl" in completions("gem-rl adapters t")
 
 
 def test_python_m_gem_core_runs_the_command() -> None:

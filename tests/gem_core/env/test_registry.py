@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted_env import ScriptedEnv, Shout
 
-from gem_core import Env, list_envs, make, register, register_wrapper, spec
+from gem_core import Env, list_envs, make, register, register_wrapper, run_batch, spec, tasks_for
 from gem_core.env.registry import canonical_wrappers, environments
 from gem_core.env.wrapper_stack import parse_wrappers, wrappers
 from gem_core.errors import (
@@ -19,6 +23,7 @@ from gem_core.errors import (
     RegistrationError,
     UnknownNameError,
 )
+from gem_core.policies.scripted import ScriptedPlayer
 from gem_core.wrappers.formats import Boxed, React
 from gem_core.wrappers.history import Concat, ConcatChat
 from gem_core.wrappers.limits import TurnLimit
@@ -364,3 +369,95 @@ def test_closing_a_mixture_closes_all_components() -> None:
     register("test:B-v0", lambda: ScriptedEnv(log=log))
     make("test:A-v0 + test:B-v0").close()
     assert log.count("close") == 2
+
+
+FILE = """
+from gem_core import Env, register
+from neighbour import GREETING
+
+class Hello(Env):
+    \"\"\"Say hello.\"\"\"
+
+    def on_reset(self, options):
+        return GREETING, {}
+
+    def on_step(self, action):
+        return "Bye.", 1.0, True, False, {"name": __name__}
+
+class Registered(Hello):
+    pass
+
+register("test_file:Hello-v0", Registered, wrappers=["boxed"], turns=1)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "neighbour.py").write_text("GREETING = 'Good morning.'")
+    (tmp_path / "greet.py").write_text(FILE)
+    modules, path = set(sys.modules), list(sys.path)
+    yield tmp_path / "greet.py"
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def test_class_in_a_file_needs_no_registration(file: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(file.parent)
+    for id in ("greet.py:Hello", f"{file}:Hello"):
+        env = make(id)
+        assert env.reset(seed=0) == ("Good morning.", {})
+        assert env.step("hi")[-1] == {"name": "greet"}
+        assert spec(id).summary == "Say hello."
+        assert list_envs(id) == [env.spec.id] == [id]
+    assert make("2*greet.py:Hello + greet.py:Registered").reset(seed=0)[0]
+    (episode,) = run_batch(
+        tasks_for("greet.py:Hello", [0]), ScriptedPlayer(lambda env, observation: "hi")
+    )
+    assert episode.total_reward == 1.0
+
+
+def test_class_in_a_file_keeps_the_facts_that_the_file_registers(file: Path) -> None:
+    registered = spec(f"{file}:Registered")
+    assert (registered.turns, registered.wrappers) == (1, ("boxed",))
+    assert "boxed" in make(f"{file}:Registered").reset(seed=0)[1]["system"]
+    assert spec(f"{file}:Hello").wrappers == ()
+
+
+def test_class_in_a_file_is_played_in_another_process(file: Path) -> None:
+    env = make(f"{file}:Hello", execution="process")
+    assert env.reset(seed=0)[0] == "Good morning."
+    env.close()
+
+
+def test_file_of_an_imported_module_is_not_imported_again(file: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(file.parent)
+    module = importlib.import_module("greet")
+    assert spec(f"{file}:Hello").load() is module.Hello
+
+
+def test_file_whose_name_is_taken_is_still_found(tmp_path: Path, file: Path) -> None:
+    taken = tmp_path / "json.py"
+    taken.write_text("from gem_core import Env\n\nclass Mine(Env):\n    pass\n")
+    assert spec(f"{taken}:Mine").load().__name__ == "Mine"
+    assert importlib.import_module("json").loads("1") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("no.py:Mine", None, "there is no file"),
+        ("mine.py", "from gem_core import Env\nclass Mine(Env): pass", "mine.py:Mine"),
+        ("mine.py:Yours", "from gem_core import Env\nclass Mine(Env): pass", "mine.py:Mine"),
+        ("mine.py:Mine", "\n1 / 0", "ZeroDivisionError: division by zero, line 2"),
+        ("mine.py:Mine", "Mine = 3", "must be callable"),
+        ("mine.py:Mine", "import nonsuch_package", "No module named 'nonsuch_package', line 1"),
+    ],
+)
+def test_bad_file_is_reported_with_the_reason(
+    name: str, text: str | None, message: str, tmp_path: Path, file: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(GemError, match=re.escape(message)):
+        make(str(tmp_path / name))
