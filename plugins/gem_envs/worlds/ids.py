@@ -33,6 +33,13 @@ _SQL: dict[str, dict[str, Any]] = {
     "Query-v0-challenging": {"level": "challenging"},
     "OneShot-v0": {"explore": False, "max_turns": 1},
 }
+_TOOLS = {
+    "Weather": "answer a question about the weather by calling functions",
+    "Movie": "answer a question about movies by calling functions",
+    "Academia": "answer a question about papers and authors by calling functions",
+    "Sheet": "edit a workbook, or answer a question about it, by calling functions",
+    "Todo": "edit a to-do list, or answer a question about it, by calling functions",
+}
 
 
 def register_worlds(register: Callable[..., Any]) -> None:
@@ -40,6 +47,7 @@ def register_worlds(register: Callable[..., Any]) -> None:
     _register_mazes(register)
     _register_household(register)
     _register_sql(register)
+    _register_tool_tasks(register)
 
 
 def _register_mazes(register: Callable[..., Any]) -> None:
@@ -80,5 +88,19 @@ def _register_sql(register: Callable[..., Any]) -> None:
             summary="answer a question about a database with a query",
             turns=kwargs["max_turns"],
             reward="terminal: 1 for the rows of the gold query, on three databases",
+            data="generated",
+        )
+
+
+def _register_tool_tasks(register: Callable[..., Any]) -> None:
+    for name, summary in _TOOLS.items():
+        register(
+            f"tool:{name}-v0",
+            f"gem_envs.worlds.tools.{name.lower()}:{name}",
+            kwargs={"max_turns": 15},
+            wrappers=_REACT,
+            summary=summary,
+            turns=15,
+            reward="terminal: 1 for the right answer and data",
             data="generated",
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-__all__ = ["invented_words", "person_names", "place_names"]
+__all__ = ["FIRST_NAMES", "invented_words", "person_names", "place_names"]
 
-_FIRST = (
+FIRST_NAMES = (
     "Ada", "Alma", "Amir", "Anja", "Aron", "Basil", "Bela", "Bruno", "Cara", "Cleo", "Dario",
     "Dina", "Edgar", "Elin", "Emil", "Esme", "Faris", "Flora", "Gita", "Hugo", "Ines", "Ivo",
     "Jana", "Jonas", "Kaja", "Karim", "Lena", "Leo", "Lina", "Magnus", "Maya", "Milan", "Mira",
@@ -46,5 +46,5 @@ def person_names(rng: random.Random, count: int) -> list[str]:
     names: dict[str, None] = {}
     while len(names) < count:
         (last,) = invented_words(rng, 1, _NAME_ENDS)
-        names[f"{rng.choice(_FIRST)} {last}"] = None
+        names[f"{rng.choice(FIRST_NAMES)} {last}"] = None
     return list(names)

@@ -1,0 +1,1 @@
+"""Tool tasks after AgentGym's Weather, Movie, Academia, Sheet and TODO, over generated data."""
