@@ -77,7 +77,7 @@ packages are not collected unless the command line names them, which shows the i
 
 PROGRAMS = {
     "gem_envs/agentgym": ("java",),
-    "gem_envs/agents/test_terminal.py": ("bwrap",),
+    "gem_envs/terminal": ("bwrap", "git", "make"),
     "gem_envs/test_every_id.py": ("bwrap", "chromium", "java"),
     "gem_envs/web": ("chromium",),
     "gem_eval/test_viewer_in_browser.py": ("chromium",),
@@ -85,9 +85,16 @@ PROGRAMS = {
     "gem_tools/test_docs.py": ("bwrap",),
     "gem_tools/test_episodes.py": ("bwrap",),
     "gem_tools/test_python.py": ("bwrap",),
+    "gem_tools/test_session.py": ("bwrap", "git"),
 }
 """The programs that tests need; .ci/run installs them. Tests with missing programs are skipped."""
-DEBIAN_PACKAGES = {"bwrap": "bubblewrap", "chromium": "chromium", "java": "default-jre-headless"}
+DEBIAN_PACKAGES = {
+    "bwrap": "bubblewrap",
+    "chromium": "chromium",
+    "git": "git",
+    "java": "default-jre-headless",
+    "make": "make",
+}
 TESTS = Path(__file__).parent
 
 

@@ -13,6 +13,7 @@ from gem_envs.agentgym.ids import register_scenarios
 from gem_envs.agents.ids import register_agents
 from gem_envs.datasets.ids import register_datasets
 from gem_envs.games.ids import register_games
+from gem_envs.terminal.ids import register_terminal
 from gem_envs.worlds.ids import register_worlds
 
 __all__ = ["register_commands", "register_environments"]
@@ -25,10 +26,12 @@ def register_environments(register: Callable[..., Any]) -> None:
     register_datasets(register)
     register_scenarios(register)
     register_agents(register)
+    register_terminal(register)
     register_worlds(register)
 
 
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
-    """Register the `serve` command."""
+    """Register the commands `serve` and `show`."""
     register("serve", "gem_envs.cli.serve")
+    register("show", "gem_envs.cli.show")

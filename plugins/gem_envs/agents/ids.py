@@ -1,4 +1,4 @@
-"""Environment ids of the agent tasks, which need a search index, a shell, a browser or a server.
+"""Environment ids of the agent tasks, which need a search index, a browser or a server.
 
 Listing them imports none of these.
 """
@@ -8,26 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["SERVERS", "SITES", "TERMINAL_KINDS", "register_agents"]
+__all__ = ["SERVERS", "SITES", "register_agents"]
 
 # As in AgentGym, the action is on its own line after a thought. Text without such a line is the
 # action itself.
 _REACT = (("react", {"place": "observation", "on_error": "pass"}),)
 
-TERMINAL_KINDS = {
-    "CountErrors": "count the lines of log files",
-    "SumColumn": "sum over a table",
-    "Rename": "rename files by a pattern",
-    "CleanUp": "delete some files and no others",
-    "UniqueAddresses": "sort and remove duplicates",
-    "EditConfig": "change one setting",
-    "FixScript": "fix a program",
-    "SortPhotos": "move files into folders",
-    "Permissions": "set modes of files",
-    "NewestRelease": "find the highest version and link to it",
-    "FindInArchive": "find a file in an archive",
-    "JsonReport": "turn JSON into a table",
-}
 SITES = {
     "shop": ("Shop", "order, look up and tidy the cart in a web shop"),
     "forum": ("Forum", "reply, vote and start threads in a web forum"),
@@ -46,7 +32,7 @@ SERVERS = {
 
 
 def register_agents(register: Callable[..., Any]) -> None:
-    """Register deep search, the terminal, web navigation, and environments on servers."""
+    """Register deep search, web navigation, and environments on servers."""
     register(
         "search:DeepSearch-v0",
         "gem_envs.agents.deep_search:DeepSearch",
@@ -56,18 +42,8 @@ def register_agents(register: Callable[..., Any]) -> None:
         reward="terminal: 1 for a normalised exact match",
         data="shipped sample; any corpus and data set",
         extra="search",
+        tags=("tools", "search", "questions"),
     )
-    for kind, summary in ({None: "a task in a shell, of any kind"} | TERMINAL_KINDS).items():
-        register(
-            f"terminal:{kind or 'Any'}-v0",
-            "gem_envs.agents.terminal:Terminal",
-            kwargs={"kind": kind, "max_turns": 15},
-            summary=f"{summary}, in a sandboxed shell" if kind else summary,
-            turns=15,
-            reward="terminal: 1 if every test of the files passes",
-            data="generated; needs bubblewrap",
-            deterministic=False,
-        )
     for site, (name, summary) in (
         {None: ("Any", "a task on any of the web sites")} | SITES
     ).items():
@@ -81,6 +57,7 @@ def register_agents(register: Callable[..., Any]) -> None:
             reward="terminal: 1 for the correct site state and answer",
             data="generated; needs Chromium",
             extra="web",
+            tags=("web", "chromium"),
         )
     for dialect, (name, summary) in SERVERS.items():
         register(
@@ -93,6 +70,7 @@ def register_agents(register: Callable[..., Any]) -> None:
             extra="http",
             deterministic=False,
             offline=False,
+            tags=("server",),
         )
     register(
         "openenv:Server-v0",
@@ -103,4 +81,5 @@ def register_agents(register: Callable[..., Any]) -> None:
         extra="openenv",
         deterministic=False,
         offline=False,
+        tags=("server",),
     )

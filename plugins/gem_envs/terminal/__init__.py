@@ -1,0 +1,1 @@
+"""Terminal: tasks at a living bash prompt."""

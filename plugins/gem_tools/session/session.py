@@ -1,0 +1,262 @@
+"""Session: a terminal whose processes, folder and variables live on between commands.
+
+A session is a box with a living bash. Its files are in memory and vanish with the box, which ends
+with this process, however that ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import selectors
+import subprocess
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gem_core.errors import ConfigError
+from gem_tools.session.box import (
+    USER,
+    box_command,
+    memory_file,
+    python,
+    services_filter,
+    start_process,
+)
+from gem_tools.tool import ToolError, printable
+
+__all__ = ["HOME", "Ran", "Seen", "Session", "SessionLost"]
+
+HOME = f"/home/{USER}"
+SHOWN = 8000
+"""The number of characters of output to show, half of them from the end."""
+_START = "import json, sys; exec(json.loads(sys.stdin.readline()))"
+_MB = 1 << 20
+_SECONDS_TO_START = 60.0
+_SECONDS_TO_ANSWER = 20.0
+_FIRST_UID = 1_800_000_000
+_uids = itertools.count(os.getpid() % 10_000 * 10_000)
+# The program must be able to read every file and to stop every process of the terminal's user.
+_CAPABILITIES = (
+    "CAP_SETUID",
+    "CAP_SETGID",
+    "CAP_KILL",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+)
+_LOOK_ENV = {
+    # A check ignores what the terminal's user configured for these programs.
+    "PYTHONNOUSERSITE": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+}
+
+
+class SessionLost(ToolError):
+    """Raised when the box of a session has ended, for example because a command killed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The result of a command."""
+
+    output: str
+    status: int
+    cwd: str
+    end: str
+    """Why it ended: "" by itself; `time` or `output` at a limit; `exit` if bash exited, `restart`
+    if bash had to be killed: a new bash without the variables replaces it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file in a session."""
+
+    content: bytes | None
+    """None if it is not a regular file of at most 4 MB."""
+    mode: int
+    link: bool
+    real: str
+    """The path after following links."""
+
+
+class Session:
+    """A terminal in a box of its own. One thread uses it at a time."""
+
+    def __init__(self, *, memory_mb: int = 1024, disk_mb: int = 64, processes: int = 64) -> None:
+        """Start the session; `memory_mb` limits a process, `disk_mb` the home folder and /tmp."""
+        uid = 0
+        if os.geteuid() == 0:
+            uid = _FIRST_UID + next(_uids) % 100_000_000
+        executable, prefix = python()
+        environment = {
+            "PATH": f"/usr/local/bin:/usr/bin:/bin:{os.path.dirname(executable)}",
+            "HOME": HOME,
+            "USER": USER,
+            "LOGNAME": USER,
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "TERM": "dumb",
+            "PAGER": "cat",
+            "GIT_PAGER": "cat",
+            "EDITOR": "false",
+            "HISTFILE": "/dev/null",
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        settings = {
+            "uid": uid,
+            "env": environment,
+            "look_env": _LOOK_ENV,
+            "limits": {
+                "RLIMIT_AS": memory_mb * _MB,
+                "RLIMIT_FSIZE": disk_mb * _MB,
+                "RLIMIT_NPROC": processes,
+                "RLIMIT_NOFILE": 256,
+                "RLIMIT_CPU": 300,
+                "RLIMIT_CORE": 0,
+            },
+        }
+        name = uid or 1000
+        files = {
+            "/etc/passwd": f"root:x:0:0::/:/bin/false\n{USER}:x:{name}:{name}::{HOME}:/bin/bash\n",
+            "/etc/group": f"root:x:0:\n{USER}:x:{name}:\n",
+            "/etc/hosts": "127.0.0.1 localhost sandbox\n",
+        }
+        descriptors = {path: memory_file(text.encode()) for path, text in files.items()}
+        filter_fd = services_filter()
+        command = box_command(
+            [executable, "-s", "-S", "-B", "-c", _START],
+            uid=1000,
+            capabilities=_CAPABILITIES,
+            visible=[prefix],
+            disk_mb=disk_mb,
+            files=descriptors,
+            seccomp_fd=filter_fd,
+        )
+        passed = [fd for fd in (*descriptors.values(), filter_fd) if fd >= 0]
+        try:
+            self._process = start_process(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=passed,
+                env={"PATH": environment["PATH"], "LANG": "C.UTF-8"},
+                start_new_session=True,
+                bufsize=0,
+            )
+        finally:
+            for fd in passed:
+                os.close(fd)
+        self._answers = b""
+        weakref.finalize(self, self._process.kill)  # for a session that nobody closed
+        self._send(_program())
+        self._send(settings)
+
+    def write(self, files: Sequence[tuple[str, str, int]]) -> None:
+        """Write files of the home folder, (path, text, mode); a path ending in / is a folder."""
+        self._do({"do": "write", "files": [list(file) for file in files]}, _SECONDS_TO_START)
+
+    def run(self, command: str, seconds: float = 10.0) -> Ran:
+        """Type a command into the terminal and wait for the prompt, at most `seconds`."""
+        job = {"do": "run", "command": command, "seconds": float(seconds)}
+        result = self._do(job, seconds + _SECONDS_TO_ANSWER)
+        output = result["output"].replace("\r\n", "\n")
+        return Ran(printable(_shorten(output)), result["status"], result["cwd"], result["end"])
+
+    def file(self, path: str) -> Seen | None:
+        """Return a file, without a process that a command could have changed."""
+        seen = self._look("file", path)
+        if seen is None:
+            return None
+        data = None if seen["data"] is None else base64.b64decode(seen["data"])
+        return Seen(data, seen["mode"], seen["link"], seen["real"])
+
+    def tree(self, path: str) -> list[str]:
+        """Return the relative paths of all files below a folder, sorted."""
+        return [str(name) for name in self._look("tree", path)]
+
+    def prints(self, command: str, seconds: float = 10.0) -> tuple[str, int]:
+        """Run a command in a new shell; return its output and status (-1 at the time limit)."""
+        seen = self._look("run", command, seconds)
+        return seen["output"], seen["status"]
+
+    def stop(self) -> None:
+        """Kill every process of the terminal, so nothing changes the files any more."""
+        self._do({"do": "stop"}, _SECONDS_TO_ANSWER)
+
+    def close(self) -> None:
+        """End the box and everything in it; a second call does nothing."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process.wait()
+
+    def _look(self, what: str, subject: str, seconds: float = 10.0) -> Any:
+        job = {"do": "look", "what": what, "subject": subject, "seconds": seconds}
+        return self._do(job, seconds + _SECONDS_TO_ANSWER)
+
+    def _do(self, job: dict[str, Any], seconds: float) -> Any:
+        self._send(job)
+        line = self._line(time.monotonic() + seconds)
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ToolError(f"the terminal failed: {answer['error']}")
+        return answer["value"]
+
+    def _send(self, message: Any) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(stdin.fileno(), data) :]
+        except (OSError, ValueError) as error:
+            raise SessionLost("the terminal's box has ended") from error
+
+    def _line(self, deadline: float) -> bytes:
+        stdout = self._process.stdout
+        assert stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while b"\n" not in self._answers:
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                part = os.read(stdout.fileno(), 1 << 16) if ready else b""
+                if not part:
+                    self.close()
+                    raise SessionLost("the terminal's box has ended, or does not answer")
+                self._answers += part
+        line, _, self._answers = self._answers.partition(b"\n")
+        return line
+
+
+def check_seconds(seconds: object) -> float:
+    """Return a time limit, or raise `ConfigError`."""
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds < float("inf"):  # type: ignore[operator]
+        raise ConfigError(f"seconds must be a positive number; got {seconds!r}")
+    return float(seconds)  # type: ignore[arg-type]
+
+
+def _shorten(text: str) -> str:
+    """Return the beginning and the end of a long text."""
+    if len(text) <= SHOWN:
+        return text
+    note = f"(... {len(text) - SHOWN} characters left out ...)"
+    return f"{text[: SHOWN // 2]}\n{note}\n{text[-SHOWN // 2 :]}"
+
+
+@cache
+def _program() -> str:
+    return Path(__file__).with_name("program.py").read_text(encoding="utf-8")

@@ -1,0 +1,142 @@
+"""Tests of the terminal environment and its tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cheats import TERMINAL_TAMPERING, play
+from costly import few_of
+
+from gem_core import list_envs, make, run_batch, tasks_for
+from gem_core.errors import ConfigError, OptionError
+from gem_core.policies.players import ExpertPlayer, expert_of
+from gem_envs.terminal.env import Terminal
+from gem_envs.terminal.ids import LEVELS, TERMINAL_KINDS
+from gem_envs.terminal.kinds import KINDS
+from gem_tools.sandbox import containment
+
+SEEDS = range(20)
+QUICK = ("CountErrors", "FixMakefile", "GitResolve", "RestartService")
+
+
+def kinds(quick: int = len(QUICK)) -> list[Any]:
+    return few_of([*QUICK, *(kind for kind in KINDS if kind not in QUICK)], quick)
+
+
+def solve(env: Any, seed: int) -> tuple[float, bool, dict[str, Any], str]:
+    env.reset(seed=seed)
+    expert = expert_of(env)
+    assert expert is not None
+    for action in expert():
+        observation, reward, terminated, _, info = env.step(action)
+    return reward, terminated, info, observation
+
+
+def test_every_kind_has_an_id_and_every_level_has_kinds() -> None:
+    assert list(TERMINAL_KINDS) == list(KINDS) and len(KINDS) >= 30
+    names = ("Any-v0", *(f"Any-v0-{level}" for level in LEVELS), *(f"{k}-v0" for k in KINDS))
+    assert list_envs("terminal:*") == sorted(f"terminal:{name}" for name in names)
+    for level in LEVELS:
+        assert len(make(f"terminal:Any-v0-{level}").kinds) >= 9
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_expert_solves_the_kind(kind: str) -> None:
+    seeds = SEEDS[:1] if kind in QUICK else SEEDS
+    with make(f"terminal:{kind}-v0") as env:
+        for seed in seeds:
+            reward, terminated, info, observation = solve(env, seed)
+            assert (reward, terminated) == (1.0, True), (seed, observation)
+            assert info["success"] and info["tests_passed"] == info["tests_run"] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", QUICK)
+def test_expert_solves_the_quick_kinds_on_twenty_seeds(kind: str) -> None:
+    with make(f"terminal:{kind}-v0") as env:
+        assert [solve(env, seed)[0] for seed in SEEDS] == [1.0] * len(SEEDS)
+
+
+@pytest.mark.parametrize("kind", kinds(quick=2))
+def test_cheating_is_not_paid(kind: str) -> None:
+    with make(f"terminal:{kind}-v0", seconds=3.0) as env:
+        for seed in SEEDS[:1] if kind in QUICK else SEEDS[:3]:
+            prompt = env.reset(seed=seed)[0]
+            players = {
+                "null": ["submit"],
+                "nonsense": ["colorless green ideas", "submit"],
+                "prompt": [prompt, "submit"],
+                "format": ["```bash\nls -la\n```", "```bash\ntrue\n```", "submit"],
+                **{f"tamper: {c[:40]}": [c, "submit"] for c in TERMINAL_TAMPERING},
+            }
+            for name, actions in players.items():
+                assert play(env, seed, actions) <= 0.2, (kind, seed, name)
+
+
+def test_seed_determines_the_task() -> None:
+    with make("terminal:Any-v0") as env:
+        first = [(env.reset(seed=seed)[0], env.task) for seed in range(6)]
+        assert [(env.reset(seed=seed)[0], env.task) for seed in range(6)] == first
+        assert len({str(task) for _, task in first}) == 6
+        info = env.reset(seed=0, options={"kind": "Rename"})[1]
+        assert info == {"kind": "Rename", "level": "easy"}
+        with pytest.raises(OptionError, match="kind must be one of CountErrors"):
+            env.reset(seed=0, options={"kind": "Juggle"})
+    with pytest.raises(ConfigError, match="kind must be one of"):
+        make("terminal:Any-v0", kind="Juggle")
+    with pytest.raises(ConfigError, match="level must be one of easy, medium, hard"):
+        make("terminal:Any-v0", level="brutal")
+
+
+def test_processes_variables_and_folder_persist_between_turns() -> None:
+    with Terminal("SumColumn") as env:
+        env.reset(seed=1)
+        env.step("mkdir -p deep && cd deep && NAME=world && echo page > index.html")
+        env.step("python3 -m http.server 8123 > /dev/null 2>&1 &")
+        env.step("sleep 1")
+        observation = env.step(
+            'echo hello $NAME; python3 -c "import urllib.request as u; '
+            "print(u.urlopen('http://127.0.0.1:8123').read())\""
+        )[0]
+        assert "hello world" in observation and "page" in observation
+        assert observation.endswith("~/deep$")
+
+
+def test_last_turn_is_scored() -> None:
+    with Terminal("SumColumn", max_turns=2) as env:
+        env.reset(seed=1)
+        assert env.step(env.task.solution[0])[1:4] == (0.0, False, False)
+        observation, reward, terminated, truncated, info = env.step("cat total.txt")
+        assert (reward, terminated, truncated, info["success"]) == (1.0, False, True, True)
+        assert "last of 2 turns" in observation
+
+
+def test_command_may_be_in_a_code_block() -> None:
+    with Terminal("Rename") as env:
+        env.reset(seed=1)
+        assert "docs" in env.step("I look around first.\n```bash\nls\n```")[0]
+        assert env.step("```\nsubmit\n```")[2]
+
+
+def test_engine_plays_32_concurrent_episodes_apart() -> None:
+    episodes = run_batch(tasks_for("terminal:Any-v0-easy", seeds=range(32)), ExpertPlayer())
+    assert [episode.total_reward for episode in episodes] == [1.0] * 32
+
+
+def test_missing_bubblewrap_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    containment.contain.cache_clear()
+    monkeypatch.setattr(containment, "bubblewrap", lambda: "")
+    try:
+        with pytest.raises(ConfigError, match="apt-get install bubblewrap"):
+            Terminal()
+    finally:
+        containment.contain.cache_clear()
+
+
+def test_terminal_rejects_invalid_arguments() -> None:
+    for seconds in (0, -1, True, float("inf"), "x"):
+        with pytest.raises(ConfigError, match="seconds must be"):
+            Terminal(seconds=seconds)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="max_turns"):
+        Terminal(max_turns=0)
