@@ -48,6 +48,7 @@ def register_worlds(register: Callable[..., Any]) -> None:
     _register_household(register)
     _register_sql(register)
     _register_tool_tasks(register)
+    _register_webshop(register)
 
 
 def _register_mazes(register: Callable[..., Any]) -> None:
@@ -104,3 +105,17 @@ def _register_tool_tasks(register: Callable[..., Any]) -> None:
             reward="terminal: 1 for the right answer and data",
             data="generated",
         )
+
+
+def _register_webshop(register: Callable[..., Any]) -> None:
+    register(
+        "webshop:WebShop-v0",
+        "gem_envs.worlds.webshop.webshop:WebShop",
+        kwargs={"max_turns": 15},
+        wrappers=_REACT,
+        summary="search a shop, choose options and buy what a user asks for",
+        turns=15,
+        reward="terminal: share of attributes, options and price that fit, for the right kind",
+        data="generated, 1,200 products",
+        extra="search",
+    )
