@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import http.client
 import json
 import re
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from email.message import Message
@@ -182,6 +185,25 @@ def test_server_closes_without_having_served(tmp_path: Path) -> None:
     closing.start()
     closing.join(10.0)
     assert not closing.is_alive()
+
+
+def test_server_limits_connections_and_the_time_of_a_request(
+    followed: tuple[ViewerServer, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = followed[0]
+    monkeypatch.setattr("gem_core.http_listener.Handler.header_seconds", 1.0)
+    address = ("127.0.0.1", server.port)
+    with contextlib.ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection(address, timeout=15)) for _ in range(65)
+        ]
+        assert connections[64].recv(100).startswith(b"HTTP/1.1 503 ")
+        started = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - started < 10:
+                connections[0].sendall(b"G")
+                time.sleep(0.2)
+        assert time.monotonic() - started < 8  # the slow request was cut off
 
 
 def test_server_rejects_a_port_in_use(followed: tuple[ViewerServer, Path]) -> None:

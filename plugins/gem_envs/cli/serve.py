@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
+import os
+import secrets
 import signal
 from collections.abc import Mapping
 from functools import partial
@@ -16,11 +17,13 @@ from gem_core.env.base import Env
 from gem_core.env.registry import make, spec
 from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError
+from gem_core.http_listener import is_loopback
 from gem_envs.remote.protocols import DIALECTS
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "serve an environment over HTTP"
+_TOKEN = "GEM_SERVE_TOKEN"
 EXAMPLES = (
     "gem-rl serve game:Wordle-v0-easy",
     "gem-rl serve lock.py:Lock --port 0",
@@ -38,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on (default 127.0.0.1: this machine only)",
+        help="address to listen on (default 127.0.0.1: this machine only); on others, clients must "
+        f"send a token: that of the variable {_TOKEN}, or a random one",
     )
     parser.add_argument(
         "--port",
@@ -77,6 +81,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="maximum number of concurrent sessions (default 1024)",
     )
+    parser.add_argument(
+        "--max-sessions-per-client",
+        type=int,
+        metavar="N",
+        help="maximum number of concurrent sessions of one IP address (default: no other limit)",
+    )
+    parser.add_argument(
+        "--max-connections",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="maximum number of open connections (default 2048)",
+    )
+    parser.add_argument(
+        "--request-seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="close a connection if a client takes over S seconds to send the header or the body "
+        "of a request (default 60)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     if args.bare and args.wrappers:
         raise ConfigError("--bare removes all wrappers and --wrappers adds some; pass only one")
     env_spec = spec(args.id)
+    token = os.environ.get(_TOKEN, "")
+    generated = not token and not is_loopback(args.host)
     with Server(
         partial(_make, args.id, args.wrappers, args.bare, env_arguments(args.args)),
         name=env_spec.id,
@@ -93,12 +120,20 @@ def run(args: argparse.Namespace) -> int:
         dialect=args.dialect,
         host=args.host,
         port=args.port,
+        token=secrets.token_urlsafe(24) if generated else token,
         idle_seconds=args.idle,
         max_sessions=args.max_sessions,
+        max_sessions_per_client=args.max_sessions_per_client,
+        max_connections=args.max_connections,
+        request_seconds=args.request_seconds,
     ) as server:
         say(f"{env_spec.id} at {server.url}, dialect {args.dialect}. Press Ctrl-C to stop.")
-        if not _is_loopback(args.host):
-            say("Warning: no authentication; anyone who can reach this address can use it.")
+        if generated:
+            say(f"Clients must send this token: http://gem:{server.token}@HOST:PORT")
+        elif token:
+            say(f"Clients must send the token of {_TOKEN}.")
+        if not is_loopback(args.host):
+            say("The connection is not encrypted; use a network that you trust, or an SSH tunnel.")
         signal.signal(signal.SIGTERM, _exit_on_signal)
         server.wait()
     return 0
@@ -107,13 +142,6 @@ def run(args: argparse.Namespace) -> int:
 def _make(id: str, wrappers: str, bare: bool, arguments: Mapping[str, Any]) -> Env:
     env = make(id, wrappers=parse_wrappers(wrappers), execution="declared", **arguments)
     return env.unwrapped if bare else env
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _exit_on_signal(signum: int, frame: FrameType | None) -> None:

@@ -10,11 +10,11 @@ import json
 import threading
 import urllib.parse
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from gem_core.errors import ConfigError, GemError
+from gem_core.http_listener import Handler, Listener
 from gem_core.records.file import episodes_after
 from gem_eval.viewer.page import document, policy
 from gem_eval.viewer.payload import Credit, Shelf
@@ -23,6 +23,8 @@ __all__ = ["ViewerServer"]
 
 _MOST = 4_000_000
 """Approximate maximum characters per answer; the script requests the rest immediately."""
+_MOST_CONNECTIONS = 64
+"""A browser opens about six for each page."""
 
 
 class ViewerServer:
@@ -43,13 +45,12 @@ class ViewerServer:
         self._generation = 0
         handler = type("_Bound", (_Handler,), {"viewer": self})
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+            self._server = Listener("127.0.0.1", port, handler, _MOST_CONNECTIONS)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on port {port} ({error}); "
                 "choose another --port, or omit it to use a free one"
             ) from error
-        self._server.daemon_threads = True
         self._serving = False
         self.port: int = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/"
@@ -116,13 +117,11 @@ class ViewerServer:
             self._offset = end
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     viewer: ViewerServer
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # it delays the second packet of a reply by 40 ms
-    timeout = 60.0
+    idle_seconds = 60.0
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server's name
         port = self.viewer.port
         if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
             return self._answer(
@@ -152,20 +151,11 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "Page not found.")
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
-        content = text.encode("utf-8", "replace")
-        self.send_response(status)
-        for name, value in {
-            "Content-Type": f"{kind}; charset=utf-8",
-            "Content-Length": str(len(content)),
+        headers = {
             "Content-Security-Policy": policy(live=True) + "; frame-ancestors 'none'",
             "X-Content-Type-Options": "nosniff",
             "Cross-Origin-Resource-Policy": "same-origin",
             "Referrer-Policy": "no-referrer",
             "Cache-Control": "no-store",
-        }.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing: the page sends a request every second."""
+        }
+        self.reply(status, f"{kind}; charset=utf-8", text.encode("utf-8", "replace"), headers)

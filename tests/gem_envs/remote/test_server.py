@@ -199,7 +199,7 @@ def test_requests_from_web_pages_are_rejected() -> None:
 
 
 def test_hanging_step_does_not_delay_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gem_envs.remote.server._SECONDS_TO_CLOSE", 0.1)
+    monkeypatch.setattr("gem_envs.remote.sessions._SECONDS_TO_CLOSE", 0.1)
     stepping = threading.Event()
 
     class Hanging(Counter):
@@ -435,6 +435,85 @@ def test_odd_requests_get_a_status(request_: bytes, status: int) -> None:
             assert connection.recv(100).split()[1] == str(status).encode()
 
 
+def connected(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=15)
+
+
+def test_connections_over_the_limit_get_503() -> None:
+    with Server(Counter, max_connections=2) as server:
+        with connected(server) as first, connected(server) as second, connected(server) as third:
+            assert third.recv(100).startswith(b"HTTP/1.1 503 ")
+            for connection in (first, second):
+                connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:  # until their threads have ended
+            with connected(server) as again:
+                again.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                if again.recv(100).startswith(b"HTTP/1.1 200 "):
+                    return
+            time.sleep(0.05)
+    raise AssertionError("closed connections still count")
+
+
+def test_open_connections_end_with_the_server() -> None:
+    threads = set(threading.enumerate())
+    with Server(Counter) as server:
+        connections = [connected(server) for _ in range(5)]
+        for connection in connections:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+    deadline = time.monotonic() + 10
+    while set(threading.enumerate()) - threads and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not set(threading.enumerate()) - threads
+    for connection in connections:
+        connection.close()
+
+
+def test_one_client_has_a_limit_of_sessions() -> None:
+    with Server(Counter, max_sessions=3, max_sessions_per_client=2) as server:
+        first = post(server, "/create", {})[1]["id"]
+        assert post(server, "/create", {})[0] == 200
+        status, reply = post(server, "/create", {})
+        assert status == 429 and "127.0.0.1 has 2 sessions" in reply["error"]
+        post(server, "/close", {"id": first})
+        assert post(server, "/create", {})[0] == 200
+
+
+def test_server_for_other_machines_needs_a_token() -> None:
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"):
+        with pytest.raises(ConfigError, match="pass token="):
+            Server(Counter, host=host)
+    with pytest.raises(ConfigError, match="printable ASCII"):
+        Server(Counter, token="ä")
+
+
+def test_every_request_needs_the_token() -> None:
+    token = "s3cret-token"
+    with Server(Counter, host="0.0.0.0", token=token) as server:
+        port = server.url.rpartition(":")[2]
+        url = f"http://127.0.0.1:{port}"
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": token},
+            {"Authorization": "Basic !"},
+            {"Authorization": "Bearer"},
+        ):
+            reply = httpx.get(url, headers=headers)
+            assert reply.status_code == 401 and "token" in reply.json()["error"], headers
+            assert token not in reply.text
+            assert httpx.post(f"{url}/create", headers=headers).status_code == 401
+        assert server.sessions == 0
+        with AgentGym(url, headers={"Authorization": f"Bearer {token}"}) as env:
+            assert env.reset(seed=1)[0] == "Count on from 0, seed 1."
+        with AgentGym(f"http://gem:{token}@127.0.0.1:{port}") as env:
+            assert env.reset(seed=1)[0] == "Count on from 0, seed 1."
+        with pytest.raises(EnvError, match="401"):
+            AgentGym(url).reset(seed=1)
+
+
 def test_long_sample_number_is_ignored() -> None:
     with Server(lambda: make(EASY)) as server:
         number = post(server, "/create", {})[1]["id"]
@@ -443,12 +522,11 @@ def test_long_sample_number_is_ignored() -> None:
         assert ask(server, "GET", path)[0] == 200
 
 
-def test_slow_request_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gem_envs.remote.server._SECONDS_TO_READ", 1.0)
-    with Server(Counter) as server:
-        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        with socket.create_connection(address, timeout=15) as connection:
-            connection.sendall(b"POST /create HTTP/1.1\r\nX: ")
+@pytest.mark.parametrize("part", ["X: ", "Content-Length: 1000\r\n\r\n"])
+def test_slow_request_is_cut_off(part: str) -> None:
+    with Server(Counter, request_seconds=1.0) as server:
+        with connected(server) as connection:
+            connection.sendall(f"POST /create HTTP/1.1\r\n{part}".encode())
             started = time.monotonic()
             with suppress(OSError):
                 while time.monotonic() - started < 10:
@@ -609,8 +687,14 @@ def test_client_and_server_reject_invalid_arguments() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             AgentGym(**arguments)
-    with pytest.raises(ConfigError, match="idle_seconds"):
-        Server(Counter, idle_seconds=0)
+    for arguments in (
+        {"idle_seconds": 0},
+        {"request_seconds": "x"},
+        {"max_connections": 0},
+        {"max_sessions_per_client": 0},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(arguments))):
+            Server(Counter, **arguments)
     with Server(Counter) as server, pytest.raises(ConfigError, match="choose another"):
         Server(Counter, port=int(server.url.rpartition(":")[2]))
 
@@ -630,8 +714,8 @@ def test_task_is_the_seed_modulo_the_number_of_tasks() -> None:
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    environment = clean_env(PYTHONPATH=os.pathsep.join(SOURCES))
+def serving(*arguments: str, token: str = "") -> Iterator[tuple[subprocess.Popen[str], str]]:
+    environment = clean_env(PYTHONPATH=os.pathsep.join(SOURCES), GEM_SERVE_TOKEN=token)
     command = [sys.executable, "-m", "gem_core", "serve", *arguments, "--port", "0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -640,7 +724,7 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         errors = "" if line or process.stderr is None else process.stderr.read()
-        assert " at http://127.0.0.1:" in line, (line, errors)
+        assert " at http://" in line, (line, errors)
         yield process, line.split(" at ")[1].split(",")[0]
     finally:
         process.kill()
@@ -658,6 +742,30 @@ def test_serve_command_runs_until_a_signal(signal_: signal.Signals, code: int) -
         process.send_signal(signal_)
         _, errors = process.communicate(timeout=20)
         assert process.returncode == code and "Traceback" not in errors
+
+
+@pytest.mark.parametrize("token", ["", "chosen"])
+def test_serve_command_prints_a_token_for_other_machines(token: str) -> None:
+    with serving(EASY, "--host", "0.0.0.0", token=token) as (process, url):
+        url = url.replace("0.0.0.0", "127.0.0.1")
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert httpx.get(url).status_code == 401
+        if not token:
+            token = line.split("http://gem:")[1].split("@")[0]
+            assert len(token) >= 32
+        else:
+            assert token not in line
+        headers = {"Authorization": f"Bearer {token}"}
+        assert httpx.get(url, headers=headers).json()["env"] == EASY
+
+
+def test_serve_command_takes_limits() -> None:
+    limits = ("--max-connections", "1", "--max-sessions-per-client", "1", "--request-seconds", "5")
+    with serving(EASY, *limits) as (_, url), httpx.Client(base_url=url) as client:
+        assert client.post("/create").status_code == 200
+        assert client.post("/create").status_code == 429
+        assert httpx.get(url).status_code == 503  # the client's connection is the only one
 
 
 def test_serve_command_takes_bare_and_args() -> None:
