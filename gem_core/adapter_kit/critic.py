@@ -1,0 +1,60 @@
+"""Critic: where to read and train a critic that has one value per token, for one value per turn.
+
+The value of a turn is the critic's value of the state in which the turn begins: its value after the
+last token before the turn's first sampled one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gem_core.rollout.renderer import Renderer
+from gem_core.training.advantage import advantages
+from gem_core.training.config import TrainingConfig
+from gem_core.training.sequences import TokenSequence
+from gem_core.types import Episode, Message
+
+__all__ = ["critic_targets", "cut_state", "value_positions"]
+
+
+def value_positions(episode: Episode, sequences: Sequence[TokenSequence]) -> list[tuple[int, int]]:
+    """Return (number of the sequence, index of the token) after which each turn's value is read.
+
+    A turn in which nothing was sampled has no tokens of its own and uses the position of the next
+    turn. It is not trained.
+    """
+    own: dict[int, tuple[int, int]] = {}
+    for number, sequence in enumerate(sequences):
+        for turn, start, _ in sequence.spans:
+            own.setdefault(turn, (number, start - 1))
+    following = len(sequences) - 1, len(sequences[-1].ids) - 2
+    positions = []
+    for turn in reversed(range(len(episode.turns))):
+        following = own.get(turn, following)
+        positions.append(following)
+    return positions[::-1]
+
+
+def cut_state(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
+    """Return the prompt after the last turn of an episode that did not terminate; otherwise ().
+
+    `gae` bootstraps from its value. Wrappers that rewrite the history are not applied to it.
+    """
+    if episode.failed or episode.terminated or not episode.turns:
+        return ()
+    action = episode.turns[-1].action_ids
+    observation = [Message("user", episode.final_observation)]
+    return (
+        *episode.prompt_ids(len(episode.turns) - 1),
+        *action,
+        *renderer.bridge(observation, action),
+    )
+
+
+def critic_targets(
+    config: TrainingConfig, episodes: Sequence[Episode], values: Sequence[Sequence[float]]
+) -> list[list[float]]:
+    """Return the critic's target for each turn: V_t + A_t, with A_t by GAE, not whitened."""
+    lam = {k: v for k, v in config.estimator_kwargs.items() if k == "lam"}
+    per_turn = advantages(episodes, "gae", gamma=config.gamma, values=values, **lam)
+    return [[v + a for v, a in zip(known, numbers)] for known, numbers in zip(values, per_turn)]
