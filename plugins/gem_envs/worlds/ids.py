@@ -40,6 +40,11 @@ _TOOLS = {
     "Sheet": "edit a workbook, or answer a question about it, by calling functions",
     "Todo": "edit a to-do list, or answer a question about it, by calling functions",
 }
+_WIKI_GAMES: dict[str, dict[str, Any]] = {
+    "": {"min_distance": 2, "max_distance": 3, "max_turns": 15},
+    "-easy": {"min_distance": 2, "max_distance": 2, "max_turns": 30},
+    "-hard": {"min_distance": 4, "max_distance": 8, "max_turns": 15},
+}
 
 
 def register_worlds(register: Callable[..., Any]) -> None:
@@ -49,6 +54,7 @@ def register_worlds(register: Callable[..., Any]) -> None:
     _register_sql(register)
     _register_tool_tasks(register)
     _register_webshop(register)
+    _register_wiki_games(register)
 
 
 def _register_mazes(register: Callable[..., Any]) -> None:
@@ -62,6 +68,7 @@ def _register_mazes(register: Callable[..., Any]) -> None:
             turns=kwargs["max_turns"],
             reward="terminal: 1 for the goal",
             data="generated",
+            tags=("grid world",),
         )
 
 
@@ -76,6 +83,7 @@ def _register_household(register: Callable[..., Any]) -> None:
             turns=50,
             reward="terminal: 1 for the goal",
             data="generated",
+            tags=("text adventure",),
         )
 
 
@@ -90,6 +98,7 @@ def _register_sql(register: Callable[..., Any]) -> None:
             turns=kwargs["max_turns"],
             reward="terminal: 1 for the rows of the gold query, on three databases",
             data="generated",
+            tags=("sql", "questions"),
         )
 
 
@@ -104,6 +113,7 @@ def _register_tool_tasks(register: Callable[..., Any]) -> None:
             turns=15,
             reward="terminal: 1 for the right answer and data",
             data="generated",
+            tags=("tools",),
         )
 
 
@@ -118,4 +128,20 @@ def _register_webshop(register: Callable[..., Any]) -> None:
         reward="terminal: share of attributes, options and price that fit, for the right kind",
         data="generated, 1,200 products",
         extra="search",
+        tags=("web", "search"),
     )
+
+
+def _register_wiki_games(register: Callable[..., Any]) -> None:
+    for variant, kwargs in _WIKI_GAMES.items():
+        register(
+            f"game:WikiGame-v0{variant}",
+            "gem_envs.worlds.wiki.wiki_game:WikiGame",
+            kwargs=kwargs,
+            wrappers=(("boxed", {"place": "observation"}),),
+            summary="get from one page to another by following links",
+            turns=kwargs["max_turns"],
+            reward="terminal: 1 for the target page",
+            data="Python's documentation: apt-get install python3-doc",
+            tags=("game", "links"),
+        )

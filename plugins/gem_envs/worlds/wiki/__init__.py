@@ -1,0 +1,1 @@
+"""WikiGame: walk from page to page of a hyperlinked corpus."""
