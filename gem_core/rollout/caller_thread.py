@@ -12,6 +12,7 @@ An endless rollout advances only while the trainer waits for episodes:
 
     caller.start(play_forever, rollout.stop)
     caller.serve_until(lambda: len(episodes) >= size)
+    caller.stop()
 """
 
 from __future__ import annotations
@@ -104,6 +105,17 @@ class CallersThread:
         self._serve(lambda: False)
         return self._outcome.result()
 
+    def stop(self) -> None:
+        """Stop the work, reject its calls, and drop its result."""
+        if self._thread is None or self._ended:
+            return
+        self._open, self._ended = False, True
+        self._outcome = Future()
+        self._outcome.set_exception(PolicyError("the rollout was stopped"))
+        self._stop()
+        threading.Thread(target=self._reject, name="gem-reject", daemon=True).start()
+        self._thread.join(_SECONDS_TO_STOP)
+
     def _work(self, work: Callable[[], Any], outcome: Future[Any]) -> None:
         try:
             outcome.set_result(work())
@@ -120,18 +132,8 @@ class CallersThread:
                 else:
                     call.serve()
         except BaseException:
-            self._abandon()
+            self.stop()
             raise
-
-    def _abandon(self) -> None:
-        """Stop the work, reject its calls, and drop its result."""
-        self._open, self._ended = False, True
-        abandoned, self._outcome = self._thread, Future()
-        self._outcome.set_exception(PolicyError("the rollout was stopped"))
-        self._stop()
-        threading.Thread(target=self._reject, name="gem-reject", daemon=True).start()
-        if abandoned is not None:
-            abandoned.join(_SECONDS_TO_STOP)
 
     def _reject(self) -> None:
         while (call := self._calls.get()) is not None:

@@ -100,8 +100,10 @@ def test_run_raises_the_exceptions_of_the_work() -> None:
         CallersThread().run(work, lambda: None)
 
 
-def test_an_endless_rollout_advances_only_while_it_is_served() -> None:
+@pytest.mark.parametrize("error", [True, False])
+def test_an_endless_rollout_advances_only_while_it_is_served(error: bool) -> None:
     caller = CallersThread()
+    caller.stop()  # nothing has started
     on: list[threading.Thread] = []
     episodes: list[Episode] = []
 
@@ -124,9 +126,13 @@ def test_an_endless_rollout_advances_only_while_it_is_served() -> None:
     caller.serve_until(lambda: len(episodes) >= finished + 4)
     assert set(on) == {threading.current_thread()}
     assert len({e.seed for e in episodes}) == len(episodes)
-    caller.post(lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):  # an error on this thread stops the rollout
-        caller.serve_until(lambda: False)
+    if error:  # an error on this thread stops the rollout
+        caller.post(lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            caller.serve_until(lambda: False)
+    else:
+        caller.stop()
+    assert "gem-rollout" not in {thread.name for thread in threading.enumerate()}
     with pytest.raises(PolicyError, match="stopped"):
         caller.serve_until(lambda: False)
 
