@@ -1,4 +1,4 @@
-"""Learning curves, drawn from the metrics files of training runs.
+"""Learning curves, drawn from the logs of training runs.
 
 draw_curves({"rebn": ["runs/rebn-0", "runs/rebn-1"]}, "curve.png")  # mean over runs, with a band
 """
@@ -8,15 +8,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gem_core.errors import ConfigError, MissingDependencyError
-from gem_core.training.metrics_file import metrics_path, read_metrics
+from gem_eval.trainer_logs import log_file, metric_name, read_log
 
-__all__ = ["Curve", "curve_of", "draw_curves", "pyplot_module", "save_figure"]
+__all__ = ["X_AXES", "Curve", "XAxis", "curve_of", "draw_curves", "pyplot_module", "save_figure"]
 
+XAxis = Literal["updates", "episodes", "tokens", "seconds"]
+X_AXES = get_args(XAxis)
+
+_X_LABELS = {
+    "updates": "update",
+    "episodes": "episodes",
+    "tokens": "tokens",
+    "seconds": "wall time in seconds",
+}
 _COLOURS = ("#08519c", "#d94801", "#238b45", "#6a51a3", "#636363", "#c51b8a", "#8c6d31", "#1b9e9e")
 
 
@@ -25,6 +35,9 @@ class Curve:
     """Mean and band of one metric over the updates that all runs share."""
 
     steps: tuple[int, ...]
+    """The updates."""
+    x: tuple[float, ...]
+    """The position of each update on the x axis: the mean over the runs."""
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -41,19 +54,25 @@ def curve_of(
     *,
     smooth: int = 1,
     band: Literal["std", "range"] = "std",
+    x: XAxis = "updates",
 ) -> Curve:
     """Compute the curve of several runs, usually one per seed.
 
+    `runs`: log files or folders with one (`gem_eval.trainer_logs`).
     `smooth`: average each point over the last `smooth` updates of its run.
     `band`: one standard deviation on either side of the mean, or minimum to maximum.
+    `x`: the updates, or the episodes, tokens or seconds of all updates so far.
     """
     if smooth < 1:
         raise ConfigError(f"smooth must be 1 or more; got {smooth}")
     if band not in ("std", "range"):
         raise ConfigError(f"band must be 'std' or 'range'; got {band!r}")
-    series = [_smoothed(_metric_of(path, metric), smooth) for path in runs]
-    if not series:
+    if x not in X_AXES:
+        raise ConfigError(f"x must be one of {', '.join(X_AXES)}; got {x!r}")
+    paths = list(runs)
+    if not paths:
         raise ConfigError("a curve needs at least one run")
+    series = [_smoothed(_metric_of(path, metric), smooth) for path in paths]
     steps = sorted(set.intersection(*(set(run) for run in series)))
     if not steps:
         raise ConfigError(f"the runs have no update with {metric!r} in common")
@@ -65,8 +84,19 @@ def curve_of(
         spread = [stdev(column) if len(column) > 1 else 0.0 for column in columns]
         low = tuple(m - s for m, s in zip(mean, spread))
         high = tuple(m + s for m, s in zip(mean, spread))
+    positions: tuple[float, ...] = tuple(steps)
+    if x != "updates":
+        totals = [_running_total(path, x) for path in paths]
+        positions = tuple(fmean(total[step] for total in totals) for step in steps)
     return Curve(
-        tuple(steps), mean, low, high, len(series), min(map(len, series)), max(map(len, series))
+        tuple(steps),
+        positions,
+        mean,
+        low,
+        high,
+        len(series),
+        min(map(len, series)),
+        max(map(len, series)),
     )
 
 
@@ -79,30 +109,29 @@ def draw_curves(
     smooth: int = 1,
     band: Literal["std", "range"] = "std",
     levels: Mapping[str, float] | None = None,
+    x: XAxis = "updates",
 ) -> dict[str, Curve]:
     """Draw one curve per name from its runs, and return the curves.
 
     The suffix of `out` selects PNG, SVG or PDF. `levels` are horizontal lines, such as the score
-    before training.
+    before training. The other arguments are those of `curve_of`.
     """
     drawn = {
-        name: curve_of(runs, metric, smooth=smooth, band=band) for name, runs in curves.items()
+        name: curve_of(runs, metric, smooth=smooth, band=band, x=x) for name, runs in curves.items()
     }
     pyplot = pyplot_module()
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for i, (name, curve) in enumerate(drawn.items()):
         colour = _COLOURS[i % len(_COLOURS)]
         label = f"{name}, {curve.runs} runs" if curve.runs > 1 else name
-        axes.plot(curve.steps, curve.mean, color=colour, linewidth=2, label=label)
+        axes.plot(curve.x, curve.mean, color=colour, linewidth=2, label=label)
         if curve.runs > 1:
-            axes.fill_between(
-                curve.steps, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0
-            )
+            axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
         elif smooth > 1:
             (path,) = curves[name]
             values = _metric_of(path, metric)
             axes.plot(
-                list(values),
+                curve.x,
                 list(values.values()),
                 color=colour,
                 linewidth=1,
@@ -116,12 +145,13 @@ def draw_curves(
     share = all(0 <= y <= 1 for curve in drawn.values() for y in curve.mean)
     axes.set(
         title=title,
-        xlabel="update",
+        xlabel=_X_LABELS[x],
         ylabel=metric + (f" (mean of {smooth} updates)" if smooth > 1 else ""),
     )
     if share:
         axes.set_ylim(0, 1.02)
     axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(alpha=0.3)
     axes.legend(loc="best")
     save_figure(figure, out)
@@ -147,20 +177,32 @@ def save_figure(figure: Any, out: str | os.PathLike[str]) -> None:
 
 
 def _metric_of(path: str | os.PathLike[str], metric: str) -> dict[int, float]:
-    """Return a metric by step; the last value counts if a resumed run wrote a step twice."""
-    lines = read_metrics(path)
+    """Return a metric by step."""
+    lines = read_log(path)
+    known = sorted({name for line in lines for name in line} - {"step", "_time"})
+    name = metric_name(known, metric)
     values = {
-        line["step"]: float(line[metric])
+        line["step"]: float(line[name])
         for line in lines
-        if isinstance(line.get(metric), (int, float))
+        if name is not None and isinstance(line.get(name), (int, float))
     }
     if not values:
-        known = sorted({name for line in lines for name in line} - {"step"})
         raise ConfigError(
-            f"{metrics_path(path)} has no numbers for {metric!r}; "
+            f"{log_file(path)} has no numbers for {metric!r}; "
             f"its metrics: {', '.join(known) or 'none'}"
         )
-    return dict(sorted(values.items()))
+    return values
+
+
+def _running_total(path: str | os.PathLike[str], name: str) -> dict[int, float]:
+    """Return the sum of a cost over the updates so far, by step."""
+    lines = read_log(path)
+    costs = [float(line[name]) for line in lines if isinstance(line.get(name), (int, float))]
+    if len(costs) < len(lines):
+        raise ConfigError(
+            f"{log_file(path)} does not have the {name} of every update; draw it over updates"
+        )
+    return dict(zip([line["step"] for line in lines], accumulate(costs)))
 
 
 def _smoothed(run: dict[int, float], width: int) -> dict[int, float]:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,73 @@ def test_curve_smooths_each_run_and_ends_with_the_shortest_run(tmp_path: Path) -
     curve = curve_of(runs, smooth=2)
     assert curve.mean == pytest.approx((0.0, 0.25))
     assert (curve.shortest, curve.longest) == (2, 4)
+
+
+def trainer_state(folder: Path, *history: dict[str, Any]) -> Path:
+    """Write the state of a checkpoint, as TRL does."""
+    folder.mkdir(parents=True)
+    state = {"global_step": history[-1]["step"], "log_history": list(history)}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    return folder
+
+
+def trl_line(step: int, success: float) -> dict[str, Any]:
+    return {"step": step, "gem/success": success, "num_tokens": 100.0 * step, "step_time": 2.0}
+
+
+def test_curve_of_a_trl_run_is_read_from_its_last_checkpoint(tmp_path: Path) -> None:
+    lines = [trl_line(5, 0.2), trl_line(10, 0.4), trl_line(15, 0.6)]
+    trainer_state(tmp_path / "checkpoint-9", *lines[:1])
+    trainer_state(tmp_path / "checkpoint-15", *lines, {"step": 15, "eval_loss": 1.0})
+    curve = curve_of([tmp_path])
+    assert (curve.steps, curve.mean) == ((5, 10, 15), (0.2, 0.4, 0.6))
+    assert curve_of([tmp_path], "eval_loss").steps == (15,)
+    assert curve_of([tmp_path / "checkpoint-9"]).steps == (5,)
+    assert curve_of([tmp_path], x="tokens").x == (500.0, 1000.0, 1500.0)
+    assert curve_of([tmp_path], x="seconds").x == (10.0, 20.0, 30.0)
+    with pytest.raises(ConfigError, match="does not have the episodes of every update"):
+        curve_of([tmp_path], x="episodes")
+
+
+def test_metrics_of_a_run_have_priority_over_its_checkpoints(tmp_path: Path) -> None:
+    trainer_state(tmp_path / "checkpoint-9", trl_line(9, 0.9))
+    write_run(tmp_path, [0.1, 0.2])
+    assert curve_of([tmp_path]).mean == (0.1, 0.2)
+
+
+def test_x_axis_is_the_mean_total_of_the_runs(tmp_path: Path) -> None:
+    for name, tokens in (("a", 10), ("b", 30)):
+        file = MetricsFile(tmp_path / name)
+        for step in range(3):
+            file.write(step=step, success=0.5, tokens=tokens, episodes=4, seconds=0.5)
+    runs = [tmp_path / "a", tmp_path / "b"]
+    assert curve_of(runs, x="tokens").x == (20.0, 40.0, 60.0)
+    assert curve_of(runs, x="episodes").x == (4.0, 8.0, 12.0)
+    assert curve_of(runs).x == (0, 1, 2)
+    with pytest.raises(ConfigError, match="x must be one of updates, episodes, tokens, seconds"):
+        curve_of(runs, x="hours")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"log_history": 3}'])
+def test_damaged_trainer_state_names_the_file(tmp_path: Path, content: str) -> None:
+    (tmp_path / "trainer_state.json").write_text(content)
+    with pytest.raises(RecordError, match="trainer_state.json"):
+        curve_of([tmp_path / "trainer_state.json"])
+
+
+def test_folder_without_a_log_lists_the_known_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"metrics.jsonl, trainer_state.json .*tfevents"):
+        curve_of([tmp_path])
+
+
+def test_tensorboard_without_the_package_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "events.out.tfevents.1.host").touch()
+    with pytest.raises(MissingDependencyError, match=r"\.\[tensorboard\]"):
+        curve_of([tmp_path])
 
 
 def test_missing_metric_error_lists_the_available_metrics(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
+from tensorboardX import SummaryWriter
 from trackio.sqlite_storage import SQLiteStorage
 
 from gem_core.__main__ import main
 from gem_core.training.metrics_file import MetricsFile
+from gem_eval.curves import curve_of
 from gem_eval.tracker import Tracker
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -49,6 +51,23 @@ def test_plot_draws_curves_with_seed_bands_as_png_and_svg(
     first = svg.read_bytes()
     assert main(args) == 0
     assert svg.read_bytes() == first, "equal numbers must give equal bytes"
+
+
+def test_plot_reads_the_event_files_of_tensorboard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tags are those of TRL, which puts its own metrics and gem's under `train/`."""
+    with SummaryWriter(str(tmp_path / "out" / "runs" / "now")) as writer:
+        for step in range(1, 6):
+            writer.add_scalar("train/gem/success", step / 10, step, walltime=1e9 + 60 * step)
+            writer.add_scalar("train/num_tokens", 100 * step, step, walltime=1e9 + 60 * step)
+    plot = ["plot", str(tmp_path / "out"), "--out", str(tmp_path / "curve.pdf")]
+    assert main(plot) == 0
+    assert "success 0.100 at update 1, 0.500 at update 5" in capsys.readouterr().out
+    assert (tmp_path / "curve.pdf").read_bytes().startswith(b"%PDF")
+    curve = curve_of([tmp_path / "out"], x="seconds")
+    assert curve.x == (0.0, 60.0, 120.0, 180.0, 240.0)
+    assert curve_of([tmp_path / "out"], x="tokens").x[-1] == 500.0
 
 
 def test_plot_rejects_unknown_suffixes_and_patterns_without_matches(

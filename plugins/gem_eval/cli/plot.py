@@ -1,4 +1,4 @@
-"""`gem-rl plot`: draw learning curves from metrics files, with a band over seeds."""
+"""`gem-rl plot`: draw learning curves from the logs of training runs, with a band over seeds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="[NAME=]RUN",
-        help="folder with a metrics.jsonl, or such a file, also as a pattern with * and ?; "
-        "runs with the same NAME are seeds of one curve",
+        help="metrics.jsonl, TRL's trainer_state.json, a tensorboard event file, or a folder with "
+        "one of them, also as a pattern with * and ?; runs with the same NAME are seeds of one "
+        "curve",
     )
     parser.add_argument("--metric", default="success", help="metric to draw (default success)")
     parser.add_argument(
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=Path,
         metavar="FILE",
-        help=".png or .svg; repeat for both",
+        help=".png, .svg or .pdf; repeat for several (default curve.png and curve.svg)",
     )
     parser.add_argument(
         "--smooth", type=int, default=1, metavar="N", help="mean of the last N updates (default 1)"
@@ -41,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("std", "range"),
         default="std",
         help="std: one standard deviation, range: minimum to maximum (default std)",
+    )
+    parser.add_argument(
+        "--x",
+        choices=("updates", "episodes", "tokens", "seconds"),
+        default="updates",
+        help="x axis; sums over the updates so far, if the log has them (default updates)",
     )
     parser.add_argument("--title", default="")
 
@@ -53,7 +60,13 @@ def run(args: argparse.Namespace) -> int:
     outs = args.out or [Path("curve.png"), Path("curve.svg")]
     for out in outs:
         drawn = draw_curves(
-            curves, out, metric=args.metric, title=args.title, smooth=args.smooth, band=args.band
+            curves,
+            out,
+            metric=args.metric,
+            title=args.title,
+            smooth=args.smooth,
+            band=args.band,
+            x=args.x,
         )
     for name, curve in drawn.items():
         runs = f"{curve.runs} runs" if curve.runs > 1 else "1 run"
@@ -76,7 +89,8 @@ def _curves(arguments: list[str]) -> dict[str, list[str]]:
         name, separator, pattern = argument.partition("=")
         if not separator or Path(argument).exists():
             path, pattern = Path(argument), argument
-            name = path.parent.name if path.name == "metrics.jsonl" else path.name
+            name = path.name if path.is_dir() or path.suffix == ".jsonl" else path.parent.name
+            name = path.parent.name if path.name == "metrics.jsonl" else name
             name = argument if name in curves else name
         runs = (
             sorted(glob.glob(pattern))
