@@ -451,6 +451,20 @@ def test_plan_overrides_the_turn_limit(tmp_path: Path) -> None:
     assert (point.compute, point.unit, point.k) == (2.0, "turns", 1)
 
 
+def test_scaling_does_not_mix_success_and_return_of_an_environment() -> None:
+    """Under the lower limit no episode reports success; its return is not pass@k."""
+    cut = score("x", "p", [episode(seed, 0.7) for seed in range(3)], 1)
+    full = score("x", "p", [episode(seed, 1.0, True) for seed in range(3)], 4)
+    never = score("y", "p", [episode(seed, 0.7) for seed in range(3)], 1)
+    points = scaling_points([cut, full, never], "episodes")
+    assert [(p.env_id, p.max_turns, p.judged, p.unit) for p in points] == [
+        ("x", 4, True, "episodes"),
+        ("y", 1, False, "episodes"),
+    ]
+    with pytest.raises(ConfigError, match="one of tokens, turns, episodes"):
+        scaling_points([full], "hours")
+
+
 def test_chosen_envs_resolves_patterns_and_mixtures() -> None:
     assert chosen_envs([EASY, "game:Wordle*", EASY]) == (EASY, *list_envs("game:Wordle*"))
     assert chosen_envs(["2*game:Wordle-v0 + 1*game:Hangman-v0"]) == (

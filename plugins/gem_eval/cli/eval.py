@@ -260,7 +260,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def _scaling(scores: list[Score], out: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     from gem_eval.evaluation.scaling import draw_scaling, scaling_points
 
-    points = scaling_points(scores)
+    points = scaling_points(scores, args.scaling_x)
     for name in ("scaling.png", "scaling.svg") if points else ():
         try:
             draw_scaling(points, out / name, args.model)

@@ -157,6 +157,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with code 1 if more than N episodes failed (default 0)",
     )
     output.add_argument(
+        "--scaling-x",
+        choices=("tokens", "turns", "episodes"),
+        default="tokens",
+        help="x axis of the scaling plot (default tokens)",
+    )
+    output.add_argument(
         "--json", action="store_true", help="print the summary instead of the table"
     )
     output.add_argument("--quiet", action="store_true", help="do not show progress")
