@@ -45,6 +45,13 @@ _WIKI_GAMES: dict[str, dict[str, Any]] = {
     "-easy": {"min_distance": 2, "max_distance": 2, "max_turns": 30},
     "-hard": {"min_distance": 4, "max_distance": 8, "max_turns": 15},
 }
+_HOPS: dict[str, dict[str, Any]] = {
+    "": {"min_hops": 2, "max_hops": 4, "max_turns": 12},
+    **{
+        f"-hops{hops}": {"min_hops": hops, "max_hops": hops, "max_turns": 2 * hops + 4}
+        for hops in range(2, 7)
+    },
+}
 
 
 def register_worlds(register: Callable[..., Any]) -> None:
@@ -55,6 +62,7 @@ def register_worlds(register: Callable[..., Any]) -> None:
     _register_tool_tasks(register)
     _register_webshop(register)
     _register_wiki_games(register)
+    _register_deep_search(register)
 
 
 def _register_mazes(register: Callable[..., Any]) -> None:
@@ -135,7 +143,7 @@ def _register_webshop(register: Callable[..., Any]) -> None:
 def _register_wiki_games(register: Callable[..., Any]) -> None:
     for variant, kwargs in _WIKI_GAMES.items():
         register(
-            f"game:WikiGame-v0{variant}",
+            f"wiki:WikiGame-v0{variant}",
             "gem_envs.worlds.wiki.wiki_game:WikiGame",
             kwargs=kwargs,
             wrappers=(("boxed", {"place": "observation"}),),
@@ -143,5 +151,20 @@ def _register_wiki_games(register: Callable[..., Any]) -> None:
             turns=kwargs["max_turns"],
             reward="terminal: 1 for the target page",
             data="Python's documentation: apt-get install python3-doc",
-            tags=("game", "links"),
+            tags=("game",),
+        )
+
+
+def _register_deep_search(register: Callable[..., Any]) -> None:
+    for variant, kwargs in _HOPS.items():
+        register(
+            f"search:MultiHop-v0{variant}",
+            "gem_envs.worlds.deep_search.multi_hop:MultiHopSearch",
+            kwargs=kwargs,
+            summary="answer a question whose answer needs a chain of texts, by searching",
+            turns=kwargs["max_turns"],
+            reward="terminal: 1 for a normalised exact match",
+            data="generated, 21,000 texts",
+            extra="search",
+            tags=("tools", "search", "questions"),
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 
+from gem_envs.worlds.built_once import built_once
 from gem_envs.worlds.names import invented_words
 from gem_envs.worlds.text_index import build_index
 from gem_tools.passage import Passage
@@ -117,7 +117,7 @@ class Catalogue:
         return [passage.id for passage in self.index.search(keywords[:500], limit)]
 
 
-@cache
+@built_once
 def catalogue(seed: int = 0) -> Catalogue:
     """Return the catalogue of a seed, which all episodes of a process share."""
     rng = random.Random(f"webshop/{seed}")

@@ -10,10 +10,10 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from gem_core.errors import ConfigError, MissingDependencyError
+from gem_envs.worlds.built_once import built_once
 
 __all__ = ["LinkGraph", "NoDocumentationError", "Page", "link_graph", "python_docs"]
 
@@ -74,7 +74,7 @@ class LinkGraph:
         return self._distances[target]
 
 
-@cache
+@built_once
 def link_graph(folder: str) -> LinkGraph:
     """Read the pages of a folder once; all episodes of a process share the graph."""
     root = Path(folder).expanduser()
