@@ -46,6 +46,7 @@ from gem_core.training.advantage import advantages, register_estimator
 from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.metrics_file import MetricsFile
 from gem_core.training.sequences import TokenSequence, token_sequences
+from gem_core.training.warm_up import warm_up
 from gem_core.types import (
     Context,
     Episode,
@@ -133,6 +134,7 @@ __all__ = [
     "spec",
     "tasks_for",
     "token_sequences",
+    "warm_up",
 ]
 
 

@@ -158,7 +158,7 @@ def _spec_of_file(id: str) -> EnvSpec:
         raise ConfigError(f"{id!r} does not name a class of the file; write {known}")
     build = load_entry_point(f"{file}:{name}", f"environment {id!r}")
     for registered in environments.all().values():
-        if registered.entry_point is build:
+        if registered.entry_point in (build, f"{build.__module__}:{name}"):
             return replace(registered, id=id, entry_point=f"{file}:{name}")
     summary = (build.__doc__ or "").strip().partition("\n")[0]
     deterministic = bool(getattr(build, "deterministic", True))

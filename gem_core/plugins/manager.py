@@ -45,6 +45,7 @@ BUILT_IN = (
     "gem_eval",
     "gem_check",
     "gem_conformance",
+    "gem_new",
 )
 """The plugins of this distribution, imported before all others."""
 

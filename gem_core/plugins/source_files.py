@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -17,9 +18,8 @@ __all__ = ["load_file"]
 
 
 def load_file(path: str) -> ModuleType:
-    """Import a file once per process. Its folder joins `sys.path`, so it can import its neighbours.
-
-    A file that is already imported, such as the running script, is not imported again.
+    """Import a file once per process; a file that is already imported, such as the running script,
+    is not imported again. Its folder joins `sys.path`, so it can import its neighbours.
     """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
@@ -28,8 +28,6 @@ def load_file(path: str) -> ModuleType:
         origin = getattr(module, "__file__", None)
         if origin and os.path.basename(origin) == file.name and Path(origin).resolve() == file:
             return module
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))  # last: the folder must not hide installed packages
     try:
         return _import(file)
     except GemError:
@@ -46,11 +44,17 @@ def load_file(path: str) -> ModuleType:
 
 def _import(file: Path) -> ModuleType:
     """Import a file under its own name, so `import NAME` finds it, unless that name is taken."""
-    name = file.stem
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    if spec is not None and spec.origin and Path(spec.origin).resolve() == file:
+    folder, name = file.parent, file.stem
+    while (folder / "__init__.py").is_file():  # a module of a package
+        folder, name = folder.parent, f"{folder.name}.{name}"
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last: the folder must not hide installed packages
+    found = None
+    with suppress(ModuleNotFoundError):  # the package of that name is another one
+        found = importlib.util.find_spec(name)
+    if found is not None and found.origin and Path(found.origin).resolve() == file:
         return importlib.import_module(name)
-    name = f"{name}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,7 +2,8 @@
 
     warm_up(model, tokenizer, "game:GuessTheNumber-v0-easy", updates=10)
 
-It teaches a small model the environment's action format, which RL alone may never discover.
+It teaches a small model the environment's action format, which RL alone may never discover. The
+player `random` teaches the format only; `expert` also teaches to play.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from gem_core.errors import ConfigError
 from gem_core.policies.base import Player
-from gem_core.policies.players import RandomPlayer
+from gem_core.policies.players import player_named
 from gem_core.rollout.engine import Rollout, tasks_for
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.demonstrations import tokenised
@@ -31,7 +32,7 @@ def warm_up(
     env_id: str,
     *,
     updates: int = 10,
-    player: Player | None = None,
+    player: Player | str = "random",
     wrappers: Sequence[Any] | str = (),
     env_kwargs: Mapping[str, Any] | None = None,
     episodes: int | None = None,
@@ -40,19 +41,24 @@ def warm_up(
     max_grad_norm: float = 1.0,
     seed: int = 0,
 ) -> float:
-    """Train `model` in place on episodes of `player` (default: random) and return the last loss.
+    """Train `model` in place on episodes of `player` and return the last loss.
 
-    `episodes`: how many to play, reused in every epoch; None plays enough to use each once.
+    `player`: `random`, `expert`, or an object with `act`. `episodes`: how many to play, reused in
+    every epoch; None plays enough to use each once. The other arguments are those of the episodes
+    (`wrappers`, `env_kwargs`, as in training) and of AdamW.
     """
     import torch
 
-    if updates < 1:
-        raise ConfigError(f"an SFT warm-up needs at least 1 update, got {updates!r}")
+    for name, number in (("updates", updates), ("batch_size", batch_size), ("episodes", episodes)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{name} of an SFT warm-up must be >= 1, got {number!r}")
+    if isinstance(player, str):
+        player = player_named(player)
     count = batch_size * updates if episodes is None else episodes
     tasks = tasks_for(
         env_id, range(_FIRST_SEED, _FIRST_SEED + count), wrappers=wrappers, env_kwargs=env_kwargs
     )
-    with Rollout(player or RandomPlayer()) as rollout:
+    with Rollout(player) as rollout:
         played = rollout.run_batch(tasks)
     failed = next((episode for episode in played if episode.failed), None)
     if failed is not None:

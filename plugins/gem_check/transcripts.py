@@ -21,7 +21,7 @@ from typing import Any
 from gem_check.subject import SEEDS, Subject
 from gem_core.env.base import Env
 from gem_core.env.ids import is_file_id, is_mixture
-from gem_core.env.registry import register
+from gem_core.env.registry import environments, register
 from gem_core.env.wrapper import Wrapper
 from gem_core.plugins.entry_points import EntryPoint, load_entry_point
 from gem_core.types import Failure
@@ -129,8 +129,8 @@ def _play_recipes() -> None:
             _run_script(entry_point.rpartition(":")[0])
         if kind == "id":
             kwargs, wrappers = arguments
-            if not is_file_id(name):
-                register(name, load_entry_point(entry_point, name), wrappers=wrappers, replace=True)
+            if not is_file_id(name) and name not in environments.all():
+                register(name, load_entry_point(entry_point, name), wrappers=wrappers)
             results[name] = _digests_or_error(Subject(name, kwargs))
         else:
             args, kwargs = arguments

@@ -31,7 +31,15 @@ HEAVY = (
 )
 
 
-PLUGINS = ("gem_check", "gem_conformance", "gem_envs", "gem_eval", "gem_execution", "gem_tools")
+PLUGINS = (
+    "gem_check",
+    "gem_conformance",
+    "gem_envs",
+    "gem_eval",
+    "gem_execution",
+    "gem_new",
+    "gem_tools",
+)
 HOMES = (ROOT, ROOT / "plugins", ROOT / "adapters")
 """The folders that contain the packages."""
 

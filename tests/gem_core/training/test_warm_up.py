@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -33,6 +34,9 @@ class Game(Env):
 
     def sample_action(self) -> str:
         return "\\boxed{3}"
+
+    def expert(self) -> Iterator[str]:
+        yield from ["\\boxed{7}"] * 3
 
 
 class Seven:
@@ -100,6 +104,15 @@ def test_episodes_use_reserved_seeds_and_can_be_reused() -> None:
     assert len(Game.seeds) == 3
 
 
+def test_player_can_be_named() -> None:
+    model, tokenizer = load_tiny()
+    losses = [
+        warm_up(model, tokenizer, GAME, updates=1, batch_size=2, learning_rate=0.0, player=player)
+        for player in ("random", "expert")
+    ]
+    assert losses[0] != losses[1]  # the random player answers 3, the expert 7
+
+
 def test_the_same_seed_gives_the_same_model() -> None:
     losses = []
     for _ in range(2):
@@ -118,5 +131,7 @@ def test_warm_up_rejects_a_failing_player_and_zero_updates() -> None:
     model, tokenizer = load_tiny()
     with pytest.raises(ConfigError, match="a player that can play the environment; .*no idea"):
         warm_up(model, tokenizer, GAME, updates=1, player=Lost())
-    with pytest.raises(ConfigError, match="at least 1 update, got 0"):
+    with pytest.raises(ConfigError, match="updates of an SFT warm-up must be >= 1, got 0"):
         warm_up(model, tokenizer, GAME, updates=0)
+    with pytest.raises(ConfigError, match="player must be one of random, expert, got 'me'"):
+        warm_up(model, tokenizer, GAME, player="me")
