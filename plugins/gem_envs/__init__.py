@@ -12,11 +12,12 @@ from gem_core.plugins.hookspecs import hookimpl
 from gem_envs.agentgym.ids import register_scenarios
 from gem_envs.agents.ids import register_agents
 from gem_envs.datasets.ids import register_datasets
+from gem_envs.deliberation.names import register_deliberation
 from gem_envs.games.ids import register_games
 from gem_envs.terminal.ids import register_terminal
 from gem_envs.worlds.ids import register_worlds
 
-__all__ = ["register_commands", "register_environments"]
+__all__ = ["register_commands", "register_environments", "register_wrappers"]
 
 
 @hookimpl
@@ -28,6 +29,12 @@ def register_environments(register: Callable[..., Any]) -> None:
     register_agents(register)
     register_terminal(register)
     register_worlds(register)
+
+
+@hookimpl
+def register_wrappers(register: Callable[..., Any]) -> None:
+    """Register the wrappers in which the model plans, reflects or takes notes."""
+    register_deliberation(register)
 
 
 @hookimpl
