@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,9 @@ from gem_core.env.base import Env
 from gem_core.errors import EnvError
 from gem_core.plugins.entry_points import load_entry_point
 from gem_core.rollout.engine import Rollout
+from gem_core.rollout.interrupt import run_sync
 from gem_core.training.config import TrainingConfig
-from gem_core.types import Task
+from gem_core.types import Episode, Task
 
 __all__ = ["TrainerRollout", "try_environment"]
 
@@ -48,6 +50,12 @@ class _OneAction:
         return env.sample_action() if inner.plays_at_random else inner.action_example or ""
 
 
+async def _play(rollout: Rollout, task: Task) -> list[Episode]:
+    """Play one task without the plugin event of a batch: this episode is not trained."""
+    async with aclosing(rollout.stream([task])) as episodes:
+        return [episode async for episode in episodes]
+
+
 def try_environment(config: TrainingConfig) -> None:
     """Make the environment, reset it and take one step; raise `EnvError` if that fails.
 
@@ -59,7 +67,7 @@ def try_environment(config: TrainingConfig) -> None:
         return
     task, limits = config.task(config.train_seeds[0]), replace(config.limits(0), max_turns=1)
     with Rollout(_OneAction(), limits=limits, concurrency=1) as rollout:
-        (episode,) = rollout.run_batch([task])
+        (episode,) = run_sync(_play(rollout, task), rollout.stop)
     if episode.failure is not None:
         raise EnvError(
             f"the environment {config.env_id} failed with seed {task.seed} before training: "

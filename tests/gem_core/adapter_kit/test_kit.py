@@ -314,7 +314,7 @@ class Broken(Env):
         return "done", float("nan"), True, False, {}
 
 
-def test_an_environment_is_tried_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_tried_before_training(batch_ends: list[list[Episode]]) -> None:
     register("test:Broken-v0", Broken)
     try:
         with pytest.raises(EnvError, match="test:Broken-v0 failed with seed 5(.|\n)*Traceback"):
@@ -322,6 +322,7 @@ def test_an_environment_is_tried_before_training(monkeypatch: pytest.MonkeyPatch
     finally:
         environments.remove("test:Broken-v0")
     try_environment(Config(GAME))
+    assert batch_ends == [], "plugins see only episodes of the training"
     with TrainerRollout(Config(GAME, execution="process")) as rollout:
         rollout.configure(RandomPlayer())
         (played,) = rollout.run_batch([Config(GAME, execution="process").task(3)])
