@@ -7,6 +7,7 @@
     python benchmarks/algorithms.py run main/ --seconds 500  # some runs; start none after 500 s
     python benchmarks/algorithms.py run speed/ --slots 256   # one run alone on the GPU
     python benchmarks/algorithms.py report                   # tables, figures of docs/baselines.md
+    python benchmarks/algorithms.py reproduce main/GuessTheNumber-v0-easy-rebn-   # one cell again
 
 A finished run is one small JSON file in benchmarks/results/algorithms. Runs with a file are
 skipped, so the program can be killed and resumed at any time, also on another machine. `Run` has
@@ -794,6 +795,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("lesson", "make the model of all runs by SFT warm-up"),
         ("run", "run all that are not done"),
         ("report", "write the tables and figures"),
+        ("reproduce", "run some again, and compare them with the recorded results"),
     ):
         command = commands.add_parser(name, help=about)
         command.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
@@ -801,20 +803,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument(
                 "only", nargs="*", help="prefixes of run names, such as main/ or breadth/"
             )
-        if name in ("lesson", "run"):
+        if name == "reproduce":
+            command.add_argument(
+                "only", nargs="+", help="run names, or prefixes such as main/Hangman-v0-easy-grpo-"
+            )
+        if name in ("lesson", "run", "reproduce"):
             command.add_argument(
                 "--work",
                 type=Path,
                 default=Path("runs/algorithms"),
                 help="folder for the model and problems",
             )
-        if name == "lesson":
+        if name in ("lesson", "reproduce"):
             command.add_argument(
                 "--model", default="smollm2", help="'tiny', 'smollm2' or a model folder"
             )
             command.add_argument("--updates", type=int, default=120)
             command.add_argument("--count", type=int, default=48, help="episodes per environment")
-        if name == "run":
+        if name in ("run", "reproduce"):
             command.add_argument(
                 "--workers", type=int, default=1, help="processes that share the GPU"
             )
@@ -841,18 +847,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--{name} must be 1 or more; got {getattr(args, name)}")
     folder = args.work / "model"
     if args.command == "lesson":
-        prepare(args.work)
-        model, tokenizer = load(args.model)
-        with_tools = [replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)]
-        settings = [setting.in_folder(args.work) for setting in (*SETTINGS, LONG, *with_tools)]
-        began = time.time()
-        loss = warm_up(model, tokenizer, settings, args.updates, args.count)
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        seconds = time.time() - began
-        print(f"loss {loss:.3f}, {seconds:.0f} s; the model ({fingerprint(model)}) is in {folder}")
+        make_model(args)
         return 0
-    todo = missing_runs(args.only, args.out)
+    results = args.out
+    if args.command == "reproduce":
+        results = args.work / "reproduced"
+        missing_runs(args.only, results)  # raises for an unknown name before anything is trained
+        if not (folder / "config.json").is_file():
+            make_model(args)
+    todo = missing_runs(args.only, results)
     if not (folder / "config.json").is_file():
         raise ConfigError(
             f"no model in {folder}; make it first: algorithms.py lesson --work {args.work}"
@@ -863,13 +866,40 @@ def main(argv: Sequence[str] | None = None) -> int:
             replace(run, rate=rates[run.algorithm]) if run.updates and run.rate is None else run
             for run in todo
         ]
+    code = train_all(todo, args, results)
+    if args.command == "reproduce" and code == 0:
+        from algorithms_reproduce import compared
+
+        names = [run.name for run in plan() if run.name.startswith(tuple(args.only))]
+        print(compared(names, args.out, results))
+    return code
+
+
+def make_model(args: argparse.Namespace) -> None:
+    """Make the model that all runs start from."""
+    prepare(args.work)
+    model, tokenizer = load(args.model)
+    with_tools = [replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)]
+    settings = [setting.in_folder(args.work) for setting in (*SETTINGS, LONG, *with_tools)]
+    began = time.time()
+    loss = warm_up(model, tokenizer, settings, args.updates, args.count)
+    folder = args.work / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    seconds = time.time() - began
+    print(f"loss {loss:.3f}, {seconds:.0f} s; the model ({fingerprint(model)}) is in {folder}")
+
+
+def train_all(todo: Sequence[Run], args: argparse.Namespace, results: Path) -> int:
+    """Train runs in worker processes and return the exit code."""
+    folder = args.work / "model"
     prepare(args.work)
     context = multiprocessing.get_context("spawn")
     runs = context.Queue()
     for run in todo:
         runs.put(run)
     deadline = time.time() + args.seconds
-    folders = (str(folder), str(args.work), str(args.out))
+    folders = (str(folder), str(args.work), str(results))
     settings = (*folders, runs, args.workers, args.slots, deadline)
     workers = [
         context.Process(target=run_worker, args=settings)
@@ -886,7 +916,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             worker.terminate()
         print("interrupted; finished runs are kept", file=sys.stderr)
         return 130
-    missing = len(missing_runs(args.only, args.out))
+    missing = len(missing_runs(args.only, results))
     print(f"{len(todo) - missing} runs in {time.time() - began:.0f} s, {missing} missing")
     return 0 if not missing or time.time() > deadline else 1
 

@@ -35,6 +35,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import algorithms  # noqa: E402
 import algorithms_report  # noqa: E402
+import algorithms_reproduce  # noqa: E402
 from continuous import ContinuousPolicy  # noqa: E402
 
 EASY = "game:GuessTheNumber-v0-easy"
@@ -343,6 +344,36 @@ def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, 
     assert "1 runs in" in capfd.readouterr().out
     assert algorithms.main(["run", "before/GuessTheNumber", *folders]) == 0
     assert "0 runs in" in capfd.readouterr().out
+    recorded = path.read_bytes()
+    assert algorithms.main(["reproduce", "before/GuessTheNumber", *folders]) == 0
+    shown = capfd.readouterr().out
+    evaluation = json.loads(recorded)["evaluation"]
+    score = f"{evaluation['return']:.3f}, {evaluation['success']:.1%}"
+    lines = [line for line in shown.splitlines() if line.startswith("before/GuessTheNumber")]
+    assert score in lines[-1]
+    assert "weights before training: recorded " in shown
+    assert "(the same)" in shown
+    assert path.read_bytes() == recorded
+    assert (tmp_path / "work" / "reproduced" / "before").is_dir()
+    with pytest.raises(ConfigError, match="no run name starts with"):
+        algorithms.main(["reproduce", "nothing/", *folders])
+
+
+def test_comparison_of_several_runs_shows_means(tmp_path):
+    for folder, returns in (("old", (0.2, 0.4)), ("new", (0.3, 0.5))):
+        for seed, value in enumerate(returns):
+            path = tmp_path / folder / "main" / f"x-{seed}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            evaluation = {"return": value, "success": value}
+            facts = {"model": folder, "device": "CPU", "evaluation": evaluation}
+            path.write_text(json.dumps(facts))
+    names = ["main/x-0", "main/x-1", "main/x-2"]
+    table = algorithms_reproduce.compared(names, tmp_path / "old", tmp_path / "new").splitlines()
+    assert table[1].split() == ["main/x-0", "0.200,", "20.0%", "0.300,", "30.0%"]
+    assert table[3].split() == ["mean", "of", "2", "0.300,", "30.0%", "0.400,", "40.0%"]
+    assert table[4].endswith("0.141")
+    assert "different: expect the same numbers up to noise only" in table[5]
+    assert "(the same)" in table[6]
 
 
 def made_up_results():
