@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         args.out.write_text(table + "\n", encoding="utf-8")
     failed = sum(r.outcome == "FAILED" for r in results)
-    say(f"\n{len(results) - failed} of {len(results)} checks pass or are refused as declared.")
+    say(f"\n{len(results) - failed} of {len(results)} checks pass or are rejected as declared.")
     return int(failed > 0)
 
 

@@ -159,6 +159,39 @@ def _cases() -> tuple[Case, ...]:
         _plain(s, r, env_id="golden:Group-v0")
         for s, r in ((20, [0.0, 1.0]), (20, [0.5]), (21, [0.25, 0.25]), (21, [0.0]))
     )
+    mixed = tuple(
+        _plain(s, r, env_id="golden:Group-v0")
+        for s, r in ((22, [0.0, 1.0]), (23, [0.5]), (22, [0.25]), (23, [0.0, 0.1]), (22, [0.75]))
+    )
+    """The episodes of two seeds in turn."""
+    alike = tuple(
+        replace(_plain(24, rewards, env_id="golden:Group-v0"), options={"level": level})
+        for level, rewards in ((1, [0.0]), (1, [1.0]), (2, [0.2]), (2, [0.5]))
+    )
+    """One seed, but different options: two groups."""
+    components = tuple(
+        _plain(25 + i, rewards, component=f"golden:{name}-v0")
+        for i, (name, rewards) in enumerate(
+            (("A", [0.0, 1.0]), ("B", [100.0]), ("A", [0.5]), ("B", [300.0, -50.0]))
+        )
+    )
+    every_turn = _episode(
+        26,
+        [
+            _turn(260, 0.0),
+            _turn(261, 0.5, added=7, restarted=True),
+            _turn(262, 1.0, added=9, restarted=True),
+        ],
+    )
+    hard = _plain(27, [*[0.0] * 7, 1.0])
+    own_values = (
+        _plain(1, [0.0, 0.5, 1.0]),
+        replace(_plain(2, [0.5, 0.2]), stop=StopReason.TRUNCATED),
+    )
+    values = ((0.25, -0.5, 0.75), (1.0, 0.125, 2.0))
+    first_masked = _episode(
+        28, [_turn(280, 0.5, status=TurnStatus.MASKED), _turn(281, 0.1), _turn(282, 1.0)]
+    )
     missing = (*group[:1], replace(failed_episode(), env_id="golden:Group-v0", seed=20), *group[2:])
     return (
         Case("ragged turns", RAGGED),
@@ -223,6 +256,49 @@ def _cases() -> tuple[Case, ...]:
             frozenset({"critic_values"}),
             {"values": tuple((0.1,) * len(e.turns) for e in RAGGED)},
         ),
+        Case(
+            "gae, truncated",
+            own_values,
+            "gae",
+            0.9,
+            frozenset({"critic_values"}),
+            {"values": values},
+        ),
+        Case(
+            "gae, other lambda, whitened",
+            own_values,
+            "gae",
+            1.0,
+            frozenset({"critic_values"}),
+            {"values": values, "lam": 0.5, "whiten": True},
+        ),
+        Case(
+            "gae, a turn masked",
+            (first_masked, own_values[0]),
+            "gae",
+            0.9,
+            frozenset({"critic_values", "masked_turns"}),
+            {"values": ((0.5, 0.25, -0.25), values[0])},
+        ),
+        Case("groups in turn, grpo", mixed, "grpo", 1.0, frozenset({"groups"})),
+        Case("groups in turn, rloo", mixed, "rloo", 0.9, frozenset({"groups"})),
+        Case("equal seeds, other options", alike, "grpo", 1.0, frozenset({"groups"})),
+        Case(
+            "groups, grpo without scale",
+            mixed,
+            "grpo",
+            1.0,
+            frozenset({"groups"}),
+            {"scale": False},
+        ),
+        Case("statistics per environment", components, arguments={"per_env": True}),
+        Case(
+            "template mode, every prompt rewritten",
+            (every_turn, *RAGGED),
+            needs=frozenset({"several_sequences"}),
+        ),
+        Case("a long episode among short ones", (_plain(2, [0.1]), hard, _plain(3, [0.2]))),
+        Case("a masked first turn", (first_masked, *RAGGED), needs=frozenset({"masked_turns"})),
         Case("large rewards", (_plain(1, [1e4, -3e4]), _plain(2, [2e4]))),
         Case("opposite turns", OPPOSITE),
     )

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from gem_conformance.figures import figures_of
 from gem_conformance.golden import CASES, GRADIENT_CASES, ONE_RANK_FAILED, Case
 from gem_conformance.harness import CARRIED, Harness, TrainedSequence
 from gem_core.errors import GemError
-from gem_core.training.advantage import advantages
-from gem_core.training.sequences import TokenSequence, discounted_returns, token_sequences
 from gem_core.types import Episode
 
 __all__ = ["Result", "check_gradient", "check_ranks", "check_sequences", "report", "run"]
@@ -28,7 +27,7 @@ class Result:
 
     case: str
     outcome: str
-    """`ok`, `refused`, or `FAILED`."""
+    """`ok`, `rejected`, or `FAILED`."""
     why: str = ""
 
 
@@ -233,7 +232,8 @@ def _check_logprobs(where: str, sequence: TrainedSequence, expected: TrainedSequ
 
 def _check_sum(case: Case, sequences: Sequence[TrainedSequence], carries: frozenset[str]) -> None:
     """Check Σ(totals) = Σ(environment rewards) if no turn is masked or failed."""
-    plain = all(_plain(e) and len(token_sequences(e)) <= 1 for e in case.episodes)
+    single = all(len(figures.sequences) <= 1 for figures in figures_of(case))
+    plain = single and all(_plain(e) for e in case.episodes)
     if "total" not in carries or not plain:
         return
     total = sum(sequence.total or 0.0 for sequence in sequences)
@@ -268,10 +268,10 @@ def _outcome(harness: Harness, name: str, case: Case, check: Callable[[], None])
         check()
     except _CheckFailed as failed:
         return Result(name, "FAILED", str(failed))
-    except GemError as refused:
+    except GemError as rejected:
         if lacking:
-            return Result(name, "refused", str(refused).split(";")[0])
-        why = f"refused, but the adapter declares all required capabilities: {refused}"
+            return Result(name, "rejected", str(rejected).split(";")[0])
+        why = f"rejected, but the adapter declares all required capabilities: {rejected}"
         return Result(name, "FAILED", why)
     except Exception as error:  # noqa: BLE001 - one check must not prevent the others
         return Result(name, "FAILED", f"{type(error).__name__}: {error}")
@@ -298,47 +298,20 @@ def _carries(harness: Harness) -> frozenset[str]:
 def _expected(
     case: Case, part: Sequence[Episode], sequence_per_turn: bool
 ) -> list[TrainedSequence]:
-    """Return the expected sequences of `part`, with advantages over the full batch.
-
-    `total` is set where invariant 2 determines it.
-    """
-    expected = []
-    numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
-    per_episode = {id(episode): per_turn for episode, per_turn in zip(case.episodes, numbers)}
-    for episode in part:
-        per_turn, rewards = per_episode[id(episode)], episode.rewards
-        sequences = token_sequences(episode)
-        totals = [sum(rewards)] if len(sequences) == 1 else [None] * len(sequences)
-        if sequence_per_turn:
-            turns = [turn for sequence in sequences for turn, _, _ in sequence.spans]
-            sequences = [_turn_sequence(episode, turn) for turn in turns]
-            totals = [rewards[turn] for turn in turns]
-        for sequence, total in zip(sequences, totals):
-            expected.append(
-                TrainedSequence(
-                    sequence.ids,
-                    sequence.mask,
-                    sequence.broadcast(per_turn),
-                    sequence.logprobs,
-                    total=total if _plain(episode) else None,
-                )
-            )
-    return expected
-
-
-def _turn_sequence(episode: Episode, number: int) -> TokenSequence:
-    prompt, turn = episode.prompt_ids(number), episode.turns[number]
-    turn_of = (-1,) * len(prompt) + (number,) * len(turn.action_ids)
-    logprobs = None if turn.logprobs is None else (0.0,) * len(prompt) + tuple(turn.logprobs)
-    trained = frozenset({number} if episode.trained(number) else ())
-    return TokenSequence((*prompt, *turn.action_ids), turn_of, logprobs, trained)
+    """Return the expected sequences of `part`, with advantages over the full batch."""
+    per_episode = {id(e): figures for e, figures in zip(case.episodes, figures_of(case))}
+    of_part = [per_episode[id(episode)] for episode in part]
+    return [s for f in of_part for s in (f.turns if sequence_per_turn else f.sequences)]
 
 
 def _tolerance(case: Case) -> float:
-    """1e-6 + 2e-7·S/std, for float32; std is 1 for `reinforce` and `rloo`, which do not divide."""
+    """1e-6 + 2e-7·S/std, for float32; std is 1 for estimators that do not divide by it."""
     rewards = [r for e in case.episodes for r in e.rewards]
     returns = [
-        g for e in case.episodes if not e.failed for g in discounted_returns(e.rewards, case.gamma)
+        g
+        for episode, figures in zip(case.episodes, figures_of(case))
+        if not episode.failed
+        for g in figures.returns
     ]
     largest = max((abs(x) for x in (*returns, *rewards)), default=0.0)
     mean = sum(returns) / len(returns) if returns else 0.0

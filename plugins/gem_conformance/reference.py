@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gem_conformance.figures import figures_of
 from gem_conformance.golden import GRADIENT_CASES, Case
 from gem_core.errors import MissingDependencyError
-from gem_core.training.advantage import advantages
-from gem_core.training.sequences import token_sequences
 
 __all__ = ["compute_reference", "distance", "load_reference", "reference_path", "tiny_model"]
 
@@ -42,18 +41,13 @@ def compute_reference(case: Case, model: Any = None) -> dict[str, Any]:
 
     model = tiny_model() if model is None else model
     model.zero_grad(set_to_none=True)
-    per_turn = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
-    sequences = [
-        (sequence, sequence.broadcast(a))
-        for e, a in zip(case.episodes, per_turn)
-        for sequence in token_sequences(e)
-    ]
-    trained = sum(sum(sequence.mask) for sequence, _ in sequences)
-    for sequence, per_token in sequences:
+    sequences = [sequence for figures in figures_of(case) for sequence in figures.sequences]
+    trained = sum(sum(sequence.mask) for sequence in sequences)
+    for sequence in sequences:
         ids = torch.tensor([sequence.ids])
         logits = model(input_ids=ids).logits[0, :-1].float()
         logprobs = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-        weights = torch.tensor(per_token[1:]) * torch.tensor(sequence.mask[1:])
+        weights = torch.tensor(sequence.advantages[1:]) * torch.tensor(sequence.mask[1:])
         (-(logprobs * weights).sum() / trained).backward()
     return {
         name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from gem_conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, run
-from gem_conformance.golden import END
+from gem_conformance.figures import figures_of
+from gem_conformance.golden import END, ONE_RANK_FAILED
 from gem_conformance.harness import Harness
 from gem_conformance.kit import check_ranks, check_sequences
 from gem_conformance.reference import reference_path
 
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.training.advantage import advantages
-from gem_core.training.sequences import channel_rewards, padding_sequence, token_sequences
+from gem_core.training.sequences import (
+    channel_rewards,
+    discounted_returns,
+    padding_sequence,
+    token_sequences,
+)
 from gem_core.types import Episode
 
+ROOT = Path(__file__).parent.parent.parent
 BY_NAME = {case.name: case for case in CASES}
 RAGGED, CRASH, MASKED = (
     BY_NAME[n] for n in ("ragged turns", "a crash after non-zero rewards", "a masked middle turn")
@@ -353,3 +363,36 @@ def test_opposite_turns_cancel_in_the_mean_of_their_sequence() -> None:
         (sequence,) = token_sequences(episode)
         assert sum(sequence.broadcast(numbers)) == pytest.approx(0.0, abs=1e-6)
         assert [abs(number) for number in numbers] == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("case", [*CASES, *GRADIENT_CASES], ids=lambda case: case.name)
+def test_the_core_agrees_with_the_independent_figures(case: Case) -> None:
+    numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
+    for episode, per_turn, figures in zip(case.episodes, numbers, figures_of(case)):
+        sequences = token_sequences(episode)
+        assert [list(s.ids) for s in sequences] == [s.ids for s in figures.sequences]
+        assert [list(s.mask) for s in sequences] == [s.mask for s in figures.sequences]
+        assert [list(s.logprobs or ()) for s in sequences] == [
+            s.logprobs for s in figures.sequences
+        ]
+        for sequence, expected in zip(sequences, figures.sequences):
+            assert sequence.broadcast(per_turn) == pytest.approx(expected.advantages, abs=1e-9)
+        if not episode.failed:
+            returns = discounted_returns(episode.rewards, case.gamma)
+            assert returns == pytest.approx(list(figures.returns), abs=1e-9)
+
+
+def test_the_figures_are_those_of_the_script_that_shares_no_code_with_adapters() -> None:
+    path = ROOT / "scripts" / "conformance_figures.py"
+    source = path.read_text(encoding="utf-8")
+    assert "gem_core.training" not in source.split('"""', 2)[2]
+    spec = importlib.util.spec_from_file_location("conformance_figures", path)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    stored = json.loads(
+        (ROOT / "plugins" / "gem_conformance" / "figures.json").read_text(encoding="utf-8")
+    )
+    for case in (*CASES, *GRADIENT_CASES, ONE_RANK_FAILED):
+        assert script.figures(case) == stored[case.name], case.name
+    assert len(CASES) >= 30

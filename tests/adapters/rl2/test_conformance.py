@@ -31,10 +31,7 @@ def harness() -> RL2Harness:
 def test_conformance_table_passes(harness: RL2Harness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))
-    assert [r for r in results if r.outcome == "FAILED"] == []
-    assert {r.case for r in results if r.outcome == "refused"} == {
-        c.name for c in CASES if "critic_values" in c.needs
-    }
+    assert [r for r in results if r.outcome != "ok"] == [], "RL2 supports every case"
     ranks = {
         "two ranks against one",
         "a group over two ranks",

@@ -31,8 +31,8 @@ from main_branch_harness import MainBranchHarness
 results = run(harness := MainBranchHarness())
 print(report(harness, results))
 failed = [r for r in results if r.outcome == "FAILED"]
-refused = [r.case for r in results if r.outcome == "refused"]
-raise SystemExit(failed or refused != ["gae"])
+rejected = [r.case for r in results if r.outcome == "rejected"]
+raise SystemExit(failed or rejected != ["gae"])
 """
 
 

@@ -90,7 +90,7 @@ def test_conformance_table_passes(harness: LegacyHarness, say: Callable[[str], N
     say(report(harness, results))
     assert [r for r in results if r.outcome == "FAILED"] == []
     unsupported = {c.name for c in CASES if c.needs & {"several_sequences", "critic_values"}}
-    assert {r.case for r in results if r.outcome == "refused"} == unsupported
+    assert {r.case for r in results if r.outcome == "rejected"} == unsupported
 
 
 def test_group_advantage_includes_rewards_of_masked_first_turns(harness: LegacyHarness) -> None:
