@@ -48,11 +48,13 @@ class PythonTool(Tool):
         errors: Literal["full", "last_line"] = "full",
         packages: bool = False,
         preload: Sequence[str] = (),
+        image: str = "",
         sandbox: Sandbox | None = None,
     ) -> None:
         """Configure the tool; tools with equal settings share a sandbox.
 
-        See `SandboxLimits` for the limits and `Sandbox` for `isolation`, `packages` and `preload`.
+        See `SandboxLimits` for the limits and `Sandbox` for `isolation`, `packages`, `preload` and
+        `image`.
         `errors` selects how much of a traceback to show.
         """
         if state not in ("none", "episode"):
@@ -62,7 +64,7 @@ class PythonTool(Tool):
         limits = SandboxLimits(
             seconds, cpu_seconds, memory_mb, processes, file_mb, disk_mb, output_kb
         )
-        self.sandbox = sandbox or _sandbox(limits, isolation, packages, tuple(preload))
+        self.sandbox = sandbox or _sandbox(limits, isolation, packages, tuple(preload), image)
         self.limits = self.sandbox.limits
         self.keep, self.errors = state == "episode", errors
         libraries = (
@@ -113,7 +115,7 @@ class PythonTool(Tool):
         with Sandbox(warm=0) as sandbox:
             containment = sandbox.containment
         if containment.full:
-            return "full isolation (bubblewrap)"
+            return f"full isolation ({containment.kind})"
         return (
             f"partial isolation ({', '.join(containment.parts)}); "
             f"not contained: {', '.join(containment.not_contained)}"
@@ -133,7 +135,7 @@ class PythonTool(Tool):
         elif outcome.end == "killed":
             parts.append(
                 "The program was killed: it went over a limit, "
-                "of processor time for instance, or crashed."
+                "of processor time or memory for instance, or crashed."
             )
         elif outcome.end == "error" and not stderr:
             parts.append(f"The program ended with status {outcome.status}.")
@@ -145,15 +147,21 @@ class PythonTool(Tool):
 
 
 def _sandbox(
-    limits: SandboxLimits, isolation: Isolation, packages: bool, preload: tuple[str, ...]
+    limits: SandboxLimits,
+    isolation: Isolation,
+    packages: bool,
+    preload: tuple[str, ...],
+    image: str,
 ) -> Sandbox:
     """Return the sandbox that all tools with equal settings share.
 
     The engine creates a tool for each environment.
     """
     pid = os.getpid()  # a sandbox has threads, which do not survive a fork
-    key = (pid, limits, isolation, packages, preload)
+    key = (pid, limits, isolation, packages, preload, image)
     with _lock:
         if key not in _shared:
-            _shared[key] = Sandbox(limits, isolation=isolation, packages=packages, preload=preload)
+            _shared[key] = Sandbox(
+                limits, isolation=isolation, packages=packages, preload=preload, image=image
+            )
         return _shared[key]

@@ -27,6 +27,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import container_image
+
 from gem_tools.sandbox.containment import contain
 
 KINDS = {
@@ -35,6 +37,8 @@ KINDS = {
     "limits only": {"isolation": "partial", "filters": False},
 }
 HARDER = "fallback as the same user, with the first Landlock"
+CONTAINER = "container"
+"""A container of `container_image.IMAGE`; it must contain the same attacks as bubblewrap."""
 SECRET = "swordfish-8271"
 LIMITS = {
     "seconds": 3.0,
@@ -713,7 +717,8 @@ def main(kind: str, folder: str, names: list[str]) -> None:
     if kind == HARDER:
         make_harder()
     victim = Victim(Path(folder))
-    options = KINDS["fallback" if kind == HARDER else kind]
+    container = {"isolation": "container", "image": container_image.IMAGE}
+    options = container if kind == CONTAINER else KINDS["fallback" if kind == HARDER else kind]
     with Sandbox(SandboxLimits(**LIMITS), warm=1, **options) as sandbox:
         sandbox._plan.visible.append(str(victim.shown))
         for name in names:

@@ -13,24 +13,26 @@ from typing import Literal
 
 from gem_core.errors import ConfigError
 from gem_tools.sandbox import seccomp
+from gem_tools.sandbox.container import ContainerBox, ContainerPlan, engine, missing_image
 from gem_tools.sandbox.launch import Plan, SandboxLimits, bubblewrap, bubblewrap_version
 from gem_tools.sandbox.process import Box
 from gem_tools.tool import ToolError
 
-__all__ = ["Containment", "Isolation", "contain"]
+__all__ = ["Containment", "Isolation", "contain", "make_box"]
 
-Isolation = Literal["auto", "full", "partial"]
+Isolation = Literal["auto", "full", "partial", "container"]
 """`auto`: bubblewrap if it works, else the fallback; `full`: bubblewrap or an error; `partial`: the
-fallback."""
+fallback; `container`: a container of podman or docker, or an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Containment:
     """What a sandbox isolates and what it does not."""
 
-    kind: Literal["bubblewrap", "process"]
+    kind: Literal["bubblewrap", "container", "process"]
     parts: tuple[str, ...]
-    """The mechanisms in force: `bubblewrap`, `uid`, `landlock`, `seccomp`, `rlimits`."""
+    """The mechanisms in force: `bubblewrap`, `container`, `uid`, `landlock`, `seccomp`,
+    `rlimits`."""
     contained: tuple[str, ...]
     not_contained: tuple[str, ...]
     reason: str = ""
@@ -39,7 +41,7 @@ class Containment:
     @property
     def full(self) -> bool:
         """Whether there is no known way out."""
-        return self.kind == "bubblewrap"
+        return self.kind != "process"
 
 
 _CONTAINED = {
@@ -58,8 +60,10 @@ _CONTAINED = {
 
 
 @lru_cache(maxsize=16)
-def contain(isolation: Isolation, filters: bool) -> Containment:
+def contain(isolation: Isolation, filters: bool, image: str = "") -> Containment:
     """Return the best containment that works on this machine; each is tried once."""
+    if isolation == "container":
+        return _container(image)
     reason = "isolation='partial' was requested"
     if isolation != "partial":
         parts = ["bubblewrap", "rlimits"] + ["seccomp"] * seccomp.supported()
@@ -78,6 +82,22 @@ def contain(isolation: Isolation, filters: bool) -> Containment:
     if os.name != "posix":
         raise ConfigError(f"the Python sandbox needs a POSIX system; this is {sys.platform}")
     return _fallback(filters, reason)
+
+
+def make_box(plan: Plan) -> Box:
+    """Start the worker of a plan."""
+    return ContainerBox(plan) if isinstance(plan, ContainerPlan) else Box(plan)
+
+
+def _container(image: str) -> Containment:
+    parts = ("container", "uid", "rlimits") + ("seccomp",) * seccomp.supported()
+    reason = missing_image(image) or _trial(ContainerPlan(image, SandboxLimits()))
+    if reason:
+        raise ConfigError(
+            f"isolation='container' does not work here with {' '.join(engine())} and the image "
+            f"{image}: {reason}"
+        )
+    return Containment("container", parts, tuple(_CONTAINED.values()), ())
 
 
 def _fallback(filters: bool, reason: str) -> Containment:
@@ -125,9 +145,14 @@ def _failure(containment: Containment) -> str:
                 f"Linux {platform.release()} counts processes per user, not per sandbox; "
                 "5.14 or later is needed"
             )
+    return _trial(Plan(containment.parts, SandboxLimits()))
+
+
+def _trial(plan: Plan) -> str:
+    """Return why a program does not run in a sandbox, or ""."""
     program = "import colorsys\nprint(6 * 7)"
     try:
-        box = Box(Plan(containment.parts, SandboxLimits()))
+        box = make_box(plan)
         try:
             outcome = box.serve(program, None, False, False, SandboxLimits(seconds=10))
         finally:

@@ -19,7 +19,7 @@ from typing import Any
 from gem_core.errors import ConfigError
 from gem_tools.sandbox import seccomp
 
-__all__ = ["Plan", "SandboxLimits", "bubblewrap", "bubblewrap_version"]
+__all__ = ["Plan", "SandboxLimits", "bubblewrap", "bubblewrap_version", "worker_text"]
 
 _MB = 1 << 20
 _START = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv.pop())))"
@@ -152,8 +152,11 @@ class Plan:
             **one_thread,
         }
 
-    def settings(self, home: str, report: int, uid: int) -> dict[str, Any]:
-        """Return the settings of a worker: its limits, filters and modules."""
+    def settings(self, home: str, report: int | str, uid: int) -> dict[str, Any]:
+        """Return the settings of a worker: its limits, filters and modules.
+
+        `report` is the descriptor or the named pipe for its report.
+        """
         parts = self.parts
         settings: dict[str, Any] = {
             "limits": self.limits,
@@ -195,8 +198,12 @@ def bubblewrap_version() -> str:
 @lru_cache(maxsize=1)
 def _source() -> str:
     """Compile the worker once; the same interpreter runs it."""
-    text = Path(__file__).with_name("worker.py").read_text(encoding="utf-8")
-    return marshal.dumps(compile(text, "worker.py", "exec", optimize=0)).hex()
+    return marshal.dumps(compile(worker_text(), "worker.py", "exec", optimize=0)).hex()
+
+
+def worker_text() -> str:
+    """Return the program of the worker."""
+    return Path(__file__).with_name("worker.py").read_text(encoding="utf-8")
 
 
 def _tasks_of_user() -> int:

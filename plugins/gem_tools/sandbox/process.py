@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Literal
 
@@ -60,9 +61,24 @@ class Outcome:
 class Box:
     """A process that runs one program; ending it ends everything the program started."""
 
+    closes_stdin = True
+    """Whether a program finds the end of its input after the job."""
+
     def __init__(self, plan: Plan) -> None:
         self._home = "" if plan.boxed else make_home()
-        home = self._home or "/tmp"
+        self._report = self._info = -1
+        self._first_pid = 0
+        self._first = -1
+        """The pidfd of the first process in bubblewrap's namespace, which dies with it."""
+        self._ended = False
+        try:
+            self._process = self._launch(plan)
+        except BaseException:
+            self._close_pipes()
+            self._remove_home()
+            raise
+
+    def _launch(self, plan: Plan) -> subprocess.Popen[bytes]:
         uid = 0
         if "uid" in plan.parts:
             uid = _FIRST_UID + next(_uids) % 100_000_000
@@ -70,14 +86,12 @@ class Box:
                 os.chown(self._home, uid, uid)
         self._report, report_fd = os.pipe()
         self._info, info_fd = os.pipe() if plan.boxed else (-1, -1)
-        self._first_pid = 0
-        self._first = -1
-        """The pidfd of the first process in bubblewrap's namespace, which dies with it."""
         filter_fd = _in_memory(seccomp.NAMESPACED) if plan.boxed and seccomp.NAMESPACED else -1
         passed = [fd for fd in (report_fd, info_fd, filter_fd) if fd >= 0]
+        home = self._home or "/tmp"
         settings = repr(plan.settings(home, report_fd, uid))
         try:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 plan.command(settings, filter_fd, info_fd),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -88,14 +102,9 @@ class Box:
                 start_new_session=True,
                 bufsize=0,
             )
-        except BaseException:
-            self._close_pipes()
-            self._remove_home()
-            raise
         finally:
             for fd in passed:
                 os.close(fd)
-        self._ended = False
 
     def serve(
         self, code: str, state: bytes | None, keep: bool, echo: bool, limits: SandboxLimits
@@ -122,7 +131,7 @@ class Box:
                 with contextlib.suppress(OSError):
                     pipe.close()
         self._close_pipes()
-        self._process.wait()
+        self._wait_for_exit()
         self._remove_home()
 
     def kill(self) -> None:
@@ -141,11 +150,14 @@ class Box:
     def _wait_until_ready(self) -> bytes:
         """Return the worker's first line, which lists the filters in force."""
         line = b""
+        deadline = time.monotonic() + _SECONDS_TO_START
         with selectors.DefaultSelector() as selector:
             selector.register(self._report, selectors.EVENT_READ)
-            deadline = time.monotonic() + _SECONDS_TO_START
             while not line.endswith(b"\n"):
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                # A container that does not start never opens its end of the report.
+                while not (ready := selector.select(0.1)):
+                    if time.monotonic() > deadline or self._process.poll() is not None:
+                        break
                 part = os.read(self._report, 256) if ready else b""
                 if not part:
                     self.kill()
@@ -208,7 +220,8 @@ class Box:
                             sent = len(job)
                         if sent >= len(job):
                             selector.unregister(fd)
-                            stdin.close()
+                            if self.closes_stdin:
+                                stdin.close()
                     elif not _drain(fd, buffers[fd], written, sizes[fd]):
                         selector.unregister(fd)
                 report = _parse_report(buffers[self._report])
@@ -222,14 +235,18 @@ class Box:
         seconds = time.monotonic() - begin
         if exit_fd >= 0:
             os.close(exit_fd)
+
+        def read_rest() -> None:
+            for fd in buffers:
+                while _readable(fd) and written[fd] <= _MOST_OUTPUT:
+                    if not _drain(fd, buffers[fd], written, sizes[fd]):
+                        break
+
         alone = report is not None and self._is_alone()
         self.kill()
         if not alone:
-            self._wait_until_gone()
-        for fd in buffers:  # all writers are dead; read what they wrote before the end
-            while _drain(fd, buffers[fd], written, sizes[fd]) and written[fd] <= _MOST_OUTPUT:
-                if not _readable(fd):
-                    break
+            self._wait_until_gone(read_rest)
+        read_rest()  # all writers are dead
         # A program that was killed or called os._exit sends no report; use its exit status.
         status, lost, names = report if report is not None else (self._process.wait(), (), None)
         end: Literal["ok", "error", "time", "output", "killed"]
@@ -267,12 +284,18 @@ class Box:
             time.sleep(0.0002)
         return False
 
-    def _wait_until_gone(self) -> None:
-        """Wait until a killed worker is dead, which takes a moment."""
+    def _wait_until_gone(self, read_rest: Callable[[], None]) -> None:
+        """Wait until a killed worker is dead, which takes a moment.
+
+        `read_rest` reads output; a container engine does not end before all of it is read.
+        """
         if self._first < 0:
             self._process.wait()
         elif not _readable(self._first, _SECONDS_TO_DIE):
             raise ToolError(f"a sandbox did not die within {_SECONDS_TO_DIE:g} s of being killed")
+
+    def _wait_for_exit(self) -> None:
+        self._process.wait()
 
     def _close_pipes(self) -> None:
         for fd in (self._report, self._info, self._first):

@@ -1,9 +1,9 @@
 """Sandbox: runs untrusted Python in pre-started processes, one per call.
 
-With bubblewrap, a process has its own files, processes, users and network: full isolation. The
-fallback limits the resources of a process and, on Linux, restricts its files (Landlock) and system
-calls (seccomp). `Containment` lists what is and is not contained; docs/sandbox.md has a table that
-a test checks.
+With bubblewrap or in a container, a process has its own files, processes, users and network: full
+isolation. The fallback limits the resources of a process and, on Linux, restricts its files
+(Landlock) and system calls (seccomp). `Containment` lists what is and is not contained;
+docs/sandbox.md has a table that a test checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Sequence
 
 from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError
-from gem_tools.sandbox.containment import Containment, Isolation, contain
+from gem_tools.sandbox.container import IMAGE, ContainerPlan
+from gem_tools.sandbox.containment import Containment, Isolation, contain, make_box
 from gem_tools.sandbox.launch import Plan, SandboxLimits
 from gem_tools.sandbox.process import Box, Outcome
 from gem_tools.tool import ToolError
@@ -43,25 +44,35 @@ class Sandbox:
         warm: int | None = None,
         running: int | None = None,
         filters: bool = True,
+        image: str = "",
     ) -> None:
         """Configure the sandbox.
 
-        `packages` makes the packages of gem's environment importable. `preload` lists modules to
+        `packages` makes the packages of gem's environment importable, or those of the container's
+        `image` (by default `IMAGE`), which must have `python3`. `preload` lists modules to
         import before the call. `warm` is the number of waiting workers (default: two per core, at
         most 8), `running` the number of concurrent calls (default: four per core, at least 16). The
         time limit of a call starts when it runs, not while it waits. `filters=False` disables
         Landlock and seccomp in the fallback.
         """
-        if isolation not in ("auto", "full", "partial"):
-            raise ConfigError(f"isolation must be 'auto', 'full' or 'partial'; got {isolation!r}")
+        if isolation not in ("auto", "full", "partial", "container"):
+            raise ConfigError(
+                f"isolation must be 'auto', 'full', 'partial' or 'container'; got {isolation!r}"
+            )
+        if image and isolation != "container":
+            raise ConfigError(f"image={image!r} needs isolation='container'; got {isolation!r}")
         cores = os.cpu_count() or 1
         self.limits = limits or SandboxLimits()
         self.warm = whole_number("warm", min(8, 2 * cores) if warm is None else warm, 0)
         self.running = whole_number(
             "running", max(16, 4 * cores) if running is None else running, 1
         )
-        self.containment = contain(isolation, filters)
-        self._plan = Plan(self.containment.parts, self.limits, packages, tuple(preload))
+        image = image or IMAGE
+        self.containment = contain(isolation, filters, image)
+        if isolation == "container":
+            self._plan: Plan = ContainerPlan(image, self.limits, packages, tuple(preload))
+        else:
+            self._plan = Plan(self.containment.parts, self.limits, packages, tuple(preload))
         self._closed = False
         self._clear()
         _open.add(self)
@@ -113,6 +124,8 @@ class Sandbox:
             self._dead.clear()
             self._change.notify_all()
         for box in boxes:
+            box.kill()
+        for box in boxes:  # they end at the same time
             box.end()
         if self._starter is not None:  # it may be starting a worker, which it then ends
             self._starter.join(_SECONDS_TO_CLOSE)
@@ -185,7 +198,7 @@ class Sandbox:
             if self._closed or self._start_error is not None:
                 continue
             try:
-                box = Box(self._plan)
+                box = make_box(self._plan)
             except Exception as error:  # noqa: BLE001 - `_take` raises it in the caller
                 with self._change:
                     self._start_error = error

@@ -3,7 +3,7 @@
 Each command runs in its own box, which receives the files of the home folder and returns them. No
 process of a command runs outside of its box or after the command.
 
-The shell needs full isolation (bubblewrap): the fallback denies new processes.
+The shell needs full isolation, by bubblewrap or in a container: the fallback denies new processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gem_core.errors import ConfigError
 from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
@@ -63,8 +63,21 @@ class Ran:
 class Shell:
     """A shell for many home folders at once. Thread-safe."""
 
-    def __init__(self, seconds: float = 10.0, *, memory_mb: int = 1024, disk_mb: int = 32) -> None:
-        """Create the shell; `seconds` limits a command, `disk_mb` the size of a home folder."""
+    def __init__(
+        self,
+        seconds: float = 10.0,
+        *,
+        memory_mb: int = 1024,
+        disk_mb: int = 32,
+        isolation: Literal["full", "container"] = "full",
+        image: str = "",
+    ) -> None:
+        """Create the shell; `seconds` limits a command, `disk_mb` the size of a home folder.
+
+        A container has the programs of its `image`, which must have `python3` and `bash`.
+        """
+        if isolation not in ("full", "container"):
+            raise ConfigError(f"isolation must be 'full' or 'container'; got {isolation!r}")
         is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if not is_number or not 0 < seconds < float("inf"):
             raise ConfigError(f"seconds must be a positive number; got {seconds!r}")
@@ -78,7 +91,7 @@ class Shell:
             file_mb=disk_mb,
             output_kb=256,
         )
-        self._sandbox = Sandbox(limits, isolation="full", preload=_PRELOAD)
+        self._sandbox = Sandbox(limits, isolation=isolation, preload=_PRELOAD, image=image)
 
     def create(self, files: Sequence[tuple[str, str, int]], setup: str = "") -> Home:
         """Create a home folder with files, (path, text, mode) each.

@@ -172,10 +172,37 @@ def keep(code: str, definitions: list[str], names: dict[str, Any]) -> tuple[byte
     return pickle.dumps((definitions, values)), lost
 
 
+def supervise() -> None:
+    """Return in a child process; this one, the first of a container, ends with it or with gem.
+
+    The end of the first process ends all others. gem holds the other end of the standard input.
+    """
+    import select
+
+    child = os.fork()
+    if child == 0:
+        return
+    watch = select.poll()
+    watch.register(0, 0)  # without events to wait for, only its end is reported
+    watch.register(os.pidfd_open(child), select.POLLIN)  # type: ignore[attr-defined,unused-ignore]
+    while not watch.poll(1000):
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0] not in (0, child):
+                pass  # an orphan of the program
+        except ChildProcessError:
+            break
+    pid, status = os.waitpid(child, os.WNOHANG)
+    os._exit(128 + (status & 0x7F) if status & 0x7F else status >> 8 if pid else 1)
+
+
 def main() -> None:
     """Run one job."""
     settings = eval(sys.argv[1])  # written by gem, not by the model
     report = settings["report"]
+    if settings.get("supervise"):
+        os.chmod("/tmp", 0o1777)  # an engine may copy the mode of the image's folder
+        supervise()
+        report = os.open(report, os.O_WRONLY)
     os.set_inheritable(report, False)
     sys.argv, sys.path = [NAME], [p for p in sys.path if p] + settings["path"]
     for module in settings["preload"]:
@@ -191,6 +218,8 @@ def main() -> None:
     size, state_size, cpu, flags = struct.unpack("<IIII", read_exactly(16))
     code = read_exactly(size).decode("utf-8", "surrogatepass")
     state = read_exactly(state_size)
+    if settings.get("supervise"):  # the input stays open, as the sign of life of gem
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     used = int(sum(os.times()[:4])) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (used + cpu, used + cpu))
     program = type(sys)("__main__")
