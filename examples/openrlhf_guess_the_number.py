@@ -25,7 +25,7 @@ class Args:
     env: str = "game:GuessTheNumber-v0-easy"
     """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """advantage estimator: any that needs no critic"""
+    """advantage estimator; `gae` loads a critic on one more GPU"""
     gamma: float = 0.9
     """discount per turn"""
     seeds: int = 4096
@@ -80,6 +80,7 @@ def main(args: Args) -> None:
         "algo.kl.init_coef": 0,
         "ckpt.output_dir": f"{out}/model",
         "ckpt.path": f"{out}/checkpoints",
+        "critic.num_gpus_per_node": 1,
         "data.max_len": args.max_len,
         "ds.attn_implementation": args.attention,
         "rollout.batch_size": prompts,

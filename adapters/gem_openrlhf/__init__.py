@@ -49,11 +49,11 @@ ADAPTER = Adapter(
         "pip install '.[openrlhf]' -c constraints/openrlhf.txt",
     ),
     capabilities=Capabilities(
-        several_sequences=False,  # an agent executor returns exactly one sequence per call
+        several_sequences=True,  # gem's trainer adds those that an agent executor cannot return
         masked_turns=True,  # by `action_ranges`
         failed_episodes=True,  # as padding sequences; gem's training step prevents 0 / 0
         groups=True,  # OpenRLHF plays each label `n_samples_per_prompt` times
-        critic_values=False,  # OpenRLHF has no critic per turn, only per token
+        critic_values=True,  # of a critic per token, at the first token of each turn
     ),
     status="ready",
     summary="an agent executor for its vLLM engines, and gem's advantages instead of its own",

@@ -20,7 +20,14 @@ from gem_core.training.config import TrainingConfig
 from gem_core.types import Task
 from gem_openrlhf import ADAPTER
 
-__all__ = ["GemConfig", "carried_fields", "check_settings", "config_of"]
+__all__ = [
+    "GemConfig",
+    "carried_fields",
+    "check_settings",
+    "config_of",
+    "estimator_flag",
+    "is_evaluation",
+]
 
 _CLIP_RANGE = (-10, 10)
 """OpenRLHF's default of `--reward.clip_range`."""
@@ -41,7 +48,9 @@ class GemConfig(TrainingConfig):
         train, evaluation = self._carried({}), self._carried(self.eval_env_kwargs)
         held_out = set(self.held_out_seeds)
         return [
-            f'{{"seed": {seed}, "gem": {evaluation if seed in held_out else train}}}'
+            f'{{"seed": {seed}, "evaluation": true, "gem": {evaluation}}}'
+            if seed in held_out
+            else f'{{"seed": {seed}, "gem": {train}}}'
             for seed in seeds
         ]
 
@@ -72,6 +81,16 @@ def carried_fields(label: Any) -> dict[str, Any]:
     return _read(label)[1]
 
 
+def is_evaluation(label: Any) -> bool:
+    """Return whether a dataset row's label carries a seed to evaluate on."""
+    return bool(json.loads(label).get("evaluation"))
+
+
+def estimator_flag(config: GemConfig | None) -> str:
+    """Return the value of `--algo.advantage.estimator`: whether OpenRLHF loads a critic."""
+    return "gae" if config is not None and config.needs_values else "reinforce"
+
+
 def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
     """Raise one `ConfigError` that lists every OpenRLHF setting gem does not support.
 
@@ -87,12 +106,20 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
     # OpenRLHF loads a reference model for the KL divergence only
     alone = algo.kl.init_coef > 0 and not with_actor
     reference = settings.ref.num_nodes * settings.ref.num_gpus_per_node if alone else 0
+    own_critic = algo.advantage.estimator == "gae" and not settings.train.colocate_all
+    critic = settings.critic.num_nodes * settings.critic.num_gpus_per_node if own_critic else 0
     rejections: list[Rejection] = [
         (
-            algo.advantage.estimator != "reinforce",
+            algo.advantage.estimator not in ("reinforce", "gae")
+            or (config is not None and algo.advantage.estimator != estimator_flag(config)),
             f"--algo.advantage.estimator {algo.advantage.estimator}: GemConfig(advantage=...) "
-            "names the estimator instead; set the flag to `reinforce`, for which OpenRLHF loads "
-            "no critic",
+            "names the estimator instead; set the flag to `gae` for an estimator that needs a "
+            "critic, otherwise to `reinforce`, for which OpenRLHF loads none",
+        ),
+        (
+            algo.advantage.lambd != 1.0,
+            f"--algo.advantage.lambd {algo.advantage.lambd} applies per token; remove it, and set "
+            "GemConfig(estimator_kwargs={'lam': ...}), which applies per turn",
         ),
         (
             algo.advantage.gamma != 1.0,
@@ -145,11 +172,12 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             "set it to 1 or more",
         ),
         (
-            gpus < actor + reference + (0 if shared else engines),
+            gpus < actor + reference + critic + (0 if shared else engines),
             f"Ray has {gpus} GPUs, but the actor needs {actor}, the reference model needs "
-            f"{reference} more and vLLM needs {engines}{' of the same' if shared else ' more'}, so "
-            "OpenRLHF would wait forever; use fewer (--actor.num_gpus_per_node, "
-            "--ref.num_gpus_per_node, --vllm.num_engines), or share them "
+            f"{reference} more, the critic needs {critic} more and vLLM needs "
+            f"{engines}{' of the same' if shared else ' more'}, so OpenRLHF would wait forever; "
+            "use fewer (--actor.num_gpus_per_node, --ref.num_gpus_per_node, "
+            "--critic.num_gpus_per_node, --vllm.num_engines), or share them "
             "(--train.colocate_actor_ref; --train.colocate_all, not with --train.async_enable)",
         ),
     ]
@@ -163,6 +191,12 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
                 config.max_context is not None and config.max_context > longest,
                 f"max_context={config.max_context} is above --data.max_len={longest}, which caps "
                 "the whole episode; raise --data.max_len",
+            ),
+            (
+                settings.train.dynamic_batch_enable
+                and (config.history == "template" or config.rewriting_wrapper() is not None),
+                "--train.dynamic_batch_enable drops sequences of an episode whose history is "
+                "rewritten; remove it, or use history='append' without a rewriting wrapper",
             ),
         ]
     reject(rejections)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
+import torch
 from gem_conformance.golden import END, Case
 from gem_conformance.harness import Harness, TrainedSequence
 from openrlhf.models import Actor, PolicyLoss
@@ -30,12 +31,14 @@ from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 from ray.util.placement_group import placement_group
 from transformers import AutoTokenizer
 
+from gem_core.adapter_kit.batch import sequences_or_padding
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.types import Episode
 from gem_openrlhf import ADAPTER
-from gem_openrlhf.config import GemConfig
-from gem_openrlhf.convert import to_batch
-from gem_openrlhf.trainer import GemActorTrainer, GemExperienceMaker, run_program
+from gem_openrlhf.actors import GemActorTrainer
+from gem_openrlhf.config import GemConfig, estimator_flag
+from gem_openrlhf.convert import EpisodeLabel, to_batch
+from gem_openrlhf.trainer import GemExperienceMaker, run_program
 
 __all__ = ["OpenRLHFHarness", "harness", "read_args"]
 
@@ -46,8 +49,8 @@ _SETTINGS = {
     "--vllm.num_engines": 1,
     "--train.agent_func_path": "agent.py",
     "--data.max_len": _LONGEST,
-    "--algo.advantage.estimator": "reinforce",
     "--algo.kl.init_coef": 0,
+    "--train.batch_size": 1,
 }
 
 
@@ -87,19 +90,21 @@ class OpenRLHFHarness(Harness):
         self, case: Case, episodes: Sequence[Episode], group: Any, micro_batch: int
     ) -> list[Any]:
         """Run OpenRLHF's own code on the episodes, up to what it sends to the ranks."""
+        arguments = {k: v for k, v in case.arguments.items() if k != "values"}
+        config = GemConfig(
+            "game:GuessTheNumber-v0-easy",
+            advantage=case.estimator,
+            gamma=case.gamma,
+            estimator_kwargs=arguments,
+        )
         settings = {
             **_SETTINGS,
+            "--algo.advantage.estimator": estimator_flag(config),
             "--rollout.batch_size": len(episodes),
             "--rollout.micro_batch_size": micro_batch,
         }
         args = read_args(*(str(part) for setting in settings.items() for part in setting))
         args.algo.advantage.is_correction_level = "token"  # the batch carries logprobs
-        config = GemConfig(
-            "game:GuessTheNumber-v0-easy",
-            advantage=case.estimator,
-            gamma=case.gamma,
-            estimator_kwargs=case.arguments,
-        )
         tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
         strategy, engine = SimpleNamespace(args=args), _Engine(_Replay(config, episodes))
         prompts = [(["golden"], [f"golden {i}"], [str(i)], [None]) for i in range(len(episodes))]
@@ -108,8 +113,9 @@ class OpenRLHFHarness(Harness):
         # samples arrive in the order in which they finish
         samples.sort(key=lambda sample: int(sample.labels[0].label))
         no_group: Any = None
+        critic: Any = _Critic(episodes, case.arguments["values"]) if config.needs_values else None
         maker = GemExperienceMaker(
-            group, no_group, no_group, no_group, FixedKLController(0.0), strategy, tokenizer
+            group, critic, no_group, no_group, FixedKLController(0.0), strategy, tokenizer
         )
         return list(maker.make_experience_batch(samples))
 
@@ -157,7 +163,9 @@ class _Replay(AgentExecutorBase):
         self.config, self.recorded = config, recorded
 
     async def execute(self, prompt: str, label: str, *_: Any, **__: Any) -> dict[str, Any]:
-        return to_batch(prompt, label, self.config, self.recorded[int(label)], END, logprobs=True)
+        episode = self.recorded[int(label)]
+        sequences = tuple(sequences_or_padding(episode, END))
+        return to_batch(prompt, EpisodeLabel(label, self.config, episode, sequences), logprobs=True)
 
 
 class _Engine:
@@ -176,6 +184,31 @@ class _Engine:
             return [await self._executor.execute(**arguments) for _ in range(num_samples)]
 
         return ray.put(asyncio.run(play()))
+
+
+class _Critic:
+    """Mock of the critic's ranks that returns the golden value where each turn begins."""
+
+    def __init__(self, episodes: Sequence[Episode], values: Sequence[Sequence[float]]) -> None:
+        self._values = {
+            tuple(sequence.ids): (sequence, values[i])
+            for i, episode in enumerate(episodes)
+            for sequence in sequences_or_padding(episode, END)
+        }
+
+    def async_run_method_batch(
+        self, method_name: str, sequences: Any, action_mask: Any, attention_mask: Any
+    ) -> list[Any]:
+        return [ray.put([self._forward(ids, mask) for ids, mask in zip(sequences, attention_mask)])]
+
+    def _forward(self, ids: Any, attention_mask: Any) -> Any:
+        rows = torch.full((len(ids), ids.shape[1] - 1), 99.0)
+        for row, tokens, length in zip(rows, ids.tolist(), attention_mask.sum(-1).tolist()):
+            sequence, values = self._values[tuple(tokens[:length])]
+            for turn, value in enumerate(values):
+                if turn in sequence.turn_of:
+                    row[sequence.turn_of.index(turn) - 1] = value
+        return rows
 
 
 class _RankActor(BaseModelActor):

@@ -10,11 +10,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
 from openrlhf.utils.agent import AgentExecutorBase
 
+from gem_core.adapter_kit.batch import one_sequence, sequences_or_padding
+from gem_core.adapter_kit.critic import cut_state
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError, EngineError
 from gem_core.policies.base import warn_if_cut
@@ -22,8 +25,9 @@ from gem_core.records.file import WorkerRecords
 from gem_core.rollout.engine import Rollout
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode, FinishReason, Generation, Sampling
-from gem_openrlhf.config import GemConfig, config_of
-from gem_openrlhf.convert import to_batch
+from gem_openrlhf.config import GemConfig, config_of, is_evaluation
+from gem_openrlhf.convert import EpisodeLabel, to_batch
+from gem_openrlhf.records import find_recorder
 
 __all__ = ["EnginePolicy", "GemAgentExecutor", "SharedTokenizer", "play"]
 
@@ -69,9 +73,33 @@ class GemAgentExecutor(AgentExecutorBase):
         engine = EnginePolicy(llm_engine, sampling_params, renderer.turn_end)
         rollout = self._rollout(config)
         episode = await play(rollout, config, label, engine, renderer, max_length)
-        self._records.write(config.record, [episode])
-        logprobs = sampling_params.logprobs is not None
-        return to_batch(prompt, label, config, episode, renderer.turn_end or 0, logprobs)
+        played = _label(label, config, episode, renderer, max_length)
+        if len(played.sequences) > 1 and not engine.trains_all_sequences:
+            one_sequence(episode, 0, "OpenRLHF's own trainer")
+        await self._record(played)
+        return to_batch(prompt, played, logprobs=sampling_params.logprobs is not None)
+
+    def close(self) -> None:
+        """Close the environments and the record files."""
+        while self._rollouts:
+            self._rollouts.popitem()[1].close()
+        self._records.close()
+
+    async def _record(self, played: EpisodeLabel) -> None:
+        """Record an episode, or keep it until its advantages are known."""
+        path, episode = played.config.record, played.episode
+        if path is None:
+            return
+        evaluation = is_evaluation(played.label)
+        if evaluation:
+            episode = replace(episode, final_info={**episode.final_info, "evaluation": True})
+        recorder = find_recorder()
+        if recorder is None:
+            self._records.write(path, [episode])
+        elif evaluation:
+            await recorder.write.remote(path, episode)
+        else:
+            await recorder.keep.remote(played.key, path, episode)
 
     async def _tokenizer(self, tokenizer: Any) -> Any:
         """Return the tokenizer of a call. OpenRLHF's own trainer sends a copy with every prompt."""
@@ -126,6 +154,11 @@ class EnginePolicy:
         )
 
     @property
+    def trains_all_sequences(self) -> bool:
+        """Whether gem's trainer runs; OpenRLHF's own takes one sequence per episode."""
+        return hasattr(self.engine, "gem_step")
+
+    @property
     def step(self) -> int:
         """Finished updates, as `GemTraining` reports them; 0 with OpenRLHF's own trainer."""
         return int(getattr(self.engine, "gem_step", 0))
@@ -178,3 +211,13 @@ async def play(
     return await rollout.episode(
         config.task_of(label), policy=engine, renderer=renderer, sampling=sampling, limits=limits
     )
+
+
+def _label(
+    label: str, config: GemConfig, episode: Episode, renderer: Renderer, max_length: int
+) -> EpisodeLabel:
+    """Return the label that carries an episode to the trainer."""
+    sequences = sequences_or_padding(episode, renderer.turn_end or 0)
+    # the critic reads one token after the state
+    state = cut_state(episode, renderer)[: max_length - 1] if config.needs_values else ()
+    return EpisodeLabel(label, config, episode, tuple(sequences), state)

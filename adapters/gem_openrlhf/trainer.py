@@ -7,22 +7,25 @@ OpenRLHF has no setting for a trainer class, but its driver looks up its actors 
 starts them in other processes. `train` replaces these names with subclasses during the run, and
 patches nothing in the workers:
 
-| OpenRLHF               | gem                 | what the subclass adds                          |
-|------------------------|---------------------|-------------------------------------------------|
-| `PPOTrainer`           | `GemPPOTrainer`     | `GemExperienceMaker`, `SharedTokenizer`         |
-| `TrainingActor`        | `GemTrainingActor`  | `GemExperienceMaker`, for async training        |
-| `GenerateSamplesActor` | `GemGenerateActor`  | `SharedTokenizer`, for async training           |
-| `RolloutRayActor`      | `GemRolloutActor`   | the update number, for horizons and versions    |
-| `PolicyModelActor`     | `GemPolicyActor`    | loss 0, not 0 / 0, if an update trains no token |
-| `get_strategy`         | `_checked_strategy` | `check_settings`, after the flags are parsed    |
+| OpenRLHF               | gem                 | what the subclass adds                            |
+|------------------------|---------------------|---------------------------------------------------|
+| `PPOTrainer`           | `GemPPOTrainer`     | `GemExperienceMaker`, `GemSamplesGenerator`       |
+| `TrainingActor`        | `GemTrainingActor`  | `GemExperienceMaker`, for async training          |
+| `GenerateSamplesActor` | `GemGenerateActor`  | `GemSamplesGenerator`, for async training         |
+| `RolloutRayActor`      | `GemRolloutActor`   | the update number, for horizons and versions      |
+| `PolicyModelActor`     | `GemPolicyActor`    | loss 0, not 0 / 0, if a batch part trains nothing |
+| `CriticModelActor`     | `GemCriticActor`    | one value per turn                                |
+| `get_strategy`         | `_checked_strategy` | `check_settings`, after the flags are parsed      |
 """
 
 from __future__ import annotations
 
+import math
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,29 +35,37 @@ import ray
 import torch
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from openrlhf.trainer.ray import ppo_actor, vllm_engine
-from openrlhf.utils.loss_utils import get_loss_batch_info
+from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
+from torch.nn.utils.rnn import pad_sequence
 
 from gem_core.adapter_kit.batch import check_sequence
+from gem_core.adapter_kit.critic import critic_targets
 from gem_core.adapter_kit.patching import patched
+from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError, ConfigError, UnknownNameError
 from gem_core.plugins.events import send_event
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.sequences import discounted_returns
 from gem_core.types import Episode
-from gem_openrlhf.config import GemConfig, carried_fields, check_settings, config_of
-from gem_openrlhf.convert import EpisodeLabel, per_token
+from gem_openrlhf.actors import GemCriticActor, GemPolicyActor, GemRolloutActor, class_of
+from gem_openrlhf.config import GemConfig, carried_fields, check_settings, config_of, estimator_flag
+from gem_openrlhf.convert import EpisodeLabel, all_sequences, at_turn_starts, per_token
 from gem_openrlhf.dataset import first_label, write_dataset
-from gem_openrlhf.rollout import SharedTokenizer
+from gem_openrlhf.experiences import (
+    batch_config,
+    batch_labels,
+    batch_logprob_gap,
+    batch_values,
+    padded,
+)
+from gem_openrlhf.records import find_recorder, recording
+from gem_openrlhf.samples import GemSamplesGenerator
 
 __all__ = [
-    "GemActorTrainer",
     "GemExperienceMaker",
     "GemGenerateActor",
     "GemPPOTrainer",
-    "GemPolicyActor",
-    "GemRolloutActor",
     "GemTraining",
     "GemTrainingActor",
     "check_batch",
@@ -64,7 +75,16 @@ __all__ = [
 ]
 
 _AGENT = Path(__file__).with_name("agent.py")
-_LOGGED = {"loss": "policy_loss", "grad_norm": "actor_grad_norm", "kl": "kl", "vllm_kl": "vllm_kl"}
+_LOGGED = {
+    "loss": "policy_loss",
+    "grad_norm": "actor_grad_norm",
+    "kl": "kl",
+    "vllm_kl": "vllm_kl",
+    "critic_loss": "critic_loss",
+    "values": "values",
+    "logprob_gap": "gem/logprob_gap",
+    "logprob_gap_p99": "gem/logprob_gap_p99",
+}
 """Names in the metrics file, and OpenRLHF's names of the same numbers."""
 
 
@@ -88,7 +108,7 @@ def train(
         ("--train.agent_func_path", str(_AGENT)),
         ("--data.input_key", "input"),
         ("--data.label_key", "label"),
-        ("--algo.advantage.estimator", "reinforce"),
+        ("--algo.advantage.estimator", estimator_flag(config)),
     ):
         if not _has(flags, name):
             flags += [name, value]
@@ -97,7 +117,7 @@ def train(
             stack.callback(ray.shutdown)
         for owner, name, replacement, parameters in _REPLACED:
             stack.enter_context(patched(owner, name, replacement, parameters))
-        run_program(flags, partial(_checked_strategy, openrlhf.utils.get_strategy))
+        run_program(flags, partial(_checked_strategy, openrlhf.utils.get_strategy, stack))
 
 
 def run_program(flags: Sequence[str], get_strategy: Callable[[Any], Any]) -> None:
@@ -112,16 +132,28 @@ def run_program(flags: Sequence[str], get_strategy: Callable[[Any], Any]) -> Non
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
 
 
-def _class_of(actor: Any) -> Any:
-    """Return the class under `@ray.remote`. Ray's own subclass copies every inherited method."""
-    return actor.__ray_metadata__.modified_class.__ray_actor_class__
-
-
 class GemExperienceMaker(RemoteExperienceMaker):
     """OpenRLHF's experience maker with per-turn advantages by the estimator of the `GemConfig`."""
 
+    step = 0
+    """The number of the update."""
     last_batch: BatchMetrics | None = None
     """The metrics of the last batch's episodes."""
+    last_gap: Mapping[str, float] = {}
+    """The difference of the engine's and the trainer's logprobs in the last batch."""
+
+    def make_experience_batch(self, rollout_samples: list[Any]) -> list[Any]:
+        """Make experiences of all sequences."""
+        args = self.strategy.args
+        ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
+        multiple = math.lcm(args.train.batch_size, args.rollout.micro_batch_size * ranks)
+        samples = all_sequences(rollout_samples, multiple, args.data.max_len)
+        if len(samples) != len(rollout_samples) and args.train.dynamic_batch_enable:
+            raise ConfigError(
+                "an episode has several sequences because its context was rewritten, and "
+                "--train.dynamic_batch_enable would drop some of them; remove the flag"
+            )
+        return list(super().make_experience_batch(samples))
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """Make experiences as OpenRLHF does; metrics of sequences without trained tokens are 0."""
@@ -134,8 +166,44 @@ class GemExperienceMaker(RemoteExperienceMaker):
 
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
         """Take the episodes out of the labels and set gem's advantages."""
-        self.last_batch = put_advantages(experiences)
+        batch_config(experiences)  # raises for samples that gem did not play
+        last_values = None
+        if self.critic_model_group is not None:
+            last_values = self._last_values(batch_labels(experiences))
+        self.last_gap = batch_logprob_gap(experiences)
+        self.last_batch = put_advantages(experiences, self.step, last_values)
         return experiences
+
+    def _last_values(self, labels: Sequence[EpisodeLabel]) -> dict[str, float]:
+        """Return the critic's value of the last state of each cut episode, by its key."""
+        args, group = self.strategy.args, self.critic_model_group
+        states = {label.key: label.cut_state for label in labels if label.cut_state}
+        listed, size = list(states.values()), args.rollout.micro_batch_size
+        if not listed:
+            return {}
+        batches = [listed[i : i + size] for i in range(0, len(listed), size)]
+        ranks = len(group._actor_handlers) // group.duplicate_actors
+        # sharded weights need the same number of forward passes on all ranks
+        batches += [batches[0]] * (-len(batches) % ranks)
+        # the critic has no value after the last token of a sequence, so each state gets one more
+        rows = [[torch.tensor([*state, state[-1]]) for state in batch] for batch in batches]
+        sequences = [pad_sequence(batch, batch_first=True) for batch in rows]
+        masks = [
+            pad_sequence([torch.ones_like(row) for row in batch], batch_first=True)
+            for batch in rows
+        ]
+        references = self._dispatch_forward(
+            group,
+            args.train.colocate_all or args.train.colocate_critic_reward,
+            sequences=sequences,
+            action_mask=[mask[:, 1:] for mask in masks],
+            attention_mask=masks,
+        )
+        results = self._flatten_results(references, group.duplicate_actors)
+        values = [row for batch in results for row in batch]
+        return {
+            key: float(row[len(state) - 1]) for (key, state), row in zip(states.items(), values)
+        }
 
 
 class GemTraining(ppo_trainer.BasePPOTrainer):
@@ -169,17 +237,34 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
     ) -> tuple[dict[str, Any], int]:
         """Train one update and add gem's metrics to OpenRLHF's status."""
         self.gem_step = global_step + 1
-        self.experience_maker.last_batch = None
+        self.experience_maker.step, self.experience_maker.last_batch = global_step, None
         status, next_step = super().train_step(rollout_samples, global_step)
-        if self.experience_maker.last_batch is None:
+        batch: BatchMetrics = self.experience_maker.last_batch
+        metrics = {
+            **batch.means(),
+            **self.experience_maker.last_gap,
+            "tokens": float(batch.tokens),
+        }
+        return {**status, **{f"gem/{name}": value for name, value in metrics.items()}}, next_step
+
+    def ppo_train(self, global_steps: int) -> dict[str, Any]:
+        """Train as OpenRLHF does; skip a batch without trained tokens.
+
+        An optimizer step with a gradient of 0 would still move the weights by its momentum.
+        """
+        batch = self.experience_maker.last_batch
+        if batch is None:
             raise BatchMismatchError(
                 "OpenRLHF made an update without gem's advantages: it did not call "
                 "compute_advantages_and_returns; use a version of OpenRLHF that the adapter "
                 "supports"
             )
-        batch: BatchMetrics = self.experience_maker.last_batch
-        metrics = {**batch.means(), "tokens": float(batch.tokens)}
-        return {**status, **{f"gem/{name}": value for name, value in metrics.items()}}, next_step
+        if batch.tokens:
+            return dict(super().ppo_train(global_steps))
+        for group in (self.actor_model_group, self.critic_model_group):
+            if group is not None:
+                ray.get(group.async_run_method(method_name="skip_update"))
+        return {}
 
     def broadcast_to_vllm(self) -> None:
         """Send the weights to the engines, then the number of the update they come from."""
@@ -199,74 +284,39 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
 
 
 @ray.remote
-class GemPPOTrainer(_class_of(ppo_trainer.PPOTrainer), GemTraining):  # type: ignore[misc]
+class GemPPOTrainer(class_of(ppo_trainer.PPOTrainer), GemTraining):  # type: ignore[misc]
     """OpenRLHF's sync trainer: plays and trains alternately."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _share_tokenizer(self)
+        GemSamplesGenerator.replace(self.samples_generator)
+
+    def evaluate(self, global_step: int, **kwargs: Any) -> dict[str, Any]:
+        """Evaluate as OpenRLHF does, and log gem's metrics of the episodes."""
+        logs = super().evaluate(global_step, **kwargs)
+        metrics = self.samples_generator.evaluation_metrics()
+        for logger in (self.wandb_logger, self.tensorboard_logger):
+            if logger:
+                logger.log_eval(global_step, metrics)
+        return {**logs, **metrics}
 
 
 @ray.remote
-class GemTrainingActor(_class_of(ppo_trainer_async.TrainingActor), GemTraining):  # type: ignore[misc]
+class GemTrainingActor(class_of(ppo_trainer_async.TrainingActor), GemTraining):  # type: ignore[misc]
     """OpenRLHF's async trainer: trains while another actor plays."""
 
 
 @ray.remote
-class GemGenerateActor(_class_of(ppo_trainer_async.GenerateSamplesActor)):  # type: ignore[misc]
+class GemGenerateActor(class_of(ppo_trainer_async.GenerateSamplesActor)):  # type: ignore[misc]
     """OpenRLHF's async player."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _share_tokenizer(self)
+        GemSamplesGenerator.replace(self.samples_generator)
 
-
-@ray.remote
-class GemRolloutActor(_class_of(vllm_engine.RolloutRayActor)):  # type: ignore[misc]
-    """A vLLM engine that knows the update its weights come from."""
-
-    gem_step = 0
-
-    async def set_gem_step(self, step: int) -> None:
-        """Store the number of finished updates. The agent executor reads it."""
-        self.gem_step = step
-
-
-class GemActorTrainer(ppo_actor.ActorPPOTrainer):
-    """OpenRLHF's policy optimisation, also for sequences without trained tokens."""
-
-    def training_step(
-        self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None
-    ) -> dict[str, Any]:
-        """Train one micro-batch. The loss divides by the trained tokens, or by 1 if none."""
-        info = loss_batch_info or get_loss_batch_info(
-            self.strategy,
-            experience.action_mask,
-            replay_buffer=self.replay_buffer,
-            step=step,
-            dynamic_batch=self.args.train.dynamic_batch_enable,
-        )
-        for name in ("batch_num_tokens", "global_batch_size"):
-            info = {**info, name: info[name].masked_fill(info[name] == 0, 1.0)}
-        status: dict[str, Any] = super().training_step(experience, kl_ctl, step, info)
-        # means over no tokens have weight 0, but as NaN they would make the sum NaN
-        if not experience.action_mask.any():
-            status["metrics"] = {
-                k: v.nan_to_num() if hasattr(v, "nan_to_num") else v
-                for k, v in status["metrics"].items()
-            }
-        return status
-
-
-@ray.remote(num_gpus=1)
-class GemPolicyActor(_class_of(ppo_actor.PolicyModelActor)):  # type: ignore[misc]
-    """One rank of the trained policy."""
-
-    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Load the model and use gem's training step."""
-        super().init_model_from_pretrained(*args, **kwargs)
-        # OpenRLHF constructs the trainer inside this method, with a process group
-        self.trainer.__class__ = GemActorTrainer
+    def _run_eval(self) -> dict[str, Any]:
+        """Evaluate as OpenRLHF does, and add gem's metrics of the episodes."""
+        return {**super()._run_eval(), **self.samples_generator.evaluation_metrics()}
 
 
 _MODEL_GROUPS = "actor_model_group critic_model_group reward_model_group reference_model_group"
@@ -296,43 +346,48 @@ _REPLACED = (
         "args bundle_indices agent_func_path remote_rm_url mm_pad_token_ids kwargs",
     ),
     (ppo_actor, "PolicyModelActor", GemPolicyActor, "world_size rank master_addr master_port"),
+    (ppo_critic, "CriticModelActor", GemCriticActor, "world_size rank master_addr master_port"),
 )
 """(module, name, replacement, parameters of the original constructor)."""
 
 
-def _share_tokenizer(actor: Any) -> None:
-    """Send engines a reference to the tokenizer with each prompt, instead of a copy."""
-    generator = actor.samples_generator
-    generator.tokenizer = SharedTokenizer(generator.tokenizer)
-
-
-def put_advantages(experiences: Sequence[Any]) -> BatchMetrics:
+def put_advantages(
+    experiences: Sequence[Any], update: int = 0, last_values: Mapping[str, float] | None = None
+) -> BatchMetrics:
     """Write gem's advantages and returns: one number per token, 0 on untrained tokens.
 
-    Statistics cover all ranks. Returns the metrics of the episodes.
+    Statistics cover all ranks. `last_values`: the critic's values at the ends of cut episodes, by
+    their keys; None without a critic. Records the episodes and returns their metrics.
     """
-    config = _config_of_batch(experiences)
+    config = batch_config(experiences)
     check_batch(experiences)
-    episodes = [label.episode for experience in experiences for label in experience.labels]
+    played = {label.key: label for label in batch_labels(experiences)}
+    episodes = [label.episode for label in played.values()]
     send_event("batch_end", episodes=episodes)
-    per_turn = config.compute_advantages(episodes)
-    numbers = iter(per_turn)
+    values, place = None, per_token
+    returns = [_returns(episode, config.gamma) for episode in episodes]
+    if last_values is not None:
+        values = batch_values(experiences, played, last_values)
+        returns, place = critic_targets(config, episodes, values), at_turn_starts
+    per_turn = dict(zip(played, config.compute_advantages(episodes, values=values)))
+    returns_of = dict(zip(played, returns))
     for experience in experiences:
         labels: list[EpisodeLabel] = experience.labels
-        returns = [_returns(label.episode, config.gamma) for label in labels]
-        experience.advantages = _tensor(
-            experience, [per_token(label.sequence, next(numbers)) for label in labels]
+        experience.advantages = padded(
+            experience, [per_token(label.sequence, per_turn[label.key]) for label in labels]
         )
-        experience.returns = _tensor(
-            experience,
-            [per_token(label.sequence, turns) for label, turns in zip(labels, returns)],
+        experience.returns = padded(
+            experience, [place(label.sequence, returns_of[label.key]) for label in labels]
         )
         experience.info["return"] = torch.tensor(
             [float(label.episode.total_reward or 0.0) for label in labels]
         )
         experience.labels = [label.label for label in labels]
         experience.kl = None  # as in OpenRLHF's own method: only rewards would use it
-    return BatchMetrics.of(episodes, per_turn)
+    recorder = None if config.record is None else find_recorder()
+    if recorder is not None:
+        ray.get(recorder.write_trained.remote(update, per_turn))
+    return BatchMetrics.of(episodes, list(per_turn.values()))
 
 
 def check_batch(experiences: Sequence[Any]) -> None:
@@ -344,37 +399,6 @@ def check_batch(experiences: Sequence[Any]) -> None:
             check_sequence(where, ids, mask, label.sequence.ids, label.sequence.mask[1:])
 
 
-def _config_of_batch(experiences: Sequence[Any]) -> GemConfig:
-    """Return the config of a batch. All its labels must have the same estimator settings."""
-    labels = [label for experience in experiences for label in experience.labels]
-    for label in labels:
-        if not isinstance(label, EpisodeLabel):
-            raise ConfigError(
-                "gem did not play a sample of this batch, so its turns are unknown; set "
-                "--train.agent_func_path to gem_openrlhf's agent.py, or to a file that imports "
-                f"GemAgentExecutor as AgentExecutor. Got: the label {str(label)[:80]!r}"
-            )
-    configs: list[GemConfig] = [label.config for label in labels]
-    estimators = {
-        (config.advantage, config.gamma, str(sorted(config.estimator_kwargs.items())))
-        for config in configs
-    }
-    if len(estimators) > 1:
-        raise ConfigError(
-            "all datasets must have the same advantage estimator, gamma and estimator_kwargs; "
-            f"write them with one of these: {sorted(estimators)}"
-        )
-    return configs[0]
-
-
-def _tensor(experience: Any, sequences: Sequence[Sequence[float]]) -> Any:
-    """Return the numbers of all sequences as one padded tensor."""
-    padded = torch.zeros(experience.action_mask.shape, dtype=torch.float32)
-    for i, numbers in enumerate(sequences):
-        padded[i, : len(numbers)] = torch.tensor(numbers, dtype=torch.float32)
-    return padded
-
-
 def _returns(episode: Episode, gamma: float) -> list[float]:
     """Return the discounted return of each turn; 0 for a failed episode."""
     if episode.failed:
@@ -382,14 +406,20 @@ def _returns(episode: Episode, gamma: float) -> list[float]:
     return discounted_returns(episode.rewards, gamma)
 
 
-def _checked_strategy(get_strategy: Callable[[Any], Any], args: Any) -> Any:
-    """Check the settings, then call OpenRLHF's `get_strategy`. No model is loaded yet."""
+def _checked_strategy(get_strategy: Callable[[Any], Any], stack: ExitStack, args: Any) -> Any:
+    """Check the settings and the environment, then call OpenRLHF's `get_strategy`.
+
+    No model is loaded yet.
+    """
     label = first_label(args.data)
     try:
         config = None if label is None else config_of(label)
     except UnknownNameError:  # an environment that only the agent file registers
         config = None
     check_settings(args, config, int(ray.cluster_resources().get("GPU", 0)))
+    if config is not None:
+        try_environment(replace(config, seeds=[config.task_of(label).seed or 0]))
+    stack.enter_context(recording())
     return get_strategy(args)
 
 

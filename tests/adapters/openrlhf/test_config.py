@@ -92,10 +92,9 @@ def test_evaluation_seeds_have_the_evaluation_env_kwargs(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"advantage": "gae"}, ConfigError, "a critic, which openrlhf does not offer"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
-        ({"wrappers": ["concat"]}, ConfigError, "several sequences"),
-        ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several sequences"),
+        ({"history": "rewrite"}, ConfigError, "'append' or 'template'"),
+        ({"hosts": 2}, ConfigError, "execution='ray'"),
         ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
     ],
@@ -132,11 +131,14 @@ class TestSettings:
         check_settings(
             read(**{"rollout.n_samples_per_prompt": 2}), GemConfig(ECHO, advantage="grpo"), GPUS
         )
+        critic = {"algo.advantage.estimator": "gae", "critic.num_gpus_per_node": 1}
+        check_settings(read(**critic), GemConfig(ECHO, advantage="gae"), GPUS)
 
     @pytest.mark.parametrize(
         ("name", "value", "message"),
         [
             ("algo.advantage.estimator", "gae", "GemConfig\\(advantage"),
+            ("algo.advantage.lambd", 0.9, "'lam': ..."),
             ("algo.advantage.gamma", 0.9, "GemConfig\\(gamma"),
             ("algo.advantage.no_std_norm", True, "'scale': False"),
             ("algo.kl.init_coef", 0.01, "--algo.kl.use_loss"),
@@ -164,6 +166,7 @@ class TestSettings:
             ({"advantage": "grpo"}, "n_samples_per_prompt"),
             ({"max_turn_tokens": 4000}, "data.max_len"),
             ({"max_context": 4000}, "data.max_len"),
+            ({"advantage": "gae"}, "set the flag to `gae`"),
         ],
     )
     def test_config_beyond_the_settings_is_rejected(
@@ -171,6 +174,13 @@ class TestSettings:
     ) -> None:
         with pytest.raises(ConfigError, match=message):
             check_settings(read(), GemConfig(ECHO, **fields), GPUS)
+
+    def test_dynamic_batches_with_a_rewritten_history_are_rejected(self) -> None:
+        settings = read(**{"train.dynamic_batch_enable": True})
+        check_settings(settings, GemConfig(ECHO), GPUS)
+        for fields in ({"history": "template"}, {"wrappers": ["concat"]}):
+            with pytest.raises(ConfigError, match="drops sequences"):
+                check_settings(settings, GemConfig(ECHO, **fields), GPUS)
 
     def test_all_rejected_settings_are_reported_at_once(self) -> None:
         settings = read(**{"algo.advantage.gamma": 0.9, "algo.kl.init_coef": 0.01})
@@ -194,6 +204,9 @@ class TestSettings:
             ({"train.colocate_all": True, "train.async_enable": True}, 2),
             ({"vllm.tensor_parallel_size": 4}, 5),
             ({"actor.num_nodes": 2}, 3),
+            # OpenRLHF loads the critic on 8 GPUs of its own by default
+            ({"algo.advantage.estimator": "gae"}, 10),
+            ({"algo.advantage.estimator": "gae", "train.colocate_all": True}, 1),
             # OpenRLHF loads a reference model for the KL divergence, by default on 8 GPUs
             (KL_LOSS, 10),
             ({**KL_LOSS, "ref.num_gpus_per_node": 2}, 4),

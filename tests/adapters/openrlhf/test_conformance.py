@@ -25,9 +25,7 @@ def harness() -> OpenRLHFHarness:
 def test_conformance_table_passes(harness: OpenRLHFHarness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))
-    assert [r for r in results if r.outcome == "FAILED"] == []
-    unsupported = {c.name for c in CASES if c.needs & {"several_sequences", "critic_values"}}
-    assert {r.case for r in results if r.outcome == "refused"} == unsupported
+    assert [r for r in results if r.outcome != "ok"] == [], "OpenRLHF supports every case"
     ranks = {
         "two ranks against one",
         "a group over two ranks",

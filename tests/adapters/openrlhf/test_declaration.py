@@ -13,18 +13,26 @@ import pytest
 import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
+from openrlhf.trainer.ray.ppo_critic import CriticPPOTrainer
 from openrlhf.utils.agent import AgentExecutorBase
 
 from gem_core.adapter_kit.declaration import probe
 from gem_openrlhf import ADAPTER
-from gem_openrlhf.rollout import GemAgentExecutor
-from gem_openrlhf.trainer import (
+from gem_openrlhf.actors import (
     GemActorTrainer,
-    GemExperienceMaker,
+    GemCriticActor,
+    GemCriticTrainer,
     GemPolicyActor,
-    GemPPOTrainer,
     GemRolloutActor,
+)
+from gem_openrlhf.rollout import GemAgentExecutor
+from gem_openrlhf.samples import GemSamplesGenerator
+from gem_openrlhf.trainer import (
+    GemExperienceMaker,
+    GemGenerateActor,
+    GemPPOTrainer,
     GemTraining,
     GemTrainingActor,
 )
@@ -53,23 +61,34 @@ def parameters(method: Any) -> list[str]:
 
 
 def test_overridden_methods_exist_with_the_same_parameters() -> None:
-    assert overridden_methods(GemExperienceMaker, RemoteExperienceMaker) == [
-        "make_experience",
-        "compute_advantages_and_returns",
-    ]
-    expected = [
-        "init_checkpoint_states",
-        "train_step",
-        "broadcast_to_vllm",
-        "save_logs_and_checkpoints",
-    ]
-    assert overridden_methods(GemTraining, BasePPOTrainer) == expected
-    assert overridden_methods(GemActorTrainer, ActorPPOTrainer) == ["training_step"]
-    for name in expected:
-        own, original = getattr(GemTraining, name), getattr(BasePPOTrainer, name)
-        assert set(parameters(own)) == set(parameters(original)), name
-    original = parameters(AgentExecutorBase.execute)
-    assert parameters(GemAgentExecutor.execute)[: len(original)] == original
+    for own, original, names in (
+        (
+            GemExperienceMaker,
+            RemoteExperienceMaker,
+            ["make_experience_batch", "make_experience", "compute_advantages_and_returns"],
+        ),
+        (
+            GemTraining,
+            BasePPOTrainer,
+            [
+                "init_checkpoint_states",
+                "train_step",
+                "ppo_train",
+                "broadcast_to_vllm",
+                "save_logs_and_checkpoints",
+            ],
+        ),
+        (GemActorTrainer, ActorPPOTrainer, ["training_step"]),
+        (GemCriticTrainer, CriticPPOTrainer, ["training_step"]),
+    ):
+        assert overridden_methods(own, original) == names
+        for name in names:
+            expected = set(parameters(getattr(original, name)))
+            assert set(parameters(getattr(own, name))) == expected, name
+    for name in ("generate_eval_samples", "_generate_vllm", "_process_response_into_experience"):
+        assert name in vars(SamplesGenerator) and name in vars(GemSamplesGenerator)
+    executor = parameters(AgentExecutorBase.execute)
+    assert parameters(GemAgentExecutor.execute)[: len(executor)] == executor
 
 
 @pytest.mark.usefixtures("ray_here")
@@ -91,7 +110,14 @@ def test_actors_can_be_sent_to_another_process() -> None:
             if "__class__" in cells and cells["__class__"].cell_contents not in actor_class.__mro__
         ]
 
-    actors = [GemPPOTrainer, GemTrainingActor, GemRolloutActor, GemPolicyActor]
+    actors = [
+        GemPPOTrainer,
+        GemTrainingActor,
+        GemGenerateActor,
+        GemRolloutActor,
+        GemPolicyActor,
+        GemCriticActor,
+    ]
     worker = ray.remote(num_cpus=1)(lambda: [broken_methods(actor) for actor in actors])
     assert ray.get(worker.remote()) == [[]] * len(actors)
 

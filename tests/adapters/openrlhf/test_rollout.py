@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 from openrlhf.trainer.ppo_trainer import compute_eval_metrics
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from vllm import SamplingParams
@@ -20,12 +21,15 @@ from gem_core import register
 from gem_core.env.registry import environments
 from gem_core.errors import ConfigError, EngineError
 from gem_core.records.file import read_episodes
+from gem_core.training.advantage import advantages
 from gem_core.training.sequences import token_sequences
 from gem_core.types import FinishReason, StopReason
 from gem_openrlhf import GemConfig
 from gem_openrlhf.agent import AgentExecutor
+from gem_openrlhf.records import find_recorder, recording
 from gem_openrlhf.rollout import SharedTokenizer
-from gem_openrlhf.trainer import _share_tokenizer
+from gem_openrlhf.samples import GemSamplesGenerator
+from gem_openrlhf.trainer import put_advantages
 
 Play = Callable[..., list[dict[str, Any]]]
 
@@ -54,9 +58,10 @@ def test_exactly_the_sampled_tokens_are_trained(play: Play, engine: Engine) -> N
 
 def test_shared_tokenizer_is_loaded_once_per_executor(ray_here: None, engine: Engine) -> None:
     """OpenRLHF pickles its tokenizer into the call of every prompt."""
-    trainer = SimpleNamespace(samples_generator=SimpleNamespace(tokenizer=engine.tokenizer))
-    _share_tokenizer(trainer)
-    shared = trainer.samples_generator.tokenizer
+    generator = SamplesGenerator.__new__(SamplesGenerator)
+    generator.tokenizer = engine.tokenizer
+    GemSamplesGenerator.replace(generator)
+    shared = generator.tokenizer
     assert isinstance(shared, SharedTokenizer)
     executor = AgentExecutor()
 
@@ -169,14 +174,80 @@ def test_slow_environment_delays_only_its_own_episode(play: Play) -> None:
         environments.remove("test:Slow-v0")
 
 
-def test_episodes_are_recorded(play: Play, tmp_path: Path) -> None:
-    responses = play(
-        GemConfig(ECHO, max_turn_tokens=6, record=str(tmp_path / "{rank}.jsonl")), seeds=[0, 1, 2]
-    )
+def test_episodes_are_recorded_at_once_with_openrlhf_s_own_trainer(
+    play: Play, tmp_path: Path
+) -> None:
+    config = GemConfig(ECHO, max_turn_tokens=6, eval_seeds=1, record=str(tmp_path / "{rank}.jsonl"))
+    responses = play(config, seeds=[0, 1, 1_000_000])
     (path,) = tmp_path.iterdir()
-    assert sorted(e.seed for e in read_episodes(path)) == [0, 1, 2]
+    recorded = list(read_episodes(path))
     played = {r["label"].episode.seed: r["label"].episode for r in responses}
-    assert all(e.turns == played[e.seed].turns for e in read_episodes(path))
+    assert {e.seed: e.turns for e in recorded} == {s: e.turns for s, e in played.items()}
+    marked = [e.seed for e in recorded if e.final_info.get("evaluation")]
+    assert marked == [1_000_000]
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_episodes_are_recorded_as_trained(play: Play, tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    config = GemConfig(MOODY, max_turn_tokens=6, eval_seeds=1, record=str(path))
+    with recording():
+        responses = play(config, seeds=[0, 1, 2, 4, 6, 1_000_000])
+        trained, filtered = responses[:3], responses[3]
+        (evaluated,) = read_episodes(path)
+        assert evaluated.final_info["evaluation"] and evaluated.seed == 1_000_000
+        samples = [experience_of(r) for r in trained]
+        put_advantages(samples, update=7)
+        ray.get(find_recorder().write_untrained.remote([filtered["label"].key]))
+        recorded = {e.seed: e for e in read_episodes(path)}
+        assert list(recorded) == [1_000_000, 0, 1, 2, 4], "seed 6 is not trained yet"
+    assert [e.seed for e in read_episodes(path)][-1] == 6, "the end of the run writes it"
+    expected = advantages([r["label"].episode for r in trained], "rebn")
+    assert recorded[0].final_info["advantages"] == pytest.approx(expected[0])
+    assert recorded[0].final_info["update"] == 7
+    assert recorded[1].failed and recorded[1].final_info["advantages"] == [None, None]
+    assert "update" not in recorded[4].final_info
+    assert find_recorder() is None
+
+
+@pytest.mark.usefixtures("ray_here")
+@pytest.mark.parametrize("execution", ["process", "ray"])
+def test_environments_run_outside_of_the_engine_s_process(execution: Any, engine: Engine) -> None:
+    register("test:Where-v0", "worlds_with_pids:Where")
+    config = GemConfig(
+        "test:Where-v0", max_turn_tokens=4, execution=execution, hosts={"ray": 2}.get(execution)
+    )
+    executor, params = AgentExecutor(), SamplingParams(max_tokens=4)
+
+    async def play_three() -> list[dict[str, Any]]:
+        calls = [
+            executor.execute("", label, params, 512, engine.tokenizer, engine)
+            for label in config.labels([0, 1, 2])
+        ]
+        return await asyncio.gather(*calls)
+
+    try:
+        episodes = [r["label"].episode for r in asyncio.run(play_three())]
+    finally:
+        executor.close()
+        environments.remove("test:Where-v0")
+    assert [e.failure for e in episodes] == [None] * 3
+    pids = {turn.info["pid"] for e in episodes for turn in e.turns}
+    programs = {turn.info["program"] for e in episodes for turn in e.turns}
+    assert os.getpid() not in pids
+    if execution == "ray":
+        assert {program.split(".")[0] for program in programs} == {"ray::EnvHost"}
+    else:
+        assert len(pids) == 3, "one process per environment"
+    wait_until_gone(pids)
+
+
+def wait_until_gone(pids: set[int]) -> None:
+    for _ in range(100):
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"processes of environments are left: {pids}")
 
 
 def test_openrlhf_computes_evaluation_metrics(play: Play) -> None:

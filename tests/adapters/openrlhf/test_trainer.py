@@ -14,11 +14,15 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from worlds import ECHO, MOODY
 
-from gem_core.errors import BatchMismatchError, ConfigError
+from gem_core.errors import BatchMismatchError, ConfigError, EnvError
 from gem_core.training.advantage import advantages
 from gem_core.training.metrics_file import read_metrics
+from gem_core.types import StopReason
 from gem_openrlhf import GemConfig, write_dataset
-from gem_openrlhf.trainer import GemTraining, check_batch, put_advantages
+from gem_openrlhf.actors import GemCriticActor, class_of
+from gem_openrlhf.convert import all_sequences
+from gem_openrlhf.samples import GemSamplesGenerator
+from gem_openrlhf.trainer import GemPPOTrainer, GemTraining, check_batch, put_advantages
 
 Play = Callable[..., list[dict[str, Any]]]
 
@@ -40,10 +44,10 @@ def test_every_token_gets_the_advantage_of_its_turn(play: Play, estimator: str) 
     )
     episodes = [response["label"].episode for response in responses]
     first, second = batch(responses[:4]), batch(responses[4:])
-    metrics, advantage_abs = put_advantages([first, second])
+    metrics = put_advantages([first, second])
     per_turn = advantages(episodes, estimator, gamma=0.9)
     sizes = [abs(number) for numbers in per_turn for number in numbers]
-    assert advantage_abs == pytest.approx(sum(sizes) / len(sizes))
+    assert metrics.means()["advantage_abs"] == pytest.approx(sum(sizes) / len(sizes))
     assert metrics.tokens == first.action_mask.sum() + second.action_mask.sum()
     for response, tokens, numbers in zip(
         responses, [*first.advantages, *second.advantages], per_turn
@@ -67,7 +71,7 @@ def test_plugins_get_the_whole_batch_once(play: Play, batch_ends: list[Any]) -> 
 def test_metrics_exclude_failed_episodes(play: Play) -> None:
     responses = play(GemConfig(MOODY, max_turn_tokens=6), seeds=[0, 1, 2, 3])
     experience = batch(responses)
-    metrics, _ = put_advantages([experience])
+    metrics = put_advantages([experience])
     assert metrics.means()["failed"] == 0.5
     finished = [
         response["reward"] for response in responses if not response["label"].episode.failed
@@ -111,27 +115,183 @@ def test_check_batch_rejects_changed_ids_or_mask(play: Play, change: str) -> Non
         put_advantages([experience])
 
 
-def test_metrics_file_has_one_line_per_update(play: Play, tmp_path: Path) -> None:
-    """The trainer reads the path of the file from the labels of the dataset."""
-    config = GemConfig(ECHO, seeds=2, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
-    trainer = GemTraining.__new__(GemTraining)
+def trainer_of(config: GemConfig, folder: Path) -> Any:
+    """Return a trainer without models, after OpenRLHF has read its checkpoint."""
+    trainer: Any = GemTraining.__new__(GemTraining)
     trainer.args = SimpleNamespace(
         data=SimpleNamespace(
-            prompt_dataset=str(write_dataset(config, tmp_path / "data.jsonl")), label_key="label"
+            prompt_dataset=str(write_dataset(config, folder / "data.jsonl")), label_key="label"
         ),
-        ckpt=SimpleNamespace(load_enable=False, path=str(tmp_path), save_steps=10),
+        ckpt=SimpleNamespace(load_enable=False, path=str(folder), save_steps=10),
         logger=SimpleNamespace(logging_steps=10),
     )
     trainer.init_checkpoint_states()
-    last_batch = put_advantages([batch(play(config, seeds=[0, 1]))])
-    trainer.experience_maker = SimpleNamespace(last_batch=last_batch)
+    trainer.experience_maker = SimpleNamespace(last_batch=None)
+    return trainer
+
+
+def test_metrics_file_has_one_line_per_update(play: Play, tmp_path: Path) -> None:
+    """The trainer reads the path of the file from the labels of the dataset."""
+    config = GemConfig(ECHO, seeds=2, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
+    trainer = trainer_of(config, tmp_path)
+    episodes = put_advantages([batch(play(config, seeds=[0, 1]))])
+    trainer.experience_maker.last_batch = episodes
     trainer.save_logs_and_checkpoints(
         1, {"policy_loss": 0.5, "actor_grad_norm": 2.0, "generated_samples": ["text", 0.0]}
     )
     (line,) = read_metrics(config.metrics or "")
     assert (line["step"], line["loss"], line["grad_norm"], line["episodes"]) == (0, 0.5, 2.0, 2)
-    episodes, advantage_abs = last_batch
     assert line["tokens"] == episodes.tokens
-    assert line["advantage_abs"] == pytest.approx(advantage_abs)
-    assert line["return"] == pytest.approx(episodes.means()["return"])
+    for name in ("advantage_abs", "return", "turn/0/advantage_abs", "turn/1/return"):
+        assert line[name] == pytest.approx(episodes.means()[name])
     assert line["seconds"] > 0
+
+
+class TestFailures:
+    @pytest.fixture
+    def config(self) -> GemConfig:
+        return GemConfig(MOODY, seeds=[1, 3], max_turn_tokens=6)
+
+    def test_run_stops_after_three_updates_of_failed_episodes(
+        self, play: Play, config: GemConfig, tmp_path: Path
+    ) -> None:
+        trainer = trainer_of(config, tmp_path)
+        trainer.experience_maker.last_batch = put_advantages([batch(play(config, seeds=[1, 3]))])
+        trainer.save_logs_and_checkpoints(1)
+        trainer.save_logs_and_checkpoints(2)
+        with pytest.raises(EnvError, match="last 3 updates failed") as raised:
+            trainer.save_logs_and_checkpoints(3)
+        assert "in a bad mood" in str(raised.value) and "worlds.py" in str(raised.value)
+
+    @pytest.mark.usefixtures("ray_here")
+    def test_failed_batch_makes_no_optimizer_step(
+        self, play: Play, config: GemConfig, tmp_path: Path
+    ) -> None:
+        """A gradient of 0 would still move the weights by the optimizer's momentum."""
+        trainer, calls = trainer_of(config, tmp_path), []
+        trainer.actor_model_group = trainer.critic_model_group = SimpleNamespace(
+            async_run_method=lambda method_name: calls.append(method_name) or []
+        )
+        trainer.experience_maker.last_batch = put_advantages([batch(play(config, seeds=[1, 3]))])
+        assert trainer.ppo_train(0) == {}
+        assert calls == ["skip_update"] * 2
+
+
+class TestCritic:
+    @pytest.fixture
+    def config(self) -> GemConfig:
+        return GemConfig(
+            ECHO,
+            max_turn_tokens=6,
+            advantage="gae",
+            gamma=0.9,
+            estimator_kwargs={"lam": 0.5},
+            horizon=2,
+        )
+
+    def test_values_are_read_and_trained_where_turns_begin(
+        self, play: Play, config: GemConfig
+    ) -> None:
+        # seed 1 terminates after two turns; seed 2 needs a third, so the horizon cuts it
+        responses = play(config, seeds=[1, 2])
+        first, second = (response["label"] for response in responses)
+        assert (first.cut_state, second.episode.stop) == ((), StopReason.TURN_LIMIT)
+        played = list(second.sequence.ids)
+        assert list(second.cut_state[: len(played)]) == played
+        assert len(second.cut_state) > len(played), "the last observation follows"
+        experience = batch(responses)
+        experience.values = torch.full(experience.action_mask.shape, 99.0)
+        values = [[0.4, 0.2], [0.1, 0.3, 0.8]]
+        for i, (response, numbers) in enumerate(zip(responses, values)):
+            for (start, _), number in zip(response["action_ranges"], numbers):
+                experience.values[i, start - 1] = number
+        put_advantages([experience], last_values={second.key: 0.8})
+        for i, (response, v) in enumerate(zip(responses, values)):
+            r = response["label"].episode.rewards
+            bootstrap = 0.9 * v[2] if i else 0.0
+            last = r[1] + bootstrap - v[1]
+            by_hand = [r[0] + 0.9 * v[1] - v[0] + 0.45 * last, last]
+            targets = {}
+            for (start, end), a, value in zip(response["action_ranges"], by_hand, v):
+                assert experience.advantages[i, start - 1 : end - 1].tolist() == pytest.approx(
+                    [a] * (end - start), abs=1e-6
+                )
+                targets[start - 1] = value + a
+            trained = (~experience.returns[i].isnan() & experience.action_mask[i].bool()).nonzero()
+            assert trained.flatten().tolist() == list(targets)
+            assert experience.returns[i, trained.flatten()].tolist() == pytest.approx(
+                list(targets.values()), abs=1e-6
+            )
+
+    def test_critic_learns_only_the_positions_with_a_target(
+        self, play: Play, config: GemConfig
+    ) -> None:
+        experience = batch(play(config, seeds=[1, 4]))
+        experience.values = torch.zeros(experience.action_mask.shape)
+        put_advantages([experience], last_values={})
+        stored: list[Any] = []
+        critic = class_of(GemCriticActor).__new__(class_of(GemCriticActor))
+        critic.trainer = SimpleNamespace(replay_buffer=stored)
+        critic.append(experience)
+        assert int(stored[0].action_mask.sum()) == 4, "two turns each"
+        assert int(experience.action_mask.sum()) > 4, "the policy trains all tokens"
+        assert bool(stored[0].returns.isfinite().all())
+
+
+class TestSeveralSequences:
+    def test_all_sequences_are_trained_with_their_turns(self, play: Play) -> None:
+        config = GemConfig(ECHO, wrappers=["concat"], max_turn_tokens=6, gamma=0.9)
+        responses = play(config, seeds=[2, 0])
+        generator = SamplesGenerator.__new__(SamplesGenerator)
+        samples = [generator._process_response_into_experience(r, max_len=512) for r in responses]
+        complete = all_sequences(samples, multiple=8, max_len=512)
+        assert [s.labels[0].number for s in complete] == [0, 1, 2, 0, -1, -1, -1, -1]
+        experience = Experience.concat_experiences(complete, 0)
+        metrics = put_advantages([experience])
+        assert metrics.episodes == 2
+        episodes = [r["label"].episode for r in responses]
+        per_turn = [a for numbers in advantages(episodes, "rebn", gamma=0.9) for a in numbers]
+        for row, mask, number in zip(experience.advantages, experience.action_mask, per_turn):
+            trained = row[mask.bool()].tolist()
+            assert trained and trained == pytest.approx([number] * len(trained), abs=1e-6)
+        assert int(experience.action_mask[4:].sum()) == 0, "padding trains nothing"
+
+    def test_history_as_the_template_writes_it(self, play: Play, engine: Any) -> None:
+        """A template that shortens earlier answers, as Qwen3's does with thinking."""
+        engine.tokenizer.chat_template = (
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+            "{{ m.content if m.role != 'assistant' or loop.last else m.content[:1] }}<|im_end|>\n"
+            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        )
+        config = GemConfig(ECHO, history="template", max_turn_tokens=6)
+        (response,) = play(config, seeds=[2])
+        label = response["label"]
+        assert len(label.sequences) > 1
+        assert sorted(t for s in label.sequences for t in s.trained) == [0, 1, 2]
+
+    def test_openrlhf_s_own_trainer_is_told(self, play: Play, engine: Any) -> None:
+        del engine.gem_step
+        with pytest.raises(ConfigError, match="OpenRLHF's own trainer takes one per episode"):
+            play(GemConfig(ECHO, wrappers=["concat"], max_turn_tokens=6), seeds=[2])
+
+
+def test_evaluation_is_logged_per_environment(play: Play) -> None:
+    mixture = f"1*{ECHO} + 1*{MOODY}"
+    config = GemConfig(mixture, max_turn_tokens=6, eval_seeds=6)
+    samples = [batch([r]) for r in play(config, seeds=config.held_out_seeds)]
+    generator: Any = GemSamplesGenerator.__new__(GemSamplesGenerator)
+    generator.args = SimpleNamespace(
+        vllm=SimpleNamespace(enable_sleep=False), rollout=SimpleNamespace(batch_size=8)
+    )
+    generator.eval_dataloader = []
+    generator._generate_vllm = lambda **kwargs: (samples, 6, True)
+    generator.generate_eval_samples()
+    logged: dict[str, float] = {}
+    trainer = class_of(GemPPOTrainer).__new__(class_of(GemPPOTrainer))
+    trainer.samples_generator, trainer.eval_dataloader = generator, []
+    trainer.wandb_logger = None
+    trainer.tensorboard_logger = SimpleNamespace(log_eval=lambda step, logs: logged.update(logs))
+    assert trainer.evaluate(3, n_samples_per_prompt=1).items() >= logged.items()
+    for env in (ECHO, MOODY):
+        assert f"gem/env/{env}/success" in logged
+    assert {"gem/return", "gem/success", "gem/failed", "gem/turn/0/return"} <= logged.keys()

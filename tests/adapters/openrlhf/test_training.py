@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,32 @@ from gem_core.records.file import read_episodes
 from gem_core.training.metrics_file import read_metrics
 
 RECIPE = Path(__file__).parents[3] / "examples" / "openrlhf_guess_the_number.py"
-UPDATES, EPISODES = 3, 64
+UPDATES, EPISODES = 2, 64
+
+
+def start(*command: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start a program with the CPU mocks of OpenRLHF."""
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "WANDB_MODE": "offline",
+    }
+    return subprocess.Popen(
+        (sys.executable, "-m", "openrlhf_on_cpu", *command),
+        env=env,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def run(*command: str, cwd: Path) -> str:
     """Run a program with the CPU mocks of OpenRLHF, and return its output."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = (sys.executable, "-m", "openrlhf_on_cpu", *command)
-    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
-    return done.stdout
+    program = start(*command, cwd=cwd)
+    output, _ = program.communicate(timeout=1200)
+    assert program.returncode == 0, output[-9000:]
+    return output
 
 
 @pytest.mark.slow
@@ -55,6 +73,10 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
         assert m["tokens"] == sum(len(t.action_ids) for e in batch for t in e.turns)
         assert m["grad_norm"] > 0 and m["advantage_abs"] > 0 and m["loss"] is not None
         assert abs(m["vllm_kl"]) < 1e-4, "vLLM and the trainer compute the same logprobs"
+        assert 0 < m["logprob_gap"] < 1e-2 and m["logprob_gap"] <= m["logprob_gap_p99"]
+        assert all(e.final_info["update"] == m["step"] for e in batch), "recorded as trained"
+        recorded = [a for e in batch for a in e.final_info["advantages"]]
+        assert m["advantage_abs"] == pytest.approx(sum(map(abs, recorded)) / len(recorded))
     assert largest_change(out / "model") > 1e-4
     # two samples per row, and the seeds repeat
     seeds = [number % 80 for number in range(UPDATES * EPISODES // 2)]
@@ -62,20 +84,30 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
 
 
 @pytest.mark.slow
-def test_command_trains_asynchronously_with_a_horizon(tmp_path: Path) -> None:
+def test_async_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
+    """A critic, environments in processes and on Ray hosts, evaluation, loggers, a checkpoint."""
     settings: dict[str, Any] = {
-        "gem.env_id": "game:GuessTheNumber-v0-easy",
-        "gem.seeds": 24,
-        "gem.horizon": "2,4@1",
-        "gem.max_turn_tokens": 16,
-        "gem.record": "episodes.jsonl",
+        "gem.env_id": f"{Path(__file__).parent}/cpu/worlds_with_pids.py:Where",
+        "gem.advantage": "gae",
+        "gem.eval_seeds": 4,
+        "gem.horizon": "1,3@1",
+        "gem.max_turn_tokens": 8,
         "gem.metrics": "metrics.jsonl",
+        "gem.record": "episodes.jsonl",
+        "gem.seeds": 24,
         "actor.model_name_or_path": tiny_model_path(),
         "actor.num_gpus_per_node": 1,
+        "algo.advantage.is_correction_level": "token",
         "algo.kl.init_coef": 0,
         "ckpt.output_dir": tmp_path / "model",
+        "ckpt.path": tmp_path / "checkpoints",
+        "ckpt.save_steps": 1,
+        "critic.num_gpus_per_node": 1,
         "data.max_len": 512,
         "ds.attn_implementation": "sdpa",
+        "eval.steps": 1,
+        "logger.tensorboard_dir": tmp_path / "tensorboard",
+        "logger.wandb.key": "0" * 40,
         "rollout.batch_size": 8,
         "rollout.micro_batch_size": 8,
         "train.batch_size": 8,
@@ -83,15 +115,59 @@ def test_command_trains_asynchronously_with_a_horizon(tmp_path: Path) -> None:
         "vllm.num_engines": 1,
     }
     flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    run("-m", "gem_openrlhf", *flags, "--vllm.enforce_eager", "--train.async_enable", cwd=tmp_path)
+    flags += ["--vllm.enforce_eager", "--train.async_enable", "--logger.logging_steps", "1"]
+    command = ("-m", "gem_openrlhf", *flags)
+    program = start(*command, "--gem.execution", "process", cwd=tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    for _ in range(6000):
+        if program.poll() is not None or (path.exists() and read_metrics(path)):
+            break
+        time.sleep(0.1)
+    program.send_signal(signal.SIGINT)
+    output, _ = program.communicate(timeout=300)
+    assert path.exists(), output[-9000:]
+    interrupted = list(read_episodes(tmp_path / "episodes.jsonl"))
+    done = len(read_metrics(path))
+    assert 1 <= done < 3, "Ctrl-C came before the last update"
+    run(*command, "--gem.execution", "ray", "--ckpt.load_enable", cwd=tmp_path)
+
+    assert [m["step"] for m in read_metrics(path)] == [0, 1, 2]
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
-    assert [m["step"] for m in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1, 2]
-    assert len(episodes) == 24
-    for episode in episodes:
+    evaluated = [e for e in episodes if e.final_info.get("evaluation")]
+    assert {e.seed for e in evaluated} == set(range(1_000_000, 1_000_004))
+    trained = [e for e in episodes if "update" in e.final_info]
+    assert sorted(e.seed for e in trained) == list(range(24)), "each seed once, as without Ctrl-C"
+    assert [e.final_info["update"] for e in trained] == [0] * 8 + [1] * 8 + [2] * 8
+    for episode in trained:
         # the horizon grows with the updates
-        assert len(episode.turns) <= (2 if episode.turns[0].versions[0] == 0 else 4)
-    assert max(len(e.turns) for e in episodes) > 2
-    assert len((tmp_path / "gem_data.jsonl").read_text().splitlines()) == 24
+        assert len(episode.turns) <= (1 if episode.turns[0].versions[0] == 0 else 3)
+    assert max(len(e.turns) for e in trained) == 3
+    for m in read_metrics(path):
+        assert m["critic_loss"] > 0 and m["grad_norm"] > 0 and m["logprob_gap"] < 1e-2
+        assert m["turn/0/advantage_abs"] > 0
+    for run_episodes, on_hosts in ((interrupted, False), (episodes[len(interrupted) :], True)):
+        turns = [turn.info for e in run_episodes for turn in e.turns]
+        # the engine's own process is called ray::GemRolloutActor
+        assert {info["program"].startswith("ray::EnvHost") for info in turns} == {on_hosts}
+        assert on_hosts or not any(info["program"].startswith("ray::") for info in turns)
+        assert not [info for info in turns if Path(f"/proc/{info['pid']}").exists()]
+    check_loggers(tmp_path)
+
+
+def check_loggers(folder: Path) -> None:
+    """Check that gem's metrics are in the files of tensorboard and wandb."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logged: dict[str, list[int]] = {}
+    for file in sorted((folder / "tensorboard").rglob("events.*")):
+        events = EventAccumulator(str(file)).Reload()
+        for tag in events.Tags()["scalars"]:
+            logged.setdefault(tag, []).extend(event.step for event in events.Scalars(tag))
+    for name in ("gem/return", "gem/turn/0/advantage_abs", "gem/logprob_gap_p99", "critic_loss"):
+        assert sorted(logged[f"train/{name}"]) == [1, 2, 3]
+    assert {"eval/gem/success", "eval/gem/turn/0/return"} <= logged.keys()
+    offline = [file.read_bytes() for file in folder.rglob("*.wandb")]
+    assert any(b"train/gem/turn/0/advantage_abs" in content for content in offline)
 
 
 def largest_change(folder: Path) -> float:

@@ -1,0 +1,124 @@
+"""Actors: OpenRLHF's Ray actors around the models and engines, with what gem adds to them.
+
+`trainer.py` lists the names that they replace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ray
+from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
+from openrlhf.utils.loss_utils import get_loss_batch_info
+
+__all__ = [
+    "GemActorTrainer",
+    "GemCriticActor",
+    "GemCriticTrainer",
+    "GemPolicyActor",
+    "GemRolloutActor",
+    "class_of",
+]
+
+
+def class_of(actor: Any) -> Any:
+    """Return the class under `@ray.remote`. Ray's own subclass copies every inherited method."""
+    return actor.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+@ray.remote
+class GemRolloutActor(class_of(vllm_engine.RolloutRayActor)):  # type: ignore[misc]
+    """A vLLM engine that knows the update its weights come from."""
+
+    gem_step = 0
+
+    async def set_gem_step(self, step: int) -> None:
+        """Store the number of finished updates. The agent executor reads it."""
+        self.gem_step = step
+
+
+class GemActorTrainer(ppo_actor.ActorPPOTrainer):
+    """OpenRLHF's policy optimisation, also for micro-batches without trained tokens."""
+
+    def training_step(
+        self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None
+    ) -> dict[str, Any]:
+        """Train one micro-batch. The loss divides by the trained tokens, or by 1 if none."""
+        info = _divisors(self, experience, step, loss_batch_info)
+        status: dict[str, Any] = super().training_step(experience, kl_ctl, step, info)
+        if not experience.action_mask.any():
+            # OpenRLHF weights means over no tokens by their number, and divides by that number
+            status["metrics"] = {
+                k: v.nan_to_num() if hasattr(v, "nan_to_num") else v
+                for k, v in status["metrics"].items()
+            }
+            status["num_action_tokens"] = 1e-6
+        return status
+
+
+class GemCriticTrainer(ppo_critic.CriticPPOTrainer):
+    """OpenRLHF's critic optimisation, also for micro-batches without trained tokens."""
+
+    def training_step(
+        self, experience: Any, step: int, loss_batch_info: Any = None
+    ) -> dict[str, float]:
+        """Train one micro-batch. The loss divides by the targets, or by 1 if there are none."""
+        info = _divisors(self, experience, step, loss_batch_info)
+        status: dict[str, float] = super().training_step(experience, step, info)
+        if not experience.action_mask.any():
+            status["values"] = 0.0  # instead of NaN, a mean over nothing
+        return status
+
+
+@ray.remote(num_gpus=1)
+class GemPolicyActor(class_of(ppo_actor.PolicyModelActor)):  # type: ignore[misc]
+    """One rank of the trained policy."""
+
+    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Load the model and use gem's training step."""
+        super().init_model_from_pretrained(*args, **kwargs)
+        # OpenRLHF constructs the trainer inside this method, with a process group
+        self.trainer.__class__ = GemActorTrainer
+
+    def skip_update(self) -> None:
+        """Forget a batch that trains nothing."""
+        self.trainer.replay_buffer.clear()
+
+
+@ray.remote(num_gpus=1)
+class GemCriticActor(class_of(ppo_critic.CriticModelActor)):  # type: ignore[misc]
+    """One rank of a critic with one value per turn, read and trained where the turn begins."""
+
+    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Load the model and use gem's training step."""
+        super().init_model_from_pretrained(*args, **kwargs)
+        self.trainer.__class__ = GemCriticTrainer
+
+    def forward(self, sequences: Any, action_mask: Any, attention_mask: Any) -> Any:
+        """Return the values of all positions, also of masked turns: `gae` passes through them."""
+        return super().forward(sequences, action_mask.new_ones(action_mask.shape), attention_mask)
+
+    def append(self, experience: Any) -> None:
+        """Store a batch whose loss mask has the positions with a target."""
+        targets = experience.returns
+        mask = experience.action_mask * ~targets.isnan()
+        super().append(replace(experience, action_mask=mask, returns=targets.nan_to_num()))
+
+    def skip_update(self) -> None:
+        """Forget a batch that trains nothing."""
+        self.trainer.replay_buffer.clear()
+
+
+def _divisors(trainer: Any, experience: Any, step: int, info: Any) -> dict[str, Any]:
+    """Return the divisors of the loss, at least 1: an optimizer step may train no token."""
+    info = info or get_loss_batch_info(
+        trainer.strategy,
+        experience.action_mask,
+        replay_buffer=trainer.replay_buffer,
+        step=step,
+        dynamic_batch=trainer.args.train.dynamic_batch_enable,
+    )
+    for name in ("batch_num_tokens", "global_batch_size"):
+        info = {**info, name: info[name].masked_fill(info[name] == 0, 1.0)}
+    return dict(info)

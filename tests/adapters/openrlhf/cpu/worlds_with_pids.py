@@ -1,0 +1,21 @@
+"""An environment that reports the process it runs in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from worlds import Echo
+
+__all__ = ["Where"]
+
+
+class Where(Echo):
+    """Adds the process id and the program of the process to the info of every step."""
+
+    def on_step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = super().on_step(action)
+        program = Path("/proc/self/cmdline").read_bytes().decode().split("\0")[0]
+        info = {**info, "pid": os.getpid(), "program": program}
+        return observation, reward, terminated, truncated, info
