@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 from hostile_episodes import HOSTILE, hostile_episodes
 
-from gem_core import RandomPlayer, advantages, run_batch, tasks_for
+from gem_core import Episode, RandomPlayer, StopReason, Turn, advantages, run_batch, tasks_for
 from gem_core.__main__ import main
 from gem_core.errors import ConfigError
 from gem_core.records.file import RecordWriter
-from gem_eval.viewer import Credit, ViewerServer, page_of
+from gem_eval.viewer import Credit, ViewerServer, page_of, title_of
 
 EASY = "game:GuessTheNumber-v0-easy"
 
@@ -56,6 +56,48 @@ def test_page_contains_every_action_return_and_advantage() -> None:
     assert [s["r"] for kind, s in lines if kind == "e"] == [e.total_reward for e in episodes]
     for shown, expected in zip(lines[-1][1], advantages(episodes, "rebn", gamma=0.9), strict=True):
         assert shown == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ([0.5, None, -1], [0.5, None, -1]),
+        ([0.5, float("nan"), "x"], [0.5, None, None]),
+        ([0.5], None),  # not one per turn
+        ("abc", None),
+    ],
+)
+def test_recorded_advantages_are_shown_as_they_are(recorded: Any, shown: Any) -> None:
+    turns = tuple(Turn((), "a", 1.0) for _ in range(3))
+    info = {"advantages": recorded, "update": 4, "evaluation": True}
+    episode = Episode("x:Y", 1, turns, StopReason.TERMINATED, final_info=info)
+    (_, summary), (_, detail), _ = lines_of(page_of([episode], "t"))
+    assert detail["c"] == shown
+    assert (summary["d"], summary["y"]) == (4, True)
+
+
+def test_advantages_are_recomputed_over_the_episodes_of_one_update() -> None:
+    def episode(update: int | None, reward: float) -> Episode:
+        info = {} if update is None else {"update": update}
+        turns = (Turn((), "a", reward),)
+        return Episode("x:Y", 1, turns, StopReason.TERMINATED, final_info=info)
+
+    rewards = [(0, 0.0), (0, 1.0), (1, 10.0), (1, 30.0), (None, 5.0)]
+    *lines, (_, shown) = lines_of(page_of([episode(*r) for r in rewards], "t"))
+    assert [a for (a,) in shown] == pytest.approx([-1.0, 1.0, -1.0, 1.0, 0.0])
+    groups = [content["g"] for kind, content in lines if kind == "e"]
+    assert groups == [0, 0, 1, 1, 2], "the same seed in another update is another group"
+
+
+def test_title_names_the_model_and_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "wordle"
+    assert title_of(folder / "episodes.jsonl") == "wordle"  # the record does not exist yet
+    for name, player in (("episodes", "gpt"), ("random", "random"), ("mine", "gpt")):
+        with RecordWriter(folder / f"{name}.jsonl.gz", meta={"plan": {"player": player}}):
+            pass
+    names = ("episodes", "random", "mine")
+    titles = [title_of(folder / f"{name}.jsonl.gz") for name in names]
+    assert titles == ["gpt · wordle", "random · wordle", "gpt · mine"]
 
 
 @pytest.mark.parametrize(

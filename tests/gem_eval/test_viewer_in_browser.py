@@ -19,6 +19,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from gem_core import (
     Episode,
+    Failure,
     Message,
     RandomPlayer,
     Renderer,
@@ -56,8 +57,14 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """Open a page; any other network request and any error on the page fails the test."""
+def opened(
+    browser: Any, serving: Serving, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Opened]:
+    """Open a page at its first episode, or where the address points.
+
+    Any other network request and any error on the page fails the test. The page closes before its
+    server (`serving`) does.
+    """
     problems: list[str] = []
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.set_default_timeout(60_000)
@@ -72,8 +79,8 @@ def opened(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iter
                 problems.append(f"request {request.url}")
 
         page.on("request", check_request)
-        page.goto(url)
-        expect(page.locator(".turn").first).to_be_visible(timeout=60_000)
+        page.goto(url if "#" in url else f"{url}#0")
+        expect(page.locator("h2")).to_be_visible(timeout=60_000)
         return page
 
     yield open_page
@@ -229,6 +236,113 @@ def test_list_supports_filters_sorting_search_and_keys(opened: Opened, sampled: 
     expect(page.locator(".row.open")).to_contain_text(f"#{len(episodes) - 1} ")
     page.keyboard.press("n")
     expect(page.locator(".turn.at")).to_have_count(1)
+
+
+def test_search_shows_an_episode_that_matches(opened: Opened, tmp_path: Path) -> None:
+    def episode(number: int) -> Episode:
+        turn = Turn((Message("user", f"question {number}"),), f"answer {number}", 1.0)
+        return Episode("x:Y", number, (turn,), StopReason.TERMINATED)
+
+    page = opened(view(write(tmp_path / "e.jsonl", map(episode, range(20)))))
+    expect(page.get_by_text("answer 0", exact=True)).to_be_visible()
+    page.locator("#search").fill("answer 17")
+    expect(page.get_by_text("answer 17", exact=True)).to_be_visible()
+    expect(page.locator(".row.open")).to_contain_text("#17 ")
+    page.locator("#search").fill("nowhere")
+    expect(page.locator("main")).to_have_text("No episode passes the filters.")
+    page.locator("#reset").click()
+    expect(page.locator("#totals")).to_contain_text("20 of 20 episodes")
+
+
+def trained(update: int, seed: int, advantage: float | None, **info: Any) -> Episode:
+    """An episode as an adapter records it."""
+    turn = Turn((Message("user", "q"),), f"a{update}", 1.0 * (seed % 2), action_ids=(1,))
+    facts = {"update": update, "success": bool(seed % 2), "advantages": [advantage], **info}
+    return Episode("x:Y", seed, (turn,), StopReason.TERMINATED, final_info=facts)
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    """Three updates with two seeds, two episodes each, and an evaluation."""
+    episodes = [
+        trained(update, seed, 0.25 + sample)
+        for update in range(3)
+        for seed in range(2)
+        for sample in range(2)
+    ]
+    evaluation = replace(episodes[0], final_info={"update": 2, "evaluation": True})
+    failed = replace(
+        episodes[1], stop=StopReason.ENV_ERROR, failure=Failure("KeyError", "'x'", "step")
+    )
+    (tmp_path / "rebn-0").mkdir()
+    return write(tmp_path / "rebn-0" / "episodes.jsonl", [*episodes, evaluation, failed])
+
+
+def test_overview_comes_first_and_its_parts_filter(opened: Opened, training: Path) -> None:
+    page = opened(view(training) + "#")
+    expect(page.locator("h2")).to_have_text("rebn-0")
+    expect(page.locator("#title")).to_have_text("rebn-0")
+    headings = ["Returns", "Success by update, in %", "Environments", "How episodes ended"]
+    expect(page.locator("h3")).to_have_text([*headings, "Problems"])
+    page.locator(".column[title^='update 1:']").click()
+    expect(page.locator("#totals")).to_contain_text("4 of 14 episodes")
+    page.locator(".column[title^='return 0:']").click()
+    expect(page.locator("#totals")).to_contain_text("2 of 14 episodes")
+    page.locator("#reset").click()
+    page.get_by_role("button", name="KeyError in step").click()
+    expect(page.locator("#totals")).to_contain_text("1 of 14 episodes")
+    page.locator("#reset").click()
+    page.select_option("#purpose", "true")
+    expect(page.locator("#totals")).to_contain_text("1 of 14 episodes")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    expect(page.locator(".facts-line")).to_contain_text("2, evaluation")
+    page.keyboard.press("o")
+    expect(page.locator("h3").first).to_be_visible()
+
+
+def test_recorded_advantages_are_shown_as_trained(opened: Opened, training: Path) -> None:
+    page = opened(view(training))
+    expect(page.locator(".turn .bar")).to_contain_text("advantage +0.25")
+    expect(page.locator(".turn .bar")).not_to_contain_text("recomputed")
+    expect(page.locator(".facts-line")).to_contain_text("advantages as trained")
+    page.locator("#list").focus()
+    page.keyboard.press("G")
+    page.keyboard.press("k")
+    expect(page.locator(".turn .bar")).to_contain_text("(recomputed)")
+    expect(page.locator(".facts-line")).to_contain_text("recomputed: rebn, gamma 1")
+
+
+def test_episodes_of_a_seed_are_shown_side_by_side(opened: Opened, training: Path) -> None:
+    page = opened(view(training) + "#4")
+    page.keyboard.press("s")
+    expect(page.locator("h2")).to_have_text("x:Y, seed 0, update 1")
+    expect(page.locator(".columns .one")).to_have_count(2)
+    expect(page.locator(".columns .one").nth(1)).to_contain_text("advantage +1.25")
+    page.locator(".columns .link").nth(1).click()
+    expect(page.locator(".row.open")).to_contain_text("#5 ")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [0, 1, 30])
+def test_overview_of_any_number_of_episodes(
+    opened: Opened, browser: Any, tmp_path: Path, size: int, scheme: Any
+) -> None:
+    episodes = run_batch(tasks_for(EASY, range(size)), RandomPlayer()) if size else []
+    page = opened(view(write(tmp_path / "episodes.jsonl", episodes)) + "#")
+    page.emulate_media(color_scheme=scheme)
+    expect(page.locator("#totals")).to_contain_text(f"{size} of {size} episode")
+    for key in "jkgGnpstfo":  # none of them may fail without an episode
+        page.keyboard.press(key)
+    amounts = page.locator(".chart").first.locator(".amount").all_text_contents() if size else []
+    assert sum(map(int, amounts)) == size
+
+
+def test_overview_shows_hostile_text_as_plain_text(opened: Opened, tmp_path: Path) -> None:
+    page = opened(view(write(tmp_path / "hostile.jsonl", hostile_episodes())) + "#")
+    expect(page.locator("h3").first).to_be_visible()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("main img, main iframe, main script, main style, main a").count() == 0
 
 
 def test_tool_calls_are_folded_and_unfold_with_a_key(opened: Opened, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--advantage",
         default="rebn",
         metavar="NAME",
-        help="advantage estimator (default rebn)",
+        help="estimator for episodes without recorded advantages (default rebn)",
     )
     parser.add_argument("--gamma", type=float, default=1.0, help="discount per turn (default 1)")
     parser.add_argument(
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page, or serve it until Ctrl-C."""
     from gem_core.records.file import read_episodes
-    from gem_eval.viewer import Credit, ViewerServer, page_of
+    from gem_eval.viewer import Credit, ViewerServer, page_of, title_of
 
     path = args.file / "episodes.jsonl" if args.file.is_dir() else args.file
     credit = Credit(args.advantage, args.gamma)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print(file=sys.stderr)
         return 0
-    page = page_of(read_episodes(path), path.name, credit, tokenizer)
+    page = page_of(read_episodes(path), title_of(path), credit, tokenizer)
     out = args.out or path.with_name(f"{path.name.removesuffix('.gz').removesuffix('.jsonl')}.html")
     try:
         out.write_text(page, encoding="utf-8")

@@ -11,5 +11,6 @@ from __future__ import annotations
 from gem_eval.viewer.page import page_of
 from gem_eval.viewer.payload import Credit, Shelf
 from gem_eval.viewer.server import ViewerServer
+from gem_eval.viewer.title import title_of
 
-__all__ = ["Credit", "Shelf", "ViewerServer", "page_of"]
+__all__ = ["Credit", "Shelf", "ViewerServer", "page_of", "title_of"]

@@ -8,7 +8,7 @@ keys are single letters, so a text search does not match them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,15 +16,26 @@ from gem_core.errors import ConfigError
 from gem_core.records.serialize import OpaqueValue
 from gem_core.training.advantage import advantages, check_estimator
 from gem_core.training.sequences import discounted_returns
-from gem_core.types import Episode, Turn
+from gem_core.types import Episode, FinishReason, Turn
 from gem_eval.evaluation.score import sampled_tokens
 
 __all__ = ["Credit", "Shelf"]
 
+_FINISHES = {
+    FinishReason.LENGTH: "cut at the token limit",
+    FinishReason.EMPTY: "nothing sampled",
+    FinishReason.REFUSED: "refused",
+}
+_FLAGS = {"format_error": "format error", "tool_error": "tool error"}
+"""Names of problems, by the key of `info` that reports them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Estimator and discount of the returns and advantages, computed over all shown episodes."""
+    """Estimator and discount of the returns, and of advantages that the record does not have.
+
+    A batch is what was trained in one update, or all episodes if the record does not name updates.
+    """
 
     estimator: str = "rebn"
     gamma: float = 1.0
@@ -43,7 +54,9 @@ class Shelf:
         self._tokenizer = tokenizer
         self._known: set[int] = set()
         self._episodes: list[Episode] = []
-        self._advantages: list[list[float]] = []
+        self._batches: dict[Hashable, list[int]] = {}
+        self._groups: dict[Hashable, int] = {}
+        self._advantages: dict[int, list[float]] = {}
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -52,7 +65,10 @@ class Shelf:
         """Add an episode and yield its lines."""
         number = len(self._episodes)
         self._episodes.append(_without_texts(episode))
-        yield _line("e", _summary(episode, number))
+        batch = (_update(episode), _is_evaluation(episode))
+        self._batches.setdefault(batch, []).append(number)
+        group = self._groups.setdefault((episode.group, *batch), len(self._groups))
+        yield _line("e", _summary(episode, number, group))
         if self._tokenizer is not None:
             new = sorted(
                 {i for t in episode.turns for i in (*t.added_ids, *t.action_ids)} - self._known
@@ -66,28 +82,54 @@ class Shelf:
         yield _line("d", _detail(episode, self.credit.gamma))
 
     def advantages(self, number: int) -> list[float]:
-        """Return the advantage per turn of an episode, over the batch of all added episodes."""
+        """Return the recomputed advantage per turn of an episode, over its batch."""
         if len(self._advantages) != len(self._episodes):
-            self._advantages = advantages(
-                self._episodes, self.credit.estimator, gamma=self.credit.gamma
-            )
+            for numbers in self._batches.values():
+                batch = [self._episodes[n] for n in numbers]
+                computed = advantages(batch, self.credit.estimator, gamma=self.credit.gamma)
+                self._advantages.update(zip(numbers, computed))
         return self._advantages[number]
 
 
 def _without_texts(episode: Episode) -> Episode:
     """Drop what advantages do not need. The ids stay: one estimator counts sampled tokens."""
     turns = tuple(
-        replace(t, messages=(), action="", added_ids=(), logprobs=None, info={})
+        replace(t, messages=(), action="", reasoning="", added_ids=(), logprobs=None, info={})
         for t in episode.turns
     )
     return replace(episode, turns=turns, final_observation="", final_info={}, failure=None)
 
 
-def _summary(episode: Episode, number: int) -> dict[str, Any]:
+def _update(episode: Episode) -> int | None:
+    update = episode.final_info.get("update")
+    return update if type(update) is int else None
+
+
+def _is_evaluation(episode: Episode) -> bool:
+    return episode.final_info.get("evaluation") is True
+
+
+def _as_trained(episode: Episode) -> list[float | None] | None:
+    """Return the advantages that the trainer recorded, one per turn; None without them."""
+    recorded = episode.final_info.get("advantages")
+    if not isinstance(recorded, (list, tuple)) or len(recorded) != len(episode.turns):
+        return None
+    return [round(a, 6) if type(a) in (int, float) and a - a == 0.0 else None for a in recorded]
+
+
+def _problems(episode: Episode) -> list[str]:
+    """Return the kinds of problems that occurred in the turns of an episode."""
+    kinds = {_FINISHES[t.finish] for t in episode.turns if t.finish in _FINISHES}
+    kinds |= {name for t in episode.turns for key, name in _FLAGS.items() if t.info.get(key)}
+    return sorted(kinds)
+
+
+def _summary(episode: Episode, number: int, group: int) -> dict[str, Any]:
     tokens = [sampled_tokens(t) for t in episode.turns]
     errors = sum(
         bool(t.info.get("format_error")) + bool(t.info.get("tool_error")) for t in episode.turns
     )
+    failure = episode.failure
     return {
         "n": number,
         "e": episode.env_id,
@@ -100,7 +142,12 @@ def _summary(episode: Episode, number: int) -> dict[str, Any]:
         "t": len(episode.turns),
         "k": None if None in tokens or not tokens else sum(filter(None, tokens)),
         "u": sum(bool(t.info.get("use_tool")) for t in episode.turns),
-        "w": errors + (episode.failure is not None) + episode.attempts - 1,
+        "w": errors + (failure is not None) + episode.attempts - 1,
+        "g": group,
+        "d": _update(episode),
+        "y": _is_evaluation(episode),
+        "f": None if failure is None else f"{failure.kind} in {failure.where}",
+        "p": _problems(episode),
     }
 
 
@@ -110,6 +157,7 @@ def _detail(episode: Episode, gamma: float) -> dict[str, Any]:
         returns = discounted_returns(episode.rewards, gamma)
     return {
         "t": [_turn(turn, g) for turn, g in zip(episode.turns, returns)],
+        "c": _as_trained(episode),
         "z": episode.final_observation,
         "q": _plain(episode.final_info),
         "p": _plain(episode.options),
@@ -141,6 +189,7 @@ def _turn(turn: Turn, discounted: float | None) -> dict[str, Any]:
     return {
         "m": [[m.role, m.content] for m in turn.messages],
         "a": turn.action,
+        "h": turn.reasoning,
         "r": turn.reward,
         "g": discounted,
         "s": turn.status.value,

@@ -18,6 +18,7 @@ from gem_core.http_listener import Handler, Listener
 from gem_core.records.file import episodes_after
 from gem_eval.viewer.page import document, policy
 from gem_eval.viewer.payload import Credit, Shelf
+from gem_eval.viewer.title import title_of
 
 __all__ = ["ViewerServer"]
 
@@ -68,7 +69,7 @@ class ViewerServer:
 
     def page(self) -> str:
         """Return the page, without data."""
-        return document(str(self._path), self._credit)
+        return document(title_of(self._path), self._credit)
 
     def lines(self, generation: int, start: int) -> dict[str, Any]:
         """Return the lines from number `start`.
