@@ -18,6 +18,7 @@ ALLOWED_SKIPS = (
     "needs a GPU",
     "needs a checkout that no index carries",
     "needs a container engine",
+    "needs a memory cgroup",
 )
 """With CI=true a skip fails unless its reason starts with one of these: a test that never runs
 looks like one that passes."""
@@ -54,6 +55,7 @@ NEEDS = {
     "gem_envs/datasets/test_datasets.py": ("math_verify", "pyarrow"),
     "gem_envs/datasets/test_reasoning.py": ("numpy", "reasoning_gym"),
     "gem_envs/gymnasium": ("gymnasium",),
+    "gem_envs/mcp_suite": ("mcp", "mcp_server_git", "mcp_server_time", "psycopg"),
     "gem_envs/remote/test_openenv.py": ("openenv", "websockets"),
     "gem_envs/test_every_id.py": (
         "math_verify",
@@ -67,6 +69,15 @@ NEEDS = {
     "gem_envs/worlds": ("bm25s",),
     "gem_eval/test_drawn_curves.py": ("matplotlib", "tensorboard", "tensorboardX", "trackio"),
     "gem_eval/test_smollm2_server.py": ("torch", "transformers"),
+    "gem_eval/test_suite_frozen.py": (
+        "bm25s",
+        "math_verify",
+        "minigrid",
+        "reasoning_gym",
+        "scienceworld",
+        "textcraft",
+        "textworld_express",
+    ),
     "gem_eval/test_tiny_commands.py": ("matplotlib", "torch", "transformers"),
     "gem_eval/test_viewer_in_browser.py": ("playwright",),
     "gem_execution/test_ray_hosts.py": ("ray",),
@@ -79,9 +90,11 @@ packages are not collected unless the command line names them, which shows the i
 
 PROGRAMS = {
     "gem_envs/agentgym": ("java",),
+    "gem_envs/mcp_suite": ("bwrap", "git", "pg_ctlcluster"),
     "gem_envs/terminal": ("bwrap", "git", "make"),
     "gem_envs/test_every_id.py": ("bwrap", "chromium", "java"),
     "gem_envs/web": ("chromium",),
+    "gem_eval/test_suite_frozen.py": ("java",),
     "gem_eval/test_viewer_in_browser.py": ("chromium",),
     "gem_tools/test_attacks.py": ("bwrap",),
     "gem_tools/test_docs.py": ("bwrap",),
@@ -96,6 +109,7 @@ DEBIAN_PACKAGES = {
     "git": "git",
     "java": "default-jre-headless",
     "make": "make",
+    "pg_ctlcluster": "postgresql",
 }
 TESTS = Path(__file__).parent
 

@@ -87,7 +87,7 @@ class ToolTask(Game):
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
         if len(text) > _LONGEST_RESULT:
             text = f"{text[:_LONGEST_RESULT]}... ({len(text)} characters)"
-        return self.carry_on(text)
+        return self.carry_on(text, call_error=False)
 
     def _finish(self, arguments: Mapping[str, Any]) -> StepResult:
         if set(arguments) != {"answer"}:

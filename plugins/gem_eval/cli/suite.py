@@ -1,0 +1,184 @@
+"""`gem-rl suite`: play a frozen evaluation suite and write a report by family.
+
+The exit code is 1 if episodes failed, and 130 after Ctrl-C; the same command resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gem_core.cli.terminal import say, table, width
+from gem_core.errors import ConfigError
+from gem_eval.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from gem_core.types import Episode
+    from gem_eval.evaluation import Plan
+    from gem_eval.models.catalog import NamedPolicy
+    from gem_eval.suite.suite import Suite
+
+__all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "play a frozen evaluation suite and report by family"
+EXAMPLES = (
+    "gem-rl suite gem-eval-v1 --model random,expert",
+    "gem-rl suite gem-eval-v1 --model smollm2 --families games,tools --seeds 2",
+    "gem-rl suite gem-eval-v1 --model NAME --server http://localhost:8000/v1",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("suite", help="the name of a suite: gem-eval-v1")
+    parser.add_argument(
+        "--model",
+        default="random,expert",
+        metavar="A,B",
+        help="players, separated by commas: random, expert, tiny, smollm2, a folder or a name on "
+        "the server (default random,expert)",
+    )
+    parser.add_argument("--server", default="", metavar="URL", help="an OpenAI-compatible server")
+    parser.add_argument("--api-key-env", metavar="NAME", help="the variable with the API key")
+    parser.add_argument(
+        "--families", default="", metavar="A,B", help="play only these families (default all)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="play only the first N seeds (default all)"
+    )
+    parser.add_argument("--max-turns", type=int, metavar="N", help="end episodes after N turns")
+    parser.add_argument("--max-tokens", type=int, default=512, metavar="N", help="per completion")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default 1)")
+    parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="episodes at once")
+    parser.add_argument(
+        "--skip-missing",
+        action="store_true",
+        help="skip environments whose packages or programs are missing, and list them",
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="(default runs/suite/NAME)")
+    parser.add_argument("--overwrite", action="store_true", help="replace earlier results")
+    parser.add_argument("--quiet", action="store_true", help="do not show progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play the suite with every player, write the report, and print its table."""
+    from gem_core.rollout.engine import Interrupted
+    from gem_eval.suite.report import family_scores, markdown_report, report_rows
+    from gem_eval.suite.suite import suite_named
+
+    suite = _chosen(suite_named(args.suite), args)
+    suite, skipped = _playable(suite, args)
+    out = args.out or Path("runs/suite") / suite.name
+    players = [name.strip() for name in args.model.split(",") if name.strip()]
+    if not players:
+        raise ConfigError("--model must name at least one player, such as random,expert")
+    scores, failures = [], []
+    try:
+        for player in players:
+            episodes = _play(suite, player, args, out)
+            failures += [f"{e.env_id}, seed {e.seed}: {e.failure}" for e in episodes if e.failed]
+            scores += family_scores(player, suite, episodes)
+    except Interrupted:
+        print(f"\ninterrupted; run the same command to resume ({out})", file=sys.stderr)
+        return 130
+    summary = {
+        "suite": suite.name,
+        "ids": list(suite.ids),
+        "seeds": suite.seeds,
+        "first_seed": suite.first_seed,
+        "skipped": skipped,
+        "scores": [score.as_json() for score in scores],
+    }
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    (out / "report.md").write_text(markdown_report(suite, scores, skipped), encoding="utf-8")
+    headers, rows = report_rows(scores)
+    say(table(headers, rows, width()))
+    print(f"\nwritten to {out}: report.md, summary.json and the episodes", file=sys.stderr)
+    if failures:
+        print(f"gem-rl: {len(failures)} episodes failed; the first: {failures[0]}", file=sys.stderr)
+    return int(bool(failures))
+
+
+def _chosen(suite: Suite, args: argparse.Namespace) -> Suite:
+    families = [name.strip() for name in args.families.split(",") if name.strip()]
+    if families:
+        suite = suite.only(families)
+    if args.seeds is not None:
+        if not 1 <= args.seeds <= suite.seeds:
+            raise ConfigError(f"--seeds must be 1 to {suite.seeds}; got {args.seeds}")
+        suite = replace(suite, seeds=args.seeds)
+    return suite
+
+
+def _playable(suite: Suite, args: argparse.Namespace) -> tuple[Suite, dict[str, str]]:
+    from gem_eval.suite.suite import missing_ids
+
+    missing = missing_ids(suite)
+    if missing and not args.skip_missing:
+        id, reason = next(iter(missing.items()))
+        raise ConfigError(
+            f"{len(missing)} environments of {suite.name} cannot be played here, for example "
+            f"{id}: {reason}. Install what is missing, or pass --skip-missing"
+        )
+    playable = suite.without(missing)
+    if not playable.ids:
+        raise ConfigError(f"no environment of {suite.name} can be played here")
+    return playable, missing
+
+
+def _play(suite: Suite, player: str, args: argparse.Namespace, out: Path) -> list[Episode]:
+    from gem_core.rollout.limits import Limits
+    from gem_eval.evaluation import evaluate
+    from gem_eval.models.catalog import policy_named
+    from gem_eval.suite.suite import unplayable_ids
+
+    suite = suite.without(unplayable_ids(suite, player))
+    server = "" if player in ("random", "expert") else args.server
+    named = policy_named(
+        player,
+        server=server,
+        api_key_env=args.api_key_env if server else None,
+        max_connections=args.concurrency,
+    )
+    plan = _plan(suite, player, named, args)
+    progress = Progress(player, plan.size, quiet=args.quiet)
+    try:
+        return evaluate(
+            plan,
+            named.policy,
+            out / f"{_file_name(player)}.jsonl",
+            renderer=named.renderer,
+            limits=Limits(max_context=named.max_context),
+            concurrency=args.concurrency,
+            overwrite=args.overwrite,
+            on_begin=progress.begin,
+            on_episode=progress.episode,
+        )
+    finally:
+        progress.end()
+        close: Any = getattr(named.policy, "close", None)
+        if close is not None:
+            close()
+
+
+def _plan(suite: Suite, player: str, named: NamedPolicy, args: argparse.Namespace) -> Plan:
+    from gem_core.types import Sampling
+    from gem_eval.evaluation import Plan
+
+    return Plan(
+        player,
+        suite.ids,
+        suite.seeds,
+        first_seed=suite.first_seed,
+        max_turns=args.max_turns,
+        sampling=Sampling(temperature=args.temperature, max_tokens=args.max_tokens),
+        kind=named.kind,
+    )
+
+
+def _file_name(player: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(player).name) or "model"
