@@ -14,6 +14,7 @@ from gem_envs.agents.ids import register_agents
 from gem_envs.datasets.ids import register_datasets
 from gem_envs.deliberation.names import register_deliberation
 from gem_envs.games.ids import register_games
+from gem_envs.mcp_suite.ids import register_mcp_suite
 from gem_envs.terminal.ids import register_terminal
 from gem_envs.worlds.ids import register_worlds
 
@@ -28,6 +29,7 @@ def register_environments(register: Callable[..., Any]) -> None:
     register_scenarios(register)
     register_agents(register)
     register_terminal(register)
+    register_mcp_suite(register)
     register_worlds(register)
 
 

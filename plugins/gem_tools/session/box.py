@@ -43,8 +43,8 @@ def box_command(
 
     `capabilities` are what the program keeps if gem runs as root. `visible` are further paths that
     it may read, `folders` maps paths in the box to folders of the machine that it may write, and
-    `files` maps paths in the box to descriptors of their content. `disk_mb` limits the home folder
-    and /tmp, each. `uid` is the user inside, unless gem runs as root.
+    `files` maps paths in the box to descriptors of their content. `disk_mb` limits the home folder,
+    /tmp and /dev/shm, each. `uid` is the user inside, unless gem runs as root.
     """
     contain("full", True)  # raises ConfigError if bubblewrap does not work here
     command = [bubblewrap(), "--die-with-parent", "--new-session", "--unshare-ipc"]
@@ -75,7 +75,7 @@ def box_command(
     for path, folder in (folders or {}).items():
         command += [*_parents(path), "--bind", folder, path]
     command += ["--proc", "/proc", "--dev", "/dev"]
-    command += ["--perms", "1777", "--size", str(_MB), "--tmpfs", "/dev/shm"]
+    command += ["--perms", "1777", "--size", size, "--tmpfs", "/dev/shm"]
     command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", f"/home/{USER}"]
     if seccomp_fd >= 0:
         command += ["--seccomp", str(seccomp_fd)]

@@ -1,0 +1,151 @@
+"""McpTask: a task on MCP servers; the reward depends on the final state of their data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from gem_core.arguments import whole_number
+from gem_core.env.base import Env, ResetResult, StepResult
+from gem_core.errors import ConfigError, MissingDependencyError, OptionError
+from gem_envs.mcp_suite.families import family_named, templates_of
+from gem_envs.mcp_suite.ids import SUITES
+from gem_envs.mcp_suite.pool import Slot, acquire, release
+from gem_envs.mcp_suite.task import LEVELS, SuiteTask
+from gem_tools.calls import Style, check_arguments, find_calls, instruction, write_call
+from gem_tools.tool import Tool, ToolCall, ToolError, as_schema
+
+__all__ = ["McpTask"]
+
+_SHOWN = 6000
+_NEEDS = ("mcp", "mcp_server_git", "mcp_server_time", "psycopg")
+
+
+class McpTask(Env):
+    """A task on MCP servers; the reward is 1 if the final data are as requested, else 0.
+
+    An action calls tools, in the format of `style`. An action without a call ends the episode, and
+    so does the last turn; the data are then checked. The last `info` has `tool_calls`, the number
+    of calls. The option `template` selects the kind of task.
+    """
+
+    execution = "thread"
+    deterministic = False  # a tool may read the clock
+    option_names = frozenset({"template"})
+    action_example = '<tool_call>{"name": "get_current_time", "arguments": {}}</tool_call>'
+
+    def __init__(
+        self,
+        suite: str,
+        level: str | None = None,
+        template: str | None = None,
+        style: Style = "json",
+        max_turns: int = 20,
+    ) -> None:
+        """Create the environment.
+
+        `suite` is the kind of server. `template` is the kind of task; None draws one in every
+        episode, of this `level` (easy, medium or hard) if it is set. `style` is the format of
+        calls, as in `gem_tools.calls`.
+        """
+        if suite not in SUITES:
+            raise ConfigError(f"suite must be one of {', '.join(SUITES)}; got {suite!r}")
+        if level is not None and level not in LEVELS:
+            raise ConfigError(f"level must be one of {', '.join(LEVELS)}; got {level!r}")
+        if style not in ("tag", "json", "native"):
+            raise ConfigError(f"style must be 'tag', 'json' or 'native'; got {style!r}")
+        missing = [name for name in _NEEDS if find_spec(name) is None]
+        if missing:
+            raise MissingDependencyError(
+                "the MCP suite", "mcp-suite", f"No module named {missing[0]!r}"
+            )
+        self.family, self.templates = family_named(suite), templates_of(suite)
+        self.names = [name for name, t in self.templates.items() if level in (None, t.level)]
+        self.template = template if template is None else self._checked(template, ConfigError)
+        self.style: Style = style
+        self.max_turns = whole_number("max_turns", max_turns, 1)
+        self.slot: Slot | None = None
+
+    def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
+        name = options.get("template")
+        if name is None:
+            name = self.template or self.rng.choice(self.names)
+        else:
+            name = self._checked(name, OptionError)
+        self.task: SuiteTask = self.templates[name].draw(self.rng)
+        self.slot = self.slot or acquire(self.family)
+        self.tools: dict[str, Tool] = self.slot.begin(self.task.setup)
+        self.calls = 0
+        observation = (
+            f"{self.task.instruction}\nWork with the tools; nobody answers questions. "
+            "A message without a tool call ends the task. "
+            f"You have {self.max_turns} messages."
+        )
+        info = {
+            "template": name,
+            "level": self.templates[name].level,
+            "system": instruction(list(self.tools.values()), self.style),
+            "tools": [as_schema(tool) for tool in self.tools.values()],
+        }
+        return observation, info
+
+    def on_step(self, action: str) -> StepResult:
+        calls = find_calls(action, self.tools, self.style)
+        if not calls:
+            return self._score("", truncated=False)
+        texts = []
+        for call in calls:
+            head = f"[{call.name or 'call'}]\n" if len(calls) > 1 else ""
+            texts.append(head + self._use(call))
+        observation = "\n".join(texts)
+        if self.turn + 1 >= self.max_turns:
+            return self._score(
+                f"{observation}\nThat was the last of {self.max_turns} messages.\n", truncated=True
+            )
+        info = {"role": "tool", "use_tool": True, "tool_calls": self.calls}
+        return observation, 0.0, False, False, info
+
+    def on_close(self) -> None:
+        if self.slot is not None:
+            release(self.slot)
+            self.slot = None
+
+    def sample_action(self) -> str:
+        name = self.action_rng.choice([*self.tools, ""])
+        return write_call(ToolCall(name, {}), self.style) if name else "done"
+
+    def expert(self) -> Iterator[str]:
+        """Make the calls of the task's reference solution, one per message."""
+        for name, arguments in self.task.solution:
+            yield write_call(ToolCall(name, arguments), self.style)
+        yield "The task is done."
+
+    def _use(self, call: ToolCall) -> str:
+        self.calls += 1
+        tool = self.tools.get(call.name)
+        problem = call.problem or ("" if tool else f"There is no tool {call.name!r}.")
+        if tool is not None and not problem:
+            problem = check_arguments(tool, call.arguments)
+        if tool is None or problem:
+            return problem
+        result = tool.call(call.arguments)
+        if result.outage:  # type: ignore[union-attr]
+            raise ToolError(f"the tool {tool.name!r} failed: {result.text}")  # type: ignore[union-attr]
+        text = str(result.text)  # type: ignore[union-attr]
+        if len(text) > _SHOWN:
+            text = f"{text[:_SHOWN]}\n(... {len(text) - _SHOWN} characters left out)"
+        return text
+
+    def _score(self, output: str, truncated: bool) -> StepResult:
+        assert self.slot is not None
+        solved = self.task.check(self.family.state(self.slot))
+        self.on_close()
+        word = "solved" if solved else "not solved"
+        info = {"success": solved, "tool_calls": self.calls}
+        return f"{output}The task is {word}.", float(solved), not truncated, truncated, info
+
+    def _checked(self, name: object, error: type[ConfigError | OptionError]) -> str:
+        if name in self.templates:
+            return str(name)
+        raise error(f"template must be one of {', '.join(self.templates)}; got {name!r}")

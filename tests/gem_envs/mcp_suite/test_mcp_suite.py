@@ -1,0 +1,228 @@
+"""Tests of the MCP suite: experts, cheats, isolation, pooled servers and the end of a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cheats import MCP_TAMPERING, play
+from costly import few_of
+
+from gem_check.checker import check_env
+from gem_core import list_envs, make, run_batch, tasks_for
+from gem_core.errors import ConfigError, OptionError
+from gem_core.policies.players import ExpertPlayer, expert_of
+from gem_envs.mcp_suite.env import McpTask
+from gem_envs.mcp_suite.families import templates_of
+from gem_envs.mcp_suite.ids import SUITES
+from gem_envs.mcp_suite.task import LEVELS
+from gem_tools.calls import write_call
+from gem_tools.tool import ToolCall
+
+SEEDS = range(20)
+TEMPLATES = [(suite, name) for suite in SUITES for name in templates_of(suite)]
+
+
+def call(name: str, /, **arguments: Any) -> str:
+    return write_call(ToolCall(name, arguments), "json")
+
+
+def solve(env: Any, seed: int) -> tuple[float, dict[str, Any]]:
+    env.reset(seed=seed)
+    expert = expert_of(env)
+    assert expert is not None
+    for action in expert():
+        _, reward, _, _, info = env.step(action)
+    return reward, info
+
+
+def some_of_each_suite(count: int) -> list[Any]:
+    chosen = []
+    for suite in SUITES:
+        names = list(templates_of(suite))
+        chosen += [
+            pytest.param(suite, name, marks=[pytest.mark.slow] if n >= count else [])
+            for n, name in enumerate(reversed(names))
+        ]
+    return chosen
+
+
+def test_every_suite_has_ten_templates_of_all_levels_and_its_ids() -> None:
+    for suite in SUITES:
+        templates = templates_of(suite)
+        assert len(templates) >= 10
+        assert {template.level for template in templates.values()} == set(LEVELS)
+    names = [f"{suite}-v0{end}" for suite in SUITES for end in ("", *(f"-{x}" for x in LEVELS))]
+    assert list_envs("mcp:*") == sorted(f"mcp:{name}" for name in names)
+
+
+@pytest.mark.parametrize(("suite", "template"), some_of_each_suite(1))
+def test_expert_solves_the_template_in_3_to_12_calls(suite: str, template: str) -> None:
+    with make(f"mcp:{suite}-v0", template=template) as env:
+        for seed in SEEDS[:2]:
+            reward, info = solve(env, seed)
+            assert reward == 1.0 and 3 <= info["tool_calls"] <= 12, (seed, info)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suite", "template"), TEMPLATES)
+def test_expert_solves_the_template_on_twenty_seeds(suite: str, template: str) -> None:
+    with make(f"mcp:{suite}-v0", template=template) as env:
+        assert [solve(env, seed)[0] for seed in SEEDS] == [1.0] * len(SEEDS)
+
+
+@pytest.mark.parametrize(("suite", "template"), some_of_each_suite(1))
+def test_cheating_is_not_paid(suite: str, template: str) -> None:
+    with make(f"mcp:{suite}-v0", template=template) as env:
+        for seed in SEEDS[:1]:
+            prompt = env.reset(seed=seed)[0]
+            players = {
+                "null": [""],
+                "nonsense": ["colorless green ideas"],
+                "prompt": [prompt],
+                "format": [call("get_current_time", timezone="UTC"), call("no_such_tool"), "done"],
+                "tamper": [*(call(name, **args) for name, args in MCP_TAMPERING[suite]), "done"],
+            }
+            for name, actions in players.items():
+                assert play(env, seed, actions) <= 0.2, (suite, template, seed, name)
+
+
+def test_a_change_that_nobody_asked_for_fails_the_task() -> None:
+    with make("mcp:Sqlite-v0", template="Restock") as env:
+        env.reset(seed=1)
+        solution = [call(name, **arguments) for name, arguments in env.task.solution]
+        extra = call("write_query", query="update customers set city = 'Nowhere' where id = 1")
+        assert play(env, 1, [*solution, "done"]) == 1.0
+        assert play(env, 1, [*solution, extra, "done"]) == 0.0
+
+
+def test_seed_determines_the_task() -> None:
+    with make("mcp:Files-v0") as env:
+        first = [(env.reset(seed=seed)[0], env.task.setup) for seed in range(6)]
+        assert [(env.reset(seed=seed)[0], env.task.setup) for seed in range(6)] == first
+        assert len({str(setup) for _, setup in first}) == 6
+        info = env.reset(seed=0, options={"template": "MergeCsv"})[1]
+        assert (info["template"], info["level"]) == ("MergeCsv", "medium")
+        assert {"read_text_file", "get_current_time"} <= {
+            tool["function"]["name"] for tool in info["tools"]
+        }
+        with pytest.raises(OptionError, match="template must be one of ChangeSetting"):
+            env.reset(seed=0, options={"template": "Juggle"})
+
+
+@pytest.mark.parametrize("suite", few_of(["Files", *(s for s in SUITES if s != "Files")], 1))
+def test_suite_passes_check_env(suite: str) -> None:
+    check_env(f"mcp:{suite}-v0", processes=False)
+
+
+def test_invalid_arguments_are_errors() -> None:
+    with pytest.raises(ConfigError, match="suite must be one of Sqlite"):
+        McpTask("Oracle")
+    with pytest.raises(ConfigError, match="level must be one of easy"):
+        McpTask("Files", level="brutal")
+    with pytest.raises(ConfigError, match="style must be"):
+        McpTask("Files", style="yaml")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="template must be one of"):
+        McpTask("Files", template="Juggle")
+
+
+def test_wrong_calls_are_answered_and_the_last_message_is_scored() -> None:
+    with make("mcp:Files-v0", template="IndexFile", max_turns=4) as env:
+        env.reset(seed=3)
+        assert "There is no tool 'fly'" in env.step(call("fly"))[0]
+        assert "needs the argument(s) path" in env.step(call("read_text_file"))[0]
+        assert "access denied" in env.step(call("read_text_file", path="/etc/passwd"))[0]
+        observation, reward, terminated, truncated, info = env.step(call("list_directory", path=""))
+        assert (reward, terminated, truncated) == (0.0, False, True)
+        assert "last of 4 messages" in observation and info["tool_calls"] == 4
+
+
+@pytest.mark.parametrize("suite", few_of(["Postgres", *(s for s in SUITES if s != "Postgres")], 1))
+def test_32_concurrent_episodes_are_solved_with_their_own_data(suite: str) -> None:
+    tasks = tasks_for(f"mcp:{suite}-v0", seeds=range(32))
+    episodes = run_batch(tasks, ExpertPlayer(), concurrency=32)
+    assert [episode.total_reward for episode in episodes] == [1.0] * 32
+
+
+def test_episodes_cannot_reach_the_data_of_others() -> None:
+    with make("mcp:Sqlite-v0") as one, make("mcp:Sqlite-v0") as two:
+        one.reset(seed=1)
+        two.reset(seed=1)
+        one.step(call("create_table", query="create table secret (word text)"))
+        assert "secret" not in two.step(call("list_tables"))[0]
+        path = f"{one.unwrapped.slot.folder}/data.db"
+        answer = two.step(call("write_query", query=f"create table x as select '{path}'"))[0]
+        assert "changed" in answer
+        stolen = call("read_query", query=f"select * from '{path}'")
+        assert "no such table" in two.step(stolen)[0]
+    with make("mcp:Postgres-v0") as one, make("mcp:Postgres-v0") as two:
+        one.reset(seed=1)
+        two.reset(seed=1)
+        one.step(call("execute_sql", sql="create table secret (word text)"))
+        assert "secret" not in two.step(call("list_objects"))[0]
+        for sql in (
+            "create extension dblink",
+            "copy (select 1) to program 'true'",
+            "select pg_read_file('/etc/passwd')",
+            f"set role episode_{one.unwrapped.slot.number}",
+        ):
+            answer = two.step(call("execute_sql", sql=sql))[0]
+            assert "permission denied" in answer or "must be" in answer, (sql, answer)
+
+
+def test_servers_stay_and_data_go_between_episodes() -> None:
+    with make("mcp:Files-v0") as env:
+        env.reset(seed=1)
+        server = env.slot.toolset.servers[0]
+        env.step(call("write_file", path="/data/left.txt", content="left"))
+        starts = server.starts
+        env.reset(seed=2)
+        assert "left.txt" not in env.step(call("directory_tree", path="/data"))[0]
+        assert env.slot.toolset.servers[0] is server and server.starts == starts
+
+
+def test_nothing_is_left_of_a_killed_run() -> None:
+    program = (
+        "from gem_core import make\n"
+        "from gem_envs.mcp_suite.scratch import scratch_folder\n"
+        "envs = [make(f'mcp:{suite}-v0') for suite in ('Postgres', 'Git', 'Workplace')]\n"
+        "for env in envs: env.reset(seed=1)\n"
+        "print(scratch_folder(), flush=True)\ninput()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None and process.stdin is not None
+    folder = Path(process.stdout.readline().strip())
+    processes = _descendants(process.pid)
+    assert folder.is_dir() and len(processes) > 10
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+    deadline = time.monotonic() + 20
+    while folder.parent.exists() or any(Path(f"/proc/{pid}").exists() for pid in processes):
+        assert time.monotonic() < deadline, (folder, [p for p in processes if _alive(p)])
+        time.sleep(0.1)
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _descendants(pid: int) -> list[int]:
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text(encoding="ascii").split():
+            found += _descendants(int(child))
+    return found
