@@ -14,7 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gem_conformance.golden import Case
+from gem_conformance.golden import END, Case
+from gem_conformance.played import PlayedCase
 from gem_core.adapter_kit.declaration import Adapter
 from gem_core.adapter_kit.ports import free_port
 from gem_core.errors import GemError
@@ -59,6 +60,10 @@ class Harness(ABC):
     is required, because the kit checks that rewards arrive."""
     sequence_per_turn: ClassVar[bool] = False
     """Whether the framework trains every turn as a separate sequence, with its full prompt."""
+    max_context: ClassVar[int] = 2048
+    """The longest sequence that the framework plays with the tiny model."""
+    end_id: ClassVar[int] = END
+    """The token that ends a turn of the scripted engine."""
     padding_has_logprobs: ClassVar[bool] = False
     """Whether a padding sequence has logprobs of the trainer instead of 0.0."""
 
@@ -82,6 +87,13 @@ class Harness(ABC):
     @abstractmethod
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Return the sequences of each rank, each in its own process."""
+
+    def play(self, case: PlayedCase) -> list[Episode]:
+        """Play a batch with the adapter's own rollout, and return its episodes in order.
+
+        Only the framework's engine is replaced: `played.answer` generates each turn.
+        """
+        raise NotImplementedError
 
     def ranks_of_batches(
         self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]

@@ -15,10 +15,19 @@ from functools import cache, partial
 from gem_conformance.figures import figures_of
 from gem_conformance.golden import CASES, GRADIENT_CASES, ONE_RANK_FAILED, Case
 from gem_conformance.harness import CARRIED, Harness, TrainedSequence
+from gem_conformance.played import PLAYED_CASES, PlayedCase, differences, scripted_env
 from gem_core.errors import GemError
 from gem_core.types import Episode
 
-__all__ = ["Result", "check_gradient", "check_ranks", "check_sequences", "report", "run"]
+__all__ = [
+    "Result",
+    "check_gradient",
+    "check_play",
+    "check_ranks",
+    "check_sequences",
+    "report",
+    "run",
+]
 
 
 @dataclass(frozen=True)
@@ -36,9 +45,13 @@ class _CheckFailed(AssertionError):
 
 
 def run(
-    harness: Harness, *, ranks: bool = True, progress: Callable[[Result], None] | None = None
+    harness: Harness,
+    *,
+    ranks: bool = True,
+    played: bool = True,
+    progress: Callable[[Result], None] | None = None,
 ) -> list[Result]:
-    """Check all golden cases, two ranks against one, and the gradients."""
+    """Check all golden cases, two ranks against one, the gradients, and the played cases."""
     checks: list[tuple[str, Case, Callable[[], None]]] = [
         (case.name, case, _train_check(harness, case)) for case in CASES
     ]
@@ -49,9 +62,9 @@ def run(
             split.append(("a group over two ranks", _case("groups, grpo")))
         if supported.failed_episodes:
             split.append(("a rank with nothing but failed episodes", ONE_RANK_FAILED))
-        played = cache(lambda: harness.ranks_of_batches([(c, _halves(c)) for _, c in split]))
+        outputs = cache(lambda: harness.ranks_of_batches([(c, _halves(c)) for _, c in split]))
         checks += [
-            (name, case, partial(_check_played, harness, case, played, i))
+            (name, case, partial(_check_output, harness, case, outputs, i))
             for i, (name, case) in enumerate(split)
         ]
     checks += [
@@ -60,7 +73,13 @@ def run(
     ]
     results = []
     for name, case, check in checks:
-        results.append(_outcome(harness, name, case, check))
+        results.append(_outcome(harness, name, case.needs, check))
+        if progress is not None:
+            progress(results[-1])
+    played = played and type(harness).play is not Harness.play
+    for batch in PLAYED_CASES if played else ():
+        check = partial(check_play, harness, batch)
+        results.append(_outcome(harness, f"played: {batch.name}", frozenset(), check))
         if progress is not None:
             progress(results[-1])
     return results
@@ -72,6 +91,14 @@ def report(harness: Harness, results: Sequence[Result]) -> str:
     lines = [f"| check | {head} |", "|---|---|"]
     lines += [f"| {r.case} | {r.outcome}{': ' + r.why if r.why else ''} |" for r in results]
     return "\n".join(lines)
+
+
+def check_play(harness: Harness, case: PlayedCase) -> None:
+    """Check that the adapter's rollout plays the seeds in order and keeps what the engine gave."""
+    with scripted_env():
+        episodes = harness.play(case)
+    found = differences(case, episodes, harness.max_context, harness.end_id)
+    _require(not found, "; ".join(found[:3]))
 
 
 def check_sequences(harness: Harness, case: Case, sequences: Sequence[TrainedSequence]) -> None:
@@ -91,13 +118,13 @@ def _check_ranks(harness: Harness, case: Case, ranks: Sequence[Sequence[TrainedS
     _check_sum(case, [s for sequences in ranks for s in sequences], _carries(harness))
 
 
-def _check_played(
+def _check_output(
     harness: Harness,
     case: Case,
-    played: Callable[[], list[list[list[TrainedSequence]]]],
+    outputs: Callable[[], list[list[list[TrainedSequence]]]],
     index: int,
 ) -> None:
-    _check_ranks(harness, case, played()[index])
+    _check_ranks(harness, case, outputs()[index])
 
 
 def _halves(case: Case) -> list[Sequence[Episode]]:
@@ -193,6 +220,8 @@ def _check_sequence(
             f"{where} has {len(sequence.rewards)} rewards for {len(ids)} ids",
         )
         _require(all(map(math.isfinite, sequence.rewards)), f"{where}: a reward is not finite")
+        inside = [r for r, m, after in zip(sequence.rewards, mask, [*mask[1:], 0]) if m and after]
+        _require(not any(inside), f"{where}: a reward is not on the last token of its turn")
         mass = sum(r * m for r, m in zip(sequence.rewards, mask))
         _require(
             _is_paid(case, mass, expected.total),
@@ -262,8 +291,10 @@ def _train_check(harness: Harness, case: Case) -> Callable[[], None]:
     return lambda: check_sequences(harness, case, harness.train(case))
 
 
-def _outcome(harness: Harness, name: str, case: Case, check: Callable[[], None]) -> Result:
-    lacking = sorted(need for need in case.needs if not getattr(harness.adapter.capabilities, need))
+def _outcome(
+    harness: Harness, name: str, needs: frozenset[str], check: Callable[[], None]
+) -> Result:
+    lacking = sorted(need for need in needs if not getattr(harness.adapter.capabilities, need))
     try:
         check()
     except _CheckFailed as failed:

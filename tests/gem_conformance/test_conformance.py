@@ -13,17 +13,14 @@ from typing import Any
 import pytest
 from gem_conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, run
 from gem_conformance.figures import figures_of
-from gem_conformance.golden import END, ONE_RANK_FAILED
-from gem_conformance.harness import Harness
+from gem_conformance.golden import ONE_RANK_FAILED
 from gem_conformance.kit import check_ranks, check_sequences
 from gem_conformance.reference import reference_path
+from sound_harness import Sound
 
-from gem_core.adapter_kit.declaration import Adapter, Capabilities
 from gem_core.training.advantage import advantages
 from gem_core.training.sequences import (
-    channel_rewards,
     discounted_returns,
-    padding_sequence,
     token_sequences,
 )
 from gem_core.types import Episode
@@ -33,70 +30,6 @@ BY_NAME = {case.name: case for case in CASES}
 RAGGED, CRASH, MASKED = (
     BY_NAME[n] for n in ("ragged turns", "a crash after non-zero rewards", "a masked middle turn")
 )
-ADAPTER = Adapter(
-    name="sound",
-    package="gem_sound",
-    distribution="sound",
-    import_name="sound",
-    extra="sound",
-    versions=">=1",
-    python=">=3.10",
-    platforms=("*",),
-    install=(),
-    capabilities=Capabilities(
-        several_sequences=True,
-        masked_turns=True,
-        failed_episodes=True,
-        groups=True,
-        critic_values=True,
-    ),
-    status="ready",
-    summary="a trainer for tests",
-)
-
-
-class Sound(Harness):
-    """A correct harness without a framework, which carries every field."""
-
-    adapter = ADAPTER
-    version = "1"
-    carries = frozenset({"logprobs", "rewards", "total"})
-    sequence_per_turn = False
-    padding_has_logprobs = False
-
-    def train(self, case: Case) -> list[TrainedSequence]:
-        return self._sequences(case, case.episodes)
-
-    def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
-        return [self._sequences(case, part) for part in parts]
-
-    def gradient(self, case: Case) -> dict[str, Any]:
-        return {}
-
-    def gradient_factor(self, case: Case) -> float:
-        return 1.0
-
-    def _sequences(self, case: Case, part: Sequence[Episode]) -> list[TrainedSequence]:
-        numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
-        per_episode = {id(episode): per_turn for episode, per_turn in zip(case.episodes, numbers)}
-        trained = []
-        for episode in part:
-            sequences = token_sequences(episode) or [
-                padding_sequence(episode.prompt_ids(0) if episode.turns else (END,), END)
-            ]
-            total = math.nan if episode.failed else episode.total_reward
-            trained += [
-                TrainedSequence(
-                    s.ids,
-                    s.mask,
-                    s.broadcast(per_episode[id(episode)]),
-                    s.logprobs,
-                    channel_rewards(episode, s, case.gamma),
-                    total,
-                )
-                for s in sequences
-            ]
-        return trained
 
 
 class Flawed(Sound):
@@ -278,7 +211,7 @@ def test_check_sequences_detects_each_flaw(
     wrong = Flawed(spoil)
     with pytest.raises(AssertionError, match=message):
         check_sequences(wrong, case, wrong.train(case))
-    (result,) = [r for r in run(wrong, ranks=False) if r.case == case.name]
+    (result,) = [r for r in run(wrong, ranks=False, played=False) if r.case == case.name]
     assert result.outcome == "FAILED"
 
 
@@ -329,7 +262,7 @@ def test_only_declared_fields_are_required(carries: set[str], spoil: Any) -> Non
 )
 def test_a_harness_must_declare_what_it_carries(carries: set[str], message: str) -> None:
     silent = Flawed(list, frozenset(carries))
-    assert all(message in r.why for r in run(silent) if "reference" not in r.case)
+    assert all(message in r.why for r in run(silent, played=False) if "reference" not in r.case)
     with pytest.raises(AssertionError, match=message):
         check_sequences(silent, RAGGED, silent.train(RAGGED))
 
