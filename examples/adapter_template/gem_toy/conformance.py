@@ -13,9 +13,11 @@ from gem_conformance.harness import (
     run_rank,
     start_ranks_of_batches,
 )
+from gem_conformance.played import PlayedCase, answer
 from torch import distributed
 from toy_trainer import Sample, ToySettings
 
+from gem_core.adapter_kit.patching import patched
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode
 from gem_toy import ADAPTER
@@ -69,6 +71,15 @@ class ToyHarness(Harness):
     ) -> list[list[list[TrainedSequence]]]:
         return start_ranks_of_batches("gem_toy.conformance", batches)
 
+    def play(self, case: PlayedCase) -> list[Episode]:
+        trainer, rollout = self._trainer, GemRollout(GemConfig(**case.config))
+        trainer.step = case.update
+        with patched(trainer.engine, "generate", _scripted, "prompts max_tokens temperature"):
+            episodes = rollout.episodes([{"seed": seed} for seed in case.seeds], trainer)
+        rollout.close()
+        trainer.step = 0
+        return episodes
+
     def _batch(
         self, case: Case, episodes: Sequence[Episode]
     ) -> tuple[list[Sample], dict[str, Any]]:
@@ -106,6 +117,14 @@ class ToyHarness(Harness):
 def harness() -> ToyHarness:
     """Create the harness for `gem-rl conformance toy`."""
     return ToyHarness()
+
+
+def _scripted(
+    prompts: Sequence[Sequence[int]], max_tokens: int, temperature: float
+) -> list[tuple[list[int], list[float]]]:
+    """Generate as ToyTrainer's engine does, with the kit's answers."""
+    answers = [answer(prompt, max_tokens) for prompt in prompts]
+    return [(list(a.ids), list(a.logprobs or ())) for a in answers]
 
 
 def _rank(parts: list[tuple[Case, list[Episode]]]) -> list[list[TrainedSequence]]:
