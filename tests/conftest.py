@@ -66,6 +66,7 @@ NEEDS = {
         "textcraft",
     ),
     "gem_envs/web": ("playwright",),
+    "gem_envs/worlds/test_training.py": ("bm25s", "torch", "transformers"),
     "gem_envs/worlds": ("bm25s",),
     "gem_eval/test_drawn_curves.py": ("matplotlib", "tensorboard", "tensorboardX", "trackio"),
     "gem_eval/test_smollm2_server.py": ("torch", "transformers"),

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from gem_tools.python import PythonTool
+from gem_tools.sandbox.cgroup import memory_groups
 from gem_tools.sandbox.homes import _folder, remove_tree
 from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
 from gem_tools.sandbox.shell import Shell
@@ -293,6 +294,38 @@ def test_kernel_memory_does_not_exceed_the_limit(way: str, sandbox: Sandbox) -> 
     outcome = sandbox.run(code)
     assert outcome.end == "ok", outcome.stderr
     assert int(outcome.stdout) <= 64
+
+
+def test_processes_together_do_not_exceed_the_memory_limit() -> None:
+    if memory_groups() is None:
+        pytest.skip("needs a memory cgroup")
+    code = (
+        "import os, time\nfor _ in range(6):\n    if os.fork() == 0:\n"
+        "        held = os.urandom(1 << 20) * 100\n        time.sleep(2)\n"
+        "        os._exit(0)\n"
+        "killed = 0\nfor _ in range(6):\n    killed += os.wait()[1] == 9\nprint(killed)"
+    )
+    limits = SandboxLimits(seconds=20, memory_mb=200, disk_mb=8)
+    with Sandbox(limits, isolation="full", warm=1) as sandbox:
+        assert "cgroup" in sandbox.containment.parts
+        for _ in range(2):  # the second call uses the group of the first
+            outcome = sandbox.run(code)
+            assert outcome.end == "killed" or int(outcome.stdout) >= 4, outcome
+        assert sandbox.run("print(len(bytes(100 << 20)))").stdout == f"{100 << 20}\n"
+
+
+def test_memory_cgroups_are_removed_at_the_end() -> None:
+    if (groups := memory_groups()) is None:
+        pytest.skip("needs a memory cgroup")
+    parent = groups._parent
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOMES.format(end="print(os.getpid())")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    pid = int(process.communicate(timeout=60)[0])
+    assert not list(parent.glob(f"gem-sandbox-{pid}-*"))
 
 
 def test_program_cannot_outlive_gem_by_prctl() -> None:

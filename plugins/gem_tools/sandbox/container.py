@@ -52,7 +52,6 @@ class ContainerPlan(Plan):
         super().__init__(("container",), limits, False, preload)
         self.image, self.packages = image, packages
         self.engine = engine()
-        self.memory = int(limits.memory_mb) + 2 * int(limits.disk_mb)  # files are in memory, too
         self.disk_mb, self.processes = int(limits.disk_mb), int(limits.processes)
         self.limits["RLIMIT_NPROC"] = self.processes  # of the program's own uid
 
@@ -65,7 +64,7 @@ class ContainerPlan(Plan):
         command += ["--read-only", *(("--read-only-tmpfs=false",) if podman else ())]
         options = f"rw,exec,nosuid,nodev,mode=1777,size={self.disk_mb}m"
         command += ["--tmpfs", f"/tmp:{options}", "--shm-size", f"{self.disk_mb}m"]
-        command += ["--memory", f"{self.memory}m", "--memory-swap", f"{self.memory}m"]
+        command += ["--memory", str(self.memory), "--memory-swap", str(self.memory)]
         command += ["--pids-limit", str(self.processes + 1)]  # and the supervisor
         for limit in ("core=0:0", "nofile=256:256", "nproc=1024:1024"):
             command += ["--ulimit", limit]

@@ -13,6 +13,7 @@ from typing import Literal
 
 from gem_core.errors import ConfigError
 from gem_tools.sandbox import seccomp
+from gem_tools.sandbox.cgroup import memory_groups
 from gem_tools.sandbox.container import ContainerBox, ContainerPlan, engine, missing_image
 from gem_tools.sandbox.launch import Plan, SandboxLimits, bubblewrap, bubblewrap_version
 from gem_tools.sandbox.process import Box
@@ -31,7 +32,7 @@ class Containment:
 
     kind: Literal["bubblewrap", "container", "process"]
     parts: tuple[str, ...]
-    """The mechanisms in force: `bubblewrap`, `container`, `uid`, `landlock`, `seccomp`,
+    """The mechanisms in force: `bubblewrap`, `container`, `cgroup`, `uid`, `landlock`, `seccomp`,
     `rlimits`."""
     contained: tuple[str, ...]
     not_contained: tuple[str, ...]
@@ -69,6 +70,7 @@ def contain(isolation: Isolation, filters: bool, image: str = "") -> Containment
         parts = ["bubblewrap", "rlimits"] + ["seccomp"] * seccomp.supported()
         if os.name == "posix" and os.geteuid() == 0:
             parts.append("uid")
+        parts += ["cgroup"] * (memory_groups() is not None)
         full = Containment("bubblewrap", tuple(parts), tuple(_CONTAINED.values()), ())
         reason = _failure(full)
         if not reason:
@@ -109,6 +111,8 @@ def _fallback(filters: bool, reason: str) -> Containment:
     with_uid = Containment("process", (*parts, "uid"), (), ())
     if filters and os.geteuid() == 0 and not _failure(with_uid):
         parts.append("uid")
+    if filters and memory_groups() is not None:
+        parts.append("cgroup")
     keys = {"memory", "leftovers"}
     if "landlock" in parts:
         keys |= {"files", "environment"}

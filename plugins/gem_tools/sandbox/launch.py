@@ -34,7 +34,7 @@ class SandboxLimits:
     cpu_seconds: int | None = None
     """Processor time of each process; None is the wall time, rounded up."""
     memory_mb: int = 1024
-    """Address space of each process."""
+    """Address space of each process; with a memory cgroup, also the memory of all together."""
     processes: int = 16
     """Concurrent processes and threads; the fallback counts threads only if gem runs as root."""
     file_mb: int = 16
@@ -68,8 +68,8 @@ class Plan:
     ) -> None:
         """Plan a sandbox.
 
-        `parts` are the mechanisms to use: `bubblewrap`, `uid`, `landlock`, `seccomp`. The limits
-        always apply.
+        `parts` are the mechanisms to use: `bubblewrap`, `cgroup`, `uid`, `landlock`, `seccomp`. The
+        limits always apply.
         """
         self.parts = tuple(parts)
         self.python = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
@@ -98,6 +98,8 @@ class Plan:
             self.limits["RLIMIT_NPROC"] = _tasks_of_user() + int(limits.processes)
         self.preload = preload
         self.disk = int(limits.disk_mb * _MB)
+        self.memory = int(limits.memory_mb * _MB) + 2 * self.disk
+        """The memory of a call, with the files in /tmp and /dev/shm, which are in memory, too."""
 
     def command(self, settings: str, seccomp_fd: int, info_fd: int) -> list[str]:
         """Return the command that starts Python, with or without bubblewrap."""

@@ -15,9 +15,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Literal
 
 from gem_tools.sandbox import seccomp
+from gem_tools.sandbox.cgroup import join, memory_groups
 from gem_tools.sandbox.homes import make_home, remove_tree
 from gem_tools.sandbox.launch import Plan, SandboxLimits
 from gem_tools.tool import ToolError, printable
@@ -71,11 +73,13 @@ class Box:
         self._first = -1
         """The pidfd of the first process in bubblewrap's namespace, which dies with it."""
         self._ended = False
+        self._group: Path | None = None
+        """The memory cgroup of the process."""
         try:
             self._process = self._launch(plan)
         except BaseException:
             self._close_pipes()
-            self._remove_home()
+            self._release()
             raise
 
     def _launch(self, plan: Plan) -> subprocess.Popen[bytes]:
@@ -90,9 +94,13 @@ class Box:
         passed = [fd for fd in (report_fd, info_fd, filter_fd) if fd >= 0]
         home = self._home or "/tmp"
         settings = repr(plan.settings(home, report_fd, uid))
+        command = plan.command(settings, filter_fd, info_fd)
         try:
+            if "cgroup" in plan.parts and (groups := memory_groups()) is not None:
+                self._group = groups.take(plan.memory)
+                command = join(self._group, command)
             return subprocess.Popen(
-                plan.command(settings, filter_fd, info_fd),
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -132,7 +140,7 @@ class Box:
                     pipe.close()
         self._close_pipes()
         self._wait_for_exit()
-        self._remove_home()
+        self._release()
 
     def kill(self) -> None:
         """Kill the process group; with bubblewrap, everything in the namespace dies."""
@@ -303,7 +311,9 @@ class Box:
                 os.close(fd)
         self._report = self._info = self._first = -1
 
-    def _remove_home(self) -> None:
+    def _release(self) -> None:
+        if self._group is not None and (groups := memory_groups()) is not None:
+            groups.give(self._group)
         if self._home:
             remove_tree(self._home)
 
