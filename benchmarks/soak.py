@@ -135,6 +135,8 @@ def play(episodes: int) -> dict[str, Any]:
                     memory.start()
                 if counts.total % 200 == 0:
                     memory.look()
+                if counts.total % max(episodes // 20, 1) == 0:
+                    print(f"{counts.total:,} episodes", file=sys.stderr, flush=True)
 
     with Rollout(Player(), limits=limits, concurrency=CONCURRENCY) as rollout:
         asyncio.run(run(rollout))
@@ -147,6 +149,7 @@ def play(episodes: int) -> dict[str, Any]:
         "episodes": episodes,
         "seconds": round(seconds, 1),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         **counts.results(),
         "memory growth in MB": round(memory.growth, 1),
