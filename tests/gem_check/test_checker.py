@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import io
 import json
 import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -387,6 +389,31 @@ def test_env_of_the_docs_passes_the_checker_and_is_solved_by_its_expert(
     assert episode.success
     assert episode.rewards == (1 / 3, 1 / 3, 1 / 3)
     assert "has 2 dials" in env.reset(seed=1, options={"dials": 2})[0]
+
+
+def test_env_of_the_docs_works_as_a_file_in_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "write_an_environment.md").read_text()
+    (tmp_path / "lock.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 20))
+    monkeypatch.setattr("sys.path", list(sys.path))
+    commands = [
+        command.partition("#")[0].strip()
+        for command in page.splitlines()
+        if re.match(r"gem-rl \w+ lock\.py:Lock", command)
+    ]
+    try:
+        for command in commands:
+            assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+    finally:
+        sys.modules.pop("lock", None)
+    shown = capsys.readouterr().out
+    assert "1 of 1 keep the contract" in shown
+    assert "A lock has 2 dials" in shown
+    assert "played by its expert" in shown
+    assert re.search(r"lock\.py:Lock +expert +\d+ +\d+ +1\.000", shown)
 
 
 def test_docs_name_every_check() -> None:
