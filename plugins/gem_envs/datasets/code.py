@@ -29,7 +29,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, get_args
 
 from gem_core.arguments import whole_number
 from gem_core.env.action_format import FORMAT_ERROR
@@ -97,9 +97,10 @@ class CodeTask(DatasetQuestion):
         self.entry_key, self.preamble_key = entry_key, preamble_key
         self.max_tests = whole_number("max_tests", max_tests, 1)
         self.test_seconds = whole_number("test_seconds", test_seconds, 1)
-        if isolation not in ("auto", "full", "partial"):
-            raise ConfigError(f"isolation must be 'auto', 'full' or 'partial', got {isolation!r}")
-        self.isolation: Literal["auto", "full", "partial"] = isolation
+        if isolation not in get_args(Isolation):
+            allowed = ", ".join(map(repr, get_args(Isolation)))
+            raise ConfigError(f"isolation must be one of {allowed}; got {isolation!r}")
+        self.isolation: Isolation = isolation
 
     def pose(self, index: int) -> str:
         return f"{super().pose(index)}\n\nAnswer with one block of Python code: ```python ... ```"
@@ -322,6 +323,6 @@ def _reason(outcome: Outcome) -> str:
 
 
 @cache
-def _sandbox(seconds: int, isolation: Literal["auto", "full", "partial"]) -> Sandbox:
+def _sandbox(seconds: int, isolation: Isolation) -> Sandbox:
     """Return the sandbox shared by all environments with the same limits."""
     return Sandbox(SandboxLimits(seconds=float(seconds)), isolation=isolation)
