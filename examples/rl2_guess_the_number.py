@@ -27,7 +27,7 @@ class Args:
     env: str = "game:GuessTheNumber-v0-easy"
     """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """advantage estimator: any that needs no critic"""
+    """advantage estimator; `gae` loads a critic"""
     gamma: float = 0.9
     """discount per turn"""
     seeds: int | None = None

@@ -39,7 +39,7 @@ ADAPTER = Adapter(
         masked_turns=True,  # by `action_mask`
         failed_episodes=True,  # as padding sequences
         groups=True,  # RL2 plays each prompt `responses_per_prompt` times
-        critic_values=False,  # RL2's critic has one value per token, for its own `gae` only
+        critic_values=True,  # of a critic per token, at the first token of each turn
     ),
     status="ready",
     summary="PPOTrainer on gem's episodes, with gem's advantages instead of compute_advantages",

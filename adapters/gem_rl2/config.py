@@ -75,7 +75,8 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
             adv.global_norm or adv.norm_var or adv.lamda != 1.0,
             "adv.global_norm, adv.norm_var and adv.lamda apply to RL2's own estimators only; "
             "remove them "
-            "('rebn' normalises over the turns of a batch, 'grpo' over a group)",
+            "('rebn' normalises over the turns of a batch, 'grpo' over a group, and "
+            "GemConfig(estimator_kwargs={'lam': ...}) sets λ of 'gae')",
         ),
         (
             kl.coef > 0 and kl.type != "loss",

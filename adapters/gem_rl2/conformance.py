@@ -1,4 +1,7 @@
-"""Conformance: runs the golden episodes through RL2's real rollout, batch and loss."""
+"""Conformance: runs the golden episodes through RL2's real rollout, batch and loss.
+
+Recorded episodes replace the play; played cases replace only the response of RL2's router.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,18 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import RL2.trainer.ppo as rl2_ppo
-import RL2.workers.actor as rl2_actor
 import RL2.workers.rollout as rl2_rollout
+import torch
 import torch.distributed as dist
 import wandb
-from gem_conformance.golden import Case
+from gem_conformance.golden import END, Case
 from gem_conformance.harness import (
     Harness,
     TrainedSequence,
     run_rank,
     start_ranks,
 )
+from gem_conformance.played import PlayedCase, answer
 from omegaconf import OmegaConf
 from RL2.utils.sequences import tensor_dict_to_minibatches
 from torch.distributed.device_mesh import init_device_mesh
@@ -32,6 +36,7 @@ from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode, Task
 from gem_rl2 import ADAPTER
 from gem_rl2.config import GemConfig, compose
+from gem_rl2.critic import TurnCritic
 from gem_rl2.rollout import Episodes, GemRollout
 from gem_rl2.trainer import patched_trainer, prepare_settings
 from gem_rl2.unsharded_actor import UnshardedActor, without_cuda
@@ -39,30 +44,42 @@ from gem_rl2.unsharded_actor import UnshardedActor, without_cuda
 __all__ = ["RL2Harness", "harness"]
 
 
-class _Replay(GemRollout):
-    """Rollout without servers that returns recorded episodes: seed i gives episode i."""
+class _WithoutServers(GemRollout):
+    """Rollout without servers and router."""
 
-    def __init__(self, settings: Any, config: GemConfig, episodes: Sequence[Episode]) -> None:
-        self.config, self.episodes, self.recorded = settings, Episodes(config), episodes
-        self.worker_url = "http://nowhere"
+    def __init__(self, settings: Any, config: GemConfig, max_context: int | None = None) -> None:
+        from transformers import AutoTokenizer
+
+        self.config, self.episodes = settings, Episodes(config, max_context)
+        self.tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
+        self.episodes.prepare(self.tokenizer)
+        self.worker_url = self.router_url = "http://nowhere"
+        self.train_sampling_params = OmegaConf.to_container(settings.train_sampling_params)
         self.device_mesh = init_device_mesh(
             "cpu", (dist.get_world_size(), 1), mesh_dim_names=("dp", "tp")
         )
 
-    async def episode(self, task: Task, train: bool) -> Episode:
-        assert task.seed is not None
-        return self.recorded[task.seed]
-
-    def batch(self) -> tuple[Any, Any]:
+    def batch(self, seeds: Sequence[int], step: int = 1) -> tuple[Any, Any]:
         """Return (tensors, cu_seqs); (None, None) on all ranks but the first."""
-        data = [{"extra_info": {"seed": seed}} for seed in range(len(self.recorded))]
+        data = [{"extra_info": {"seed": seed}} for seed in seeds]
         self._loop = asyncio.new_event_loop()
         with (
             patched(rl2_rollout, "make_request", lambda *args: None, "url endpoint payload"),
             closing(self._loop),
         ):
-            batch: tuple[Any, Any] = self(data, True, 1)
+            batch: tuple[Any, Any] = self(data, True, step)
+            self._loop.run_until_complete(self.episodes.rest())
             return batch
+
+
+class _Replay(_WithoutServers):
+    """Rollout that returns recorded episodes: seed i gives episode i."""
+
+    recorded: Sequence[Episode]
+
+    async def episode(self, task: Task, train: bool) -> Episode:
+        assert task.seed is not None
+        return self.recorded[task.seed]
 
 
 class _GradientActor(UnshardedActor):
@@ -77,6 +94,35 @@ class _GradientActor(UnshardedActor):
             if p.grad is not None
         }
         return 0.0
+
+
+class _GoldenCritic:
+    """Mock of RL2's critic that returns the golden value where each turn begins."""
+
+    def __init__(self, case: Case) -> None:
+        self._values: dict[tuple[int, ...], dict[int, float]] = {}
+        """The values at some positions of each sequence, by its ids without the last."""
+        self._ends: dict[tuple[int, ...], float] = {}
+        """The value of each state that follows these ids."""
+        for episode, numbers in zip(case.episodes, case.arguments["values"]):
+            for sequence in sequences_or_padding(episode, END):
+                positions = {turn: start - 1 for turn, start, _ in sequence.spans}
+                self._values[sequence.ids[:-1]] = {
+                    positions[turn]: value
+                    for turn, value in enumerate(numbers)
+                    if turn in positions
+                }
+                self._ends[sequence.ids] = numbers[-1]
+
+    def compute_values(self, batch: Any, step: int) -> Any:
+        values = torch.full(batch["states"].shape, 99.0)
+        lengths = (batch["eos_mask"].argmax(-1) + 1).tolist()
+        for row, states, length in zip(values, batch["states"].tolist(), lengths):
+            ids = tuple(states[:length])
+            ends = [end for played, end in self._ends.items() if ids[: len(played)] == played]
+            for position, value in self._values.get(ids, {length - 1: sum(ends)}).items():
+                row[position] = value
+        return {**batch, "values": values}
 
 
 class RL2Harness(Harness):
@@ -109,23 +155,42 @@ class RL2Harness(Harness):
             raise RuntimeError(f"RL2 left a rank without a trained sequence; sequences: {sizes}")
         return in_order([sequence for sequences in scattered for sequence in sequences], parts)
 
+    def play(self, case: PlayedCase) -> list[Episode]:
+        """Play on a scripted router, through RL2's rollout."""
+
+        async def generate(url: str, states: list[int], sampling_params: Any) -> Any:
+            return scripted_response(states, sampling_params, self.end_id)
+
+        with _Run(GemConfig(**case.config)) as run:
+            rollout = _WithoutServers(run.settings.rollout, run.config, self.max_context)
+            with patched(rl2_rollout, "async_generate", generate, "url states sampling_params"):
+                tensors, _ = rollout.batch(case.seeds, case.update + 1)
+            episodes = list(rollout.episodes.ledger.find(tensors).values())
+            rollout.episodes.close()
+            return episodes
+
     def _batch(self, run: _Run) -> Any:
         """Run RL2's own code on the episodes, up to the input of its loss."""
         return run.batch()
 
 
 class _Run(ExitStack):
-    """Context that sets up RL2 for one case: process group, settings, advantages."""
+    """Context that sets up RL2 for one case or config: process group, settings, advantages."""
 
-    def __init__(self, case: Case) -> None:
+    case: Case
+
+    def __init__(self, case: Case | GemConfig) -> None:
         super().__init__()
+        if isinstance(case, GemConfig):
+            self.config = case
+            return
         self.case = case
         self.config = GemConfig(
             "game:GuessTheNumber-v0-easy",
             seeds=64,
             advantage=case.estimator,
             gamma=case.gamma,
-            estimator_kwargs=case.arguments,
+            estimator_kwargs={k: v for k, v in case.arguments.items() if k != "values"},
             max_turn_tokens=16,
         )
 
@@ -137,7 +202,7 @@ class _Run(ExitStack):
             [
                 f"actor.model_name={tiny_model_path()}",
                 "actor.max_length_per_device=4096",
-                "train_data.prompts_per_rollout=8",
+                "train_data.prompts_per_rollout=1",  # for the check
                 "train_data.responses_per_prompt=2",  # for the check; seeds define the groups
                 f"trainer.save_dir={folder}",
             ]
@@ -152,11 +217,14 @@ class _Run(ExitStack):
 
     def batch(self) -> Any:
         """Return RL2's batch with advantages; None on all ranks but the first."""
-        rollout = _Replay(self.settings.rollout, self.config, self.case.episodes)
-        tensors, cu_seqs = rollout.batch()
-        self.enter_context(
-            patched_trainer(rollout.episodes, "config raw_tensor_dict cu_seqs step", [rl2_actor])
-        )
+        rollout = _Replay(self.settings.rollout, self.config)
+        rollout.recorded = self.case.episodes
+        tensors, cu_seqs = rollout.batch(range(len(rollout.recorded)))
+        self.enter_context(patched_trainer(rollout.episodes, "config raw_tensor_dict cu_seqs step"))
+        if self.config.needs_values:
+            critic = _GoldenCritic(self.case)
+            TurnCritic.replace(critic, rollout.episodes)
+            tensors = critic.compute_values(tensors, 1)
         if dist.get_rank() == 0:
             rl2_ppo.compute_advantages(self.settings.adv, tensors, cu_seqs, 1)
         return tensors
@@ -165,6 +233,18 @@ class _Run(ExitStack):
 def harness() -> RL2Harness:
     """Return the harness that `gem-rl conformance rl2` runs."""
     return RL2Harness()
+
+
+def scripted_response(ids: Sequence[int], params: Mapping[str, Any], end_id: int) -> dict[str, Any]:
+    """Return the script's answer as SGLang responds."""
+    generation = answer(ids, params["max_new_tokens"], end_id)
+    tokens = zip(generation.logprobs or (), generation.ids)
+    meta = {
+        "finish_reason": {"type": generation.finish.value},
+        "output_token_logprobs": [[logprob, id, None] for logprob, id in tokens],
+        "completion_tokens": len(generation.ids),
+    }
+    return {"meta_info": meta}
 
 
 def sequences_in(batches: Sequence[Mapping[str, Any]]) -> list[TrainedSequence]:
@@ -198,7 +278,7 @@ def in_order(
     ordered: list[list[TrainedSequence]] = []
     for part in parts:
         ordered.append([])
-        for played in (s for episode in part for s in sequences_or_padding(episode, 0)):
+        for played in (s for episode in part for s in sequences_or_padding(episode, END)):
             same_ids = (i for i, s in enumerate(remaining) if list(s.ids) == list(played.ids))
             index = next(same_ids, None)
             if index is not None:

@@ -9,7 +9,14 @@ from gem_core.adapter_kit.batch import sequences_or_padding
 from gem_core.training.sequences import TokenSequence
 from gem_core.types import Episode, FinishReason
 
-__all__ = ["StateDict", "actions_of", "generation_metrics", "per_token", "to_batch"]
+__all__ = [
+    "StateDict",
+    "actions_of",
+    "generation_metrics",
+    "per_token",
+    "to_batch",
+    "turn_starts",
+]
 
 StateDict = dict[str, list[Any]]
 """RL2's dict of one sequence, from which it builds tensors."""
@@ -42,6 +49,11 @@ def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]
     Tokens that are not trained get 0. RL2's tensors start with the second token.
     """
     return sequence.broadcast(per_turn)[1:]
+
+
+def turn_starts(sequence: TokenSequence) -> list[tuple[int, int]]:
+    """Return (turn, index in RL2's tensors) of the first token of each trained turn."""
+    return [(turn, start - 1) for turn, start, _ in sequence.spans if turn in sequence.trained]
 
 
 def actions_of(sequence: TokenSequence) -> list[int]:

@@ -35,18 +35,17 @@ class Ledger:
         """Keep an episode until the next `take`."""
         self._waiting[number] = episode
 
+    def find(self, batch: Mapping[str, Any]) -> dict[int, Episode]:
+        """Return the episodes in RL2's batch by their numbers."""
+        return {n: self._waiting[n] for n in dict.fromkeys(_numbers(batch)) if n in self._waiting}
+
     def take(self, batch: MutableMapping[str, Any], cu_seqs: Any) -> list[Episode]:
         """Return the episode of each trajectory in RL2's batch, in the batch's order.
 
-        Removes the numbers from the batch, because the loss does not know them, and removes the
-        episodes that RL2 dropped.
+        Removes the numbers from the batch, because the loss does not know them.
         """
-        if _NUMBER not in batch:
-            raise BatchMismatchError(
-                f"RL2's batch has no {_NUMBER!r} (its keys: {sorted(batch)}); use a version of RL2 "
-                "that the adapter supports"
-            )
-        numbers = batch.pop(_NUMBER)[:, 0].tolist()
+        numbers = _numbers(batch)
+        del batch[_NUMBER]
         episodes = []
         for trajectory, (start, end) in enumerate(pairwise(cu_seqs.tolist())):
             episode = self._waiting.pop(numbers[start], None)
@@ -58,12 +57,17 @@ class Ledger:
                     "batches; use a version of RL2 that the adapter supports"
                 )
             episodes.append(episode)
-        self.forget()
         return episodes
 
-    def forget(self) -> None:
-        """Remove the episodes that RL2 dropped from this batch."""
+    def drop(self) -> list[Episode]:
+        """Remove and return the episodes that RL2 dropped; call it after `take`."""
+        return self.drop_all()
+
+    def drop_all(self) -> list[Episode]:
+        """Remove and return all episodes."""
+        episodes = list(self._waiting.values())
         self._waiting.clear()
+        return episodes
 
 
 def numbered(number: int, sequences: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -71,3 +75,14 @@ def numbered(number: int, sequences: Sequence[Mapping[str, Any]]) -> list[dict[s
     return [
         {**sequence, _NUMBER: torch.full_like(sequence["states"], number)} for sequence in sequences
     ]
+
+
+def _numbers(batch: Mapping[str, Any]) -> list[int]:
+    """Return the episode number of each sequence in RL2's batch."""
+    if _NUMBER not in batch:
+        raise BatchMismatchError(
+            f"RL2's batch has no {_NUMBER!r} (its keys: {sorted(batch)}); use a version of RL2 "
+            "that the adapter supports"
+        )
+    numbers: list[int] = batch[_NUMBER][:, 0].tolist()
+    return numbers

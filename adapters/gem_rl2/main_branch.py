@@ -34,6 +34,7 @@ from omegaconf import OmegaConf
 from gem_core.adapter_kit.declaration import require
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.settings import reject
+from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.errors import ConfigError, EngineError
 from gem_core.types import Episode, Generation, Sampling, Task
 from gem_rl2 import ADAPTER
@@ -106,6 +107,11 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "partial_rollout=true pauses episodes during an update, and episode_deadline "
                 "counts the pause; remove one of them",
             ),
+            (
+                config.needs_values,
+                f"advantage={config.advantage!r} needs a critic, which gem supports in the "
+                "release only; use 'rebn', or the release",
+            ),
         ]
     )
 
@@ -140,6 +146,7 @@ class MainBranchTrainer(rl2_ppo.PPOTrainer):
         self.gem_config = config
         self._folder = tempfile.TemporaryDirectory(prefix="gem_rl2_")
         prepare_settings(settings, config, self._folder.name)
+        try_environment(config)
         rollout = partial(
             MainBranchRollout, config=config, max_context=longest_sequence(_release_names(settings))
         )
@@ -149,7 +156,7 @@ class MainBranchTrainer(rl2_ppo.PPOTrainer):
     async def train(self) -> None:
         """Train to the end."""
         episodes = self.rollout.episodes
-        actors = [sys.modules[name] for name in _ACTORS if name in sys.modules]
+        actors = [(sys.modules[name], None) for name in _ACTORS if name in sys.modules]
         try:
             try:
                 with patched_trainer(episodes, "config tensor_dict cu_seqs step", actors):
@@ -186,7 +193,7 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
         self.env = SimpleNamespace(generate=self.episodes.generate)
 
     async def __call__(self, train: bool, step: int) -> Any:
-        self.episodes.updates = step - 1 if train else step
+        self.episodes.updates, self.episodes.training = step - 1 if train else step, train
         request = rl2_rollout.async_request
         to_tensors = rl2_rollout.SampleGroup.to_all_tensor_dicts_and_metrics
 
@@ -269,13 +276,12 @@ class OwnedLedger(Ledger):
         """Set the sample that owns an episode."""
         self._owners[number] = weakref.ref(owner)
 
-    def forget(self) -> None:
+    def drop(self) -> list[Episode]:
         self._owners = {
             number: owner for number, owner in self._owners.items() if owner() is not None
         }
-        self._waiting = {
-            number: episode for number, episode in self._waiting.items() if number in self._owners
-        }
+        lost = [number for number in self._waiting if number not in self._owners]
+        return [self._waiting.pop(number) for number in lost]
 
 
 class PausableEpisodes(Episodes):
@@ -286,6 +292,8 @@ class PausableEpisodes(Episodes):
     def __init__(self, config: GemConfig, max_context: int | None = None) -> None:
         super().__init__(config, max_context)
         self.ledger, self.gate = OwnedLedger(), Gate()
+        self.training = True
+        """Whether RL2 trains on the episodes it requests, or evaluates."""
         self._running: dict[int, asyncio.Task[Episode]] = {}
 
     async def generate(self, config: Any, tokenizer: Any, router_url: str, sample: Any) -> None:
@@ -327,28 +335,32 @@ class PausableEpisodes(Episodes):
             policy: EnginePolicy = PausablePolicy(self.gate, *arguments)
         else:
             policy = EnginePolicy(*arguments)
-        return await play(self, task, policy, params)
+        return await play(self, task, policy, params, self.training)
 
     def forget(self) -> None:
-        """Remove the finished episodes."""
-        self._finished, self.ledger = [], OwnedLedger()
+        """Record and remove the finished episodes."""
+        self._finished = []
+        self.record(self.ledger.drop_all())
 
     async def rest(self) -> None:
-        """Cancel running episodes, before RL2's event loop ends."""
+        """Cancel running episodes, before RL2's event loop ends; record those that have ended."""
+        ended = [playing for playing in self._running.values() if playing.done()]
         for playing in self._running.values():
             playing.cancel()
         if self._running:
             await asyncio.wait(self._running.values())
         self._running.clear()
-        await self.rollout.pool.rest()
+        self.record(playing.result() for playing in ended if not playing.exception())
+        await super().rest()
 
     def _store(self, sample: Any, number: int, episode: Episode, tokenizer: Any) -> None:
         """Write an episode to RL2's sample.
 
         Its metric `rewards` is the whole return; RL2's own sums only the last turn of sequences.
         """
-        self.ledger.add(number, episode)
-        self.ledger.own(number, sample)
+        if self.training:
+            self.ledger.add(number, episode)
+            self.ledger.own(number, sample)
         sample.state_dicts, sample.turn = to_batch(episode, self.end_id), len(episode.turns)
         last_ids = sample.state_dicts[-1]["states"]
         sample.state_text = tokenizer.decode(last_ids, skip_special_tokens=False)

@@ -11,8 +11,9 @@ import asyncio
 import inspect
 import itertools
 import multiprocessing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import RL2.workers.rollout as rl2_rollout
@@ -131,12 +132,20 @@ class Episodes:
         self.numbers = itertools.count()
         """Episode numbers."""
         self.ledger = Ledger()
-        self.rollout = TrainerRollout(config)
         self.renderer: Renderer | None = None
         self.metrics = BatchMetrics()
         """Metrics of the last rollout."""
+        self.logprob_gap: Mapping[str, float] = {}
+        """The difference of the server's and the actor's logprobs in the last batch."""
+        self.last_values: dict[int, float] = {}
+        """The critic's values at the ends of the batch's cut episodes, by episode number."""
         self._finished: list[Episode] = []
         self._records = WorkerRecords("0")
+
+    @cached_property
+    def rollout(self) -> TrainerRollout:
+        """The engine; only the rank that plays starts it."""
+        return TrainerRollout(self.config)
 
     def prepare(self, tokenizer: Any) -> Renderer:
         """Check the chat template, and return the renderer."""
@@ -149,10 +158,16 @@ class Episodes:
         """The last token id of a padding sequence."""
         return (self.renderer.turn_end if self.renderer is not None else None) or 0
 
-    def finish(self, episode: Episode) -> None:
-        """Record a finished episode; the next `report` includes it."""
+    def finish(self, episode: Episode, train: bool) -> None:
+        """Count a finished episode in the next `report`, and record it if it is not trained."""
         self._finished.append(episode)
-        self._records.write(self.config.record, [episode])
+        if not train:
+            info = {**episode.final_info, "evaluation": True}
+            self.record([replace(episode, final_info=info)])
+
+    def record(self, episodes: Iterable[Episode]) -> None:
+        """Append episodes to the record."""
+        self._records.write(self.config.record, episodes)
 
     def report(self, step: int, suffix: str) -> None:
         """Log the metrics of the episodes since the last report with RL2's logger."""
@@ -165,14 +180,25 @@ class Episodes:
             {f"gem/{name}/{suffix}": [value] for name, value in self.metrics.means().items()}, step
         )
 
+    async def rest(self) -> None:
+        """Close the environments of asynchronous code, before RL2's event loop ends."""
+        if "rollout" in vars(self):
+            await self.rollout.pool.rest()
+
     def close(self) -> None:
-        """Close environments and record files."""
-        self.rollout.close()
+        """Record the episodes that were not trained; close environments and record files."""
+        self.record(self.ledger.drop_all())
+        if "rollout" in vars(self):
+            self.rollout.close()
         self._records.close()
 
 
 async def play(
-    episodes: Episodes, task: Task, policy: EnginePolicy, params: Mapping[str, Any]
+    episodes: Episodes,
+    task: Task,
+    policy: EnginePolicy,
+    params: Mapping[str, Any],
+    train: bool = True,
 ) -> Episode:
     """Play one episode. An engine error ends the run."""
     config = episodes.config
@@ -187,7 +213,7 @@ async def play(
     episode = await episodes.rollout.episode(
         task, policy=policy, renderer=episodes.renderer, sampling=sampling, limits=limits
     )
-    episodes.finish(episode)
+    episodes.finish(episode, train)
     return episode
 
 
@@ -259,7 +285,7 @@ class GemRollout(rl2_rollout.Rollout):
         params = self.train_sampling_params if train else self.test_sampling_params
         turn_end = episodes.prepare(self.tokenizer).turn_end
         policy = EnginePolicy(self._ask, params, lambda: episodes.updates, turn_end)
-        return await play(episodes, task, policy, params)
+        return await play(episodes, task, policy, params, train)
 
     async def _ask(self, ids: list[int], params: dict[str, Any]) -> Any:
         return await rl2_rollout.async_generate(self.router_url, ids, params)
@@ -279,7 +305,7 @@ class GemRollout(rl2_rollout.Rollout):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.episodes.rollout.pool.rest()
+        await self.episodes.rest()
 
 
 # when RL2 resumes, it looks for this class name to update the servers' weights

@@ -1,10 +1,8 @@
 """Trainer: runs RL2 with gem's per-turn advantages.
 
 RL2 computes advantages in the function `compute_advantages`, on the rank that holds the whole
-batch, and has no hook for them. gem replaces that function during training, and two functions of
-RL2's actor: `count_total`, the divisor of the loss, which is 0 for a batch of failed episodes and
-would make every weight NaN, and `rank0_log`, which receives loss and gradient norm. Everything else
-is RL2's own code.
+batch, and has no hook for them. gem replaces that function during training, and functions of RL2's
+actor and critic: `updates.py` names them. Everything else is RL2's own code.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -24,16 +22,19 @@ import torch
 import torch.distributed as dist
 import wandb
 
-from gem_core.adapter_kit.batch import check_sequence, sequences_or_padding
+from gem_core.adapter_kit.batch import as_trained, check_sequence, sequences_or_padding
+from gem_core.adapter_kit.critic import critic_targets, value_positions
 from gem_core.adapter_kit.patching import patched
-from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.errors import BatchMismatchError
 from gem_core.training.config import FIRST_HELD_OUT_SEED
-from gem_core.training.metrics import BatchMetrics
+from gem_core.training.metrics import BatchMetrics, logprob_gap
 from gem_core.types import Episode
 from gem_rl2.config import GemConfig, check_settings, compose, longest_sequence
-from gem_rl2.convert import actions_of, per_token
+from gem_rl2.convert import actions_of, per_token, turn_starts
+from gem_rl2.critic import TARGETS, TurnCritic
 from gem_rl2.rollout import Episodes, GemRollout
+from gem_rl2.updates import Worker, release_workers, watched_updates
 
 __all__ = [
     "GemPPOTrainer",
@@ -69,17 +70,20 @@ class GemPPOTrainer(rl2_ppo.PPOTrainer):
         self.gem_config = config
         self._folder = tempfile.TemporaryDirectory(prefix="gem_rl2_")
         prepare_settings(settings, config, self._folder.name)
+        try_environment(config)
         rollout = partial(GemRollout, config=config, max_context=longest_sequence(settings))
         with patched(rl2_ppo, "Rollout", rollout, "config"):
             super().__init__(settings)
+        if self.critic is not None:
+            TurnCritic.replace(self.critic, self.rollout.episodes)
 
     def train(self) -> None:
         """Train to the end, then end RL2's servers; the trainer cannot be used again."""
-        import RL2.workers.actor as rl2_actor
-
+        load = partial(_load_checkpoint, rl2_ppo.load_ckpt)
         try:
-            with patched_trainer(
-                self.rollout.episodes, "config raw_tensor_dict cu_seqs step", [rl2_actor]
+            with (
+                patched(rl2_ppo, "load_ckpt", load, "trainer workers"),
+                patched_trainer(self.rollout.episodes, "config raw_tensor_dict cu_seqs step"),
             ):
                 super().train()
         finally:
@@ -91,7 +95,9 @@ def prepare_settings(settings: Any, config: GemConfig, folder: str | Path) -> No
     """Check RL2's settings, write the data files to `folder`, and set data paths and estimator."""
     check_settings(settings, config)
     settings.train_data.path, settings.test_data.path = write_data(config, Path(folder))
-    settings.adv.estimator, settings.adv.gamma = "gem", config.gamma  # for RL2's printout and log
+    # RL2 loads a critic for `gae`; otherwise, the name is for its printout and log
+    settings.adv.estimator = "gae" if config.needs_values else "gem"
+    settings.adv.gamma = config.gamma
 
 
 def write_data(config: GemConfig, folder: Path) -> tuple[str, str]:
@@ -121,56 +127,53 @@ def process_group(start: Callable[..., None], *arguments: Any) -> Iterator[None]
 
 
 @contextmanager
-def patched_trainer(episodes: Episodes, parameters: str, actors: Sequence[Any]) -> Iterator[None]:
+def patched_trainer(
+    episodes: Episodes, parameters: str, workers: Sequence[Worker] | None = None
+) -> Iterator[None]:
     """Replace RL2's advantages with gem's and write the metrics file, inside the block.
 
-    `parameters`: the parameter names of RL2's `compute_advantages`. `actors`: the modules with
-    RL2's loss.
+    `parameters`: the parameter names of RL2's `compute_advantages`. `workers`: the modules with
+    RL2's losses; by default those of the release.
     """
-    updates = UpdateLog.of(episodes.config, write=dist.get_rank() == 0)
 
     def compute_advantages(settings: Any, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
         put_advantages(episodes, batch, cu_seqs, step)
 
-    with ExitStack() as patches:
-        patches.enter_context(
-            patched(rl2_ppo, "compute_advantages", compute_advantages, parameters)
-        )
-        for actor in actors:
-            patches.enter_context(patched(actor, "count_total", _at_least_one(actor.count_total)))
-            log = _log_and_write(actor.rank0_log, episodes, updates)
-            patches.enter_context(patched(actor, "rank0_log", log, "metrics step"))
+    with (
+        patched(rl2_ppo, "compute_advantages", compute_advantages, parameters),
+        watched_updates(episodes, release_workers(episodes) if workers is None else workers),
+    ):
         yield
 
 
 def put_advantages(episodes: Episodes, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
     """Write gem's advantages: one number per token, 0 on untrained tokens.
 
-    Statistics cover all ranks, because this rank holds the whole batch.
+    Statistics cover all ranks, because this rank holds the whole batch. With a critic, also write
+    its targets, at the first token of each trained turn.
     """
+    config, numbers = episodes.config, list(episodes.ledger.find(batch))
     in_batch = episodes.ledger.take(batch, cu_seqs)
     check_batch(batch, cu_seqs, in_batch, episodes.end_id)
-    per_turn = episodes.config.compute_advantages(in_batch)
-    advantages = torch.zeros(batch["states"].shape, dtype=torch.float32)
-    for start, episode, numbers in zip(cu_seqs.tolist(), in_batch, per_turn):
+    values: list[list[float]] | None = None
+    returns: list[list[float]] = []
+    if config.needs_values:
+        values = _values(episodes, batch, cu_seqs, dict(zip(numbers, in_batch)))
+        returns = critic_targets(config, in_batch, values)
+        batch["returns"] = torch.zeros(batch["states"].shape)
+        batch[TARGETS] = torch.zeros_like(batch["action_mask"])
+    per_turn = config.compute_advantages(in_batch, values=values)
+    batch["advantages"] = torch.zeros(batch["states"].shape, dtype=torch.float32)
+    for n, (start, episode) in enumerate(zip(cu_seqs.tolist(), in_batch)):
         for i, sequence in enumerate(sequences_or_padding(episode, episodes.end_id), start):
-            tokens = torch.tensor(per_token(sequence, numbers), dtype=torch.float32)
-            advantages[i, : len(tokens)] = tokens
-    batch["advantages"] = advantages
-    # RL2 may have dropped groups, which are played but not trained
-    trained = BatchMetrics.of(in_batch, per_turn)
-    advantage_abs = {
-        name: numbers
-        for name, numbers in trained.breakdown.items()
-        if name.endswith("advantage_abs")
-    }
-    episodes.metrics = replace(
-        episodes.metrics,
-        tokens=trained.tokens,
-        breakdown={**episodes.metrics.breakdown, **advantage_abs},
-    )
-    means = trained.means()
-    wandb.log({f"gem/{name}": means[name] for name in advantage_abs}, step=step)
+            tokens = torch.tensor(per_token(sequence, per_turn[n]), dtype=torch.float32)
+            batch["advantages"][i, : len(tokens)] = tokens
+            for turn, position in turn_starts(sequence) if returns else ():
+                batch["returns"][i, position] = returns[n][turn]
+                batch[TARGETS][i, position] = 1
+    episodes.record(as_trained(e, a, step - 1) for e, a in zip(in_batch, per_turn))
+    episodes.record(episodes.ledger.drop())
+    _log(episodes, batch, BatchMetrics.of(in_batch, per_turn), step)
 
 
 def check_batch(
@@ -195,35 +198,46 @@ def check_batch(
             check_sequence(where, actions, mask, actions_of(sequence)[1:], expected_mask)
 
 
-def _at_least_one(count_total: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `count_total` with a result of at least 1."""
+def _values(
+    episodes: Episodes, batch: Mapping[str, Any], cu_seqs: Any, in_batch: Mapping[int, Episode]
+) -> list[list[float]]:
+    """Return the critic's values of each episode: one per turn, and one for the end if cut."""
+    values = []
+    for start, (number, episode) in zip(cu_seqs.tolist(), in_batch.items()):
+        sequences = sequences_or_padding(episode, episodes.end_id)
+        positions = value_positions(episode, sequences)
+        values.append([float(batch["values"][start + i, position]) for i, position in positions])
+        if number in episodes.last_values:
+            values[-1].append(episodes.last_values[number])
+    return values
 
-    def count_at_least_one(*args: Any, **kwargs: Any) -> Any:
-        total = count_total(*args, **kwargs)
-        if isinstance(total, tuple):
-            return tuple(max(number, 1) for number in total)
-        return max(total, 1)
 
-    return count_at_least_one
+def _log(episodes: Episodes, batch: Mapping[str, Any], trained: BatchMetrics, step: int) -> None:
+    """Log the metrics that are known only now. RL2 may have dropped groups after playing them."""
+    sums = {k: v for k, v in trained.breakdown.items() if k.endswith("advantage_abs")}
+    episodes.metrics = replace(
+        episodes.metrics,
+        tokens=trained.tokens,
+        breakdown={**episodes.metrics.breakdown, **sums},
+    )
+    episodes.logprob_gap = {}
+    if "old_logps" in batch:
+        mask = batch["action_mask"].bool()
+        episodes.logprob_gap = logprob_gap(
+            batch["llm_logps"][mask].tolist(), batch["old_logps"][mask].tolist()
+        )
+    means = trained.means()
+    shown = {**{name: means[name] for name in sums}, **episodes.logprob_gap}
+    wandb.log({f"gem/{name}": value for name, value in shown.items()}, step=step)
 
 
-def _log_and_write(
-    rank0_log: Callable[..., None], episodes: Episodes, updates: UpdateLog
-) -> Callable[..., None]:
-    """Return `rank0_log` that also writes a line to the metrics file."""
+def _load_checkpoint(load: Callable[..., int], trainer: Any, workers: Any) -> int:
+    """Load RL2's checkpoint, if there is one, and return its step.
 
-    def log(metrics: Mapping[str, Sequence[float]], step: int) -> None:
-        rank0_log(metrics, step)
-        if dist.get_rank() == 0:
-            loss, grad_norm = (
-                sum(metrics[name]) / len(metrics[name])
-                for name in ("actor/loss", "actor/grad_norm")
-            )
-            updates.write(
-                step - 1,
-                episodes.metrics,
-                loss=loss,
-                grad_norm=grad_norm,
-            )
-
-    return log
+    A loader that was saved after the last batch of an epoch yields nothing in its first pass: RL2
+    would skip the next epoch.
+    """
+    step = load(trainer, workers)
+    if step and step % len(trainer.train_dataloader) == 0:
+        next(iter(trainer.train_dataloader), None)
+    return step

@@ -1,8 +1,8 @@
-"""Unsharded actor: RL2's actor on a plain float32 model, for conformance and machines without GPU.
+"""Unsharded actor: RL2's models in plain float32, for conformance and machines without a GPU.
 
-RL2's FSDP needs CUDA, and its attention needs flash-attn. `UnshardedActor` replaces both and keeps
-RL2's update, loss and optimizer step. Sequences stay packed as in RL2; transformers separates them
-by their position ids.
+RL2's FSDP needs CUDA, and its attention needs flash-attn. `UnshardedActor` and `UnshardedCritic`
+replace both and keep RL2's update, loss and optimizer step. Sequences stay packed as in RL2;
+transformers separates them by their position ids.
 """
 
 from __future__ import annotations
@@ -12,31 +12,34 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from RL2.workers.actor import Actor
+from RL2.workers.base import Worker
+from RL2.workers.critic import Critic
 from torch.distributed.device_mesh import init_device_mesh
 
 from gem_core.adapter_kit.patching import patched
 
-__all__ = ["UnshardedActor", "without_cuda"]
+__all__ = ["UnshardedActor", "UnshardedCritic", "without_cuda"]
 
 
-class UnshardedActor(Actor):
-    """RL2's actor with the whole model on each rank."""
+class _Unsharded(Worker):
+    """A worker of RL2 with the whole model on each rank; ranks add up their gradients."""
 
-    def __init__(self, config: Any, train: bool) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+    def _load(self, config: Any, train: bool, model_class: Any, **arguments: Any) -> None:
+        from transformers import AutoTokenizer
 
         self.config, self.train = config.copy(), train
         # offloading moves FSDP's shards
         self.config.offload_model = self.config.offload_optimizer = False
         self.tokenizer = AutoTokenizer.from_pretrained(config.model_name)
-        self.dp_size = torch.distributed.get_world_size()
+        self.dp_size = dist.get_world_size()
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device_mesh = init_device_mesh(
             device, (self.dp_size, 1, 1), mesh_dim_names=("dp", "sp", "tp")
         )
-        model = AutoModelForCausalLM.from_pretrained(
-            config.model_name, dtype=torch.float32, attn_implementation="sdpa"
+        model = model_class.from_pretrained(
+            config.model_name, dtype=torch.float32, attn_implementation="sdpa", **arguments
         )
         self.model = model.to(torch.cuda.current_device())
         object.__setattr__(self.model, "module", self.model)  # FSDP's name for the model it wraps
@@ -44,6 +47,37 @@ class UnshardedActor(Actor):
             model.parameters(), lr=config.lr, weight_decay=config.weight_decay
         )
         self.scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, factor=1.0)
+
+    def optimizer_step(self) -> float:
+        """Average the gradients of all ranks, as FSDP does, then make RL2's optimizer step."""
+        for parameter in self.model.parameters() if self.dp_size > 1 else ():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= self.dp_size
+        return float(super().optimizer_step())
+
+
+class UnshardedActor(_Unsharded, Actor):
+    """RL2's actor with the whole model on each rank."""
+
+    def __init__(self, config: Any, train: bool) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self._load(config, train, AutoModelForCausalLM)
+
+
+class UnshardedCritic(_Unsharded, Critic):
+    """RL2's critic with the whole model on each rank."""
+
+    def __init__(self, config: Any) -> None:
+        from transformers import AutoModelForTokenClassification
+
+        self._load(config, True, AutoModelForTokenClassification, num_labels=1)
+
+
+# RL2 looks for these class names to save and load checkpoints
+UnshardedActor.__name__, UnshardedCritic.__name__ = "Actor", "Critic"
 
 
 @contextmanager

@@ -12,6 +12,8 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
+# otherwise Ray warns at every start that 0 will become its default
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 sys.path.insert(0, str(Path(__file__).parent))
 
 import rl2_on_cpu
@@ -23,7 +25,6 @@ from worlds import ECHO, registered
 from gem_core import register
 from gem_core.env.registry import environments
 from gem_core.policies.tiny import tiny_model_path
-from gem_core.records.file import read_episodes
 from gem_rl2 import GemConfig, compose
 from gem_rl2.config import longest_sequence
 
@@ -84,24 +85,31 @@ def running(
 
 
 @pytest.fixture
-def play(running: tuple[Any, Any], tmp_path: Path) -> Callable[..., Any]:
+def play(running: tuple[Any, Any]) -> Callable[..., Any]:
     """Return `play(env_id, seeds, step=1, train=True, **config_fields)`.
 
-    It returns (RL2's batch, the recorded episodes, the rollout's `Episodes`).
+    It returns (RL2's batch, the played episodes, the rollout's `Episodes`).
     """
     from gem_rl2.rollout import Episodes
 
     _, rollout = running
 
+    class Watched(Episodes):
+        played: list[Any]
+
+        def finish(self, episode: Any, train: bool) -> None:
+            self.played.append(episode)
+            super().finish(episode, train)
+
     def play_batch(
         env_id: str, seeds: list[int], *, step: int = 1, train: bool = True, **fields: Any
     ) -> Any:
-        record = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
-        config = GemConfig(env_id, record=str(record), **{"max_turn_tokens": 6, **fields})
-        rollout.episodes = Episodes(config, rollout.episodes.max_context)
+        config = GemConfig(env_id, **{"max_turn_tokens": 6, **fields})
+        rollout.episodes = Watched(config, rollout.episodes.max_context)
+        rollout.episodes.played = []
         batch = rollout([{"extra_info": {"seed": seed}} for seed in seeds], train, step)
         # RL2 starts and ends episodes in any order
-        episodes = sorted(read_episodes(record), key=lambda e: seeds.index(e.seed))
+        episodes = sorted(rollout.episodes.played, key=lambda e: seeds.index(e.seed))
         return batch, episodes, rollout.episodes
 
     return play_batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import RL2.trainer.ppo as rl2_ppo
@@ -16,13 +17,22 @@ import torch.distributed as dist
 import wandb
 from gem_conformance.golden import Case
 from gem_conformance.harness import TrainedSequence, start_ranks
+from gem_conformance.played import PlayedCase
 from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
 
 from gem_core.adapter_kit.patching import patched
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.types import Episode, Task
-from gem_rl2.conformance import RL2Harness, _Run, in_order, sequences_in, start_gloo
+from gem_rl2 import ADAPTER, GemConfig, main_branch
+from gem_rl2.conformance import (
+    RL2Harness,
+    _Run,
+    in_order,
+    scripted_response,
+    sequences_in,
+    start_gloo,
+)
 from gem_rl2.main_branch import MainBranchRollout, PausableEpisodes, compose, prepare_settings
 from gem_rl2.trainer import patched_trainer
 from gem_rl2.unsharded_actor import without_cuda
@@ -63,14 +73,14 @@ class Replay(MainBranchRollout):
         )
         self._prepare_environment()
 
-    def batch(self, count: int) -> Any:
-        """Return (tensors, cu_seqs) of the first `count` seeds."""
-        self.config.train.prompts_per_rollout = count
-        rows = [{"extra_info": {"seed": seed}} for seed in range(count)]
+    def batch(self, seeds: Sequence[int], step: int = 1) -> Any:
+        """Return (tensors, cu_seqs) of these seeds."""
+        self.config.train.prompts_per_rollout = len(seeds)
+        rows = [{"extra_info": {"seed": seed}} for seed in seeds]
         groups = [rl2_rollout.SampleGroup(self.config.train, self.tokenizer, row) for row in rows]
         self.train_dataloader = lambda size: groups
         with patched(rl2_rollout, "async_request", no_request):
-            return asyncio.run(self(True, 1))
+            return asyncio.run(self(True, step))
 
 
 class ReplayedEpisodes(PausableEpisodes):
@@ -112,7 +122,7 @@ class MainBranchRun(_Run):
             [
                 f"actor.model_name={tiny_model_path()}",
                 "actor.max_length_per_device=4096",
-                "rollout.train.prompts_per_rollout=8",
+                "rollout.train.prompts_per_rollout=1",
                 "rollout.train.responses_per_prompt=2",
                 f"trainer.save_dir={folder}",
             ]
@@ -121,18 +131,20 @@ class MainBranchRun(_Run):
         OmegaConf.resolve(self.settings)
         train = self.settings.rollout.train
         train.responses_per_prompt, train.dynamic_filtering = 1, False
-        self.episodes = ReplayedEpisodes(self.config)
-        self.episodes.recorded = self.case.episodes
+        self.episodes: PausableEpisodes = PausableEpisodes(self.config, RL2Harness.max_context)
+        if hasattr(self, "case"):
+            self.episodes = ReplayedEpisodes(self.config)
+            self.episodes.recorded = self.case.episodes
         self.enter_context(without_cuda())
         self.enter_context(patched(wandb, "log", lambda *args, **kwargs: None))
         self.enter_context(
-            patched_trainer(self.episodes, "config tensor_dict cu_seqs step", [rl2_actor])
+            patched_trainer(self.episodes, "config tensor_dict cu_seqs step", [(rl2_actor, None)])
         )
         return self
 
     def batch(self) -> Any:
         tensors, cu_seqs = Replay(self.settings.rollout, self.episodes).batch(
-            len(self.case.episodes)
+            range(len(self.case.episodes))
         )
         if dist.get_rank() == 0:
             rl2_ppo.compute_advantages(self.settings, tensors, cu_seqs, 1)
@@ -143,6 +155,8 @@ class MainBranchHarness(RL2Harness):
     """Harness for RL2's main branch."""
 
     version = "main branch"  # type: ignore[assignment]
+    # gem's critic per turn supports the release only
+    adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, critic_values=False))
 
     def train(self, case: Case) -> list[TrainedSequence]:
         with MainBranchRun(case) as run:
@@ -153,6 +167,21 @@ class MainBranchHarness(RL2Harness):
             actor = GradientActor(run.settings.actor, True)
             actor.ppo_update(run.batch(), 1)
             return actor.gradient
+
+    def play(self, case: PlayedCase) -> list[Episode]:
+        def ask(router_url: str) -> Any:
+            async def generate(ids: list[int], params: dict[str, Any]) -> Any:
+                return scripted_response(ids, params, self.end_id)
+
+            return generate
+
+        with MainBranchRun(GemConfig(**case.config)) as run:
+            with patched(main_branch, "_ask", ask, "router_url"):
+                rollout = Replay(run.settings.rollout, run.episodes)
+                tensors, _ = rollout.batch(case.seeds, case.update + 1)
+            episodes = list(run.episodes.ledger.find(tensors).values())
+            run.episodes.close()
+            return episodes
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         scattered = start_ranks("main_branch_on_cpu", [case] * len(parts), GEM_RL2_RANK="1")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 from worlds import Echo
 
-__all__ = ["FICKLE", "SLOW", "Fickle", "Slow"]
+__all__ = ["FICKLE", "SLOW", "Breaking", "Fickle", "Slow", "Where"]
 
 SLOW = "test:Slow-v0"
 FICKLE = "test:Fickle-v0"
@@ -38,3 +40,25 @@ class Fickle(Echo):
         rewarded = self.seed % 2 == 0 and self.seed not in self.played
         self.played.add(self.seed)
         return "", float(rewarded), True, False, {}
+
+
+class Where(Echo):
+    """Environment that adds its process id and program to the info of every step."""
+
+    def on_step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = super().on_step(action)
+        program = Path("/proc/self/cmdline").read_bytes().decode().split("\0")[0]
+        info = {**info, "pid": os.getpid(), "program": program}
+        return observation, reward, terminated, truncated, info
+
+
+class Breaking(Echo):
+    """Environment that raises after 17 resets in one process: the trial and two batches of 8."""
+
+    resets: ClassVar[int] = 0
+
+    def on_reset(self, options: Any) -> Any:
+        Breaking.resets += 1
+        if Breaking.resets > 17:
+            raise RuntimeError("the disk is full")
+        return super().on_reset(options)

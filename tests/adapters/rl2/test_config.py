@@ -65,7 +65,8 @@ def test_all_rejected_settings_are_reported_at_once(settings_for: Settings, tmp_
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"advantage": "gae"}, ConfigError, "a critic, which rl2 does not offer"),
+        ({"history": "rewrite"}, ConfigError, "'append' or 'template'"),
+        ({"hosts": 2}, ConfigError, "execution='ray'"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
         ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
         ({"horizon": "soon"}, ConfigError, "horizon"),

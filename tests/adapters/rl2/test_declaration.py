@@ -10,6 +10,7 @@ import pytest
 import RL2.trainer.ppo as rl2_ppo
 import RL2.utils.sglang as rl2_sglang
 import RL2.workers.actor as rl2_actor
+import RL2.workers.critic as rl2_critic
 import RL2.workers.rollout as rl2_rollout
 
 from gem_core.adapter_kit.declaration import probe
@@ -33,6 +34,10 @@ def test_declaration_matches_the_installed_version() -> None:
         (rl2_ppo.compute_advantages, "config raw_tensor_dict cu_seqs step"),
         (rl2_actor.count_total, "minibatches key device_mesh"),
         (rl2_actor.rank0_log, "metrics step"),
+        (rl2_actor.Actor.optimizer_step, "self"),
+        (rl2_critic.Critic.compute_values, "self minibatches step"),
+        (rl2_critic.Critic.update, "self batches step"),
+        (rl2_ppo.load_ckpt, "trainer workers"),
     ],
     ids=lambda value: getattr(value, "__qualname__", None),
 )

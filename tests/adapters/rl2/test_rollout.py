@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 import RL2.trainer.ppo as rl2_ppo
-import RL2.workers.actor as rl2_actor
 import RL2.workers.rollout as rl2_rollout
 import torch
 from rl2_worlds import FICKLE, SLOW, Fickle
 from worlds import ECHO, MOODY
 
+from gem_core import register
 from gem_core.adapter_kit.patching import patched
+from gem_core.env.registry import environments
 from gem_core.errors import BatchMismatchError, ConfigError, EngineError
 from gem_core.policies.tiny import load_tiny
+from gem_core.records.file import read_episodes
 from gem_core.training.advantage import advantages
 from gem_core.training.metrics_file import read_metrics
 from gem_core.training.sequences import token_sequences
@@ -37,13 +41,13 @@ Play = Callable[..., Any]
 
 def with_gem(state: Any) -> AbstractContextManager[None]:
     """Replace the advantages of RL2's trainer with gem's. `state`: the rollout's `Episodes`."""
-    return patched_trainer(state, "config raw_tensor_dict cu_seqs step", [rl2_actor])
+    return patched_trainer(state, "config raw_tensor_dict cu_seqs step")
 
 
-def put_advantages(state: Any, tensors: Any, cu_seqs: Any) -> None:
+def put_advantages(state: Any, tensors: Any, cu_seqs: Any, step: int = 1) -> None:
     """Compute advantages as RL2's trainer does."""
     with with_gem(state):
-        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+        rl2_ppo.compute_advantages(None, tensors, cu_seqs, step)
 
 
 def sequences_in(batch: tuple[Any, Any]) -> list[list[tuple[list[int], list[int], list[float]]]]:
@@ -157,16 +161,20 @@ def test_environment_error_fails_only_its_own_episode(play: Play) -> None:
     assert not tensors["advantages"][[1, 3]].any()
 
 
-def test_weights_stay_finite_in_a_batch_of_failed_episodes(
-    play: Play, running: tuple[Any, Any]
-) -> None:
-    (tensors, cu_seqs), episodes, state = play(MOODY, [1, 3])
-    assert all(e.failed for e in episodes)
+def test_batch_of_failed_episodes_changes_no_weight(play: Play, running: tuple[Any, Any]) -> None:
+    """Not even by the momentum of the update before it, or by weight decay."""
     actor = UnshardedActor(running[0].actor, True)
+    (tensors, cu_seqs), _, state = play(ECHO, [1, 3])
     with with_gem(state):
         rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
         actor.update(tensors, 1)
-    assert all(torch.isfinite(p).all() for p in actor.model.parameters())
+    before = [p.detach().clone() for p in actor.model.parameters()]
+    (tensors, cu_seqs), episodes, state = play(MOODY, [1, 3])
+    assert all(e.failed for e in episodes)
+    with with_gem(state):
+        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 2)
+        actor.update(tensors, 2)
+    assert all(torch.equal(a, b) for a, b in zip(actor.model.parameters(), before))
 
 
 def test_rl2_alone_makes_the_weights_nan_in_a_batch_of_failed_episodes(
@@ -365,6 +373,93 @@ def test_retry_covers_a_single_engine_failure(play: Play) -> None:
 def test_dataset_row_without_a_task_is_rejected(running: tuple[Any, Any]) -> None:
     with pytest.raises(ConfigError, match="has no gem task"):
         running[1]([{"extra_info": {}}], True, 1)
+
+
+def test_history_as_the_template_writes_it(play: Play, running: tuple[Any, Any]) -> None:
+    """A template that shortens earlier answers, as Qwen3's does with thinking."""
+    tokenizer = running[1].tokenizer
+    original = tokenizer.chat_template
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{{ m.content if m.role != 'assistant' or loop.last else m.content[:1] }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    try:
+        (tensors, cu_seqs), episodes, state = play(ECHO, [2, 5], history="template")
+    finally:
+        tokenizer.chat_template = original
+    sequences = [token_sequences(e) for e in episodes]
+    assert [len(s) for s in sequences] == [3, 3]
+    assert sorted(cu_seqs.tolist()) == [0, 3, 6]
+    put_advantages(state, tensors, cu_seqs)
+    # RL2 starts and ends episodes in any order
+    expected = advantages(episodes, "rebn")
+    trained = sorted(
+        round(float(row[mask.bool()][0]), 5)
+        for row, mask in zip(tensors["advantages"], tensors["action_mask"])
+    )
+    assert trained == pytest.approx(sorted(round(a, 5) for e in expected for a in e), abs=1e-4)
+
+
+def test_episodes_are_recorded_as_trained(play: Play, tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    fields = {"record": str(path), "eval_seeds": 1}
+    _, _, state = play(ECHO, [1_000_000], train=False, **fields)
+    state.close()
+    (tensors, cu_seqs), episodes, state = play(MOODY, [0, 1, 2, 4], step=3, **fields)
+    kept = int(cu_seqs[3])
+    tensors = {name: tensor[:kept] for name, tensor in tensors.items()}
+    put_advantages(state, tensors, cu_seqs[:4], step=3)  # RL2 filtered the last group
+    recorded = list(read_episodes(path))
+    assert [e.final_info.get("evaluation", False) for e in recorded] == [True] + [False] * 4
+    updates = [e.final_info.get("update") for e in recorded]
+    assert updates == [None, 2, 2, 2, None], "trained, then filtered"
+    assert recorded[1].final_info["advantages"] == pytest.approx(
+        advantages([e for e in episodes if e.seed in {r.seed for r in recorded[1:4]}], "rebn")[0]
+    )
+    play(ECHO, [0], **{**fields, "record": str(tmp_path / "other.jsonl")})[2].close()
+    (untrained,) = read_episodes(tmp_path / "other.jsonl")
+    assert "update" not in untrained.final_info, "the end of the run records it"
+
+
+@pytest.fixture
+def ray_here() -> Iterator[None]:
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+# Ray's processes
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("execution", ["process", "ray"])
+def test_environments_run_outside_of_rank_0(
+    play: Play, execution: str, request: pytest.FixtureRequest
+) -> None:
+    if execution == "ray":
+        request.getfixturevalue("ray_here")
+    register("test:Where-v0", "rl2_worlds:Where")
+    hosts = 2 if execution == "ray" else None
+    try:
+        _, episodes, state = play("test:Where-v0", [0, 1, 2], execution=execution, hosts=hosts)
+    finally:
+        environments.remove("test:Where-v0")
+    assert [e.failure for e in episodes] == [None] * 3
+    pids = {turn.info["pid"] for e in episodes for turn in e.turns}
+    programs = {turn.info["program"] for e in episodes for turn in e.turns}
+    assert os.getpid() not in pids
+    if execution == "ray":
+        assert {program.split(".")[0] for program in programs} == {"ray::EnvHost"}
+    else:
+        assert len(pids) == 3, "one process per environment"
+    state.close()
+    for _ in range(100):
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"processes of environments are left: {pids}")
 
 
 def test_logged_return_is_the_mean_of_the_episodes(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rl2_programs import EXAMPLES, run
+from rl2_programs import EXAMPLES, run, start
 
+from gem_core.adapter_kit.ports import free_port
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.records.file import read_episodes
 from gem_core.training.metrics_file import read_metrics
@@ -46,30 +49,102 @@ def test_recipe_appends_to_an_earlier_run(tmp_path: Path) -> None:
     assert len(list(read_episodes(out / "episodes.jsonl"))) == 16
 
 
-def test_command_line_trains(tmp_path: Path) -> None:
-    output = run(
-        tmp_path,
+def test_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
+    """A mixture, a critic, evaluation, wandb's offline files and a checkpoint in each update."""
+    command = (
         "-m",
         "gem_rl2",
-        "+gem.env_id=game:GuessTheNumber-v0-easy",
-        "+gem.seeds=8",
+        "+gem.env_id='1*game:GuessTheNumber-v0-easy + 1*game:GuessTheNumber-v0-random'",
+        "+gem.seeds=16",
         "+gem.eval_seeds=4",
-        "+gem.advantage=grpo",
+        "+gem.advantage=gae",
+        "+gem.horizon='1,3@1'",
         "+gem.max_turn_tokens=16",
+        "+gem.metrics=metrics.jsonl",
+        "+gem.record=episodes.jsonl",
         f"actor.model_name={tiny_model_path()}",
         "actor.max_length_per_device=1024",
         "actor.lr=1e-3",
         "actor.update_per_rollout=2",
         "train_data.prompts_per_rollout=8",
-        "train_data.responses_per_prompt=4",
-        "trainer.use_wandb=false",
-        "trainer.test_freq=1",
+        "trainer.n_epochs=2",
+        "trainer.project=gem",
         "trainer.experiment_name=test",
+        "trainer.save_freq=1",
+        "trainer.load_ckpt_from=latest",
+        "trainer.test_freq=2",
     )
-    assert "estimator: gem" in output
-    assert "gem/return/train" in output
-    assert "gem/return/test" in output
-    assert "actor/grad_norm" in output
+    path = tmp_path / "metrics.jsonl"
+    program = start(tmp_path, *command, WANDB_MODE="offline")
+    for _ in range(3000):
+        if program.poll() is not None or (path.exists() and len(read_metrics(path)) == 2):
+            break
+        time.sleep(0.1)
+    program.send_signal(signal.SIGINT)
+    output, _ = program.communicate(timeout=300)
+    assert path.exists() and program.returncode != 0, output[-4000:]
+    before = list(read_episodes(tmp_path / "episodes.jsonl"))
+    done = len(read_metrics(path))
+    run(tmp_path, *command, env={"WANDB_MODE": "offline"})
+
+    metrics = read_metrics(path)
+    assert [m["step"] for m in metrics] == [0, 1, 2, 3] and 2 <= done < 4
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
+    trained = [e for e in episodes if "update" in e.final_info]
+    for epoch in (0, 1):  # as without Ctrl-C, which came at the end of an epoch
+        seeds = [e.seed for e in trained if e.final_info["update"] // 2 == epoch]
+        assert sorted(seeds) == list(range(16))
+    for episode in trained:
+        assert len(episode.turns) <= (1 if episode.final_info["update"] == 0 else 3)
+        assert all(t.versions == (episode.final_info["update"],) * 2 for t in episode.turns)
+    assert max(len(e.turns) for e in trained) == 3
+    assert [e.seed for e in before if e.final_info.get("evaluation")][:4] != []
+    untrained = [e for e in before if not {"update", "evaluation"} & e.final_info.keys()]
+    assert len(before) == len(episodes) - len([e for e in episodes if e not in before])
+    assert len(untrained) <= 8
+    for m in metrics:
+        assert m["critic_loss"] > 0 and 0 <= m["logprob_gap"] < 1e-2
+        assert {"env/game:GuessTheNumber-v0-easy/return", "turn/0/advantage_abs"} <= m.keys()
+    logs = b"".join(file.read_bytes() for file in tmp_path.rglob("*.wandb"))
+    for name in ("gem/turn/0/return/train", "gem/logprob_gap_p99", "critic/loss"):
+        assert name.encode() in logs
+    assert b"gem/env/game:GuessTheNumber-v0-easy/success/test" in logs
+
+
+def test_two_ranks_train_and_stop_together_when_every_episode_fails(tmp_path: Path) -> None:
+    """The environment works in the trial and in two updates, then always raises."""
+    command = (
+        "-m",
+        "gem_rl2",
+        f"+gem.env_id={Path(__file__).parent}/rl2_worlds.py:Breaking",
+        "+gem.seeds=64",
+        "+gem.max_turn_tokens=6",
+        "+gem.metrics=metrics.jsonl",
+        "+gem.record=episodes.jsonl",
+        f"actor.model_name={tiny_model_path()}",
+        "actor.max_length_per_device=512",
+        "actor.lr=1e-3",
+        "train_data.prompts_per_rollout=8",
+        "trainer.experiment_name=test",
+        "trainer.use_wandb=false",
+    )
+    port = str(free_port())
+    ranks = [
+        start(
+            tmp_path, *command, RANK=str(i), LOCAL_RANK=str(i), WORLD_SIZE="2",
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    for rank in ranks:
+        output, _ = rank.communicate(timeout=600)
+        assert rank.returncode == 1
+        assert "every episode of the last 3 updates failed" in output, output[-4000:]
+    metrics = read_metrics(tmp_path)
+    assert [m["failed"] for m in metrics] == [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert [m["grad_norm"] > 0 for m in metrics] == [True, True, False, False, False]
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
+    assert [e.failed for e in episodes] == [False] * 16 + [True] * 24
 
 
 def test_command_line_without_an_environment_is_rejected(tmp_path: Path) -> None:

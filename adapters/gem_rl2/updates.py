@@ -1,0 +1,119 @@
+"""Updates: watches RL2's actor and critic during an update, and writes the metrics file.
+
+Inside `watched_updates`, three functions of each are replaced:
+
+| RL2              | gem                                                                          |
+|------------------|------------------------------------------------------------------------------|
+| `count_total`    | at least 1: the loss divides by it, and without trained tokens 0 / 0 is NaN   |
+| `optimizer_step` | skipped without trained tokens: momentum would still move the weights        |
+| `rank0_log`      | keeps loss and gradient norm; after the last one, `UpdateLog` gets the update |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+
+from gem_core.adapter_kit.patching import patched
+from gem_core.adapter_kit.update_log import UpdateLog
+from gem_rl2.rollout import Episodes
+
+__all__ = ["Worker", "release_workers", "watched_updates"]
+
+_LOGGED = {
+    "loss": "actor/loss",
+    "grad_norm": "actor/grad_norm",
+    "critic_loss": "critic/loss",
+    "critic_grad_norm": "critic/grad_norm",
+}
+"""Names in the metrics file, and RL2's names of the same numbers."""
+
+Worker = tuple[Any, Any]
+"""A module with one of RL2's losses, and its class; None leaves `optimizer_step` as it is."""
+
+
+def release_workers(episodes: Episodes) -> list[Worker]:
+    """Return RL2's actor and, if the estimator needs one, its critic."""
+    import RL2.workers.actor as rl2_actor
+    import RL2.workers.critic as rl2_critic
+
+    actor: list[Worker] = [(rl2_actor, rl2_actor.Actor)]
+    return [*actor, (rl2_critic, rl2_critic.Critic)] if episodes.config.needs_values else actor
+
+
+@contextmanager
+def watched_updates(episodes: Episodes, workers: Sequence[Worker]) -> Iterator[None]:
+    """Watch updates inside the block. The last of the workers ends an update."""
+    log = UpdateLog.of(episodes.config, write=dist.get_rank() == 0)
+    update = _Update(episodes, log)
+    with ExitStack() as patches:
+        for module, worker in workers:
+            last = module is workers[-1][0]
+            for name, replacement, parameters in (
+                ("count_total", update.counts(module.count_total), None),
+                ("rank0_log", update.logs(module.rank0_log, last), "metrics step"),
+            ):
+                patches.enter_context(patched(module, name, replacement, parameters))
+            if worker is not None:
+                step = update.steps(worker.optimizer_step)
+                patches.enter_context(patched(worker, "optimizer_step", step, "self"))
+        yield
+
+
+@dataclass
+class _Update:
+    """What is known of the current update."""
+
+    episodes: Episodes
+    log: UpdateLog
+    empty: bool = False
+    """Whether the current optimizer step trains no token on any rank."""
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    def counts(self, count_total: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `count_total` with a result of at least 1."""
+
+        def count_at_least_one(*args: Any, **kwargs: Any) -> Any:
+            total = count_total(*args, **kwargs)
+            if not isinstance(total, tuple):
+                return max(total, 1)
+            self.empty = not total[0]
+            return tuple(max(number, 1) for number in total)
+
+        return count_at_least_one
+
+    def steps(self, optimizer_step: Callable[[Any], float]) -> Callable[[Any], float]:
+        """Return `optimizer_step` that does nothing without trained tokens."""
+
+        def step(worker: Any) -> float:
+            if not self.empty:
+                return optimizer_step(worker)
+            worker.optimizer.zero_grad()
+            return 0.0
+
+        return step
+
+    def logs(self, rank0_log: Callable[..., None], last: bool) -> Callable[..., None]:
+        """Return `rank0_log`, which RL2 calls on every rank, that also writes an update."""
+
+        def log(metrics: Mapping[str, Sequence[float]], step: int) -> None:
+            rank0_log(metrics, step)
+            if dist.get_rank() == 0:
+                self.numbers |= {
+                    name: sum(metrics[key]) / len(metrics[key])
+                    for name, key in _LOGGED.items()
+                    if metrics.get(key)
+                }
+            if last:
+                # every rank decides whether the run ends, from the metrics of the first
+                shared = [self.episodes.metrics]
+                dist.broadcast_object_list(shared, src=0)
+                numbers = {**self.numbers, **self.episodes.logprob_gap}
+                self.numbers = {}
+                self.log.write(step - 1, shared[0], **numbers)
+
+        return log
