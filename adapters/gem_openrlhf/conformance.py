@@ -1,7 +1,8 @@
 """Conformance: runs the golden episodes through OpenRLHF's own code.
 
-The harness replaces both ends: the engine returns recorded episodes, and the ranks store what they
-receive and compute a plain gradient without DeepSpeed. Everything between is OpenRLHF's own code:
+The harness replaces both ends: the engine returns recorded episodes or a script's tokens, and the
+ranks store what they receive and compute a plain gradient without DeepSpeed. Everything between is
+OpenRLHF's own code:
 `SamplesGenerator`, `RemoteExperienceMaker` with gem's advantages, `RayActorGroup`, which splits the
 batch over rank processes, `Actor` and `PolicyLoss`.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,7 @@ import ray
 import torch
 from gem_conformance.golden import END, Case
 from gem_conformance.harness import Harness, TrainedSequence
+from gem_conformance.played import PlayedCase, answer
 from openrlhf.models import Actor, PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import (
     make_experience_batch,
@@ -38,6 +41,7 @@ from gem_openrlhf import ADAPTER
 from gem_openrlhf.actors import GemActorTrainer
 from gem_openrlhf.config import GemConfig, estimator_flag
 from gem_openrlhf.convert import EpisodeLabel, to_batch
+from gem_openrlhf.rollout import GemAgentExecutor
 from gem_openrlhf.trainer import GemExperienceMaker, run_program
 
 __all__ = ["OpenRLHFHarness", "harness", "read_args"]
@@ -76,6 +80,23 @@ class OpenRLHFHarness(Harness):
         """Run one Ray actor per part. OpenRLHF sends them equal chunks of the batch, in order."""
         return self._split(case, [episode for part in parts for episode in part], ranks=len(parts))
 
+    def play(self, case: PlayedCase) -> list[Episode]:
+        """Play on a scripted engine, through OpenRLHF's generator and gem's agent executor."""
+        self._group(1)  # starts Ray
+        config = GemConfig(**case.config)
+        executor = GemAgentExecutor()
+        engine = _Engine(executor, _ScriptedEngine(case.update, self.end_id))
+        try:
+            samples = self._samples(
+                self._args(config, len(case.seeds), 1),
+                engine,
+                config.labels(case.seeds),
+                self.max_context,
+            )
+        finally:
+            executor.close()
+        return [sample.labels[0].episode for sample in samples]
+
     def _split(
         self, case: Case, episodes: Sequence[Episode], ranks: int
     ) -> list[list[TrainedSequence]]:
@@ -97,27 +118,41 @@ class OpenRLHFHarness(Harness):
             gamma=case.gamma,
             estimator_kwargs=arguments,
         )
-        settings = {
-            **_SETTINGS,
-            "--algo.advantage.estimator": estimator_flag(config),
-            "--rollout.batch_size": len(episodes),
-            "--rollout.micro_batch_size": micro_batch,
-        }
-        args = read_args(*(str(part) for setting in settings.items() for part in setting))
-        args.algo.advantage.is_correction_level = "token"  # the batch carries logprobs
+        args = self._args(config, len(episodes), micro_batch)
+        labels = [str(i) for i in range(len(episodes))]
+        samples = self._samples(args, _Engine(_Replay(config, episodes)), labels, _LONGEST)
         tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
-        strategy, engine = SimpleNamespace(args=args), _Engine(_Replay(config, episodes))
-        prompts = [(["golden"], [f"golden {i}"], [str(i)], [None]) for i in range(len(episodes))]
-        generator = SamplesGenerator(strategy, prompts, None, tokenizer, [engine])
-        samples, _, _, _ = generator.generate_samples(max_len=_LONGEST)
-        # samples arrive in the order in which they finish
-        samples.sort(key=lambda sample: int(sample.labels[0].label))
+        strategy: Any = SimpleNamespace(args=args)
         no_group: Any = None
         critic: Any = _Critic(episodes, case.arguments["values"]) if config.needs_values else None
         maker = GemExperienceMaker(
             group, critic, no_group, no_group, FixedKLController(0.0), strategy, tokenizer
         )
         return list(maker.make_experience_batch(samples))
+
+    def _args(self, config: GemConfig, batch: int, micro_batch: int) -> Any:
+        """Return OpenRLHF's settings."""
+        settings = {
+            **_SETTINGS,
+            "--algo.advantage.estimator": estimator_flag(config),
+            "--rollout.batch_size": batch,
+            "--rollout.micro_batch_size": micro_batch,
+        }
+        args = read_args(*(str(part) for setting in settings.items() for part in setting))
+        args.algo.advantage.is_correction_level = "token"  # the batch carries logprobs
+        return args
+
+    def _samples(
+        self, args: Any, engine: _Engine, labels: Sequence[str], max_len: int
+    ) -> list[Any]:
+        """Let OpenRLHF's generator play the labels, and return its samples in their order."""
+        strategy: Any = SimpleNamespace(args=args)
+        prompts = [(["golden"], [str(i)], [label], [None]) for i, label in enumerate(labels)]
+        tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
+        generator = SamplesGenerator(strategy, prompts, None, tokenizer, [engine])
+        samples, _, _, _ = generator.generate_samples(max_len=max_len)
+        # samples arrive in the order in which they finish
+        return sorted(samples, key=lambda sample: int(sample.prompts[0]))
 
     def _group(self, ranks: int) -> Any:
         if not ray.is_initialized():
@@ -165,7 +200,9 @@ class _Replay(AgentExecutorBase):
     async def execute(self, prompt: str, label: str, *_: Any, **__: Any) -> dict[str, Any]:
         episode = self.recorded[int(label)]
         sequences = tuple(sequences_or_padding(episode, END))
-        return to_batch(prompt, EpisodeLabel(label, self.config, episode, sequences), logprobs=True)
+        state = _cut_state(episode) if self.config.needs_values else ()
+        played = EpisodeLabel(label, self.config, episode, sequences, state)
+        return to_batch(prompt, played, logprobs=True)
 
 
 class _Engine:
@@ -174,27 +211,59 @@ class _Engine:
     Responses go through Ray's object store.
     """
 
-    def __init__(self, executor: AgentExecutorBase) -> None:
+    def __init__(self, executor: AgentExecutorBase, llm_engine: Any = None) -> None:
         self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: ray.put(0))
         self.generate_responses = SimpleNamespace(remote=self._generate)
-        self._executor = executor
+        self._executor, self._llm_engine = executor, llm_engine
 
     def _generate(self, num_samples: int, **arguments: Any) -> Any:
         async def play() -> list[Any]:
-            return [await self._executor.execute(**arguments) for _ in range(num_samples)]
+            call = partial(self._executor.execute, llm_engine=self._llm_engine, **arguments)
+            return [await call() for _ in range(num_samples)]
 
         return ray.put(asyncio.run(play()))
+
+
+class _ScriptedEngine:
+    """Mock of vLLM's engine that generates the script's answers, after some updates."""
+
+    def __init__(self, gem_step: int, end_id: int) -> None:
+        self.gem_step, self._end_id = gem_step, end_id
+
+    async def generate(self, prompt_ids: Sequence[int], params: Any) -> Any:
+        generation = answer(prompt_ids, params.max_tokens, self._end_id)
+        pairs = zip(generation.ids, generation.logprobs or ())
+        output = SimpleNamespace(
+            token_ids=list(generation.ids),
+            finish_reason=generation.finish.value,
+            logprobs=[{id: SimpleNamespace(logprob=logprob)} for id, logprob in pairs],
+        )
+        return SimpleNamespace(outputs=[output])
+
+
+def _cut_state(episode: Episode) -> tuple[int, ...]:
+    """Return a next prompt for a recorded episode that did not terminate."""
+    ended = episode.failed or episode.terminated or not episode.turns
+    return () if ended else (*sequences_or_padding(episode, END)[-1].ids, END)
 
 
 class _Critic:
     """Mock of the critic's ranks that returns the golden value where each turn begins."""
 
     def __init__(self, episodes: Sequence[Episode], values: Sequence[Sequence[float]]) -> None:
-        self._values = {
-            tuple(sequence.ids): (sequence, values[i])
-            for i, episode in enumerate(episodes)
-            for sequence in sequences_or_padding(episode, END)
-        }
+        self._actor_handlers, self.duplicate_actors = [None], 1
+        self._values: dict[tuple[int, ...], dict[int, float]] = {}
+        """The values at some positions of each sequence, by its ids."""
+        for episode, numbers in zip(episodes, values):
+            for sequence in sequences_or_padding(episode, END):
+                positions = {turn: start - 1 for turn, start, _ in sequence.spans}
+                self._values[sequence.ids] = {
+                    positions[turn]: value
+                    for turn, value in enumerate(numbers)
+                    if turn in positions
+                }
+            if state := _cut_state(episode):
+                self._values[(*state, state[-1])] = {len(state) - 1: numbers[-1]}
 
     def async_run_method_batch(
         self, method_name: str, sequences: Any, action_mask: Any, attention_mask: Any
@@ -204,10 +273,8 @@ class _Critic:
     def _forward(self, ids: Any, attention_mask: Any) -> Any:
         rows = torch.full((len(ids), ids.shape[1] - 1), 99.0)
         for row, tokens, length in zip(rows, ids.tolist(), attention_mask.sum(-1).tolist()):
-            sequence, values = self._values[tuple(tokens[:length])]
-            for turn, value in enumerate(values):
-                if turn in sequence.turn_of:
-                    row[sequence.turn_of.index(turn) - 1] = value
+            for position, value in self._values[tuple(tokens[:length])].items():
+                row[position] = value
         return rows
 
 

@@ -119,7 +119,7 @@ def test_async_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
     command = ("-m", "gem_openrlhf", *flags)
     program = start(*command, "--gem.execution", "process", cwd=tmp_path)
     path = tmp_path / "metrics.jsonl"
-    for _ in range(6000):
+    for _ in range(18000):
         if program.poll() is not None or (path.exists() and read_metrics(path)):
             break
         time.sleep(0.1)
