@@ -66,15 +66,18 @@ class ContainerPlan(Plan):
         command += ["--tmpfs", f"/tmp:{options}", "--shm-size", f"{self.disk_mb}m"]
         command += ["--memory", str(self.memory), "--memory-swap", str(self.memory)]
         command += ["--pids-limit", str(self.processes + 1)]  # and the supervisor
-        for limit in ("core=0:0", "nofile=256:256", "nproc=1024:1024"):
-            command += ["--ulimit", limit]
+        # The engine's defaults may exceed the limits of this process.
+        for limit, most in (("core", 0), ("nofile", 256), ("nproc", 1024)):
+            value = _at_most(limit, most)
+            command += ["--ulimit", f"{limit}={value}:{value}"]
         # The worker changes to an unused uid; the supervisor stays out of its reach.
         command += ["--cap-drop", "ALL", "--cap-add", "SETUID", "--cap-add", "SETGID"]
         command += ["--user", "0:0", "--security-opt", "no-new-privileges"]
         command += ["--security-opt", "label=disable"]  # SELinux would hide the pipe
         command += ["--volume", f"{report}:{_REPORT}", "--workdir", "/tmp"]
-        for variable, value in self.environment("/tmp").items():
-            command += ["--env", f"{variable}={value}"]
+        for variable, text in self.environment("/tmp").items():
+            if variable != "PATH":  # the image's leads to its python3
+                command += ["--env", f"{variable}={text}"]
         python = ["-s", "-B", *(() if self.packages else ("-S",)), "-c", _START, settings]
         return [*command, "--entrypoint", "python3", self.image, *python, worker_text()]
 
@@ -170,6 +173,13 @@ def missing_image(image: str) -> str:
         return ""
     reason = done.stderr.strip()[-300:] or f"{command[0]} ended with status {done.returncode}"
     return f"{reason}; get the image first: {shlex.join(engine())} pull {image}"
+
+
+def _at_most(limit: str, value: int) -> int:
+    import resource  # not on Windows
+
+    maximum = resource.getrlimit(getattr(resource, f"RLIMIT_{limit.upper()}"))[1]
+    return value if maximum == resource.RLIM_INFINITY else min(value, maximum)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
