@@ -53,6 +53,12 @@ class Args:
     """learning rate of the critic, for `gae`"""
     max_context: int = 2048
     """token cap of a prompt and its completion"""
+    lora_rank: int = 0
+    """rank of LoRA adapters; 0 trains all weights"""
+    save_every: int = 0
+    """updates between two checkpoints, in trainer/ of the output folder; 0: none"""
+    resume: str = ""
+    """folder `checkpoints` to continue from; --updates is the total"""
     gpus: int = 1
     """GPUs of this machine; each plays and trains"""
     bf16: bool = False
@@ -89,7 +95,11 @@ def main(args: Args) -> None:
         lr_scheduler="constant",
         shm_size_mb=500,
         master_addr="127.0.0.1",
+        lora_rank=args.lora_rank,
         save_path=f"{args.out}/trainer",
+        save_ckpt=bool(args.save_every),
+        save_steps=args.save_every or -1,
+        resume_dir=args.resume,
         seed=args.seed,
         **ppo_kwargs(config),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from gem_core.adapter_kit.declaration import require
@@ -47,10 +48,6 @@ class GemConfig(TrainingConfig):
                     "episode_deadline would also count the seconds in which oat trains and "
                     "episodes wait; use step_deadline for slow environments, and horizon for long "
                     "episodes",
-                ),
-                (
-                    not self.train_seeds,
-                    "there is no seed to train on; set seeds to their number, or to a list",
                 ),
             ]
         )
@@ -163,10 +160,9 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "asynchronous collector; set it to False",
             ),
             (
-                bool(args.resume_dir),
-                f"resume_dir={args.resume_dir!r} restores the learner only: actors sample the "
-                "first batch from `pretrain`, and the horizon restarts; set pretrain to the saved "
-                "model, and horizon to the remaining stages",
+                bool(args.resume_dir) and not Path(args.resume_dir).is_dir(),
+                f"resume_dir={args.resume_dir!r} is not a folder; set it to the folder "
+                "'checkpoints' of a run with save_ckpt=True and save_steps",
             ),
             (
                 len(config.train_seeds) < ranks,

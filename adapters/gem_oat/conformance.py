@@ -7,8 +7,10 @@ import pickle
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
+import vllm
 from deepspeed.utils import safe_get_full_grad
 from gem_conformance.golden import Case
 from gem_conformance.harness import (
@@ -17,17 +19,19 @@ from gem_conformance.harness import (
     run_rank,
     start_ranks_of_batches,
 )
+from gem_conformance.played import PlayedCase, answer
 from oat.algorithms.ppo import PPOArgs
 from oat.args import default_args_validation
 
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.ports import free_port
-from gem_core.policies.tiny import tiny_model_path
+from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.rollout.renderer import Renderer
-from gem_core.types import Episode
+from gem_core.types import Episode, FinishReason
 from gem_oat import ADAPTER
 from gem_oat.config import GemConfig, check_settings, ppo_kwargs
 from gem_oat.convert import actor_info, to_batch
+from gem_oat.rollout import GemActor, play
 from gem_oat.trainer import GemLearner, tokens_of
 
 __all__ = ["OatHarness", "harness", "make_learner"]
@@ -88,6 +92,25 @@ class OatHarness(Harness):
         self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
     ) -> list[list[list[TrainedSequence]]]:
         return start_ranks_of_batches("gem_oat.conformance", batches)
+
+    def play(self, case: PlayedCase) -> list[Episode]:
+        """Play with an actor; only its vLLM is replaced."""
+        config = GemConfig(**case.config)
+        args = _arguments(config, 1)
+        args.gem = config
+        actor = GemActor(None, {}, args)
+        vllm.LLM, real = _ScriptedLLM, vllm.LLM
+        try:
+            actor.init(0, args.save_path)
+        finally:
+            vllm.LLM = real
+        actor.updates = case.update
+        tasks = [config.task(seed, index) for index, seed in enumerate(case.seeds)]
+        episodes: list[Episode] = []
+        with actor._rollout(1.0, 1.0, -1, args.generate_max_length) as rollout:
+            play(rollout, tasks, actor.engine, config.batch_wait, episodes.append).wait()
+        actor.finish()
+        return sorted(episodes, key=lambda episode: episode.index)
 
     def _update(self, case: Case, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Run oat's own code on the episodes, from its collector to its optimizer.
@@ -150,6 +173,29 @@ class OatHarness(Harness):
         return self._learners[config.needs_values]
 
 
+class _ScriptedLLM:
+    """The scripted engine of the kit, with the methods of vLLM that oat calls."""
+
+    def __init__(self, **_: Any) -> None:
+        self.tokenizer = load_tiny()[1]
+
+    def get_tokenizer(self) -> Any:
+        return self.tokenizer
+
+    def generate(self, *, prompt_token_ids: Any, sampling_params: Any, **_: Any) -> list[Any]:
+        outputs = []
+        for prompt in prompt_token_ids:
+            generation = answer(prompt, sampling_params.max_tokens)
+            pairs = zip(generation.ids, generation.logprobs or ())
+            completion = SimpleNamespace(
+                token_ids=generation.ids,
+                logprobs=[{id: SimpleNamespace(logprob=logprob)} for id, logprob in pairs],
+                finish_reason="length" if generation.finish is FinishReason.LENGTH else "stop",
+            )
+            outputs.append(SimpleNamespace(prompt_token_ids=prompt, outputs=[completion]))
+        return outputs
+
+
 @contextmanager
 def _critic_values(learner: Any, case: Case, episodes: Sequence[Episode]) -> Iterator[None]:
     """Replace the critic's values with those of the case, turn by turn."""
@@ -171,7 +217,31 @@ def make_learner(
     config: GemConfig, *, rank: int = 0, ranks: int = 1, port: int | None = None, **settings: Any
 ) -> GemLearner:
     """Return oat's learner for single updates, in this process and without actors."""
-    args: Any = PPOArgs(
+    args = _arguments(config, ranks, **settings)
+    check_settings(args, config)
+    args.gem = config
+    args.learner_gpus_per_group = ranks
+    args.local_rank = 0
+    make: Any = GemLearner  # oat's annotations ask for an IPC server and a port as text
+    learner: GemLearner = make(
+        ranks,
+        rank,
+        0,
+        "127.0.0.1",
+        port or free_port(),
+        False,
+        default_args_validation(args),
+        [],
+        None,
+    )
+    learner._init(learner.args, [])
+    learner.steps = 1
+    return learner
+
+
+def _arguments(config: GemConfig, ranks: int, **settings: Any) -> Any:
+    """Return oat's arguments for the tiny model and batches of 16 transitions."""
+    return PPOArgs(
         **{
             "pretrain": str(tiny_model_path()),
             "gpus": ranks,
@@ -192,25 +262,6 @@ def make_learner(
             **settings,
         }
     )
-    check_settings(args, config)
-    args.gem = config
-    args.learner_gpus_per_group = ranks
-    args.local_rank = 0
-    make: Any = GemLearner  # oat's annotations ask for an IPC server and a port as text
-    learner: GemLearner = make(
-        ranks,
-        rank,
-        0,
-        "127.0.0.1",
-        port or free_port(),
-        False,
-        default_args_validation(args),
-        [],
-        None,
-    )
-    learner._init(learner.args, [])
-    learner.steps = 1
-    return learner
 
 
 def harness() -> OatHarness:

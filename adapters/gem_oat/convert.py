@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from oat.types import Transition
 
@@ -173,10 +174,13 @@ def _cut_state(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
     """
     if episode.failed or episode.terminated or not episode.turns:
         return ()
+    observation = Message("user", episode.final_observation)
+    if renderer.mode == "template":
+        said = [[*turn.messages, Message("assistant", turn.action)] for turn in episode.turns]
+        return renderer.start([*chain(*said), observation])
     action = episode.turns[-1].action_ids
-    observation = [Message("user", episode.final_observation)]
     return (
         *episode.prompt_ids(len(episode.turns) - 1),
         *action,
-        *renderer.bridge(observation, action),
+        *renderer.bridge([observation], action),
     )

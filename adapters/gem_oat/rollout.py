@@ -8,8 +8,9 @@ new weights.
 from __future__ import annotations
 
 import asyncio
+import atexit
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
@@ -19,6 +20,7 @@ import vllm
 from oat.algorithms.ppo_multiturn import PPOMultiTurnActor
 from transformers import AutoConfig
 
+from gem_core.adapter_kit.batch import as_trained
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError, EngineError
@@ -29,6 +31,7 @@ from gem_core.rollout.engine import Rollout
 from gem_core.rollout.limits import Limits
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Generation, Sampling, Task
+from gem_oat.checkpoint import Progress
 from gem_oat.config import learners
 from gem_oat.convert import GemTransition, actor_info, size_of, to_batch
 
@@ -41,13 +44,12 @@ class GemActor(PPOMultiTurnActor):
     args: Any
 
     def init(self, actor_id: int, save_path: str) -> None:
-        """Start oat's vLLM and tokenizer, then the rollout."""
+        """Start oat's vLLM and tokenizer, and prepare the rollout."""
         super().init(actor_id, save_path)
         args, config = self.args, self.args.gem
-        actors = learners(args)
         self.updates = 0
         """Finished updates: the version of the current weights."""
-        self.number = args.group_rank * (actors // args.num_groups) + actor_id
+        self.number = args.group_rank * (learners(args) // args.num_groups) + actor_id
         self.context = args.max_model_len or model_context(
             AutoConfig.from_pretrained(args.pretrain, trust_remote_code=True)
         )
@@ -58,30 +60,79 @@ class GemActor(PPOMultiTurnActor):
         self.rollout = self._rollout(
             args.temperature, args.top_p, args.top_k, args.generate_max_length
         )
-        tasks = (config.task_of(index, self.number, actors, args.seed) for index in count())
-        self.caller = play(self.rollout, tasks, self.engine, config.batch_wait, self._finish)
+        self.caller: CallersThread | None = None
+        self._trained = Progress()
+        self._delivered: list[Episode] = []
+        """The episodes of the last batch, which wait for their advantages."""
+        atexit.register(self.finish)
+
+    def resume(self, updates: int, trained: Progress) -> None:
+        """Continue a run after this many updates, without the episodes it has trained."""
+        self.updates, self._trained = updates, trained
 
     def collect_experience(self) -> tuple[list[list[GemTransition]], dict[str, float]]:
         """Play until a batch has exactly `rollout_batch_size_per_device` transitions."""
         size = self.args.rollout_batch_size_per_device
+        self._record(self._delivered)  # the learner has dropped them
         # for new episodes: running ones keep their limits
         self.rollout.configure(limits=self._limits())
+        if self.caller is None:
+            self.caller = play(
+                self.rollout, self._tasks(), self.engine, self.args.gem.batch_wait, self.groups.add
+            )
         self.caller.serve_until(lambda: self.groups.waiting >= size)
-        episodes = self.groups.take(size)
+        self._delivered = episodes = self.groups.take(size)
         batch = to_batch(episodes, size, self.renderer, with_critic=self.args.gem.needs_values)
         self.updates += 1
         return batch, actor_info(episodes, batch)
+
+    def record_trained(self, update: int, per_turn: Sequence[Sequence[float]]) -> None:
+        """Record the episodes of the last batch with the advantages that the learner computed."""
+        self._delivered = [
+            as_trained(episode, numbers, update)
+            for episode, numbers in zip(self._delivered, per_turn)
+        ]
+        self._record(self._delivered)
 
     def play_held_out(self, seeds: Sequence[int]) -> BatchMetrics:
         """Play one episode per seed and return the metrics as sums. Training episodes wait."""
         args, config = self.args, self.args.gem
         tasks = map(config.task, seeds)
         episodes: list[Episode] = []
+
+        def finish(episode: Episode) -> None:
+            info = {**episode.final_info, "evaluation": True}
+            episodes.append(replace(episode, final_info=info))
+            self.records.write(config.record, episodes[-1:])
+
         with self._rollout(
             args.eval_temperature, args.eval_top_p, args.eval_top_k, args.eval_generate_max_length
         ) as rollout:
-            play(rollout, tasks, self.engine, config.batch_wait, episodes.append).wait()
+            play(rollout, tasks, self.engine, config.batch_wait, finish).wait()
         return BatchMetrics.of(episodes)
+
+    def finish(self) -> None:
+        """Stop playing, record the finished episodes that were not trained, and close the rollout.
+
+        The learner calls it after training; if it cannot, the exit of the actor's process does.
+        """
+        if self.caller is not None:
+            self.caller.stop()
+        self._record(self._delivered)
+        self._record(self.groups.take_all())
+        self.records.close()
+        self.rollout.close()
+        atexit.unregister(self.finish)
+
+    def _tasks(self) -> Iterator[Task]:
+        config, actors = self.args.gem, learners(self.args)
+        for index in count():
+            if index not in self._trained:
+                yield config.task_of(index, self.number, actors, self.args.seed)
+
+    def _record(self, episodes: list[Episode]) -> None:
+        self.records.write(self.args.gem.record, episodes)
+        episodes.clear()
 
     def _rollout(self, temperature: float, top_p: float, top_k: int, max_tokens: int) -> Rollout:
         return TrainerRollout(
@@ -98,10 +149,6 @@ class GemActor(PPOMultiTurnActor):
         # a longer episode would not fit into a batch with the others of its group
         room = max(args.rollout_batch_size_per_device // config.samples, 1)
         return replace(limits, max_turns=min(limits.max_turns or room, room))
-
-    def _finish(self, episode: Episode) -> None:
-        self.records.write(self.args.gem.record, [episode])
-        self.groups.add(episode)
 
 
 class EnginePolicy:
@@ -207,6 +254,14 @@ class FinishedGroups:
                 "rollout_batch_size_per_device, or lower the horizon or the samples per seed"
             )
         return episodes
+
+    def take_all(self) -> list[Episode]:
+        """Return all finished episodes, those of incomplete groups included."""
+        groups = [*self._complete, *self._incomplete.values()]
+        self._complete.clear()
+        self._incomplete.clear()
+        self.waiting = 0
+        return [episode for group in groups for episode in group]
 
 
 def _logprobs(ids: Sequence[int], completion: Any) -> tuple[float, ...]:

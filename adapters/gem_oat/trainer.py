@@ -8,6 +8,8 @@ advantages. Everything else is oat's own code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import launchpad
@@ -18,13 +20,15 @@ from oat.args import default_args_validation
 from oat.interface import get_program
 
 from gem_core.adapter_kit.batch import check_sequence
+from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError
 from gem_core.plugins.events import send_event
 from gem_core.plugins.manager import hook
 from gem_core.training.advantage import advantages
-from gem_core.training.metrics import BatchMetrics
+from gem_core.training.metrics import BatchMetrics, logprob_gap
 from gem_core.types import Episode
+from gem_oat.checkpoint import Progress, resume, save
 from gem_oat.config import GemConfig, check_settings, ppo_kwargs
 from gem_oat.convert import GemTransition, episodes_of, per_token, tokens_played
 from gem_oat.rollout import GemActor
@@ -40,13 +44,14 @@ __all__ = [
     "train",
 ]
 
-_HELD_OUT = ("success", "return", "turns", "failed")
 _LOGGED = {
     "loss": "train/pg_loss",
     "grad_norm": "train/policy_grad_norm",
     "critic_loss": "train/critic_loss",
     "kl_sample_train": "train/kl_sample_train_v2",
     "older_weights": "gem/older_weights",
+    "logprob_gap": "gem/logprob_gap",
+    "logprob_gap_p99": "gem/logprob_gap_p99",
 }
 
 
@@ -66,8 +71,12 @@ def train(config: GemConfig, settings: Any) -> None:
 
 
 def program(config: GemConfig, settings: Any) -> tuple[Any, Any]:
-    """Return oat's launchpad program with gem's actor and learner, and its local resources."""
+    """Return oat's launchpad program with gem's actor and learner, and its local resources.
+
+    Raises `EnvError` if one step of the environment fails, before a process starts.
+    """
     check_settings(settings, config)
+    try_environment(config)
     settings.gem = config  # oat passes its arguments to every actor and learner
     nodes, resources = get_program(default_args_validation(settings), GemLearner, GemActor)
     return nodes, resources
@@ -100,20 +109,44 @@ class GemLearner(PPOMultiTurnLearner):
         self.dataset_builder = GemDataset
         self.gem_log = UpdateLog.of(args.gem, write=self.strategy.is_rank_0())
         self._logged = 0
+        self.gem_updates = 0
+        """The updates of the run that this one resumes."""
+        self.gem_finished = 0
+        """All finished updates."""
+        self.gem_trained = Progress()
         self.gem_metrics = BatchMetrics()
         self.gem_weight = 1.0
         """The weight of a trained transition: all transitions over those that are no padding."""
+        self._logprobs: list[list[float]] | None = None
+        rank = torch.distributed.get_rank()
+        self.gem_actor = actors[rank % len(actors)] if actors else None
+        """The actor that this learner gets its batches from."""
         if self.critic is not None:
             _read_last_token(self.critic)
+        self.strategy.save_ckpt = partial(save, self, self.strategy.save_ckpt)
+        if args.resume_dir:
+            resume(self)
+
+    def run(self) -> None:
+        """Train as oat does. An error closes the actor, which records its episodes."""
+        try:
+            super().run()
+        except Exception:
+            if self.gem_actor is not None:
+                self.gem_actor.finish()
+            raise
 
     def prepare_data(self, strategy: Any, tokenizer: Any) -> None:
         """Make `max_train` empty prompts: oat counts transitions by them, and gem ignores them."""
-        args = strategy.args
-        self.prompts_dataset = [("", "", "")] * args.max_train
-        self.prompts_dataloader = strategy.setup_dataloader(
-            self.prompts_dataset, args.rollout_batch_size_per_device
-        )
+        self.make_prompts(strategy, strategy.args.max_train)
         self.eval_prompts_dataset, self.eval_prompts_dataloader = [], None
+
+    def make_prompts(self, strategy: Any, number: int) -> None:
+        """Make empty prompts. Training ends after this number of transitions."""
+        self.prompts_dataset = [("", "", "")] * number
+        self.prompts_dataloader = strategy.setup_dataloader(
+            self.prompts_dataset, strategy.args.rollout_batch_size_per_device
+        )
 
     def process_feedback_data(self, data_list: Any) -> None:
         """Fill oat's buffer, then replace its advantages and add gem's metrics."""
@@ -126,11 +159,15 @@ class GemLearner(PPOMultiTurnLearner):
             )
         super().process_feedback_data(data_list)
         _put_padding_logprobs(self, transitions)
-        per_turn = put_advantages(self, data_list)
-        _send_batch_end(episodes_of(data_list))
+        per_turn, episodes = put_advantages(self, data_list), episodes_of(data_list)
+        update = self.gem_updates + self.steps - 1
+        self.gem_trained.add(episode.index for episode in episodes)
+        if self.gem_actor is not None:
+            self.gem_actor.record_trained(update, per_turn)
+        _send_batch_end(episodes)
         turns = [t for t in transitions if not t.padding]
-        older = sum(_version(t) < self.steps - 1 for t in turns)
-        metrics = BatchMetrics.of(episodes_of(data_list), per_turn)
+        older = sum(_version(t) < update for t in turns)
+        metrics = BatchMetrics.of(episodes, per_turn)
         parts = _gather((metrics, len(turns), older))
         self.gem_metrics = BatchMetrics.total(metrics for metrics, _, _ in parts)
         trained, older = sum(count for _, count, _ in parts), sum(count for _, _, count in parts)
@@ -139,7 +176,7 @@ class GemLearner(PPOMultiTurnLearner):
         shown = {
             **self.gem_metrics.means(),
             "episodes": float(self.gem_metrics.episodes),
-            "fillers": 1.0 - trained / (size * len(parts)),
+            "padding": 1.0 - trained / (size * len(parts)),
             "older_weights": older / trained if trained else 0.0,
         }
         self.actor_info = {
@@ -151,36 +188,53 @@ class GemLearner(PPOMultiTurnLearner):
         """Check the batch, then train on it as oat does, without padding in the loss's divisor."""
         check_batch(trajectory, self.pi_buffer)
         weights = [self.gem_weight * mask for mask in trajectory["loss_masks"]]
-        return super().learning_step({**trajectory, "loss_masks": weights})
+        self._logprobs = []
+        infos = super().learning_step({**trajectory, "loss_masks": weights})
+        gap = _logprob_gap(trajectory, self._logprobs)
+        self._logprobs = None
+        self.actor_info = {**self.actor_info, **{f"gem/{n}": value for n, value in gap.items()}}
+        return infos
+
+    def get_batch_logps(  # type: ignore[override]  # oat's own override differs from its base
+        self, model: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Compute logprobs as oat does, and keep those from before an update."""
+        logprobs, entropy = super().get_batch_logps(model, *args, **kwargs)
+        # in an update, oat computes them once without the entropy, one transition at a time
+        before = self._logprobs is not None and not kwargs.get("compute_entropy")
+        if before and model is self.model:
+            self._logprobs += logprobs.tolist()
+        return logprobs, entropy
 
     def evaluate(self, dataloader: Any, steps: int) -> dict[str, float]:
         """Play the seeds to evaluate on, on all actors of this group."""
         self._pre_evaluate()
-        result = dict.fromkeys(_HELD_OUT, 0.0)
+        result: list[Any] = [None]
         if self.strategy.is_rank_0():
             seeds = self.args.gem.held_out_seeds
             futures = [
                 actor.futures.play_held_out(seeds[i :: len(self.actors)])
                 for i, actor in enumerate(self.actors)
             ]
-            means = BatchMetrics.total(future.result() for future in futures).means()
-            result |= {name: means[name] for name in _HELD_OUT if name in means}
-        result = self.strategy.broadcast(result)
+            result = [BatchMetrics.total(future.result() for future in futures).means()]
+        torch.distributed.broadcast_object_list(result)
         self._post_evaluate()
-        return {f"eval/{name}": value for name, value in result.items()}
+        return {f"eval/gem/{name}": value for name, value in result[0].items()}
 
     def eval_and_log(
         self, train_info: dict[str, Any], eval: bool = False, save: bool = False
     ) -> None:
         """Log as oat does, and write a line to the metrics file after each update."""
-        super().eval_and_log(train_info, eval, save)
         updates = int(train_info.get("train/learning_round", 0))
-        if updates == self._logged:  # before the first update; and oat logs the last one twice
-            return
-        self._logged = updates
-        values = {**self.actor_info, **train_info}
-        trainer = {name: float(values[key]) for name, key in _LOGGED.items() if key in values}
-        self.gem_log.write(updates - 1, self.gem_metrics, **trainer)
+        self.gem_finished = self.gem_updates + updates
+        super().eval_and_log(train_info, eval, save)
+        if updates != self._logged:  # not before the first update; oat logs the last one twice
+            self._logged = updates
+            values = {**self.actor_info, **train_info}
+            trainer = {name: float(values[key]) for name, key in _LOGGED.items() if key in values}
+            self.gem_log.write(self.gem_finished - 1, self.gem_metrics, **trainer)
+        if save and self.gem_actor is not None:  # the end of training
+            self.gem_actor.finish()
 
 
 def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -> list[list[float]]:
@@ -232,6 +286,21 @@ def tokens_of(batch: Mapping[str, Any], i: int) -> tuple[list[int], list[int]]:
     ids: list[int] = batch["input_ids"][i][batch["attention_mask"][i].bool()].tolist()
     prompt, weight = batch["prompt_ids_lens"][i], batch["loss_masks"][i]
     return ids, [0] * prompt + [weight] * (len(ids) - prompt)
+
+
+def _logprob_gap(
+    trajectory: Mapping[str, Any], learner: Sequence[Sequence[float]]
+) -> dict[str, float]:
+    """Compare the logprobs of vLLM and of the learner before the update, on trained turns."""
+    sampled: list[float] = []
+    computed: list[float] = []
+    for i, trained in enumerate(trajectory["loss_masks"]):
+        if trained:
+            start, sampler = trajectory["prompt_ids_lens"][i] - 1, trajectory["action_logprobs"][i]
+            sampled += sampler
+            computed += learner[i][start : start + len(sampler)]
+    parts = _gather((sampled, computed))
+    return logprob_gap(chain(*(part[0] for part in parts)), chain(*(part[1] for part in parts)))
 
 
 def _put_targets(

@@ -27,6 +27,7 @@ with warnings.catch_warnings():
     from tiny_oat import oat_args
 
     import gem_oat.conformance
+    from gem_core.adapter_kit.update_log import UpdateLog
     from gem_oat import GemActor, GemConfig
 
 
@@ -39,36 +40,42 @@ def environments_for_tests() -> Iterator[None]:
 
 
 @pytest.fixture
-def make_actor(tmp_path: Path) -> Callable[..., GemActor]:
+def make_actor(tmp_path: Path) -> Iterator[Callable[..., GemActor]]:
     """Return `make_actor(config, **PPOArgs fields)`: an actor as oat starts it, on a mock vLLM."""
+    actors: list[GemActor] = []
 
     def make(config: GemConfig, **changes: Any) -> GemActor:
         args = oat_args(config, **changes)
         args.gem = config
         actor = GemActor(None, {"model": args.pretrain, "dtype": "float32"}, args)
         actor.init(0, str(tmp_path))
+        actors.append(actor)
         return actor
 
-    return make
+    yield make
+    for actor in actors:
+        actor.finish()
 
 
 @pytest.fixture(scope="session")
 def make_learner() -> Callable[..., Any]:
-    """Return `make_learner(config)`: a learner without actors, cached for the session."""
-    learners: dict[tuple[bool, float], Any] = {}
+    """Return `make_learner(config, **PPOArgs fields)`: a learner without actors.
 
-    def make(config: GemConfig, learning_rate: float = 0.0) -> Any:
-        key = config.needs_values, learning_rate
+    It is cached for the session.
+    """
+    learners: dict[tuple[Any, ...], Any] = {}
+
+    def make(config: GemConfig, **settings: Any) -> Any:
+        key = (config.needs_values, *sorted(settings.items()))
         if key not in learners:
             with warnings.catch_warnings():  # DeepSpeed warns when it starts
                 warnings.simplefilter("ignore")
-                learners[key] = gem_oat.conformance.make_learner(
-                    config, learning_rate=learning_rate
-                )
+                learners[key] = gem_oat.conformance.make_learner(config, **settings)
         learner = learners[key]
         learner.pi_buffer.clear()
         learner.args.gem, learner.args.gamma, learner.args.lam = config, config.gamma, config.lam
         learner.actor_info, learner.steps = {}, 1
+        learner.gem_log, learner._logged = UpdateLog.of(config), 0
         return learner
 
     return make

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from gem_conformance import CASES, GRADIENT_CASES, report, run
 from gem_conformance.kit import check_gradient, check_sequences
+from gem_conformance.played import PLAYED_CASES
 
 from gem_oat.conformance import OatHarness
 
@@ -34,7 +35,8 @@ def test_conformance_table_passes(harness: OatHarness, say: Callable[[str], None
         "a rank with nothing but failed episodes",
     }
     gradients = {f"{c.name} against the reference" for c in GRADIENT_CASES}
-    assert {c.name for c in CASES} | ranks | gradients == {r.case for r in results}
+    played = {f"played: {c.name}" for c in PLAYED_CASES}
+    assert {c.name for c in CASES} | ranks | gradients | played == {r.case for r in results}
 
 
 class FlawedHarness(OatHarness):

@@ -49,7 +49,7 @@ def test_buffer_has_the_advantages_of_the_estimator(
     assert all(t.info["advantages"] == 0.0 for t in buffer if t.padding)
     info = learner.actor_info
     assert info["gem/episodes"] == len(episodes)
-    assert info["gem/fillers"] == pytest.approx(sum(t.padding for t in buffer) / 16)
+    assert info["gem/padding"] == pytest.approx(sum(t.padding for t in buffer) / 16)
     mean = sum(map(abs, expected)) / len(expected)
     assert info["gem/advantage_abs"] == pytest.approx(mean, rel=1e-5)
 

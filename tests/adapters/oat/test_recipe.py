@@ -52,24 +52,34 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     # the actor samples from the learner's weights, except for turns of carried-over episodes
     assert abs(metrics[0]["kl_sample_train"]) < 1e-4
     assert median(m["kl_sample_train"] for m in metrics) < 0.03
+    assert all(m["logprob_gap_p99"] >= m["logprob_gap"] for m in metrics)
     episodes = list(read_episodes(tmp_path / "run" / "episodes-0.jsonl"))
-    assert sum(m["episodes"] for m in metrics) <= len(episodes)
+    trained = [e for e in episodes if "advantages" in e.final_info]
+    assert sum(m["episodes"] for m in metrics) == len(trained) <= len(episodes)
     assert {v for e in episodes for t in e.turns for v in t.versions or ()} == set(range(14))
 
 
 @pytest.mark.slow
-def test_recipe_trains_with_a_critic_on_two_learners(tmp_path: Path) -> None:
-    short = ("--updates", "3", "--gpus", "2", "--turns", "32", "--concurrency", "4")
-    run_recipe(tmp_path / "run", "--advantage", "gae", *short)
-    metrics = read_metrics(tmp_path / "run")
+def test_recipe_resumes_on_two_learners_with_lora_and_a_critic(tmp_path: Path) -> None:
+    """The actors of the second run get the merged weights and the seeds that were not trained."""
+    out = tmp_path / "run"
+    short = ("--gpus", "2", "--turns", "32", "--concurrency", "4", "--save-every", "2")
+    short += ("--advantage", "gae", "--lora-rank", "4")
+    run_recipe(out, "--updates", "2", *short)
+    (checkpoints,) = out.glob("trainer/*/checkpoints")
+    run_recipe(out, "--updates", "3", "--resume", str(checkpoints), *short)
+    metrics = read_metrics(out)
     assert [m["step"] for m in metrics] == list(range(3))
     assert all(m["grad_norm"] > 0 for m in metrics)
     # oat logs the critic's loss of one transition: 0 for a lost game while the critic's value is 0
     assert max(m["critic_loss"] for m in metrics) > 0
-    both = [list(read_episodes(tmp_path / "run" / f"episodes-{actor}.jsonl")) for actor in (0, 1)]
+    assert all(m["logprob_gap"] < 0.05 for m in metrics), "the actors sample from the new weights"
+    both = [list(read_episodes(out / f"episodes-{actor}.jsonl")) for actor in (0, 1)]
     assert {e.seed for e in both[0]} & {e.seed for e in both[1]} == set()
+    trained = [[e.index for e in part if "update" in e.final_info] for part in both]
+    assert all(len(set(part)) == len(part) for part in trained), "each episode is trained once"
     # the metrics cover both learners
-    assert max(map(len, both)) < sum(m["episodes"] for m in metrics) <= sum(map(len, both))
+    assert max(map(len, trained)) < sum(m["episodes"] for m in metrics) == sum(map(len, trained))
 
 
 @pytest.mark.parametrize(

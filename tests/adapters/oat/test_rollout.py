@@ -45,6 +45,7 @@ def test_transitions_have_the_sampled_tokens_and_logprobs(
 
     actor.llm.generate = generate
     batches = [actor.collect_experience()[0] for _ in range(3)]
+    actor.finish()
     recorded = {e.index: e for e in read_episodes(tmp_path / "e0.jsonl")}
     for transitions in (t for batch in batches for t in played(batch)):
         episode = recorded[transitions[0].episode.index]
@@ -202,6 +203,6 @@ def test_evaluation_plays_the_held_out_seeds_between_batches(
     actor = make_actor(config)
     actor.collect_experience()
     sums = actor.play_held_out(config.held_out_seeds)
-    assert sums["episodes"] == sums["finished"] == 5
-    assert actor.play_held_out([])["episodes"] == 0
+    assert sums.episodes == sums.finished == 5
+    assert actor.play_held_out([]).episodes == 0
     assert sum(map(len, actor.collect_experience()[0])) == 16
