@@ -51,6 +51,10 @@ class Args:
     """token cap of everything after the first prompt (TRL's max_completion_length)"""
     warm_up: int = 0
     """updates of SFT on a random player before training, which teach the action format"""
+    save_every: int = 0
+    """updates between two checkpoints, in trainer/ of the output folder; 0: none"""
+    resume: str | None = None
+    """checkpoint folder to continue from, such as OUT/trainer/checkpoint-20"""
     vllm: bool = False
     """generate with vLLM on the same GPU"""
     vllm_memory: float = 0.3
@@ -88,7 +92,9 @@ def main(args: Args) -> None:
         bf16=gpu,
         gradient_checkpointing=False,
         logging_steps=1,
-        save_strategy="no",
+        save_strategy="steps" if args.save_every else "no",
+        save_steps=args.save_every or 500,
+        resume_from_checkpoint=args.resume,
         report_to="none",
         seed=args.seed,
     )

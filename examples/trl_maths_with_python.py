@@ -53,6 +53,8 @@ class Args:
     """tools that the model may call; empty: none"""
     warm_up: int = 600
     """updates of SFT on the students, for the tiny model on the default sums only"""
+    warm_up_episodes: int = 800
+    """episodes that each of the two students plays for the SFT"""
     vllm: bool = False
     """generate with vLLM on the same GPU"""
 
@@ -114,7 +116,7 @@ def main(args: Args) -> None:
     model, tokenizer = load_model(args.model, "cuda" if gpu else "cpu")
     if tiny and args.tools and not args.env and args.warm_up:
         env = {"wrappers": args.tools, "env_kwargs": config.env_kwargs}
-        sft = {"episodes": 800, "batch_size": 16, "learning_rate": 2e-3}
+        sft = {"episodes": args.warm_up_episodes, "batch_size": 16, "learning_rate": 2e-3}
         for calls, updates in ((1.0, args.warm_up * 3 // 4), (0.4, args.warm_up // 4)):
             how = {"updates": updates, "player": Student(calls), **env, **sft}
             loss = warm_up(model, tokenizer, config.env_id, **how)

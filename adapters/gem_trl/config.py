@@ -33,6 +33,9 @@ class GemConfig(TrainingConfig):
     """Seconds that a generation batch waits for episodes whose environment is still busy."""
     lockstep: bool | None = None
     """Whether all ranks call the engine together; None: only if the engine is collective."""
+    importance_per_turn: bool = False
+    """Whether TRL's correction for vLLM uses one ratio per turn, instead of one per sequence, which
+    drops long episodes. Needs a `sequence_*` mode of `vllm_importance_sampling_mode`."""
 
     def task_of(self, prompt: Any, index: int = 0) -> Task:
         """Return the task of a prompt.
@@ -66,6 +69,9 @@ def check_settings(settings: Any, config: GemConfig) -> None:
     ]
     bases = {base.__name__ for base in type(trainer).__mro__}
     template_kwargs = getattr(args, "chat_template_kwargs", None)
+    mode = str(getattr(args, "vllm_importance_sampling_mode", ""))
+    by_sequence = mode.startswith("sequence")
+    corrected = args.use_vllm and getattr(args, "vllm_importance_sampling_correction", False)
     reject(
         [
             (
@@ -116,16 +122,31 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 f"the loss of {name} does not read `tool_mask`, so it would train on observation "
                 "tokens; use TRL's own GRPOTrainer, or a version of the patch that reads it",
             ),
+            (
+                not per_turn and (config.history == "template" or bool(config.rewriting_wrapper())),
+                f"{name} takes one sequence per episode, but the history is rewritten; use "
+                "GemGRPOTrainer, or history='append' without wrappers that rewrite the history",
+            ),
+            (
+                config.importance_per_turn and not (per_turn and corrected and by_sequence),
+                "importance_per_turn=True replaces the sequence-level correction for vLLM; use "
+                "GemGRPOTrainer with use_vllm=True, vllm_importance_sampling_correction=True and "
+                f"vllm_importance_sampling_mode='sequence_mask' (got {mode!r})",
+            ),
+            (
+                config.importance_per_turn and args.loss_type == "vespo",
+                "importance_per_turn=True does not work with loss_type='vespo', which multiplies "
+                "the ratios of all tokens; set it to False",
+            ),
             long_turns(config, args.max_completion_length, "max_completion_length"),
         ]
     )
-    mode = str(getattr(args, "vllm_importance_sampling_mode", ""))
-    corrected = args.use_vllm and getattr(args, "vllm_importance_sampling_correction", False)
-    if corrected and mode.startswith("sequence"):
+    if corrected and by_sequence and not config.importance_per_turn:
         warnings.warn(
             f"vllm_importance_sampling_mode={mode!r} multiplies the ratios of all tokens of an "
             "episode, so a long episode is masked or weighted as a whole. Set "
-            "vllm_importance_sampling_mode='token_truncate' for one ratio per token.",
+            "GemConfig(importance_per_turn=True) for one ratio per turn, or "
+            "vllm_importance_sampling_mode='token_truncate' for one per token.",
             stacklevel=1,  # always this line, so Python shows the warning once per process
         )
 

@@ -14,6 +14,7 @@ from gem_conformance.harness import (
     run_rank,
     start_ranks_of_batches,
 )
+from gem_conformance.played import PlayedCase, answer
 
 from gem_core.policies.tiny import load_tiny
 from gem_core.types import Episode, Task
@@ -69,6 +70,25 @@ class TRLHarness(Harness):
     ) -> list[list[list[TrainedSequence]]]:
         return start_ranks_of_batches("gem_trl.conformance", batches)
 
+    def play(self, case: PlayedCase) -> list[Episode]:
+        """Play with the rollout function; only TRL's method for one turn is replaced."""
+        trainer, rollout = self._ready(), GemRollout(GemConfig(**case.config))
+
+        def generate(prompts: Any, images: Any, fields: Any, num_generations: int) -> Any:
+            cap = trainer.generation_config.max_new_tokens
+            generations = [answer(prompt, cap) for prompt in prompts]
+            return [list(g.ids) for g in generations], [list(g.logprobs or ()) for g in generations]
+
+        prompts = [[{"role": "user", "content": "", "gem": {"seed": s}}] for s in case.seeds]
+        trainer._generate_single_turn, trainer.state.global_step = generate, case.update
+        trainer.model.train()
+        try:
+            return rollout.play(prompts, trainer)
+        finally:
+            del trainer._generate_single_turn
+            trainer.state.global_step = 0
+            rollout.close()
+
     def _batch(self, case: Case, episodes: Sequence[Episode]) -> tuple[dict[str, Any], int]:
         """Run TRL's own code on the episodes, up to the input of its loss."""
         trainer = self._ready()
@@ -96,7 +116,10 @@ class TRLHarness(Harness):
         all_rewards = list(self._trainer._logs["rewards"]["episode_return"])  # of all ranks
         last_rewards = all_rewards[-size * accelerator.num_processes :]
         rewards = last_rewards[accelerator.process_index * size :][:size]
-        for i in range(count):
+        rows = self._trainer.gem_rollout.rows
+        # padding rows and the episode that fills a group are not part of the case
+        played = [i for i, row in enumerate(rows) if 0 <= row.number < count]
+        for i in sorted(played, key=lambda i: rows[i].number):
             prompt = out["prompt_ids"][i][out["prompt_mask"][i].bool()].tolist()
             tokens = out["completion_mask"][i].bool()
             zeros = [0.0] * len(prompt)
@@ -106,7 +129,7 @@ class TRLHarness(Harness):
                     mask=[0] * len(prompt) + out["tool_mask"][i][tokens].tolist(),
                     advantages=zeros + out["advantages"][i][tokens].tolist(),
                     logprobs=None if logprobs is None else zeros + logprobs[i][tokens].tolist(),
-                    total=rewards[i],
+                    total=rewards[rows[i].number],
                 )
             )
         return sequences

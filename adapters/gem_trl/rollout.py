@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from accelerate.utils import gather_object
-from transformers import TrainerCallback
 
+from gem_core.adapter_kit.batch import one_sequence
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
-from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import ConfigError
 from gem_core.policies.batching import BatchPolicy, cut_generation
 from gem_core.records.file import WorkerRecords
@@ -30,42 +29,56 @@ from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Generation, Sampling, Task, TurnStatus
 from gem_trl.config import GemConfig, check_settings
-from gem_trl.convert import to_batch
+from gem_trl.convert import Row, to_batch
+from gem_trl.updates import Batch, Updates, updates_of
 
-__all__ = ["EnginePolicy", "GemRollout", "needs_lockstep", "play", "updates_of"]
+__all__ = ["EnginePolicy", "GemRollout", "needs_lockstep", "play"]
 
 
 class GemRollout:
-    """The rollout function of one `GemConfig`."""
+    """The rollout function of one `GemConfig`.
+
+    A trainer with gem's advantages plays before it calls TRL's code: `played` then holds the batch
+    that TRL's code gets. Otherwise TRL's call plays.
+    """
 
     def __init__(self, config: GemConfig) -> None:
         self.config = config
         self.calls: list[int] = []
         """The number of prompts in each engine call of the last rollout."""
+        self.rows: list[Row] = []
+        """The rows of the last batch."""
+        self.played: dict[str, Any] | None = None
+        self.updates: Updates | None = None
         self._rollout: Rollout | None = None
         self._renderer: Renderer | None = None
         self._records: WorkerRecords | None = None
-        self._updates: _Updates | None = None
-        self.batches: list[_Batch] = []
-        """Batches of episodes whose update is not yet written to `GemConfig.metrics`."""
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """Play one episode per prompt and return one sequence each.
+        """Return one sequence per prompt.
 
         TRL has already repeated each prompt `num_generations` times.
         """
+        if self.played is not None:
+            batch, self.played = self.played, None
+            return batch
+        episodes = self.play(prompts, trainer)
+        self.record(episodes)
+        if trainer.model.training and self.updates is not None:
+            metrics = BatchMetrics.total(gather_object([BatchMetrics.of(episodes)]))
+            self.updates.batches.append(Batch(updates_of(trainer), metrics))
+        end_id = self.prepare(trainer).turn_end or 0
+        return to_batch(
+            [Row(one_sequence(e, end_id, "GRPOTrainer"), n, e) for n, e in enumerate(episodes)]
+        )
+
+    def play(self, prompts: Sequence[Any], trainer: Any) -> list[Episode]:
+        """Play one episode per prompt."""
         renderer = self.prepare(trainer)
         tasks = [self.config.task_of(prompt, index) for index, prompt in enumerate(prompts)]
-        episodes = self.episodes(tasks, trainer, renderer)
         if self._records is None:
             self._records = WorkerRecords(str(trainer.accelerator.process_index))
-        training = trainer.model.training
-        recorded = episodes if training else map(_mark_evaluation, episodes)
-        self._records.write(self.config.record, recorded)
-        if training:
-            metrics = BatchMetrics.total(gather_object([BatchMetrics.of(episodes)]))
-            self.batches.append(_Batch(updates_of(trainer), metrics))
-        return to_batch(episodes, renderer.turn_end or 0)
+        return self.episodes(tasks, trainer, renderer)
 
     def episodes(self, tasks: Sequence[Task], trainer: Any, renderer: Renderer) -> list[Episode]:
         """Play the episodes of one generation batch."""
@@ -95,7 +108,14 @@ class GemRollout:
             else EnginePolicy(trainer, self.calls)
         )
         episodes = play(self._rollout, tasks, engine, config.batch_wait)
-        return [_mask_unscored(e) for e in episodes] if engine.has_logprobs else episodes
+        if engine.has_logprobs:
+            episodes = [_mask_unscored(episode) for episode in episodes]
+        return episodes if trainer.model.training else [_mark_evaluation(e) for e in episodes]
+
+    def record(self, episodes: Iterable[Episode]) -> None:
+        """Append episodes to `GemConfig.record`."""
+        if self._records is not None:
+            self._records.write(self.config.record, episodes)
 
     def prepare(self, trainer: Any) -> Renderer:
         """Check the settings and the chat template, and return the renderer.
@@ -103,9 +123,9 @@ class GemRollout:
         Trainers with gem's advantages also call it when they are constructed.
         """
         check_settings(trainer, self.config)
-        if self._updates is None or self._updates.trainer is not trainer:
-            self._updates = _Updates(self, trainer)
-            trainer.add_callback(self._updates)
+        if self.updates is None or self.updates.trainer is not trainer:
+            self.updates = Updates(self.config, trainer, self.close)
+            trainer.add_callback(self.updates)
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         if self._renderer is None or self._renderer.tokenizer is not tokenizer:
             renderer = self.config.renderer(tokenizer)
@@ -126,59 +146,6 @@ class GemRollout:
         if self._records is not None:
             self._records.close()
         self._rollout = self._records = None
-
-
-@dataclass
-class _Batch:
-    """A batch of episodes whose update is not yet written."""
-
-    update: int
-    metrics: BatchMetrics
-    """Of all ranks."""
-
-
-class _Updates(TrainerCallback):  # type: ignore[misc]
-    """Writes the metrics of each update, and closes the rollout function after training."""
-
-    def __init__(self, rollout: GemRollout, trainer: Any) -> None:
-        self.rollout, self.trainer = rollout, trainer
-        self._log = UpdateLog.of(rollout.config, write=trainer.accelerator.is_main_process)
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.rollout.batches.clear()  # left by an interrupted run
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not control.should_log:  # otherwise `on_log` follows, with the loss
-            self._write()
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
-        if "loss" in logs:
-            self._write(loss=logs["loss"], grad_norm=logs.get("grad_norm"))
-
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        self.rollout.close()
-
-    def _write(self, **trainer_metrics: float | None) -> None:
-        """Write an update after the last optimizer step on its episodes."""
-        batches, done = self.rollout.batches, updates_of(self.trainer)
-        trained = [batch for batch in batches if batch.update < done]
-        if not trained:
-            return
-        batches[:] = [batch for batch in batches if batch.update >= done]
-        metrics = BatchMetrics.total(batch.metrics for batch in trained)
-        self._log.write(trained[0].update, metrics, **trainer_metrics)
-
-
-def updates_of(trainer: Any) -> int:
-    """Return the number of finished updates: batches of episodes that were trained on.
-
-    TRL counts optimizer steps. With `steps_per_generation` or `num_iterations` above 1, it makes
-    several steps per batch.
-    """
-    args = trainer.args
-    steps = args.steps_per_generation * args.num_iterations
-    accumulated = args.gradient_accumulation_steps
-    return int(trainer.state.global_step * accumulated // max(steps, accumulated))
 
 
 class EnginePolicy:

@@ -1,26 +1,41 @@
 """Trainer: runs TRL with gem's per-turn advantages.
 
-TRL computes advantages in `_generate_and_score_completions` and has no hook for them. gem overrides
-that method: it calls TRL's own, then replaces `advantages` with a tensor of one number per token,
-which TRL's loss also accepts. Everything else is TRL's own code.
+TRL plays and computes advantages in `_generate_and_score_completions` and has no hook for them. gem
+overrides that method: it plays the episodes, calls TRL's own method on their sequences, and
+replaces `advantages` with a tensor of one number per token, which TRL's loss also accepts.
+Everything else is TRL's own code.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
-from gem_core.adapter_kit.batch import check_sequence
+from gem_core.adapter_kit.batch import as_trained, check_sequence
+from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.errors import BatchMismatchError, ConfigError, MissingDependencyError
-from gem_core.training.metrics import BatchMetrics
+from gem_core.training.metrics import BatchMetrics, logprob_gap
 from gem_core.training.sequences import TokenSequence
+from gem_core.types import Episode
 from gem_trl.config import GemConfig
-from gem_trl.convert import completion_of, episode_return, per_token
+from gem_trl.convert import (
+    Row,
+    completion_of,
+    episode_return,
+    padding_row,
+    per_token,
+    rows_of,
+    to_batch,
+    turn_ratios,
+)
 from gem_trl.rollout import GemRollout
+from gem_trl.updates import Batch, updates_of
 
 __all__ = [
     "GemAdvantages",
@@ -35,11 +50,12 @@ __all__ = [
 def train(config: GemConfig, settings: Mapping[str, Any]) -> GemGRPOTrainer:
     """Train with TRL to the end and return the trainer.
 
-    `settings`: keyword arguments of GRPOTrainer, such as `model` and `args`.
+    `settings`: keyword arguments of GRPOTrainer, such as `model` and `args`. Training resumes from
+    the checkpoint `args.resume_from_checkpoint`, if that is set.
     """
     trainer = GemGRPOTrainer(**settings, **trainer_kwargs(config))
     try:
-        trainer.train()
+        trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
     finally:
         trainer.gem_rollout.close()
     return trainer
@@ -50,8 +66,10 @@ def trainer_kwargs(config: GemConfig) -> dict[str, Any]:
 
     They are `train_dataset`, `rollout_func`, `reward_funcs` and, if the config has seeds to
     evaluate on, `eval_dataset`. TRL's own GRPOTrainer accepts them too; it then trains the same
-    episodes with its group-relative advantages.
+    episodes with its group-relative advantages. Raises `EnvError` if one step of the environment
+    fails, before a model is loaded.
     """
+    try_environment(config)
     kwargs = {
         "train_dataset": _dataset(config, config.train_seeds),
         "rollout_func": GemRollout(config),
@@ -80,40 +98,53 @@ class GemAdvantages:
         rollout.prepare(self)
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        batch: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
-        return put_advantages(self, inputs, batch)
+        rollout, update = self.gem_rollout, updates_of(self)
+        _sync_weights(self)
+        episodes = rollout.play([row["prompt"] for row in inputs], self)
+        try:
+            rollout.rows = _rows(self, episodes)
+            rollout.played = to_batch(rollout.rows)
+            # a further row repeats the prompt of its episode; TRL writes into each dictionary
+            repeated = [dict(inputs[max(row.number, 0)]) for row in rollout.rows]
+            batch: dict[str, Any] = super()._generate_and_score_completions(repeated)  # type: ignore[misc]
+            per_turn = put_advantages(self, rollout.rows, batch)
+        except BaseException:
+            rollout.played = None
+            rollout.record(episodes)  # without advantages: no played episode is lost
+            raise
+        training = self.model.training  # type: ignore[attr-defined]
+        rollout.record(
+            as_trained(episode, numbers, update) if training else episode
+            for episode, numbers in zip(episodes, per_turn)
+        )
+        return batch
 
 
 class GemGRPOTrainer(GemAdvantages, GRPOTrainer):
     """GRPOTrainer with per-turn advantages by the estimator of its `GemConfig`."""
 
 
-def put_advantages(
-    trainer: Any, inputs: Sequence[Mapping[str, Any]], batch: dict[str, Any]
-) -> dict[str, Any]:
+def put_advantages(trainer: Any, rows: Sequence[Row], batch: dict[str, Any]) -> list[list[float]]:
     """Replace TRL's advantages with gem's: one number per token, 0 on untrained tokens.
 
-    Statistics cover all ranks. Returns the batch.
+    Statistics cover all ranks. Returns the advantages of this rank's episodes, by turn.
     """
-    episodes = [row["gem_episode"] for row in inputs]
-    sequences = [row["gem_sequence"] for row in inputs]
-    check_batch(batch, sequences)
-    per_turn = trainer.gem_config.compute_advantages(episodes, gather=_gather)
+    check_batch(batch, [row.sequence for row in rows])
+    config: GemConfig = trainer.gem_config
+    episodes = [row.episode for row in rows if row.episode is not None]
+    per_turn = config.compute_advantages(episodes, gather=_gather)
     ids = batch["completion_ids"]
     advantages = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
-    for i, (sequence, numbers) in enumerate(zip(sequences, per_turn)):
-        tokens = torch.tensor(per_token(sequence, numbers), dtype=torch.float32, device=ids.device)
-        advantages[i, : len(tokens)] = tokens
+    for i, row in enumerate(rows):
+        if row.number >= 0:
+            tokens = per_token(row.sequence, per_turn[row.number])
+            advantages[i, : len(tokens)] = torch.tensor(tokens, dtype=torch.float32)
     batch["advantages"] = advantages
-    metrics = BatchMetrics.total(_gather(BatchMetrics.of(episodes, per_turn)))
-    mode = "train" if trainer.model.training else "eval"
-    for name, value in metrics.means().items():
-        if name.endswith("advantage_abs"):  # the reward function logs the others
-            trainer._metrics[mode][f"gem/{name}"].append(value)
-    if trainer.model.training and trainer.gem_rollout.batches:
-        trainer.gem_rollout.batches[-1].metrics = metrics
-    _show_advantages(trainer, per_turn)
-    return batch
+    if config.importance_per_turn:
+        batch["importance_sampling_ratio"] = turn_ratios(trainer, rows, batch)
+    _log_batch(trainer, BatchMetrics.of(episodes, per_turn), _logprob_gap(batch))
+    _show_advantages(trainer, rows, per_turn)
+    return per_turn
 
 
 def check_batch(batch: Mapping[str, Any], sequences: Sequence[TokenSequence]) -> None:
@@ -131,15 +162,61 @@ def check_batch(batch: Mapping[str, Any], sequences: Sequence[TokenSequence]) ->
         check_sequence(f"sequence {i} of TRL's batch", ids, mask, *completion_of(sequence))
 
 
+def _rows(trainer: Any, episodes: Sequence[Episode]) -> list[Row]:
+    """Return the rows of a batch: the first row of each episode, further rows, and padding.
+
+    All ranks have equally many, in whole groups, which TRL splits into `steps_per_generation`
+    equal parts.
+    """
+    end_id = trainer.gem_rollout.prepare(trainer).turn_end or 0
+    first, further = rows_of(episodes, end_id)
+    training = trainer.model.training
+    group = trainer.num_generations if training else trainer.num_generations_eval
+    step = math.lcm(group, trainer.args.steps_per_generation if training else 1)
+    size = -(-max(_gather(len(further))) // step) * step
+    return first + further + [padding_row(end_id)] * (size - len(further))
+
+
+def _sync_weights(trainer: Any) -> None:
+    """Give vLLM the current weights, as TRL does before it calls a rollout function."""
+    if trainer.use_vllm and trainer.state.global_step != trainer._last_loaded_step:
+        trainer.vllm_generation.sync_weights()
+        trainer._last_loaded_step = trainer.state.global_step
+
+
+def _logprob_gap(batch: Mapping[str, Any]) -> dict[str, float]:
+    """Compare the logprobs of vLLM and of the trainer, if TRL computes the latter."""
+    if batch.get("old_per_token_logps") is None:
+        return {}
+    trained = (batch["completion_mask"] * batch["tool_mask"]).bool()
+    sampler, learner = batch.get("sampling_per_token_logps"), batch["old_per_token_logps"]
+    own = None if sampler is None else (sampler[trained].tolist(), learner[trained].tolist())
+    parts = [part for part in _gather(own) if part is not None]
+    return logprob_gap(chain(*(part[0] for part in parts)), chain(*(part[1] for part in parts)))
+
+
+def _log_batch(trainer: Any, own: BatchMetrics, gap: Mapping[str, float]) -> None:
+    """Log the metrics that depend on advantages; the reward function logs the others."""
+    metrics, training = BatchMetrics.total(_gather(own)), trainer.model.training
+    logged = {n: value for n, value in metrics.means().items() if n.endswith("advantage_abs")}
+    for name, value in {**logged, **gap}.items():
+        trainer._metrics["train" if training else "eval"][f"gem/{name}"].append(value)
+    if training:
+        trainer.gem_rollout.updates.batches.append(Batch(updates_of(trainer), metrics, gap))
+
+
 def _gather(value: Any) -> list[Any]:
     """Collect a value from every rank."""
     gathered: list[Any] = gather_object([value])
     return gathered
 
 
-def _show_advantages(trainer: Any, per_turn: Sequence[Sequence[float]]) -> None:
-    """Show the first turn's advantage in TRL's table of completions, which has room for one."""
-    first = [numbers[0] if numbers else 0.0 for numbers in per_turn]
+def _show_advantages(
+    trainer: Any, rows: Sequence[Row], per_turn: Sequence[Sequence[float]]
+) -> None:
+    """Show the advantage of each row's first turn in TRL's table, which has room for one."""
+    turns = [next((t for t in row.sequence.turn_of if t >= 0), None) for row in rows]
+    first = [0.0 if t is None else per_turn[row.number][t] for row, t in zip(rows, turns)]
     shown = [advantage for part in _gather(first) for advantage in part]
     log = trainer._logs["advantages"]
     for _ in range(min(len(shown), len(log))):

@@ -48,9 +48,9 @@ TESTS: dict[str, tuple[str, str, str, str, str]] = {
     "Critic and `gae`": (
         "test_trainer.py test_unsupported_config_is_rejected gae",
         f"{CONFIG} gae",
-        f"{CONFIG} gae",
+        "test_trainer.py test_values_are_read_and_trained_where_turns_begin",
         "test_learner.py test_critic_bootstraps_only_after_a_cut",
-        f"{CONFIG} gae",
+        "test_critic.py test_values_are_read_and_trained_where_turns_begin",
     ),
     "Rewards of the trainer": (
         "test_trainer.py test_weighted_reward_function_is_rejected",
@@ -81,9 +81,9 @@ TESTS: dict[str, tuple[str, str, str, str, str]] = {
         "",
     ),
     "Rewritten history": (
-        "test_trainer.py test_unsupported_config_is_rejected concat",
+        "test_runs.py test_several_sequences_per_episode_are_trained_with_their_advantages",
         "test_rollout.py test_rewritten_history_becomes_several_sequences",
-        f"{CONFIG} concat",
+        "test_trainer.py test_all_sequences_are_trained_with_their_turns",
         TABLE,
         "test_rollout.py test_rewritten_history_becomes_several_sequences_of_one_trajectory",
     ),
@@ -98,7 +98,7 @@ TESTS: dict[str, tuple[str, str, str, str, str]] = {
     "Asynchronous training": (
         "",
         "test_rollout.py test_async_trainers_get_the_sampled_tokens_of_resumed_turns",
-        "test_training.py test_command_trains_asynchronously_with_a_horizon",
+        "test_training.py test_async_run_with_a_critic_resumes_after_ctrl_c",
         f"{REJECTED} asynchronous",
         "",
     ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,20 +27,16 @@ def environments_for_tests() -> Iterator[None]:
 
 
 @pytest.fixture
-def make_trainer(tmp_path: Path) -> Callable[..., Any]:
-    """Return a function that makes a trainer, by default for one step.
+def settings(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Return `settings(**GRPOConfig fields)`: keyword arguments of a trainer, for one step."""
 
-    `make_trainer(config, trainer_class, trainer_kwargs to replace, **GRPOConfig fields)`
-    """
-
-    def make(config: Any, trainer_class: Any = None, kwargs: Any = None, **grpo_config: Any) -> Any:
+    def make(**grpo_config: Any) -> dict[str, Any]:
         from trl import GRPOConfig
 
         from gem_core.policies.tiny import load_tiny
-        from gem_trl import GemGRPOTrainer, trainer_kwargs
 
         model, tokenizer = load_tiny()
-        settings = {
+        fields = {
             "output_dir": str(tmp_path / "trainer"),
             "use_cpu": True,
             "bf16": False,
@@ -54,9 +52,50 @@ def make_trainer(tmp_path: Path) -> Callable[..., Any]:
             "disable_tqdm": True,
             **grpo_config,
         }
-        all_kwargs = {**trainer_kwargs(config), **(kwargs or {})}
-        return (trainer_class or GemGRPOTrainer)(
-            model=model, args=GRPOConfig(**settings), processing_class=tokenizer, **all_kwargs
-        )
+        return {"model": model, "args": GRPOConfig(**fields), "processing_class": tokenizer}
 
     return make
+
+
+@pytest.fixture
+def make_trainer(settings: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+    """Return a function that makes a trainer.
+
+    `make_trainer(config, trainer_class, further keyword arguments, **GRPOConfig fields)`
+    """
+
+    def make(config: Any, trainer_class: Any = None, kwargs: Any = None, **grpo_config: Any) -> Any:
+        from gem_trl import GemGRPOTrainer, trainer_kwargs
+
+        own = {**settings(**grpo_config), **trainer_kwargs(config)}
+        return (trainer_class or GemGRPOTrainer)(**{**own, **(kwargs or {})})
+
+    return make
+
+
+@pytest.fixture
+def with_logprobs() -> Callable[..., None]:
+    """Return `with_logprobs(trainer, unscored)`: the trainer samples as with vLLM.
+
+    All logprobs are -1; the first tokens of some completions have those of `unscored` instead.
+    """
+
+    def change(trainer: Any, unscored: Sequence[Any] = ()) -> None:
+        generate, first = trainer._generate_single_turn, list(unscored)
+
+        @wraps(generate)
+        def generate_with_logprobs(*args: Any, **kwargs: Any) -> Any:
+            trainer.use_vllm = False
+            completions, _ = generate(*args, **kwargs)
+            trainer.use_vllm = True
+            logprobs: list[list[Any]] = [[-1.0] * len(ids) for ids in completions]
+            for row in logprobs:
+                if first:
+                    row[0] = first.pop()
+            return completions, logprobs
+
+        trainer._generate_single_turn = generate_with_logprobs
+        trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
+        trainer.use_vllm, trainer._last_loaded_step = True, -1  # TRL corrects for the logprobs
+
+    return change

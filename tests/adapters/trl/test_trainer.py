@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from functools import wraps
+from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,16 +21,12 @@ from gem_core.training.advantage import advantages
 from gem_core.training.metrics_file import read_metrics
 from gem_core.training.sequences import TokenSequence, token_sequences
 from gem_core.types import TurnStatus
-from gem_trl import GemAdvantages, GemConfig, GemGRPOTrainer, train, trainer_kwargs
+from gem_trl import GemAdvantages, GemConfig, GemGRPOTrainer, trainer_kwargs
 from gem_trl.config import check_settings
-from gem_trl.rollout import updates_of
 from gem_trl.trainer import check_batch
+from gem_trl.updates import updates_of
 
 MATRIX: dict[str, dict[str, Any]] = {
-    **{
-        loss: {"loss_type": loss}
-        for loss in ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
-    },
     "two iterations over two steps": {
         "steps_per_generation": 2,
         "num_iterations": 2,
@@ -59,7 +54,7 @@ def spy(trainer: Any) -> list[tuple[Any, Any, Any]]:
 
 
 @pytest.mark.parametrize("settings", MATRIX.values(), ids=MATRIX.keys())
-def test_every_loss_accepts_advantages_per_token(
+def test_settings_of_the_loss_accept_advantages_per_token(
     make_trainer: Callable[..., Any], settings: dict[str, Any]
 ) -> None:
     trainer = make_trainer(GemConfig(ECHO, seeds=16, max_turn_tokens=6), **settings)
@@ -107,6 +102,9 @@ def test_loss_gets_the_played_ids_and_their_advantages(
         for episode, per_turn in zip(episodes, advantages(episodes, "rebn", gamma=0.9))
         for sequence in token_sequences(episode)
     )
+    for episode, per_turn in zip(episodes, advantages(episodes, "rebn", gamma=0.9)):
+        assert episode.final_info["advantages"] == pytest.approx(per_turn)
+        assert episode.final_info["update"] == 0
     ((token_advantages, mask, ids),) = calls
     assert len(expected) == len(ids)
     trained = []
@@ -252,11 +250,13 @@ def test_evaluation_plays_the_held_out_seeds(make_trainer: Callable[..., Any]) -
 def test_continuous_batching_uses_the_same_rollout_function(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
-    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
-    trainer = make_trainer(config, use_transformers_continuous_batching=True)
+    config = GemConfig(ECHO, seeds=[1], max_turn_tokens=3, record=str(tmp_path / "e.jsonl"))
+    trainer = make_trainer(
+        config, use_transformers_continuous_batching=True, per_device_train_batch_size=2
+    )
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
-    assert len(episodes) == 4 and all(len(t.action_ids) <= 6 for e in episodes for t in e.turns)
+    assert len(episodes) == 2 and all(len(t.action_ids) <= 3 for e in episodes for t in e.turns)
     assert trainer.state.log_history[0]["grad_norm"] > 0
 
 
@@ -335,27 +335,13 @@ def test_sequence_level_importance_correction_warns(
 
 
 def test_turn_with_an_unscored_token_is_masked(
-    make_trainer: Callable[..., Any], tmp_path: Path
+    make_trainer: Callable[..., Any], with_logprobs: Callable[..., None], tmp_path: Path
 ) -> None:
     """vLLM returns no logprob for a token whose logprob is NaN."""
-    config = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, record=str(tmp_path / "e"))
+    files = {"record": str(tmp_path / "e"), "metrics": str(tmp_path / "m.jsonl")}
+    config = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, **files)
     trainer = make_trainer(config, vllm_importance_sampling_mode="token_truncate")
-    generate, unscored = trainer._generate_single_turn, [None, math.nan]
-
-    @wraps(generate)
-    def generate_with_logprobs(*args: Any, **kwargs: Any) -> Any:
-        trainer.use_vllm = False
-        completions, _ = generate(*args, **kwargs)
-        trainer.use_vllm = True
-        logprobs: list[list[Any]] = [[-1.0] * len(ids) for ids in completions]
-        for row in logprobs:
-            if unscored:
-                row[0] = unscored.pop()
-        return completions, logprobs
-
-    trainer._generate_single_turn = generate_with_logprobs
-    trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
-    trainer.use_vllm, trainer._last_loaded_step = True, -1  # TRL corrects for vLLM's logprobs
+    with_logprobs(trainer, [None, math.nan])
     calls = spy(trainer)
     trainer.train()
     turns = [turn for episode in read_episodes(tmp_path / "e") for turn in episode.turns]
@@ -363,7 +349,70 @@ def test_turn_with_an_unscored_token_is_masked(
     ((_, mask, _),) = calls
     assert mask.sum() == sum(len(t.action_ids) for t in turns if t.status is TurnStatus.VALID)
     assert math.isfinite(trainer.state.log_history[0]["grad_norm"])
-    assert trainer.state.log_history[0]["grad_norm"] > 0
+    log = trainer.state.log_history[0]
+    assert log["grad_norm"] > 0
+    assert 0 < log["gem/logprob_gap"] < log["gem/logprob_gap_p99"]
+    assert log["gem/logprob_gap"] == pytest.approx(
+        log["sampling/sampling_logp_difference/mean"], rel=1e-5
+    )
+    (line,) = read_metrics(tmp_path / "m.jsonl")
+    assert line["logprob_gap_p99"] == pytest.approx(log["gem/logprob_gap_p99"])
+
+
+@pytest.mark.parametrize("mode", ["sequence_mask", "sequence_truncate"])
+def test_importance_ratio_per_turn(
+    make_trainer: Callable[..., Any], with_logprobs: Callable[..., None], mode: str
+) -> None:
+    """TRL's own ratio multiplies all tokens of an episode; this one those of a turn."""
+    config = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6)
+    bound = 40.0
+    trainer = make_trainer(
+        config, vllm_importance_sampling_mode=mode, vllm_importance_sampling_clip_max=bound
+    )
+    with_logprobs(trainer)
+    trainer.args.use_vllm, config.importance_per_turn = True, True
+    batches: list[Any] = []
+    compute_loss = trainer._compute_loss
+    trainer._compute_loss = lambda model, inputs: (
+        batches.append(inputs) or compute_loss(model, inputs)
+    )
+    trainer.train()
+    (batch,) = batches
+    mask = batch["completion_mask"] * batch["tool_mask"]
+    difference = batch["old_per_token_logps"] - batch["sampling_per_token_logps"]
+    ratios, found = batch["importance_sampling_ratio"], []
+    for i in range(len(mask)):
+        trained = enumerate(mask[i].nonzero().flatten().tolist())
+        # consecutive tokens belong to one turn
+        turns = [
+            [t for _, t in run] for _, run in groupby(trained, key=lambda pair: pair[1] - pair[0])
+        ]
+        for turn in turns:
+            product = math.exp(difference[i, turn].sum())
+            beyond = bound if mode == "sequence_truncate" else 0.0
+            found.append(product > bound)
+            expected = beyond if product > bound else product
+            assert ratios[i, turn].tolist() == pytest.approx([expected] * len(turn), rel=1e-4)
+    assert len(found) == 12, "four episodes of three turns"
+    assert math.isfinite(trainer.state.log_history[0]["grad_norm"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "vllm", "message"),
+    [
+        ({}, False, "use_vllm=True"),
+        ({"vllm_importance_sampling_mode": "token_mask"}, True, "got 'token_mask'"),
+        ({"loss_type": "vespo"}, True, "loss_type='vespo'"),
+    ],
+)
+def test_importance_ratio_per_turn_without_a_correction_is_rejected(
+    make_trainer: Callable[..., Any], settings: dict[str, Any], vllm: bool, message: str
+) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    trainer = make_trainer(config, **settings)
+    trainer.args.use_vllm, config.importance_per_turn = vllm, True
+    with pytest.raises(ConfigError, match=message):
+        check_settings(trainer, config)
 
 
 def test_all_rejected_settings_are_reported_at_once(make_trainer: Callable[..., Any]) -> None:
@@ -379,8 +428,6 @@ def test_all_rejected_settings_are_reported_at_once(make_trainer: Callable[..., 
     [
         ({"advantage": "gae"}, ConfigError, "a critic, which trl does not offer"),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
-        ({"wrappers": ["concat"]}, ConfigError, "several sequences"),
-        ({"wrappers": ["concat_chat(window=2)"]}, ConfigError, "several sequences"),
         ({"wrappers": ["nothing"]}, UnknownNameError, "nothing"),
         ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
         ({"estimator_kwargs": {"per_envs": True}}, ConfigError, "does not take"),
@@ -404,6 +451,15 @@ def test_trainer_with_one_advantage_per_sequence_is_rejected(
 
     with pytest.raises(ConfigError, match="one advantage per sequence"):
         make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6), PerSequenceTrainer)
+
+
+@pytest.mark.parametrize("fields", [{"wrappers": ["concat"]}, {"history": "template"}])
+def test_rewritten_history_is_rejected_without_gem_advantages(
+    make_trainer: Callable[..., Any], fields: dict[str, Any]
+) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6, **fields)
+    with pytest.raises(ConfigError, match="use GemGRPOTrainer"):
+        check_settings(make_trainer(config, GRPOTrainer), config)
 
 
 def test_settings_of_a_second_trainer_are_checked_too(make_trainer: Callable[..., Any]) -> None:
@@ -468,7 +524,9 @@ def test_missing_loss_mask_stops_training(make_trainer: Callable[..., Any]) -> N
 
 
 @pytest.mark.parametrize("key", ["completion_ids", "tool_mask"])
-def test_changed_batch_stops_training(make_trainer: Callable[..., Any], key: str) -> None:
+def test_changed_batch_stops_training_and_its_episodes_are_recorded(
+    make_trainer: Callable[..., Any], key: str, tmp_path: Path
+) -> None:
     class BatchChangingTrainer(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             out = super()._generate_and_score_completions(inputs)
@@ -476,9 +534,11 @@ def test_changed_batch_stops_training(make_trainer: Callable[..., Any], key: str
             return out
 
     trainer_class = type("Trainer", (GemAdvantages, BatchChangingTrainer), {})
-    trainer = make_trainer(GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6), trainer_class)
+    config = GemConfig(ECHO, seeds=[2, 5, 8, 11], max_turn_tokens=6, record=str(tmp_path / "e"))
+    trainer = make_trainer(config, trainer_class)
     with pytest.raises(BatchMismatchError, match="of TRL's batch"):
         trainer.train()
+    assert ["advantages" in e.final_info for e in read_episodes(tmp_path / "e")] == [False] * 4
 
 
 def test_engine_failure_ends_the_run(make_trainer: Callable[..., Any]) -> None:
@@ -595,26 +655,3 @@ def test_metrics_line_has_no_loss_when_trl_logs_none(
     assert [line["step"] for line in lines] == [0, 1, 2]
     assert ["loss" in line for line in lines] == [False, True, False]
     assert all(line["advantage_abs"] is None for line in lines), "TRL computed the advantages"
-
-
-def test_train_builds_the_trainer_and_trains_to_the_end(tmp_path: Path) -> None:
-    from trl import GRPOConfig
-
-    from gem_core.policies.tiny import load_tiny
-
-    model, tokenizer = load_tiny()
-    args = GRPOConfig(
-        output_dir=str(tmp_path / "trainer"),
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        per_device_train_batch_size=4,
-        num_generations=2,
-        max_steps=1,
-        report_to="none",
-        disable_tqdm=True,
-    )
-    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6, record=str(tmp_path / "e.jsonl"))
-    trainer = train(config, {"model": model, "args": args, "processing_class": tokenizer})
-    assert trainer.state.global_step == 1
-    assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 4

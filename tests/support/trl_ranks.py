@@ -1,4 +1,4 @@
-"""One rank of TRL's lockstep test: two rollouts on a mock engine that needs equal calls."""
+"""One rank of TRL's tests: real training, and rollouts on a mock engine that needs equal calls."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 import torch.distributed
 from accelerate import Accelerator
 from gem_conformance.harness import run_rank
-from worlds import ECHO, registered
+from trl import GRPOConfig
+from worlds import ECHO, MOODY, registered
 
 import gem_trl.rollout
+from gem_core.errors import EnvError
 from gem_core.policies.tiny import load_tiny
-from gem_trl import GemConfig, GemRollout
+from gem_trl import GemConfig, GemGRPOTrainer, GemRollout, trainer_kwargs
 
-_, TOKENIZER = load_tiny()
+MODEL, TOKENIZER = load_tiny()
 END = TOKENIZER.eos_token_id
 
 
@@ -76,12 +78,51 @@ def play(seeds: list[int]) -> list[int]:
     rollout = GemRollout(GemConfig(ECHO, max_turn_tokens=8))
     prompts = [[{"role": "user", "content": "", "gem": {"seed": seed}}] for seed in seeds]
     for _ in range(2):
-        episodes = rollout(prompts, trainer)["gem_episode"]
+        episodes = [row.episode for row in rollout(prompts, trainer)["gem_row"]]
         assert [len(e.turns) for e in episodes] == [1 + seed % 3 for seed in seeds]
         assert all(t.action_ids == (40 + engine.rank, 41, END) for e in episodes for t in e.turns)
     return engine.calls
 
 
+def train(config: GemConfig, folder: str) -> None:
+    """Train the model on two episodes per rank and update, for at most five updates."""
+    args = GRPOConfig(
+        output_dir=folder,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=2,
+        num_generations=2,
+        max_steps=1 if config.metrics else 5,
+        max_completion_length=128,
+        learning_rate=1e-3,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    GemGRPOTrainer(
+        model=MODEL, args=args, processing_class=TOKENIZER, **trainer_kwargs(config)
+    ).train()
+
+
+def weights() -> float:
+    return sum(parameter.double().abs().sum().item() for parameter in MODEL.parameters())
+
+
+def work(value: tuple[str, list[int]]) -> dict[str, Any]:
+    """Train, train on an environment that fails, and play the seeds in lockstep."""
+    folder, seeds = value
+    files = {"record": f"{folder}/e-{{rank}}.jsonl", "metrics": f"{folder}/m.jsonl"}
+    result: dict[str, Any] = {"before": weights()}
+    train(GemConfig(ECHO, seeds=[2, 5], max_turn_tokens=6, **files), folder)
+    result["weights"] = weights()
+    try:
+        train(GemConfig(MOODY, seeds=[1, 3, 5, 7], max_turn_tokens=6), folder)
+    except EnvError as error:
+        result["error"] = str(error)
+    return {**result, "calls": play(seeds)}
+
+
 if __name__ == "__main__":
     with registered():
-        run_rank(play)
+        run_rank(work)
