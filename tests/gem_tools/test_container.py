@@ -43,10 +43,11 @@ def sandbox(engine: str) -> Iterator[Sandbox]:
     assert running(engine) == []
 
 
-def running(engine: str) -> list[str]:
+def running(engine: str, pid: int | None = None) -> list[str]:
+    """Return the containers of a process, by default of this one."""
     command = [*engine.split(), "ps", "--all", "--format", "{{.Names}}"]
     names = subprocess.run(command, capture_output=True, text=True).stdout.split()
-    return sorted(name for name in names if name.startswith("gem-sandbox-"))
+    return sorted(name for name in names if name.startswith(f"gem-sandbox-{pid or os.getpid()}-"))
 
 
 @pytest.mark.parametrize(
@@ -102,23 +103,29 @@ def test_shell_runs_in_a_container(engine: str) -> None:
 
 
 KILLED = """
-import os, threading, time
-from gem_tools.sandbox.sandbox import Sandbox
-sandbox = Sandbox(isolation="container", image="{image}", warm=1)
-threading.Timer(4, lambda: os.kill(os.getpid(), 9)).start()
-sandbox.run("while True: pass")
+from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
+sandbox = Sandbox(SandboxLimits(seconds=100), isolation="container", image="{image}", warm=1)
+assert sandbox.run("print(1)").stdout == "1\\n"
+print("running", flush=True)
 sandbox.run("while True: pass")
 """
 
 
 def test_containers_end_when_gem_is_killed(engine: str) -> None:
-    before, command = running(engine), [sys.executable, "-c", KILLED.format(image=IMAGE)]
+    command = [sys.executable, "-c", KILLED.format(image=IMAGE)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    assert subprocess.run(command, env=environment, timeout=60).returncode == -9
-    deadline = time.monotonic() + 15
-    while running(engine) != before and time.monotonic() < deadline:
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "running\n"
+        time.sleep(1.0)
+        assert running(engine, process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+    deadline = time.monotonic() + 30
+    while running(engine, process.pid) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert running(engine) == before
+    assert running(engine, process.pid) == []
 
 
 HERE = ("fork_bomb", "thread_bomb", "raise_limits", "kernel_memory", "fill_disk", "outlive")

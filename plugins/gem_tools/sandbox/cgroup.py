@@ -46,8 +46,8 @@ class MemoryGroups:
                 group = self._parent / f"{_PREFIX}{os.getpid()}-{len(self._groups)}"
                 group.mkdir()
                 self._groups.append(group)
+            _limit(group, size)
             self._taken.add(group)
-        _limit(group, size)
         return group
 
     def give(self, group: Path) -> None:
@@ -146,8 +146,10 @@ def _limit(group: Path, size: int) -> None:
     """Limit the memory of a group, with version 2 or 1 of the interface; allow no swap."""
     if (group / "memory.limit_in_bytes").exists():
         (group / "memory.limit_in_bytes").write_text(str(size))
+        (group / "memory.swappiness").write_text("0")
         return
     (group / "memory.max").write_text(str(size))  # fails where the parent does not pass it on
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # a kernel without swap
         (group / "memory.swap.max").write_text("0")
+    with contextlib.suppress(OSError):  # before Linux 4.19
         (group / "memory.oom.group").write_text("1")

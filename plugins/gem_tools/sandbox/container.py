@@ -108,7 +108,7 @@ class ContainerBox(Box):
         self._report = os.open(report, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         uid = _FIRST_UID + next(_uids) % _UIDS
         settings = repr(plan.settings("/tmp", _REPORT, uid))
-        return subprocess.Popen(
+        process = subprocess.Popen(
             plan.container_command(self._name, report, settings),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -116,6 +116,9 @@ class ContainerBox(Box):
             start_new_session=True,
             bufsize=0,
         )
+        if process.stderr is not None:  # an engine that hangs does not close it
+            os.set_blocking(process.stderr.fileno(), False)
+        return process
 
     def kill(self) -> None:
         """Close the supervisor's input, which ends the container."""
@@ -125,9 +128,8 @@ class ContainerBox(Box):
 
     def _wait_until_ready(self) -> bytes:
         line = super()._wait_until_ready()
-        if self._process.stderr is not None:  # warnings of the engine: no program runs yet
-            os.set_blocking(self._process.stderr.fileno(), False)
-            self._process.stderr.read()
+        if self._process.stderr is not None:
+            self._process.stderr.read()  # warnings of the engine: no program runs yet
         return line
 
     def _wait_until_gone(self, read_rest: Callable[[], None]) -> None:

@@ -169,8 +169,8 @@ class Box:
                 part = os.read(self._report, 256) if ready else b""
                 if not part:
                     self.kill()
-                    stderr = _stream(self._process.stderr).read()[-2000:]
-                    reason = stderr.decode("utf-8", "replace").strip() or "no output"
+                    stderr = _stream(self._process.stderr).read() or b""
+                    reason = stderr[-2000:].decode("utf-8", "replace").strip() or "no output"
                     raise ToolError(
                         f"a sandbox worker exited or hung before it was ready: {reason}"
                     )

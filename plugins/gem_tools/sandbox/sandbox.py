@@ -14,6 +14,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
+from typing import get_args
 
 from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError
@@ -55,10 +56,9 @@ class Sandbox:
         time limit of a call starts when it runs, not while it waits. `filters=False` disables
         Landlock and seccomp in the fallback.
         """
-        if isolation not in ("auto", "full", "partial", "container"):
-            raise ConfigError(
-                f"isolation must be 'auto', 'full', 'partial' or 'container'; got {isolation!r}"
-            )
+        if isolation not in get_args(Isolation):
+            allowed = ", ".join(map(repr, get_args(Isolation)))
+            raise ConfigError(f"isolation must be one of {allowed}; got {isolation!r}")
         if image and isolation != "container":
             raise ConfigError(f"image={image!r} needs isolation='container'; got {isolation!r}")
         cores = os.cpu_count() or 1
