@@ -97,16 +97,10 @@ def cpu_seconds() -> float:
             continue
         pid = int(folder.name) if folder.name.isdigit() else -1
         parents[pid], spent[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
-    own, total = {os.getpid()}, 0
-    grown = True
-    while grown:
-        grown = False
-        for pid, parent in parents.items():
-            if parent in own and pid not in own:
-                own.add(pid)
-                grown = True
-    total = sum(spent[pid] for pid in own if pid in spent)
-    return total / os.sysconf("SC_CLK_TCK")
+    own = {os.getpid()}
+    while children := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= children
+    return sum(spent.get(pid, 0) for pid in own) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -120,9 +114,8 @@ def main() -> None:
     register(ENV, Busy)
     cores = len(os.sched_getaffinity(0))
     print(f"{args.episodes} episodes at once, {args.turns} steps of 50 ms each, {cores} cores\n")
-    print(
-        "| execution | start and first batch (s) | second batch (s) | CPU (s) | steps/s | speed-up |"
-    )
+    columns = "start and first batch (s) | second batch (s) | CPU (s) | steps/s | speed-up"
+    print(f"| execution | {columns} |")
     print("|---|---|---|---|---|---|")
     rows = []
     for execution, hosts in (("declared", None), ("process", None), ("ray", args.hosts)):
