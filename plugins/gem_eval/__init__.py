@@ -12,6 +12,6 @@ __all__ = ["register_commands"]
 
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
-    """Register the commands `eval`, `suite`, `compare`, `view` and `plot`."""
-    for name in ("eval", "suite", "compare", "view", "plot"):
+    """Register the commands `eval`, `suite`, `compare`, `view`, `plot` and `export`."""
+    for name in ("eval", "suite", "compare", "view", "plot", "export"):
         register(name, f"gem_eval.cli.{name}")
