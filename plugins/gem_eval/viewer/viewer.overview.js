@@ -40,11 +40,13 @@ function headline() {
   return line;
 }
 
-// Bars of equal width; a bar is {size, good, label, title, action}, and `good` is a share of it.
+// Bars of equal width; a bar is {size, good, amount, label, title, action}; `good` is a share of it.
+// Many bars have no room for every number: only the highest bar has its amount, every fifth its label.
 function bars(items) {
   const chart = make("div", "chart");
   const most = Math.max(...items.map((item) => item.size)) || 1;
-  for (const item of items) {
+  const dense = items.length > DISTINCT, highest = items.findIndex((item) => item.size === most);
+  items.forEach((item, i) => {
     const column = button("column", "", item.action);
     column.title = item.title;
     const area = make("span", "area");
@@ -54,9 +56,10 @@ function bars(items) {
     good.style.height = `${100 * item.good}%`;
     bar.append(good);
     area.append(bar);
-    column.append(make("span", "amount", item.amount), area, make("span", "value", item.label));
+    const amount = make("span", "amount", dense && i !== highest ? "" : item.amount);
+    column.append(amount, area, make("span", "value", dense && i % 5 ? "" : item.label));
     chart.append(column);
-  }
+  });
   return chart;
 }
 
