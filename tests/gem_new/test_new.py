@@ -41,7 +41,7 @@ def test_new_project_passes_the_checker_and_its_own_tests_at_once(project: Path)
 def test_installed_project_is_a_plugin(project: Path, tmp_path: Path, wheel: Path) -> None:
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", cwd=project)
     installed: Installation = install(tmp_path, wheel, *(project / "dist").glob("*.whl"))
-    listing = installed.command("envs", "hidden", "digit")
+    listing = installed.command("envs", "coin", "boxes")
     assert "number_maze:NumberMaze-v0" in listing.stdout, listing.stderr
     checked = installed.command("check", "number_maze:NumberMaze-v0")
     assert checked.returncode == 0, checked.stdout
