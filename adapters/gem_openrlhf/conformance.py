@@ -41,8 +41,9 @@ from gem_openrlhf import ADAPTER
 from gem_openrlhf.actors import GemActorTrainer
 from gem_openrlhf.config import GemConfig, estimator_flag
 from gem_openrlhf.convert import EpisodeLabel, to_batch
+from gem_openrlhf.program import run_program
 from gem_openrlhf.rollout import GemAgentExecutor
-from gem_openrlhf.trainer import GemExperienceMaker, run_program
+from gem_openrlhf.trainer import GemExperienceMaker
 
 __all__ = ["OpenRLHFHarness", "harness", "read_args"]
 
@@ -263,7 +264,8 @@ class _Critic:
                     if turn in positions
                 }
             if state := _cut_state(episode):
-                self._values[(*state, state[-1])] = {len(state) - 1: numbers[-1]}
+                row = (*state, state[-1])
+                self._values[row] = {len(state) - 1: numbers[-1]}
 
     def async_run_method_batch(
         self, method_name: str, sequences: Any, action_mask: Any, attention_mask: Any

@@ -21,8 +21,6 @@ patches nothing in the workers:
 from __future__ import annotations
 
 import math
-import runpy
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -51,7 +49,7 @@ from gem_core.types import Episode
 from gem_openrlhf.actors import GemCriticActor, GemPolicyActor, GemRolloutActor, class_of
 from gem_openrlhf.config import GemConfig, carried_fields, check_settings, config_of, estimator_flag
 from gem_openrlhf.convert import EpisodeLabel, all_sequences, at_turn_starts, per_token
-from gem_openrlhf.dataset import first_label, write_dataset
+from gem_openrlhf.dataset import first_label
 from gem_openrlhf.experiences import (
     batch_config,
     batch_labels,
@@ -59,6 +57,7 @@ from gem_openrlhf.experiences import (
     batch_values,
     padded,
 )
+from gem_openrlhf.program import add_dataset, has_flag, run_program
 from gem_openrlhf.records import find_recorder, recording
 from gem_openrlhf.samples import GemSamplesGenerator
 
@@ -70,7 +69,6 @@ __all__ = [
     "GemTrainingActor",
     "check_batch",
     "put_advantages",
-    "run_program",
     "train",
 ]
 
@@ -99,9 +97,9 @@ def train(
     """
     flags, path = list(settings), Path(data).absolute()
     if config is not None:
-        _add_dataset(flags, "--data.prompt_dataset", config, path)
+        add_dataset(flags, "--data.prompt_dataset", config, path)
         if config.held_out_seeds:
-            _add_dataset(
+            add_dataset(
                 flags, "--eval.dataset", config, path.with_suffix(".eval.jsonl"), evaluation=True
             )
     for name, value in (
@@ -110,7 +108,7 @@ def train(
         ("--data.label_key", "label"),
         ("--algo.advantage.estimator", estimator_flag(config)),
     ):
-        if not _has(flags, name):
+        if not has_flag(flags, name):
             flags += [name, value]
     with ExitStack() as stack:
         if not ray.is_initialized():
@@ -118,18 +116,6 @@ def train(
         for owner, name, replacement, parameters in _REPLACED:
             stack.enter_context(patched(owner, name, replacement, parameters))
         run_program(flags, partial(_checked_strategy, openrlhf.utils.get_strategy, stack))
-
-
-def run_program(flags: Sequence[str], get_strategy: Callable[[Any], Any]) -> None:
-    """Run `train_ppo_ray` with these flags. It passes the parsed flags to `get_strategy`.
-
-    It runs as `__main__`, because only there it parses flags.
-    """
-    with (
-        patched(sys, "argv", ["train_ppo_ray", *flags]),
-        patched(openrlhf.utils, "get_strategy", get_strategy, "args"),
-    ):
-        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
 
 
 class GemExperienceMaker(RemoteExperienceMaker):
@@ -421,19 +407,3 @@ def _checked_strategy(get_strategy: Callable[[Any], Any], stack: ExitStack, args
         try_environment(replace(config, seeds=[config.task_of(label).seed or 0]))
     stack.enter_context(recording())
     return get_strategy(args)
-
-
-def _add_dataset(
-    flags: list[str], name: str, config: GemConfig, path: Path, evaluation: bool = False
-) -> None:
-    """Write the dataset of the config, and add the flag that names it."""
-    if _has(flags, name):
-        raise ConfigError(
-            f"{name} and a GemConfig are both set, but the GemConfig writes its own dataset; "
-            "remove one of them"
-        )
-    flags += [name, str(write_dataset(config, path, evaluation=evaluation))]
-
-
-def _has(flags: Sequence[str], name: str) -> bool:
-    return any(flag == name or flag.startswith(f"{name}=") for flag in flags)
