@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -422,44 +422,38 @@ def test_episodes_are_recorded_as_trained(play: Play, tmp_path: Path) -> None:
     assert "update" not in untrained.final_info, "the end of the run records it"
 
 
-@pytest.fixture
-def ray_here() -> Iterator[None]:
-    import ray
-
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-# Ray's processes
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("execution", ["process", "ray"])
-def test_environments_run_outside_of_rank_0(
-    play: Play, execution: str, request: pytest.FixtureRequest
-) -> None:
-    if execution == "ray":
-        request.getfixturevalue("ray_here")
+def test_environments_run_in_their_own_processes(play: Play) -> None:
     register("test:Where-v0", "rl2_worlds:Where")
-    hosts = 2 if execution == "ray" else None
     try:
-        _, episodes, state = play("test:Where-v0", [0, 1, 2], execution=execution, hosts=hosts)
+        _, episodes, state = play("test:Where-v0", [0, 1, 2], execution="process")
     finally:
         environments.remove("test:Where-v0")
     assert [e.failure for e in episodes] == [None] * 3
     pids = {turn.info["pid"] for e in episodes for turn in e.turns}
-    programs = {turn.info["program"] for e in episodes for turn in e.turns}
-    assert os.getpid() not in pids
-    if execution == "ray":
-        assert {program.split(".")[0] for program in programs} == {"ray::EnvHost"}
-    else:
-        assert len(pids) == 3, "one process per environment"
+    assert len(pids) == 3 and os.getpid() not in pids
     state.close()
     for _ in range(100):
         if not any(Path(f"/proc/{pid}").exists() for pid in pids):
             return
         time.sleep(0.1)
     raise AssertionError(f"processes of environments are left: {pids}")
+
+
+def test_metrics_are_logged_per_environment_and_turn(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, float] = {}
+    monkeypatch.setattr("wandb.log", lambda values, step: logged.update(values))
+    mixture = f"1*{ECHO} + 1*{MOODY}"
+    play(mixture, list(range(8)), train=False, eval_seeds=[100])
+    (tensors, cu_seqs), episodes, state = play(mixture, list(range(8)))
+    put_advantages(state, tensors, cu_seqs)
+    for env in (ECHO, MOODY):
+        returns = [e.total_reward for e in episodes if e.component == env and not e.failed]
+        assert logged[f"gem/env/{env}/return/train"] == pytest.approx(sum(returns) / len(returns))
+        assert f"gem/env/{env}/success/test" in logged
+        assert f"gem/env/{env}/advantage_abs" in logged
+    assert {"gem/turn/0/return/train", "gem/turn/1/advantage_abs"} <= logged.keys()
 
 
 def test_logged_return_is_the_mean_of_the_episodes(
