@@ -84,6 +84,7 @@ class Handler(BaseHTTPRequestHandler):
     """The time in which it must receive the reply."""
 
     def setup(self) -> None:
+        """Read the connection with the limits above."""
         super().setup()
         self._input = _TimedInput(self.connection)
         self.rfile = self._buffer = io.BufferedReader(self._input)

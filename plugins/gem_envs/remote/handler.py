@@ -29,6 +29,7 @@ class EnvHandler(Handler):
     env_server: Server
 
     def _answer(self) -> None:
+        """Answer the request."""
         try:
             body = self._body()
             self._reject_web_pages()
