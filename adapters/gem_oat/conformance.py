@@ -22,10 +22,11 @@ from gem_conformance.harness import (
 from gem_conformance.played import PlayedCase, answer
 from oat.algorithms.ppo import PPOArgs
 from oat.args import default_args_validation
+from transformers import AutoTokenizer
 
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.ports import free_port
-from gem_core.policies.tiny import load_tiny, tiny_model_path
+from gem_core.policies.tiny import tiny_model_path
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode, FinishReason
 from gem_oat import ADAPTER
@@ -177,7 +178,7 @@ class _ScriptedLLM:
     """The scripted engine of the kit, with the methods of vLLM that oat calls."""
 
     def __init__(self, **_: Any) -> None:
-        self.tokenizer = load_tiny()[1]
+        self.tokenizer = AutoTokenizer.from_pretrained(str(tiny_model_path()))
 
     def get_tokenizer(self) -> Any:
         return self.tokenizer
