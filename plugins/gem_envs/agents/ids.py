@@ -27,6 +27,12 @@ SERVERS = {
     "sciworld": ("SciWorld", "AgentGym's SciWorld server"),
     "searchqa": ("SearchQA", "AgentGym's SearchQA server"),
     "webarena": ("WebArena", "AgentGym's WebArena server"),
+    "tool": ("Tool", "AgentGym's Weather, Movie, Academia, Sheet or TODO server"),
+    "webshop": ("WebShop", "AgentGym's WebShop server"),
+    "sqlgym": ("SqlGym", "AgentGym's server for BIRD"),
+    "alfworld": ("AlfWorld", "AgentGym's ALFWorld server"),
+    "maze": ("Maze", "AgentGym's maze server, with /maze in its address"),
+    "wordle": ("Wordle", "AgentGym's Wordle server, with /wordle in its address"),
 }
 """The dialects of `gem_envs.remote.protocols`: the name in the id, and a summary."""
 

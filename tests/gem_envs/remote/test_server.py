@@ -29,7 +29,6 @@ from gem_envs.remote.server import Server
 
 EASY = "game:GuessTheNumber-v0-easy"
 HANGMAN = "game:Hangman-v0-easy"
-AGENTGYM = [name for name in DIALECTS if name != "gem"]
 
 
 class Counter(Env):
@@ -593,7 +592,7 @@ def replaying(answers: Callable[[str, Any], tuple[int, Any]]) -> Iterator[str]:
             thread.join()
 
 
-@pytest.mark.parametrize("dialect", AGENTGYM)
+@pytest.mark.parametrize("dialect", RECORDED)
 def test_client_replays_recorded_agentgym_episodes(dialect: str) -> None:
     """The client sends the recorded requests and parses the recorded replies."""
     record = RECORDED[dialect]

@@ -48,7 +48,8 @@ class Household(Game):
     """A household task in one room; the reward is 1 for the goal.
 
     `task` is one of ALFWorld's six types, or None to let the seed draw one. `show_actions` lists
-    the possible actions after each observation, as AgentGym does after a reset.
+    the possible actions after each observation, as AgentGym does after a reset. `info` always has
+    them as `available_actions`.
     """
 
     action_example = "go to drawer 1"
@@ -75,14 +76,16 @@ class Household(Game):
         return (
             f"{_HELP} You have {self.max_turns} turns.\n\n{self.start}\n\n"
             f"Your task is to: {self.task}{self._action_list()}",
-            {"task_type": self.task.type},
+            {"task_type": self.task.type, "available_actions": self.available_actions()},
         )
 
     def on_step(self, action: str) -> StepResult:
         feedback = self._do(" ".join(action.lower().split()).rstrip("."))
         if self.task.is_solved(tuple(self.furniture.values()), self.held, self.at):
             return self.won(f"{feedback}\nYou have solved the task.")
-        return self.carry_on(feedback + self._action_list())
+        return self.carry_on(
+            feedback + self._action_list(), available_actions=self.available_actions()
+        )
 
     def _do(self, command: str) -> str:
         if command == "look":
