@@ -94,6 +94,7 @@ class ContainerBox(Box):
     """A container that runs one program; ending it ends everything the program started."""
 
     closes_stdin = False  # that ends the container
+    seconds_to_start = 60.0  # an engine may copy the image
 
     def __init__(self, plan: ContainerPlan) -> None:
         self._engine = plan.engine

@@ -31,7 +31,6 @@ _MOST_OUTPUT = 64 << 20
 _MOST_STATE = 64 << 20
 _MOST_LOST, _MOST_LOST_NAMES = 16 << 10, 100
 """Limits of the list of lost names: its bytes, and its names."""
-_SECONDS_TO_START = 20.0
 _SECONDS_TO_DIE = 10.0
 _SECONDS_TO_EXIT = 0.02
 _FIRST_UID = 1_900_000_000
@@ -65,6 +64,7 @@ class Box:
 
     closes_stdin = True
     """Whether a program finds the end of its input after the job."""
+    seconds_to_start = 20.0
 
     def __init__(self, plan: Plan) -> None:
         self._home = "" if plan.boxed else make_home()
@@ -158,7 +158,7 @@ class Box:
     def _wait_until_ready(self) -> bytes:
         """Return the worker's first line, which lists the filters in force."""
         line = b""
-        deadline = time.monotonic() + _SECONDS_TO_START
+        deadline = time.monotonic() + self.seconds_to_start
         with selectors.DefaultSelector() as selector:
             selector.register(self._report, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
