@@ -283,6 +283,7 @@ def check_odd_actions(subject: CheckedEnv) -> Iterator[str]:
 
 
 def check_other_processes(subject: CheckedEnv) -> Iterator[str]:
+    """Play the same episodes in two other processes, with different set orders."""
     if not subject.deterministic:
         return
     recipe = recipe_of(subject)

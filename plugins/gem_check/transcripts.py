@@ -81,7 +81,8 @@ def transcripts_elsewhere(
 
 def recipe_of(subject: Subject) -> str | tuple[Any, ...] | None:
     """Return a picklable recipe that makes the environment in another process, or None."""
-    source, recipe = subject.source, None  # type: Any, Any
+    source = subject.source
+    recipe: Any = None
     if isinstance(source, Env):
         if not isinstance(source, Wrapper):
             recipe = ("class", subject.name, _importable(type(source)), *source._made_with)
@@ -125,8 +126,9 @@ def _play_recipes() -> None:
             results |= transcripts([recipe])
             continue
         kind, name, entry_point, *arguments = recipe
-        if isinstance(entry_point, str) and entry_point.rpartition(":")[0].endswith(".py"):
-            _run_script(entry_point.rpartition(":")[0])
+        path = Path(entry_point.rpartition(":")[0]) if isinstance(entry_point, str) else Path()
+        if path.suffix == ".py" and not (path.parent / "__init__.py").is_file():
+            _run_script(path)
         if kind == "id":
             kwargs, wrappers = arguments
             if not is_file_id(name) and name not in environments.all():
@@ -152,17 +154,17 @@ def stop_script() -> None:
         raise _ScriptStopped
 
 
-def _run_script(path: str) -> None:
-    """Run a file as a module, up to where it calls the checker."""
+def _run_script(path: Path) -> None:
+    """Import a file that belongs to no package, up to where it calls the checker."""
     global _running_script
     # multiprocessing's name for the main module of another process; not "__main__", so what a
     # script does as a program is not done again
     module = sys.modules["__mp_main__"] = ModuleType("__mp_main__")
-    module.__file__ = path
-    sys.path.append(str(Path(path).parent))
+    module.__file__ = str(path)
+    sys.path.append(str(path.parent))
     _running_script = True
     try:
-        exec(compile(Path(path).read_bytes(), path, "exec"), vars(module))
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
     except _ScriptStopped:
         pass
     finally:

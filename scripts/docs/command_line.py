@@ -32,6 +32,9 @@ def page() -> str:
         parts.append(f"\n## gem-rl {name}\n\n{module.SUMMARY[0].upper()}{module.SUMMARY[1:]}.\n")
         parts.append(f"```text\n{_usage(parser)}\n```\n")
         parts += _table(parser)
+        examples = "\n".join(getattr(module, "EXAMPLES", ()))
+        if examples:
+            parts.append(f"\n```sh\n{examples}\n```\n")
     return "\n".join(parts) + "\n"
 
 

@@ -579,6 +579,18 @@ def test_check_command_checks_a_class_in_a_file_with_arguments(
     assert "does not take 'width'" in capsys.readouterr().out
 
 
+def test_file_of_a_package_may_import_relatively(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "echoes"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "words.py").write_text("WORDS = ['red', 'green']")
+    (package / "echo.py").write_text("from .words import WORDS\n" + ECHO)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    assert main(["check", f"{package / 'echo.py'}:Mine"]) == 0, capsys.readouterr().out
+
+
 def unmakeable() -> Env:
     raise MissingDependencyError(
         "the environment 'test:Absent-v0'", "absent", "No module named 'absent'"
