@@ -44,9 +44,9 @@ class ToolCallingPolicy(ChatPolicy, Protocol):
     """A chat policy for servers with function calling."""
 
     async def chat_with_tools(
-        self, messages: Sequence[Message], sampling: Sampling, tools: Mapping[str, Any]
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[Mapping[str, Any]]
     ) -> Generation:
-        """Return a generation whose text has the calls; `tools` is `info["function_calling"]`."""
+        """Return a generation whose text has the calls; `tools` are JSON schemas."""
         ...
 
 

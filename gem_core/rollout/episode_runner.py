@@ -180,7 +180,8 @@ class EpisodeRunner:
         info = _snapshot_of(info, "reset")
         self._observations, self._info = [observation], info
         self._component = str(info.get("env_id", ""))
-        self._tools = info.get("function_calling")
+        calling: dict[str, Any] = info.get("function_calling") or {}
+        self._function_calling = calling if isinstance(self.policy, ToolCallingPolicy) else {}
         return observation, info
 
     async def _step(self, action: str) -> StepResult:
@@ -264,6 +265,8 @@ class EpisodeRunner:
             messages = [Message(info.get("role", "user"), content)]
             if first and info.get("system"):
                 messages.insert(0, Message("system", info["system"]))
+        for text, short in self._function_calling.get("instructions", {}).items():
+            messages = [replace(m, content=m.content.replace(text, short)) for m in messages]
         rewritten = context is not None and not first
         self._new_messages = messages
         if self._conversation is None:
@@ -346,8 +349,9 @@ class EpisodeRunner:
                 )
             return Generation((), None, FinishReason.STOP, action), action
         messages = list(self._messages)
-        if self._tools is not None and isinstance(policy, ToolCallingPolicy):
-            generation = await policy.chat_with_tools(messages, sampling, self._tools)
+        if tools := self._function_calling.get("tools"):
+            caller = cast(ToolCallingPolicy, policy)
+            generation = await caller.chat_with_tools(messages, sampling, tools)
         else:
             generation = await cast(ChatPolicy, policy).chat(messages, sampling)
         if not isinstance(generation, Generation) or not isinstance(generation.text, str):

@@ -100,6 +100,7 @@ def test_server_with_tool_calls_solves_a_tool_task(server: Server, tmp_path: Pat
     system = first["messages"][0]["content"]
     assert "You may make 3 tool calls in all." in system
     assert "<tool_call>" not in system, "the prompt tells the model to write calls as text"
+    assert turns(tmp_path)[0].messages[0].content == system, "the record has another prompt"
     call, result = second["messages"][-2:]
     assert call["tool_calls"][0]["id"] == result["tool_call_id"] == "functions.python:2"
     assert (call["content"], result["role"]) == (None, "tool")

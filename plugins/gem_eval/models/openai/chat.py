@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gem_core.types import Generation, Message, Sampling
@@ -72,15 +71,11 @@ class OpenAIChatPolicy:
         return await self._generation(chat_messages(messages, function_calling=False), sampling)
 
     async def chat_with_tools(
-        self, messages: Sequence[Message], sampling: Sampling, tools: Mapping[str, Any]
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[Mapping[str, Any]]
     ) -> Generation:
-        """Return the text and the function calls of the answer, the calls as text.
-
-        The request has the schemas of the tools in `tools`, so the prompt omits them.
-        """
-        texts = [replace(m, content=_shortened(m, tools["instructions"])) for m in messages]
-        converted = chat_messages(texts, function_calling=True, reasoning=self._reasoning)
-        return await self._generation(converted, sampling, tools=list(tools["tools"]))
+        """Return the text and the function calls of the answer, the calls as text."""
+        converted = chat_messages(messages, function_calling=True, reasoning=self._reasoning)
+        return await self._generation(converted, sampling, tools=list(tools))
 
     async def _generation(
         self, messages: list[dict[str, Any]], sampling: Sampling, **fields: Any
@@ -118,11 +113,3 @@ class OpenAIChatPolicy:
                 "the model may have said something there that the environment does not see",
                 stacklevel=2,
             )
-
-
-def _shortened(message: Message, instructions: Mapping[str, str]) -> str:
-    """Replace the instructions on how to write calls as text."""
-    content = message.content
-    for full, short in instructions.items() if message.role != "assistant" else ():
-        content = content.replace(full, short)
-    return content
