@@ -105,7 +105,7 @@ def test_async_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
         "critic.num_gpus_per_node": 1,
         "data.max_len": 512,
         "ds.attn_implementation": "sdpa",
-        "eval.steps": 1,
+        "eval.steps": 2,
         "logger.tensorboard_dir": tmp_path / "tensorboard",
         "logger.wandb.key": "0" * 40,
         "rollout.batch_size": 8,

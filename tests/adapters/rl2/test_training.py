@@ -74,10 +74,10 @@ def test_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
         "trainer.load_ckpt_from=latest",
         "trainer.test_freq=2",
     )
-    path = tmp_path / "metrics.jsonl"
+    path, checkpoint = tmp_path / "metrics.jsonl", tmp_path / "ckpts/test/step2/.metadata"
     program = start(tmp_path, *command, "+gem.execution=process", WANDB_MODE="offline")
     for _ in range(9000):
-        if program.poll() is not None or (path.exists() and len(read_metrics(path)) == 2):
+        if program.poll() is not None or checkpoint.exists():
             break
         time.sleep(0.1)
     program.send_signal(signal.SIGINT)
