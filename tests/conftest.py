@@ -82,6 +82,7 @@ NEEDS = {
     "gem_eval/test_tiny_commands.py": ("matplotlib", "torch", "transformers"),
     "gem_eval/test_viewer_in_browser.py": ("playwright",),
     "gem_execution/test_ray_hosts.py": ("ray",),
+    "gem_tools/test_dense.py": ("numpy",),
     "gem_tools/test_episodes.py": ("bm25s", "mcp"),
     "gem_tools/test_mcp.py": ("mcp",),
     "gem_tools/test_search.py": ("bm25s",),

@@ -5,6 +5,8 @@ r"""Tool calls: writing them, and finding them in a model's text.
 | `tag`    | `<python>print(1)</python>`: the body is the tool's main argument, or JSON        |
 |          | if the tool has none                                                              |
 | `json`   | `<tool_call>{"name": "python", "arguments": {"code": "print(1)"}}</tool_call>`    |
+| `block`  | a code block with the tool's name as its language; see `more_styles`              |
+| `xml`    | `<tool_call><tool_name>...</tool_name><arguments>{...}</arguments></tool_call>`   |
 | `native` | any format of models trained for function calling: as `json`, a bare JSON object, |
 |          | `[TOOL_CALLS]` and a list, or a chat server's assistant message with `tool_calls` |
 
@@ -17,14 +19,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gem_core.errors import ConfigError
+from gem_tools.more_styles import (
+    find_blocks,
+    find_xml,
+    show_blocks,
+    show_xml,
+    write_block,
+    write_xml,
+)
 from gem_tools.tool import Tool, ToolCall, as_schema
 
 __all__ = [
     "Style",
     "check_arguments",
+    "check_style",
     "find_calls",
     "instruction",
     "message_calls",
@@ -32,7 +43,7 @@ __all__ = [
     "write_call",
 ]
 
-Style = Literal["tag", "json", "native"]
+Style = Literal["tag", "json", "native", "block", "xml"]
 
 _THINK, _END_THINK = "<think>", "</think>"
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -56,9 +67,19 @@ def find_calls(text: str, tools: Mapping[str, Tool], style: Style = "tag") -> li
         return _tagged(text, tools)
     if style == "json":
         return _json_calls(text)
-    if style == "native":
-        return _native(text)
-    raise ConfigError(f"style must be 'tag', 'json' or 'native'; got {style!r}")
+    if style == "block":
+        return find_blocks(text, tools)
+    if style == "xml":
+        return find_xml(text)
+    check_style(style)
+    return _native(text)
+
+
+def check_style(style: object) -> None:
+    """Raise `ConfigError` for an unknown style."""
+    styles = get_args(Style)
+    if style not in styles:
+        raise ConfigError(f"style must be one of {', '.join(map(repr, styles))}; got {style!r}")
 
 
 def message_calls(message: Mapping[str, Any]) -> list[ToolCall]:
@@ -79,6 +100,10 @@ def write_call(call: ToolCall, style: Style = "tag", tool: Tool | None = None) -
         if tool is not None and set(call.arguments) == {tool.main_argument}:
             return f"<{call.name}>{call.arguments[tool.main_argument]}</{call.name}>"
         return f"<{call.name}>{json.dumps(call.arguments, ensure_ascii=False)}</{call.name}>"
+    if style == "block":
+        return write_block(call, tool)
+    if style == "xml":
+        return write_xml(call)
     body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
     return f"{_OPEN}\n{body}\n{_CLOSE}"
 
@@ -94,6 +119,10 @@ def instruction(tools: Sequence[Tool], style: Style = "tag", max_uses: int | Non
         for tool in tools:
             body = tool.example or "..." if tool.main_argument else _example(tool)
             lines.append(f"\n<{tool.name}>{body}</{tool.name}>\n{tool.description}")
+    elif style == "block":
+        lines += show_blocks(tools)
+    elif style == "xml":
+        lines += show_xml(tools)
     else:
         lines.append(
             f'To call one, write {_OPEN}{{"name": <name>, "arguments": <object>}}{_CLOSE}; '

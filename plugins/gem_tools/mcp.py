@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.records.redact import Redactor
 from gem_core.records.serialize import without_secrets
+from gem_tools.mcp_oauth import check_oauth, oauth_of
 from gem_tools.tool import Tool, ToolError, ToolResult, Toolset, printable
 
 __all__ = ["McpTool", "McpTools"]
@@ -47,6 +48,7 @@ class McpTools(Toolset):
         env: Mapping[str, str] | None = None,
         url: str = "",
         headers: Mapping[str, str] | None = None,
+        oauth: Mapping[str, str] | None = None,
         seconds: float = 30.0,
         start_deadline: float = 30.0,
         only: Sequence[str] = (),
@@ -54,8 +56,10 @@ class McpTools(Toolset):
     ) -> None:
         """Configure the servers; the first `tools` call connects.
 
-        `servers` is {name: {command, args, env, cwd} or {url, headers}}, or a JSON file with that
-        mapping under `mcpServers`. A single server can be set by `command` or `url` instead.
+        `servers` is {name: {command, args, env, cwd} or {url, headers, oauth}}, or a JSON file with
+        that mapping under `mcpServers`. A single server can be set by `command` or `url` instead.
+        `oauth` is {client_id, client_secret, issuer} and optionally {scope}: the client credentials
+        grant, which needs no browser. `issuer` is the only server that gets the secret.
         `seconds` is the time limit of a call. `only` lists the tools to show. With `share`, all
         environments share a connection; otherwise each has its own, restarted at every reset.
         """
@@ -70,6 +74,7 @@ class McpTools(Toolset):
             "env": env,
             "url": url,
             "headers": headers,
+            "oauth": oauth,
             "seconds": seconds,
             "start_deadline": start_deadline,
             "only": only,
@@ -79,7 +84,8 @@ class McpTools(Toolset):
         if command:
             configs["server"] = {"command": command, "args": list(args), "env": dict(env or {})}
         elif url:
-            configs["server"] = {"url": url, "headers": dict(headers or {})}
+            given = {"oauth": oauth} if oauth is not None else {}
+            configs["server"] = {"url": url, "headers": dict(headers or {}), **given}
         if not configs:
             raise ConfigError(
                 "the tool 'mcp' needs a server: mcp(command='...', args=[...]), "
@@ -92,6 +98,7 @@ class McpTools(Toolset):
                     f"the MCP server {name!r} needs either a command or a url; "
                     f"got {without_secrets(config)!r}"
                 )
+            check_oauth(name, config)
         _library()
         self.seconds, self.share, self.only = seconds, share, tuple(only)
         self.servers = [
@@ -134,6 +141,15 @@ class McpTools(Toolset):
     def twin(self) -> McpTools:
         """Return these tools if they are shared, else new ones with the same arguments."""
         return self if self.share else McpTools(**self._arguments)
+
+    def reconfigure(self, **changes: Any) -> None:
+        """Replace some arguments, such as `url` or `headers`; the next `tools` call connects."""
+        known = ", ".join(self._arguments)
+        unknown = [name for name in changes if name not in self._arguments]
+        if unknown:
+            raise ConfigError(f"McpTools has no argument {', '.join(unknown)}; it has: {known}")
+        self.close()
+        McpTools.__init__(self, **{**self._arguments, **changes})
 
     @classmethod
     def status(cls) -> str:
@@ -303,7 +319,8 @@ async def _transport(config: Mapping[str, Any], stderr: Any) -> AsyncIterator[tu
     from mcp.client.streamable_http import streamable_http_client
     from mcp.shared._httpx_utils import create_mcp_http_client
 
-    async with create_mcp_http_client(headers=dict(config.get("headers") or {})) as client:
+    headers, auth = dict(config.get("headers") or {}), oauth_of(config)
+    async with create_mcp_http_client(headers=headers, auth=auth) as client:
         async with streamable_http_client(str(config["url"]), http_client=client) as streams:
             yield streams[0], streams[1]
 
@@ -362,10 +379,15 @@ def _server(name: str, config: Mapping[str, Any], start_deadline: float, share: 
 @atexit.register
 def _close_all() -> None:
     thread = _threads.get(os.getpid())
-    if thread is not None:
-        for server in [*_shared.values(), *_unshared]:
-            with contextlib.suppress(Exception):
-                thread.run(server.close())
+    servers = [*_shared.values(), *_unshared]
+    if thread is not None and servers:
+
+        async def close() -> None:  # all at once: a server may take seconds to end
+            closing = (server.close() for server in servers)
+            await asyncio.gather(*closing, return_exceptions=True)
+
+        with contextlib.suppress(Exception):
+            thread.run(close())
 
 
 def _read(

@@ -1,6 +1,7 @@
 """Retrieval tool: queries a search server over HTTP with Search-R1's protocol.
 
-The request is `{"queries": [...], "topk": k}`; the reply has a list of documents per query.
+The request is `{"queries": [...], "topk": k}`; the reply has a list of documents per query. Both
+are JSON, or MessagePack for the servers of the reference GEM.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError, MissingDependencyError
@@ -44,13 +45,14 @@ class RetrievalTool(Tool):
         retries: int = 3,
         backoff: float = 0.5,
         headers: Mapping[str, str] | None = None,
+        encoding: Literal["json", "msgpack"] = "json",
         description: str = "Searches a collection of texts and shows the passages that fit best.",
     ) -> None:
         """Configure the tool.
 
         `timeout` is the time limit of one attempt in seconds. A failed attempt is repeated up to
         `retries` times. The pause is `backoff` seconds, doubled each time, or the server's
-        `Retry-After`.
+        `Retry-After`. `encoding` is that of requests and replies.
         """
         if not url.startswith(("http://", "https://")):
             raise ConfigError(
@@ -66,6 +68,9 @@ class RetrievalTool(Tool):
         self.url, self.k, self.max_tokens, self.count = url, k, max_tokens, count
         self.timeout, self.retries, self.backoff = timeout, retries, backoff
         self.description = description
+        if encoding not in ("json", "msgpack"):
+            raise ConfigError(f"encoding must be 'json' or 'msgpack'; got {encoding!r}")
+        self._msgpack = _msgpack() if encoding == "msgpack" else None
         self._httpx = _library()
         self._headers = dict(headers or {})
         self.parameters = {
@@ -86,7 +91,7 @@ class RetrievalTool(Tool):
             jitter = random.SystemRandom().uniform(0.8, 1.2)
             wait = min(_LONGEST_WAIT, self.backoff * 2 ** (attempts - 1) * jitter)
             try:
-                answer = client.post(self.url, json=body, timeout=self.timeout)
+                answer = client.post(self.url, timeout=self.timeout, **self._encoded(body))
             except self._httpx.TransportError as error:
                 problem = f"{type(error).__name__}: {error}"
                 continue
@@ -98,7 +103,7 @@ class RetrievalTool(Tool):
                 problem = f"the server answered {answer.status_code}: {answer.text[:200]}"
                 break
             try:
-                passages = _passages(answer.json())
+                passages = _passages(self._decoded(answer))
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 problem = (
                     "the answer is not of Search-R1's form "
@@ -112,6 +117,22 @@ class RetrievalTool(Tool):
         return ToolResult(
             text, error=True, outage=True, info={"attempts": attempts, "problem": problem}
         )
+
+    def _encoded(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if self._msgpack is None:
+            return {"json": body}
+        return {
+            "content": self._msgpack.packb(body),
+            "headers": {"content-type": "application/msgpack"},
+        }
+
+    def _decoded(self, answer: Any) -> Any:
+        if self._msgpack is None:
+            return answer.json()
+        try:
+            return self._msgpack.unpackb(answer.content)
+        except Exception as error:  # msgpack has many kinds of errors
+            raise ValueError(f"no MessagePack: {error}") from error
 
     @classmethod
     def status(cls) -> str:
@@ -159,6 +180,16 @@ def _client(httpx: Any, headers: Mapping[str, str]) -> Any:
             limits = httpx.Limits(max_connections=256, max_keepalive_connections=64)
             _clients[key] = httpx.Client(headers=dict(headers), limits=limits)
         return _clients[key]
+
+
+def _msgpack() -> Any:
+    try:
+        import msgpack
+    except ImportError as error:
+        raise MissingDependencyError(
+            "encoding='msgpack' of the retrieval tool", "msgpack", str(error)
+        ) from error
+    return msgpack
 
 
 def _library() -> Any:

@@ -18,14 +18,14 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_tools.passage import Passage, show_passages
 from gem_tools.tool import Tool, ToolResult
 
-__all__ = ["Index", "SearchTool", "read_corpus"]
+__all__ = ["Index", "SearchTool", "Searchable", "read_corpus"]
 
 _WORD = re.compile(r"\w+")
 _FORMAT = "gem-index-1"
@@ -135,6 +135,13 @@ class Index:
         return Passage(id, title, text, score)
 
 
+class Searchable(Protocol):
+    """What the search tool needs of an index."""
+
+    def search(self, query: str, k: int = 3) -> list[Passage]:
+        """Return the best k passages."""
+
+
 class SearchTool(Tool):
     """A tool that searches an index; tools with the same index share it."""
 
@@ -144,21 +151,34 @@ class SearchTool(Tool):
 
     def __init__(
         self,
-        index: str | os.PathLike[str] | Index = "",
+        index: str | os.PathLike[str] | Searchable = "",
         *,
+        embed: Callable[[list[str]], Any] | str | None = None,
         k: int = 3,
         max_tokens: int | None = 500,
         count: Callable[[str], int] | None = None,
         description: str = "Searches a collection of texts and shows the passages that fit best.",
     ) -> None:
-        """Configure the tool; `max_tokens` limits the result, counted by `count` (or by words)."""
+        """Configure the tool; `max_tokens` limits the result, counted by `count` (or by words).
+
+        `index` is a folder, or an object with `search(query, k)`. The folder of a dense index needs
+        the embedding that built it, as a function or as 'module:function'.
+        """
         if not index:
             raise ConfigError(
                 "the tool 'search' needs search(index='FOLDER'); "
                 "build an index with: gem-rl index CORPUS FOLDER"
             )
         whole_number("k", k, 1)
-        self.index = index if isinstance(index, Index) else Index.open(index)
+        self.index: Searchable
+        if not isinstance(index, (str, os.PathLike)):
+            self.index = index
+        elif embed is not None:
+            from gem_tools.dense import DenseIndex
+
+            self.index = DenseIndex(index, embed)
+        else:
+            self.index = Index.open(index)
         self.k, self.max_tokens, self.count, self.description = k, max_tokens, count, description
         self.parameters = {
             "type": "object",

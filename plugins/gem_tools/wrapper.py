@@ -18,7 +18,7 @@ from gem_core.env.base import Env
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
 from gem_tools import make_tool
-from gem_tools.calls import Style, check_arguments, find_calls, instruction
+from gem_tools.calls import Style, check_arguments, check_style, find_calls, instruction
 from gem_tools.tool import Tool, ToolCall, ToolError, ToolResult, Toolset, as_schema
 
 __all__ = ["ToolWrapper", "wrap_with"]
@@ -49,6 +49,7 @@ class ToolWrapper(Wrapper):
         error_reward: float = 0.0,
         deadline: float | None = None,
         on_outage: Literal["failed", "tell"] = "failed",
+        previous: bool = False,
     ) -> None:
         """Add tools to an environment.
 
@@ -56,11 +57,11 @@ class ToolWrapper(Wrapper):
         the next one truncates it. Every call is paid `use_reward` plus `success_reward` or
         `error_reward`. `deadline` is the engine's time limit of a call in seconds, in addition to
         the tool's own. `on_outage` selects what a broken tool does: fail the episode ('failed') or
-        tell the model ('tell').
+        tell the model ('tell'). `previous` adds the counts of the previous episode to the `info` of
+        a reset, as `previous_tool_uses` and so on; transcripts then depend on earlier episodes.
         """
         super().__init__(env)
-        if style not in ("tag", "json", "native"):
-            raise ConfigError(f"style must be 'tag', 'json' or 'native'; got {style!r}")
+        check_style(style)
         if place not in ("system", "observation"):
             raise ConfigError(f"place must be 'system' or 'observation'; got {place!r}")
         if on_outage not in ("failed", "tell"):
@@ -73,7 +74,7 @@ class ToolWrapper(Wrapper):
         self.style, self.place = style, place
         self.use_reward = float(use_reward)
         self.success_reward, self.error_reward = float(success_reward), float(error_reward)
-        self.deadline, self.on_outage = deadline, on_outage
+        self.deadline, self.on_outage, self.previous = deadline, on_outage, previous
         self.tools: dict[str, Tool] | None = None
         """The tools by name; None until the first reset if there is a `Toolset`."""
         if all(isinstance(tool, Tool) for tool in self.sources):
@@ -85,6 +86,7 @@ class ToolWrapper(Wrapper):
         self.states: dict[str, Any] = {}
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
+        counts = {f"previous_{name}": count for name, count in self._counts().items()}
         self._clear()
         for toolset in self._toolsets():
             yield self._offloaded(toolset.begin)
@@ -92,7 +94,7 @@ class ToolWrapper(Wrapper):
         observation, info = yield self.env.reset(seed=self._seed, options=options)
         text = instruction(list(tools.values()), self.style, self.max_uses)
         schemas = [as_schema(tool) for tool in tools.values()]
-        info = {**info, "tools": schemas}
+        info = {**info, **(counts if self.previous else {}), "tools": schemas}
         if self.style == "native":
             # A request with the schemas needs only the first line, which has the budget.
             inner = info.get("function_calling") or {"tools": [], "instructions": {}}

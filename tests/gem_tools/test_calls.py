@@ -227,5 +227,49 @@ def test_long_malformed_text_is_parsed_quickly(text: str, style: Style) -> None:
 
 
 def test_unknown_style_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="'tag', 'json' or 'native'"):
+    with pytest.raises(ConfigError, match="style must be one of 'tag', 'json'"):
         find_calls("x", TOOLS, "yaml")  # type: ignore[arg-type]
+
+
+def test_code_blocks_are_calls_in_the_style_block() -> None:
+    tools = {"python": PythonLike(), "lookup": Lookup()}
+    text = 'I compute.\n```python\nprint(1)\nprint(2)\n```\nand\n```lookup\n{"key": 3}\n```'
+    assert find_calls(text, tools, "block") == [
+        ToolCall("python", {"code": "print(1)\nprint(2)"}),
+        ToolCall("lookup", {"key": 3}),
+    ]
+    assert find_calls("```js\nalert(1)\n```\n```python\nunclosed", tools, "block") == []
+    assert find_calls("<think>```python\n1\n```</think>", tools, "block") == []
+    (wrong,) = find_calls("```lookup\nnot JSON\n```", tools, "block")
+    assert "no JSON object" in wrong.problem
+
+
+def test_xml_calls_have_a_name_and_json_arguments() -> None:
+    name, arguments = "<tool_name>lookup</tool_name>", '<arguments>{"key": 3}</arguments>'
+    text = f"First.<tool_call>\n{name}\n{arguments}\n</tool_call>"
+    assert find_calls(text, {}, "xml") == [ToolCall("lookup", {"key": 3})]
+    assert find_calls(f"<tool_call>{name}</tool_call>", {}, "xml") == [ToolCall("lookup")]
+    (nameless,) = find_calls(f"<tool_call>{arguments}</tool_call>", {}, "xml")
+    assert "no <tool_name>" in nameless.problem
+    (wrong,) = find_calls(f"<tool_call>{name}<arguments>[3]</arguments></tool_call>", {}, "xml")
+    assert "must be a JSON object, not list" in wrong.problem
+
+
+@pytest.mark.parametrize("style", ["tag", "json", "native", "block", "xml"])
+def test_written_calls_are_found_again(style: Any) -> None:
+    tools = {"python": PythonLike(), "lookup": Lookup()}
+    for call in (ToolCall("python", {"code": "print('é')"}), ToolCall("lookup", {"key": 3})):
+        assert find_calls(write_call(call, style, tools[call.name]), tools, style) == [call]
+    text = instruction(list(tools.values()), style)
+    assert "python" in text and "lookup" in text
+
+
+class PythonLike(Tool):
+    name = "python"
+    main_argument = "code"
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {"code": {"type": "string"}}}
+
+
+class Lookup(Tool):
+    name = "lookup"
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {"key": {"type": "integer"}}}

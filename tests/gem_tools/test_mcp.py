@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -258,10 +259,56 @@ def test_published_server_works() -> None:
     clock.close()
 
 
+def test_client_credentials_open_a_guarded_server() -> None:
+    pytest.importorskip("mcp.server.mcpserver", reason="the test server needs mcp 2")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, str(SUPPORT / "mcp_oauth_server.py"), str(port)])
+    try:
+        for _ in range(400):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        url = f"http://127.0.0.1:{port}/mcp"
+        stranger = McpTools(url=url, start_deadline=10, share=False)
+        with pytest.raises(ToolError, match="cannot be reached"):
+            stranger.tools()
+        client = {"client_id": "trainer", "issuer": f"http://127.0.0.1:{port}"}
+        wrong = {**client, "client_secret": "guess"}
+        with pytest.raises(ToolError, match="cannot be reached"):
+            McpTools(url=url, oauth=wrong, start_deadline=10, share=False).tools()
+        stranger.reconfigure(oauth={**client, "client_secret": "very-secret"})
+        secret: Any = by_name(stranger)["secret"].call({})
+        assert secret.text == "the cake is in the cellar"
+        stranger.close()
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_tools_are_reconfigured(shop: McpTools, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.db")
+    sqlite3.connect(other).close()
+    assert "orders" in by_name(shop)["schema"].call({}).text  # type: ignore[union-attr]
+    shop.reconfigure(args=[SERVER, other], only=["schema"])
+    assert set(by_name(shop)) == {"schema"}
+    assert "orders" not in by_name(shop)["schema"].call({}).text  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="no argument port; it has: servers, command"):
+        shop.reconfigure(port=3)
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
         ({}, "needs a server"),
+        (
+            {"url": "http://x", "oauth": {"client_id": "a"}},
+            "must have client_id, client_secret and issuer",
+        ),
+        ({"url": "http://x", "oauth": "token"}, "must have client_id, client_secret and issuer"),
         ({"servers": {"a": {}}}, "either a command or a url"),
         ({"servers": {"a": {"command": "x", "url": "y"}}}, "either a command or a url"),
         ({"servers": "nowhere.json"}, "not a JSON file"),

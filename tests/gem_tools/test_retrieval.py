@@ -119,3 +119,35 @@ def test_invalid_settings_are_rejected() -> None:
     ]:
         with pytest.raises(ConfigError, match=problem):
             RetrievalTool(**settings)  # type: ignore[arg-type]
+
+
+def test_reference_protocol_is_msgpack() -> None:
+    msgpack = pytest.importorskip("msgpack")
+    requests: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            requests.append(msgpack.unpackb(body))
+            document = {"contents": "Title\nThe text."}
+            answer = msgpack.packb({"result": [[{"document": document, "score": 0.5}]]})
+            self.send_response(200)
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            """Write no log."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}).start()
+    try:
+        url = f"http://127.0.0.1:{http.server_port}/retrieve"
+        result = RetrievalTool(url, encoding="msgpack").call({"query": "what"})
+    finally:
+        http.shutdown()
+        http.server_close()
+    assert requests == [{"queries": ["what"], "topk": 3, "return_scores": True}]
+    assert "Title" in result.text and "The text." in result.text and not result.error
+    with pytest.raises(ConfigError, match="encoding must be 'json' or 'msgpack'"):
+        RetrievalTool(url, encoding="yaml")  # type: ignore[arg-type]

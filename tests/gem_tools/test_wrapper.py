@@ -242,7 +242,7 @@ def test_toolset_is_listed_once_and_begun_at_each_reset() -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"style": "xml"}, "style"),
+        ({"style": "yaml"}, "style"),
         ({"max_uses": -1}, "max_uses"),
         ({"max_uses": True}, "max_uses"),
         ({"refusals": -1}, "refusals"),
@@ -323,3 +323,13 @@ def test_tool_turns_count_towards_the_turn_limit() -> None:
     episode = run_episode(quiz(max_uses=None), player, seed=1, limits=Limits(max_turns=3))
     assert episode.stop is StopReason.TURN_LIMIT
     assert (len(episode.turns), episode.total_reward) == (3, 0.0)
+
+
+def test_previous_counts_are_in_the_info_of_a_reset() -> None:
+    env = ToolWrapper(Quiz(), [Echo()], previous=True)
+    assert env.reset(seed=1)[1]["previous_tool_uses"] == 0
+    env.step("<echo>a</echo>")
+    env.step("<echo>b</echo>")
+    info = env.reset(seed=1)[1]
+    assert (info["previous_tool_uses"], info["previous_tool_successes"]) == (2, 2)
+    assert "previous_tool_uses" not in ToolWrapper(Quiz(), [Echo()]).reset(seed=1)[1]

@@ -13,7 +13,7 @@ from gem_envs.mcp_suite.families import family_named, templates_of
 from gem_envs.mcp_suite.ids import SUITES
 from gem_envs.mcp_suite.pool import Slot, acquire, release
 from gem_envs.mcp_suite.task import LEVELS, SuiteTask
-from gem_tools.calls import Style, check_arguments, find_calls, instruction, write_call
+from gem_tools.calls import Style, check_arguments, check_style, find_calls, instruction, write_call
 from gem_tools.tool import Tool, ToolCall, ToolError, as_schema
 
 __all__ = ["McpTask"]
@@ -53,8 +53,7 @@ class McpTask(Env):
             raise ConfigError(f"suite must be one of {', '.join(SUITES)}; got {suite!r}")
         if level is not None and level not in LEVELS:
             raise ConfigError(f"level must be one of {', '.join(LEVELS)}; got {level!r}")
-        if style not in ("tag", "json", "native"):
-            raise ConfigError(f"style must be 'tag', 'json' or 'native'; got {style!r}")
+        check_style(style)
         missing = [name for name in _NEEDS if find_spec(name) is None]
         if missing:
             raise MissingDependencyError(

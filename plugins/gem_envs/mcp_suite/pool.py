@@ -21,6 +21,7 @@ from gem_tools.tool import Tool
 __all__ = ["Family", "Slot", "acquire", "release"]
 
 _FIRST_UID = 1_700_000_000
+_SECONDS_TO_START = 300.0  # dozens of servers may start at once on a busy machine
 _numbers = itertools.count()
 _free: dict[tuple[int, str], list[Slot]] = {}
 _time: dict[int, McpTools] = {}
@@ -56,7 +57,7 @@ class Slot:
         self.own(self.folder)
         self.setup: Any = None
         """The setup of the running episode."""
-        self.toolset = McpTools(family.servers(self), share=False, start_deadline=60.0)
+        self.toolset = McpTools(family.servers(self), share=False, start_deadline=_SECONDS_TO_START)
 
     def begin(self, setup: Any) -> dict[str, Tool]:
         """Replace the data by that of a new episode; return the tools by name."""
@@ -104,6 +105,7 @@ def _distractors() -> McpTools:
         if os.getpid() not in _time:
             command = [sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC"]
             _time[os.getpid()] = McpTools(
-                {"time": {"command": command[0], "args": command[1:]}}, start_deadline=60.0
+                {"time": {"command": command[0], "args": command[1:]}},
+                start_deadline=_SECONDS_TO_START,
             )
         return _time[os.getpid()]

@@ -28,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="words per passage when text files are split (default 150)",
     )
+    parser.add_argument(
+        "--embed",
+        default="",
+        metavar="MODULE:FUNCTION",
+        help="build a dense index with this function from a list of texts to their vectors",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,6 +42,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.words < 1:
         raise ConfigError(f"--words must be 1 or more; got {args.words}")
+    if args.embed:
+        from gem_tools.dense import DenseIndex
+
+        dense = DenseIndex.build(args.corpus, args.out, args.embed, words=args.words)
+        use = f"search(index='{args.out}', embed='{args.embed}')"
+        say(f"{dense.size} passages in {args.out}. Use it as a wrapper: {use}")
+        return 0
     index = Index.build(args.corpus, args.out, words=args.words)
     say(f"{index.size} passages in {args.out}. Use it as a wrapper: search(index='{args.out}')")
     return 0

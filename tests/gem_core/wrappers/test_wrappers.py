@@ -446,6 +446,14 @@ def test_statistics_count_each_episode(kind: type[ScriptedEnv]) -> None:
     assert (env.last["return"], env.last["turns"], env.last["seconds"] >= 0) == (6.0, 3, True)
 
 
+def test_statistics_of_the_previous_episode_are_an_option() -> None:
+    env = Statistics(ScriptedEnv(), previous=True)
+    assert "previous_episode" not in env.reset(seed=1)[1]
+    for _ in range(3):
+        env.step("a")
+    assert env.reset(seed=1)[1]["previous_episode"] == {"return": 6.0, "turns": 3}
+
+
 class SharedInfo(Env):
     """Returns the same dictionary every time."""
 
