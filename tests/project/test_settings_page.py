@@ -47,7 +47,7 @@ TESTS: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "Critic and `gae`": (
         "test_trainer.py test_unsupported_config_is_rejected gae",
-        f"{CONFIG} gae",
+        "test_critic.py test_values_are_read_before_each_turn_and_after_the_end",
         "test_trainer.py test_values_are_read_and_trained_where_turns_begin",
         "test_learner.py test_critic_bootstraps_only_after_a_cut",
         "test_critic.py test_values_are_read_and_trained_where_turns_begin",
@@ -104,7 +104,7 @@ TESTS: dict[str, tuple[str, str, str, str, str]] = {
     "Resume from a checkpoint": (
         "test_runs.py test_resumed_run_continues_seeds_horizon_records_and_metrics",
         "test_training.py test_resumed_run_continues_as_without_the_interruption",
-        "test_training.py test_async_run_with_a_critic_resumes_after_ctrl_c",
+        "test_training.py test_run_with_a_critic_resumes_asynchronously_after_ctrl_c",
         "test_runs.py test_resumed_run_trains_every_episode_once",
         "test_training.py test_run_with_a_critic_resumes_after_ctrl_c",
     ),
@@ -126,7 +126,7 @@ TESTS: dict[str, tuple[str, str, str, str, str]] = {
     "Asynchronous training": (
         "",
         "test_rollout.py test_async_trainers_get_the_sampled_tokens_of_resumed_turns",
-        "test_training.py test_async_run_with_a_critic_resumes_after_ctrl_c",
+        "test_training.py test_run_with_a_critic_resumes_asynchronously_after_ctrl_c",
         f"{REJECTED} asynchronous",
         "",
     ),

@@ -9,8 +9,6 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import pytest
-import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -22,19 +20,13 @@ from gem_core.adapter_kit.declaration import probe
 from gem_openrlhf import ADAPTER
 from gem_openrlhf.actors import (
     GemActorTrainer,
-    GemCriticActor,
     GemCriticTrainer,
-    GemPolicyActor,
-    GemRolloutActor,
 )
 from gem_openrlhf.rollout import GemAgentExecutor
 from gem_openrlhf.samples import GemSamplesGenerator
 from gem_openrlhf.trainer import (
     GemExperienceMaker,
-    GemGenerateActor,
-    GemPPOTrainer,
     GemTraining,
-    GemTrainingActor,
 )
 
 
@@ -89,37 +81,6 @@ def test_overridden_methods_exist_with_the_same_parameters() -> None:
         assert name in vars(SamplesGenerator) and name in vars(GemSamplesGenerator)
     executor = parameters(AgentExecutorBase.execute)
     assert parameters(GemAgentExecutor.execute)[: len(executor)] == executor
-
-
-@pytest.mark.usefixtures("ray_here")
-def test_actors_can_be_sent_to_another_process() -> None:
-    """Ray sends the code of a class: a `super()` that refers to another copy of it would fail."""
-
-    def broken_methods(actor: Any) -> list[str]:
-        actor_class = actor.__ray_metadata__.modified_class
-        functions = [
-            inspect.unwrap(member)
-            for base in actor_class.__mro__
-            for member in vars(base).values()
-            if inspect.isfunction(member)
-        ]
-        closures = [(f, dict(zip(f.__code__.co_freevars, f.__closure__ or ()))) for f in functions]
-        return [
-            function.__qualname__
-            for function, cells in closures
-            if "__class__" in cells and cells["__class__"].cell_contents not in actor_class.__mro__
-        ]
-
-    actors = [
-        GemPPOTrainer,
-        GemTrainingActor,
-        GemGenerateActor,
-        GemRolloutActor,
-        GemPolicyActor,
-        GemCriticActor,
-    ]
-    worker = ray.remote(num_cpus=1)(lambda: [broken_methods(actor) for actor in actors])
-    assert ray.get(worker.remote()) == [[]] * len(actors)
 
 
 def test_no_test_imports_the_tests_package_of_openrlhf() -> None:
