@@ -27,8 +27,8 @@ def environments_for_tests() -> Iterator[None]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Return `settings(**GRPOConfig fields)`: keyword arguments of a trainer, for one step."""
+def trainer_settings(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Return `trainer_settings(**GRPOConfig fields)`: arguments of a trainer of one step."""
 
     def make(**grpo_config: Any) -> dict[str, Any]:
         from trl import GRPOConfig
@@ -58,7 +58,7 @@ def settings(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def make_trainer(settings: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+def make_trainer(trainer_settings: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
     """Return a function that makes a trainer.
 
     `make_trainer(config, trainer_class, further keyword arguments, **GRPOConfig fields)`
@@ -67,7 +67,7 @@ def make_trainer(settings: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
     def make(config: Any, trainer_class: Any = None, kwargs: Any = None, **grpo_config: Any) -> Any:
         from gem_trl import GemGRPOTrainer, trainer_kwargs
 
-        own = {**settings(**grpo_config), **trainer_kwargs(config)}
+        own = {**trainer_settings(**grpo_config), **trainer_kwargs(config)}
         return (trainer_class or GemGRPOTrainer)(**{**own, **(kwargs or {})})
 
     return make

@@ -29,18 +29,6 @@ def test_recipe_trains(tmp_path: Path) -> None:
     )
 
 
-def test_recipe_warms_up_first_and_a_second_run_appends(tmp_path: Path) -> None:
-    short = ("--updates", "1", "--episodes", "32")
-    done = run_recipe(GUESS, tmp_path, "--warm-up", "3", *short)
-    assert done.returncode == 0, done.stderr
-    prefix = "SFT warm-up: 3 updates, loss "
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith(prefix)]
-    assert float(line.removeprefix(prefix)) < 1.5, "the tiny model already knows the format"
-    assert run_recipe(GUESS, tmp_path, *short).returncode == 0
-    assert [line["step"] for line in read_metrics(tmp_path)] == [0, 0]
-    assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) == 64
-
-
 def test_recipe_rejects_an_unknown_environment(tmp_path: Path) -> None:
     recipe = runpy.run_path(str(ROOT / "examples" / GUESS))
     with pytest.raises(UnknownNameError, match="did you mean 'game:GuessTheNumber-v0-easy'"):
@@ -48,13 +36,21 @@ def test_recipe_rejects_an_unknown_environment(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_recipe_leaves_readable_files_after_ctrl_c(tmp_path: Path) -> None:
+def test_recipe_leaves_readable_files_after_ctrl_c_and_a_second_run_appends(tmp_path: Path) -> None:
     done = interrupt_recipe(GUESS, tmp_path, "--updates", "1000", "--episodes", "8")
     assert done.returncode not in (0, None)
     assert "KeyboardInterrupt" in done.stderr or "Interrupted" in done.stderr
     lines = read_metrics(tmp_path)
     assert len(lines) >= 3
-    assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) >= 8 * len(lines)
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
+    assert len(episodes) >= 8 * len(lines)
+    done = run_recipe(GUESS, tmp_path, "--warm-up", "3", "--updates", "1", "--episodes", "32")
+    assert done.returncode == 0, done.stderr
+    prefix = "SFT warm-up: 3 updates, loss "
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith(prefix)]
+    assert float(line.removeprefix(prefix)) < 1.5, "the tiny model already knows the format"
+    assert [line["step"] for line in read_metrics(tmp_path)][len(lines) :] == [0]
+    assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) == len(episodes) + 32
 
 
 def test_recipe_with_a_tool_records_tool_calls(tmp_path: Path) -> None:

@@ -115,18 +115,18 @@ def test_metrics_per_turn_and_per_environment_reach_every_logger(
 
 
 def test_resumed_run_continues_seeds_horizon_records_and_metrics(
-    settings: Callable[..., dict[str, Any]], tmp_path: Path
+    trainer_settings: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     def config(name: str) -> GemConfig:
         files = {"record": f"{tmp_path}/{name}.jsonl", "metrics": f"{tmp_path}/{name}/m.jsonl"}
         return GemConfig(ECHO, seeds=16, max_turn_tokens=4, horizon="1,2,3@1", **files)
 
-    trainer = train(config("whole"), settings(max_steps=4))
+    trainer = train(config("whole"), trainer_settings(max_steps=4))
     assert trainer.state.global_step == 4
     saved = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    train(config("parts"), {**settings(**saved), "callbacks": [StopAfter(2)]})
+    train(config("parts"), {**trainer_settings(**saved), "callbacks": [StopAfter(2)]})
     checkpoint = str(tmp_path / "trainer" / "checkpoint-2")
-    resumed = train(config("parts"), settings(resume_from_checkpoint=checkpoint, **saved))
+    resumed = train(config("parts"), trainer_settings(resume_from_checkpoint=checkpoint, **saved))
     assert resumed.state.global_step == 4
     played = []
     for name in ("whole", "parts"):
@@ -150,11 +150,13 @@ def test_lora_trains_the_adapter_only(make_trainer: Callable[..., Any]) -> None:
 
 
 def test_several_sequences_per_episode_are_trained_with_their_advantages(
-    make_trainer: Callable[..., Any], settings: Callable[..., dict[str, Any]], tmp_path: Path
+    make_trainer: Callable[..., Any],
+    trainer_settings: Callable[..., dict[str, Any]],
+    tmp_path: Path,
 ) -> None:
     """The chat template removes earlier thinking; four optimizer steps share eight rows."""
     files = {"record": str(tmp_path / "e.jsonl")}
-    tokenizer = settings()["processing_class"]
+    tokenizer = trainer_settings()["processing_class"]
     tokenizer.chat_template = STRIPPING
     trainer = make_trainer(
         GemConfig(ECHO, seeds=[0, 1], history="template", gamma=0.9, max_turn_tokens=32, **files),

@@ -153,22 +153,6 @@ def test_stock_trainer_trains_the_same_episodes(make_trainer: Callable[..., Any]
     )
 
 
-def test_trainer_logs_gem_metrics(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(GemConfig("game:GuessTheNumber-v0-easy", seeds=16, max_turn_tokens=12))
-    trainer.train()
-    log = trainer.state.log_history[0]
-    assert {
-        "gem/success",
-        "gem/return",
-        "gem/turns",
-        "gem/failed",
-        "gem/tool_uses",
-        "gem/advantage_abs",
-    } <= set(log)
-    assert log["reward"] == pytest.approx(log["gem/return"])
-    assert 1 <= log["gem/turns"] <= 4
-
-
 def test_failed_episodes_are_not_trained_and_others_are(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(
         GemConfig(MOODY, seeds=[0, 1], max_turn_tokens=6), per_device_train_batch_size=4
@@ -239,20 +223,16 @@ def test_completions_never_exceed_max_completion_length(make_trainer: Callable[.
     assert all(ids.shape[1] <= 40 for _, _, ids in calls)
 
 
-def test_evaluation_plays_the_held_out_seeds(make_trainer: Callable[..., Any]) -> None:
-    trainer = make_trainer(
-        GemConfig(ECHO, seeds=8, eval_seeds=4, max_turn_tokens=6), per_device_eval_batch_size=4
-    )
-    result = trainer.evaluate()
-    assert 0 <= result["eval_gem/return"] <= 3
-
-
 def test_continuous_batching_uses_the_same_rollout_function(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     config = GemConfig(ECHO, seeds=[1], max_turn_tokens=3, record=str(tmp_path / "e.jsonl"))
     trainer = make_trainer(
-        config, use_transformers_continuous_batching=True, per_device_train_batch_size=2
+        config,
+        use_transformers_continuous_batching=True,
+        # otherwise the cache takes most of the memory
+        transformers_continuous_batching_config={"num_blocks": 8, "max_batch_tokens": 256},
+        per_device_train_batch_size=2,
     )
     trainer.train()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))
@@ -624,6 +604,10 @@ def test_metrics_file_has_one_line_per_update(
         assert line["advantage_abs"] == pytest.approx(log["gem/advantage_abs"])
         for name in ("success", "return", "turns", "failed"):
             assert line[name] == pytest.approx(log[f"gem/{name}"])
+        assert log["reward"] == pytest.approx(log["gem/return"])
+        assert log["gem/tool_uses"] == 0
+    evaluations = [log for log in trainer.state.log_history if "eval_gem/return" in log]
+    assert len(evaluations) == 3
 
 
 @pytest.mark.parametrize(
