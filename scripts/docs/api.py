@@ -41,7 +41,8 @@ _PAGES = {
             "gem_core.policies.scripted",
             "gem_core.policies.transformers_policy",
             "gem_core.policies.models",
-            "gem_eval.models.openai",
+            "gem_eval.models.openai.chat",
+            "gem_eval.models.openai.tokens",
         ],
     ),
     "records": (

@@ -442,6 +442,26 @@ def test_run_ends_early_when_the_rewards_are_not_numbers(tmp_path: Path) -> None
         evaluate(plan, RandomPlayer(), tmp_path / "r.jsonl", give_up=3)
 
 
+class Hangs(Broken):
+    """An environment that does not return from its first step."""
+
+    def on_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        time.sleep(1.0)
+        return "", 0.0, True, False, {}
+
+
+def test_eval_fails_an_episode_whose_step_takes_too_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register("test:Hangs-v0", Hangs)
+    try:
+        args = ["eval", "test:Hangs-v0", "--model", "random", "--seeds", "1", "--out"]
+        assert main([*args, str(tmp_path), "--quiet", "--step-deadline", "0.1"]) == 1
+    finally:
+        environments.remove("test:Hangs-v0")
+    assert "step took over 0.1 s" in capsys.readouterr().err
+
+
 def test_plan_overrides_the_turn_limit(tmp_path: Path) -> None:
     plan = Plan("random", ("game:Sudoku-v0-easy",), seeds=3, max_turns=2)
     limits = Limits(max_turns=99, retries=1)

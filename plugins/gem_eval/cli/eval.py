@@ -229,7 +229,10 @@ def _play(args: argparse.Namespace, plan: Plan, named: NamedPolicy, path: Path) 
         timeout=args.timeout,
     )
     limits = Limits(
-        max_context=named.max_context, retries=args.retries, episode_deadline=args.episode_deadline
+        max_context=named.max_context,
+        retries=args.retries,
+        step_deadline=args.step_deadline,
+        episode_deadline=args.episode_deadline,
     )
     try:
         with warnings.catch_warnings():

@@ -124,6 +124,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="times an episode may resume after an error (default 0)",
     )
+    sampling.add_argument(
+        "--step-deadline",
+        type=float,
+        default=600.0,
+        metavar="SEC",
+        help="longest reset or step of an environment (default 600)",
+    )
     sampling.add_argument("--episode-deadline", type=float, metavar="SEC", help="per episode")
     output = parser.add_argument_group("output and exit code")
     output.add_argument(

@@ -130,38 +130,30 @@ def table_rows(scores: Sequence[Score]) -> tuple[list[str], list[list[str]]]:
     """
     k = max((k for s in scores for k in s.pass_at), default=1)
     cap = max((s.max_tokens for s in scores if s.max_tokens is not None), default=None)
-    columns: list[tuple[str, Callable[[Score], str]]] = [
-        ("ENVIRONMENT", lambda s: s.env_id),
-        ("PLAYER", lambda s: s.player),
-        ("TURNS<=", lambda s: "-" if s.max_turns is None else str(s.max_turns)),
-        ("EPISODES", lambda s: str(s.episodes)),
-        ("SEEDS", lambda s: str(s.seeds)),
-        ("RETURN [95%]", lambda s: _with_interval(s.mean_return, _number)),
-        ("SUCCESS [95%]", lambda s: _with_interval(s.success, _percent)),
-        (f"pass@{k} [95%]", lambda s: _with_interval(s.pass_at.get(k), _percent)),
-        (f"pass^{k} [95%]", lambda s: _with_interval(s.pass_hat.get(k), _percent)),
-        ("TURNS", lambda s: _optional(s.turns, "{:.1f}")),
-        ("TOKENS", lambda s: _optional(s.tokens, "{:.0f}")),
-        ("TOOLS", lambda s: _optional(s.tool_uses, "{:.1f}")),
-        ("UNREADABLE", lambda s: _optional(s.format_errors, "{:.0%}")),
-        (f"CUT@{cap}", lambda s: "-" if s.max_tokens is None else _optional(s.cut, "{:.0%}")),
-        ("EMPTY", lambda s: _optional(s.empty, "{:.0%}")),
-        ("REFUSED", lambda s: _optional(s.refused, "{:.0%}")),
-        ("ERRORS", lambda s: str(s.errors)),
-        ("FAILED", lambda s: str(s.failed)),
+    limited = any(s.max_turns is not None for s in scores)
+    # name, cell, whether the column is in the table
+    columns: list[tuple[str, Callable[[Score], str], bool]] = [
+        ("ENVIRONMENT", lambda s: s.env_id, True),
+        ("PLAYER", lambda s: s.player, True),
+        ("TURNS<=", lambda s: "-" if s.max_turns is None else str(s.max_turns), limited),
+        ("EPISODES", lambda s: str(s.episodes), True),
+        ("SEEDS", lambda s: str(s.seeds), True),
+        ("RETURN [95%]", lambda s: _with_interval(s.mean_return, _number), True),
+        ("SUCCESS [95%]", lambda s: _with_interval(s.success, _percent), True),
+        (f"pass@{k} [95%]", lambda s: _with_interval(s.pass_at.get(k), _percent), k > 1),
+        (f"pass^{k} [95%]", lambda s: _with_interval(s.pass_hat.get(k), _percent), k > 1),
+        ("TURNS", lambda s: _optional(s.turns, "{:.1f}"), True),
+        ("TOKENS", lambda s: _optional(s.tokens, "{:.0f}"), True),
+        ("TOOLS", lambda s: _optional(s.tool_uses, "{:.1f}"), any(s.tool_uses for s in scores)),
+        ("UNREADABLE", lambda s: _optional(s.format_errors, "{:.0%}"), True),
+        (f"CUT@{cap}", lambda s: _optional(s.max_tokens and s.cut, "{:.0%}"), cap is not None),
+        ("EMPTY", lambda s: _optional(s.empty, "{:.0%}"), any(s.empty for s in scores)),
+        ("REFUSED", lambda s: _optional(s.refused, "{:.0%}"), any(s.refused for s in scores)),
+        ("ERRORS", lambda s: str(s.errors), True),
+        ("FAILED", lambda s: str(s.failed), True),
     ]
-    omitted = set()
-    if k == 1:
-        omitted |= {f"pass@{k} [95%]", f"pass^{k} [95%]"}
-    if all(s.max_turns is None for s in scores):
-        omitted.add("TURNS<=")
-    if cap is None:
-        omitted.add(f"CUT@{cap}")
-    for name, field in (("TOOLS", "tool_uses"), ("EMPTY", "empty"), ("REFUSED", "refused")):
-        if not any(getattr(s, field) for s in scores):
-            omitted.add(name)
-    columns = [c for c in columns if c[0] not in omitted]
-    return [name for name, _ in columns], [[cell(s) for _, cell in columns] for s in scores]
+    shown = [(name, cell) for name, cell, is_shown in columns if is_shown]
+    return [name for name, _ in shown], [[cell(s) for _, cell in shown] for s in scores]
 
 
 def _over_seeds(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gem_core.types import Generation, Message, Sampling
-from gem_eval.models.openai.answer import read_answer
+from gem_eval.models.openai.answer import Answer, read_answer
 from gem_eval.models.openai.function_calls import chat_messages
 from gem_eval.models.openai.server import Server
 
@@ -68,18 +68,24 @@ class OpenAIChatPolicy:
 
         Requests omit settings with default values, because many servers reject unknown fields.
         """
-        return await self._generation(chat_messages(messages, function_calling=False), sampling)
+        converted = chat_messages(messages, function_calling=False)
+        return _generation(await self._ask(converted, sampling))
 
     async def chat_with_tools(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[Mapping[str, Any]]
     ) -> Generation:
         """Return the text and the function calls of the answer, the calls as text."""
         converted = chat_messages(messages, function_calling=True, reasoning=self._reasoning)
-        return await self._generation(converted, sampling, tools=list(tools))
+        answer = await self._ask(converted, sampling, tools=list(tools))
+        if self.return_reasoning and answer.reasoning_field:
+            self._reasoning[answer.text] = {answer.reasoning_field: answer.reasoning}
+            if len(self._reasoning) > _KEPT:
+                del self._reasoning[next(iter(self._reasoning))]
+        return _generation(answer)
 
-    async def _generation(
+    async def _ask(
         self, messages: list[dict[str, Any]], sampling: Sampling, **fields: Any
-    ) -> Generation:
+    ) -> Answer:
         body: dict[str, Any] = {
             "messages": messages,
             "temperature": sampling.temperature,
@@ -96,13 +102,7 @@ class OpenAIChatPolicy:
             body["seed"] = sampling.seed
         answer = read_answer(await self._server.post("chat/completions", body), self._server.url)
         self._warn_once(answer.ignored)
-        if self.return_reasoning and answer.reasoning_field:
-            self._reasoning[answer.text] = {answer.reasoning_field: answer.reasoning}
-            if len(self._reasoning) > _KEPT:
-                del self._reasoning[next(iter(self._reasoning))]
-        return Generation(
-            (), None, answer.finish, answer.text, tokens=answer.tokens, reasoning=answer.reasoning
-        )
+        return answer
 
     def _warn_once(self, ignored: Sequence[str]) -> None:
         new = [name for name in ignored if name not in self._ignored]
@@ -113,3 +113,9 @@ class OpenAIChatPolicy:
                 "the model may have said something there that the environment does not see",
                 stacklevel=2,
             )
+
+
+def _generation(answer: Answer) -> Generation:
+    return Generation(
+        (), None, answer.finish, answer.text, tokens=answer.tokens, reasoning=answer.reasoning
+    )
