@@ -4,8 +4,7 @@
     python examples/verl_guess_the_number.py --model smollm2 --learning-rate 1e-5
     python examples/verl_guess_the_number.py --advantage grpo --samples 8
 
-verl generates with vLLM, which needs a GPU. Writes metrics.jsonl and, for each worker, an
-episodes-*.jsonl to --out.
+verl generates with vLLM, which needs a GPU. Writes metrics.jsonl and episodes.jsonl to --out.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Args:
     env: str = "game:GuessTheNumber-v0-easy"
     """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """advantage estimator: any that needs no critic"""
+    """advantage estimator; `gae` trains a critic"""
     gamma: float = 0.9
     """discount per turn"""
     seeds: int = 4096
@@ -65,7 +64,7 @@ def main(args: Args) -> None:
         advantage=args.advantage,
         gamma=args.gamma,
         max_turn_tokens=args.max_turn_tokens,
-        record=f"{args.out}/episodes-{{rank}}.jsonl",  # one file per worker
+        record=f"{args.out}/episodes.jsonl",
         metrics=f"{args.out}/metrics.jsonl",
     )
     prompts, micro_batch = args.episodes // args.samples, math.gcd(args.micro_batch, args.episodes)
@@ -77,6 +76,9 @@ def main(args: Args) -> None:
         f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}",  # one optimizer step per batch
         f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={micro_batch}",
         f"actor_rollout_ref.actor.optim.lr={args.learning_rate}",
+        "+critic.model.override_config.attn_implementation=sdpa",
+        "critic.model.use_remove_padding=False",
+        f"critic.ppo_micro_batch_size_per_gpu={micro_batch}",
         "actor_rollout_ref.rollout.name=vllm",
         f"actor_rollout_ref.rollout.n={args.samples}",
         f"actor_rollout_ref.rollout.seed={args.seed}",
@@ -100,7 +102,7 @@ def main(args: Args) -> None:
     ]
     train(config, settings)
     print(f"metrics: {args.out}/metrics.jsonl")
-    print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes-*.jsonl")
+    print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl")
 
 
 if __name__ == "__main__":

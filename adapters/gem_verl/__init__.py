@@ -50,7 +50,7 @@ ADAPTER = Adapter(
         masked_turns=True,  # by `response_mask`
         failed_episodes=True,  # as padding sequences
         groups=True,  # verl plays each prompt `rollout.n` times
-        critic_values=False,  # gem's trainers do not read the critic's values
+        critic_values=True,  # V1 stores the critic's value of every response token
     ),
     status="ready",
     summary="an agent loop, and trainers that compute advantages from turn rewards",

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -31,6 +31,7 @@ __all__ = [
     "one_sequence_reason",
     "plain",
     "read_config",
+    "rewrites_history",
 ]
 
 AGENT = "gem"
@@ -87,6 +88,9 @@ class GemConfig(TrainingConfig):
             "data.train_files=train",
             "data.val_files=val",
         ]
+        if self.needs_values:
+            overrides.append("critic.enable=True")
+            overrides.append("critic.model.path=${actor_rollout_ref.model.path}")
         if self.estimator_kwargs:
             overrides.append(f"+algorithm.gem={_hydra(dict(self.estimator_kwargs))}")
         if not self.held_out_seeds:
@@ -108,7 +112,11 @@ class GemConfig(TrainingConfig):
         env_id = fields.get("env_id") or self.env_id
         if env_id == self.env_id:
             return task
-        return Task(env_id, task.seed, task.options, task.wrappers, task.env_kwargs)
+        return replace(task, env_id=env_id)
+
+    def is_evaluation(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a dataset row is one to evaluate on."""
+        return bool(((row.get("extra_info") or {}).get("gem") or {}).get("evaluation", False))
 
 
 def hydra_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
@@ -153,7 +161,7 @@ def check_settings(settings: Any, config: GemConfig) -> None:
     corrected = correction.get("rollout_is") or correction.get("bypass_mode")
     rewards, turns = _reward_settings(settings), _turn_settings(rollout.multi_turn)
     template_kwargs = plain(settings.data.get("apply_chat_template_kwargs") or {})
-    wrapper, one_sequence = config.rewriting_wrapper(), one_sequence_reason(settings, config)
+    rewrites, one_sequence = rewrites_history(config), one_sequence_reason(settings, config)
     reject(
         [
             few_samples(config, int(rollout.n), "actor_rollout_ref.rollout.n"),
@@ -166,15 +174,11 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "per_env needs the environment of each sequence, which only gem's trainers read; "
                 "set trainer.v1.trainer_mode=gem_sync",
             ),
+            *_critic_rejections(settings, config, per_turn),
             (
                 config.metrics is not None and not has_gem_trainer(settings),
                 f"GemConfig(metrics={config.metrics!r}) needs gem's trainers, which write it; "
                 "set trainer.v1.trainer_mode=gem_sync, or remove metrics",
-            ),
-            (
-                per_turn and bool(settings.critic.enable),
-                "critic.enable=True trains a critic, which only verl's own 'gae' uses; "
-                "set it to null",
             ),
             (
                 filter_groups.get("enable") and filter_metric != "reward",
@@ -213,9 +217,8 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "set it to False",
             ),
             (
-                wrapper is not None and one_sequence,
-                f"the wrapper {wrapper!r} rewrites the history, which splits an episode into "
-                f"several sequences; {one_sequence}",
+                rewrites and one_sequence,
+                f"{rewrites}, which splits an episode into several sequences; {one_sequence}",
             ),
             _incompatible_trl(),
         ]
@@ -260,6 +263,32 @@ def algorithm_rejections(algorithm: Any, advantage: str) -> list[Rejection]:
     ]
 
 
+def _critic_rejections(settings: Any, config: GemConfig, per_turn: bool) -> list[Rejection]:
+    """Return the rejections of a critic's settings."""
+    lam, own = settings.algorithm.get("lam", 1.0), config.estimator_kwargs.get("lam")
+    return [
+        (
+            per_turn and not config.needs_values and bool(settings.critic.enable),
+            "critic.enable=True trains a critic, which only 'gae' uses; set it to null, or "
+            "algorithm.adv_estimator=gem_gae",
+        ),
+        (
+            config.needs_values and not settings.critic.enable,
+            f"the estimator {config.advantage!r} needs a critic; set critic.enable=True",
+        ),
+        (
+            config.needs_values and not has_gem_trainer(settings),
+            f"the estimator {config.advantage!r} needs gem's trainers, which read the critic's "
+            "values; set trainer.v1.trainer_mode=gem_sync",
+        ),
+        (
+            config.needs_values and lam not in (1.0, own),  # 1.0 is verl's default
+            f"algorithm.lam={lam} applies to verl's own gae, token by token; set "
+            f"+algorithm.gem.lam={lam}, which is GemConfig(estimator_kwargs={{'lam': {lam}}})",
+        ),
+    ]
+
+
 def has_gem_trainer(settings: Any) -> bool:
     """Return whether one of gem's trainers runs; it marks its settings with `gem_trainer`."""
     v1 = settings.trainer.v1
@@ -267,6 +296,16 @@ def has_gem_trainer(settings: Any) -> bool:
         settings.trainer.use_v1
         and (v1.get("gem_trainer", False) or str(v1.trainer_mode).startswith(PREFIX))
     )
+
+
+def rewrites_history(config: GemConfig) -> str:
+    """Return what may split an episode into several sequences; "" if nothing does."""
+    wrapper = config.rewriting_wrapper()
+    if wrapper is not None:
+        return f"the wrapper {wrapper!r} rewrites the history"
+    if config.history == "template":
+        return "history='template' may rewrite the history"
+    return ""
 
 
 def one_sequence_reason(settings: Any, config: GemConfig) -> str:

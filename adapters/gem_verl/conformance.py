@@ -22,10 +22,14 @@ import torch
 from gem_conformance.golden import Case
 from gem_conformance.harness import Harness, TrainedSequence
 
+from gem_core.adapter_kit.critic import value_positions
 from gem_core.policies.tiny import load_tiny, tiny_model_path
+from gem_core.training.advantage import estimators
 from gem_core.types import Episode
 from gem_verl import ADAPTER
+from gem_verl.batch import put, read_batch, stored
 from gem_verl.config import PREFIX, GemConfig, check_settings, hydra_config, read_config
+from gem_verl.convert import response_start
 from gem_verl.rollout import EnginePolicy, GemAgentLoop
 
 __all__ = [
@@ -162,19 +166,39 @@ class VerlHarness(Harness):
             # the trainer's model is the one that sampled; without logprobs, any numbers do
             logprobs["old_log_probs"] = logprobs.pop(fields[-1])
             tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=logprobs)
+            if trainer.gem_config.needs_values:
+                self._put_values(batch)
             self.metrics: dict[str, Any] = {}
             trainer._compute_advantage(batch, self.metrics)
-            stored = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=fields)
+            found = stored(batch, *fields)
+            self._tails = tails_of(batch)
             self.tags = dict(zip(batch.keys, batch.tags))
         finally:
             remaining = tq.kv_list("train").get("train", {})
             if remaining:
                 tq.kv_clear(keys=list(remaining), partition_id="train")
         return {
-            key: trained_sequence({name: stored[name][i] for name in fields})
+            key: trained_sequence(
+                {name: found[name][i] for name in fields}, self._tails.get(key, 0)
+            )
             for i, (key, tag) in enumerate(zip(batch.keys, batch.tags))
             if not tag.get("is_padding", False)
         }
+
+    def _put_values(self, batch: Any) -> None:
+        """Write the case's values where the trainer reads those of its critic."""
+        played, known = read_batch(batch), self._case.arguments["values"]
+        values = [torch.zeros(len(r)) for r in stored(batch, "responses")["responses"]]
+        for number, episode in enumerate(played.episodes):
+            own = played.sequences_of(number)
+            of_episode = known[self._case.episodes.index(episode)]
+            positions = value_positions(episode, [sequence for _, sequence in own])
+            for (s, i), value in zip(positions, of_episode):
+                index, sequence = own[s]
+                values[index][i + 1 - response_start(sequence)] = value
+            if len(of_episode) > len(episode.turns):
+                values[own[-1][0]][-1] = of_episode[-1]
+        put(batch, values=values)
 
     def _replay(
         self, case: Case, episodes: Sequence[Episode], manager: Any = None
@@ -183,11 +207,14 @@ class VerlHarness(Harness):
 
         The episodes of a group are the sessions of one prompt, as in verl.
         """
-        trainer = self.trainer
+        trainer, self._case = self.trainer, case
         set_algorithm(trainer.config, case.estimator, case.gamma)
         check_settings(trainer.config, read_config(trainer.config))
         trainer.gem_config = replace(
-            self.config, advantage=case.estimator, gamma=case.gamma, estimator_kwargs=case.arguments
+            self.config,
+            advantage=case.estimator,
+            gamma=case.gamma,
+            estimator_kwargs={k: v for k, v in case.arguments.items() if k != "values"},
         )
         groups: dict[Any, list[int]] = {}
         for i, episode in enumerate(episodes):
@@ -280,6 +307,7 @@ def harness() -> VerlHarness:
 def set_algorithm(settings: Any, estimator: str, gamma: float) -> None:
     """Select one of gem's estimators in verl's settings."""
     settings.algorithm.adv_estimator, settings.algorithm.gamma = PREFIX + estimator, gamma
+    settings.critic.enable = True if "values" in estimators.get(estimator).needs else None
 
 
 def golden_columns(
@@ -309,8 +337,20 @@ def objects(column: Sequence[Any]) -> Any:
     return array
 
 
-def trained_sequence(fields: Mapping[str, Any]) -> TrainedSequence:
-    """Return one sequence from verl's tensors."""
+def tails_of(batch: Any) -> dict[str, int]:
+    """Return the number of ids that follow each played sequence, for a bootstrap value."""
+    ids, sequences = stored(batch, "input_ids")["input_ids"], read_batch(batch).sequences
+    return {
+        key: len(all_ids) - len(sequence.ids)
+        for key, all_ids, sequence in zip(batch.keys, ids, sequences)
+        if sequence.trained
+    }
+
+
+def trained_sequence(fields: Mapping[str, Any], tail: int = 0) -> TrainedSequence:
+    """Return one sequence from verl's tensors, without its tail."""
+    if tail:
+        fields = {k: v if k == "prompts" else v[:-tail] for k, v in fields.items()}
     zeros, logprobs = [0.0] * len(fields["prompts"]), fields.get("rollout_log_probs")
     return TrainedSequence(
         ids=[*fields["prompts"].tolist(), *fields["responses"].tolist()],

@@ -12,20 +12,23 @@ from gem_core.types import Episode
 __all__ = ["per_token", "response_start", "sequences_of", "to_batch"]
 
 
-def to_batch(episode: Episode, end_id: int) -> list[dict[str, Any]]:
+def to_batch(episode: Episode, end_id: int, tail: Sequence[int] = ()) -> list[dict[str, Any]]:
     """Convert an episode to the fields of one `AgentLoopOutput` per sequence.
 
-    The response is everything after the first prompt.
+    The response is everything after the first prompt. The untrained `tail` ends the last one.
     """
     fields = []
-    for sequence in sequences_of(episode, end_id):
+    sequences = sequences_of(episode, end_id)
+    for number, sequence in enumerate(sequences, 1):
         start, logprobs = response_start(sequence), sequence.logprobs
+        end = list(tail) if number == len(sequences) else []
+        unsampled = [0.0] * len(end)
         fields.append(
             {
                 "prompt_ids": list(sequence.ids[:start]),
-                "response_ids": list(sequence.ids[start:]),
-                "response_mask": list(sequence.mask[start:]),
-                "response_logprobs": None if logprobs is None else list(logprobs[start:]),
+                "response_ids": [*sequence.ids[start:], *end],
+                "response_mask": [*sequence.mask[start:], *[0] * len(end)],
+                "response_logprobs": None if logprobs is None else [*logprobs[start:], *unsampled],
             }
         )
     return fields

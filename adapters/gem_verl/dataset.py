@@ -53,28 +53,34 @@ class GemDataset(Dataset):  # type: ignore[misc]
             ]
         if max_samples > 0:
             self.tasks = self.tasks[:max_samples]
+        self.evaluation = split == "val"
 
     def __len__(self) -> int:
         return len(self.tasks)
 
     def __getitem__(self, item: int) -> dict[str, Any]:
         env_id, seed, other = self.tasks[item]
-        return row_of(env_id, seed, item, other)
+        return row_of(env_id, seed, item, other, self.evaluation)
 
 
-def row_of(env_id: str, seed: int, index: int = 0, other: bool = False) -> dict[str, Any]:
+def row_of(
+    env_id: str, seed: int, index: int = 0, other: bool = False, evaluation: bool = False
+) -> dict[str, Any]:
     """Return a dataset row for verl.
 
     A Parquet file of your own needs `data_source`, `prompt` (here `raw_prompt`) and `extra_info`.
-    `other`: the environment is not the agent loop's own, so the row names it.
+    `other`: the environment is not the agent loop's own, so the row names it. `evaluation`: the
+    record marks the episode.
     """
+    fields: dict[str, Any] = {"seed": seed}
+    if other:
+        fields["env_id"] = env_id
+    if evaluation:
+        fields["evaluation"] = True
     return {
         "data_source": env_id,
         "raw_prompt": [{"role": "user", "content": f"{env_id} #{seed}"}],
-        "extra_info": {
-            "index": index,
-            "gem": {"seed": seed, **({"env_id": env_id} if other else {})},
-        },
+        "extra_info": {"index": index, "gem": fields},
         "index": index,
         "reward_model": {"style": "environment", "ground_truth": ""},
         "tools_kwargs": {},

@@ -18,7 +18,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopW
 
 from gem_core.adapter_kit.settings import reject
 from gem_core.errors import ConfigError
-from gem_verl.config import read_config
+from gem_verl.config import read_config, rewrites_history
 
 __all__ = ["GemAgentLoopManager", "GemAgentLoopWorker"]
 
@@ -29,13 +29,12 @@ class GemAgentLoopWorker(AgentLoopWorker):
     """verl's worker with a reward for each response token."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        wrapper = read_config(config).rewriting_wrapper()
+        rewrites = rewrites_history(read_config(config))
         message = (
-            f"the wrapper {wrapper!r} rewrites the history, which splits an episode into several "
-            "sequences; verl's legacy trainer takes one. Set trainer.use_v1=True, or remove the "
-            "wrapper"
+            f"{rewrites}, which splits an episode into several sequences; verl's legacy trainer "
+            "takes one. Set trainer.use_v1=True, or keep the history as it was sampled"
         )
-        reject([(wrapper is not None, message)])
+        reject([(rewrites, message)])
         super().__init__(config, *args, **kwargs)
 
     async def generate_sequences(self, batch: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -27,8 +27,16 @@ from gem_core.records.file import WorkerRecords
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode, FinishReason, Generation, Sampling, StopReason
 from gem_verl.channel import token_rewards
-from gem_verl.config import AGENT, GemConfig, check_settings, one_sequence_reason, read_config
-from gem_verl.convert import to_batch
+from gem_verl.config import (
+    AGENT,
+    GemConfig,
+    check_settings,
+    has_gem_trainer,
+    one_sequence_reason,
+    read_config,
+)
+from gem_verl.convert import sequences_of, to_batch
+from gem_verl.critic import tail_of
 
 __all__ = ["EnginePolicy", "GemAgentLoop", "GemAgentLoopOutput", "play"]
 
@@ -88,9 +96,13 @@ class GemAgentLoop(AgentLoopBase):
         return self.output(episode, engine, step)
 
     async def episode(self, engine: EnginePolicy, row: dict[str, Any], step: int) -> Episode:
-        """Play and record the episode of a dataset row."""
+        """Play the episode of a dataset row. gem's trainers record it; verl's own do not."""
         episode = await play(self.shared, engine, row, step, self.rollout_config)
-        self.shared.records.write(self.shared.config.record, [episode])
+        if self.shared.config.is_evaluation(row):
+            facts = {**episode.final_info, "evaluation": True}
+            episode = replace(episode, final_info=facts)
+        if not has_gem_trainer(self.config):
+            self.shared.records.write(self.shared.config.record, [episode])
         return episode
 
     def output(
@@ -98,7 +110,8 @@ class GemAgentLoop(AgentLoopBase):
     ) -> GemAgentLoopOutput | list[GemAgentLoopOutput]:
         """Convert an episode to verl's output. The first sequence carries the episode itself."""
         end_id, algorithm = self.shared.renderer.turn_end or 0, self.config.algorithm
-        sequences = to_batch(episode, end_id)
+        tail = self._tail(episode, end_id)
+        sequences = to_batch(episode, end_id, tail)
         reason = one_sequence_reason(self.config, self.shared.config) if len(sequences) > 1 else ""
         if reason:
             raise ConfigError(
@@ -113,13 +126,15 @@ class GemAgentLoop(AgentLoopBase):
         ):
             if not engine.sampling_params.get("logprobs"):
                 fields["response_logprobs"] = None
+            rewards = rewards + [0.0] * (len(fields["response_ids"]) - len(rewards))
             extra_fields = {
                 "min_global_steps": min(first for first, _ in versions),
                 "max_global_steps": max(last for _, last in versions),
                 "turn_scores": list(episode.rewards),
                 "tool_rewards": [],
-                # verl averages these over a validation set, and skips None
+                # verl averages these over a validation set, and skips None and text
                 "reward_extra_info": {
+                    "env": episode.played_id,
                     "success": _success(episode),
                     "return": episode.total_reward,
                     "turns": None if episode.failed else float(len(episode.turns)),
@@ -143,6 +158,13 @@ class GemAgentLoop(AgentLoopBase):
                 )
             )
         return outputs if len(outputs) > 1 else outputs[0]
+
+    def _tail(self, episode: Episode, end_id: int) -> tuple[int, ...]:
+        """Return the ids after the last sequence from which a critic's value bootstraps."""
+        if not self.shared.config.needs_values:
+            return ()
+        last = sequences_of(episode, end_id)[-1]
+        return tail_of(episode, last, self.shared.renderer, *_caps(self.rollout_config))
 
 
 class EnginePolicy:
@@ -202,10 +224,7 @@ async def play(
     shared: _Shared, engine: EnginePolicy, row: dict[str, Any], step: int, rollout_config: Any
 ) -> Episode:
     """Play one episode. An engine error fails the prompt; verl stops if every prompt fails."""
-    config, max_response = shared.config, int(rollout_config.response_length)
-    max_context = int(
-        rollout_config.get("max_model_len") or rollout_config.prompt_length + max_response
-    )
+    config, (max_context, max_response) = shared.config, _caps(rollout_config)
     params = engine.sampling_params
     return await shared.rollout.episode(
         config.task_of(row),
@@ -219,6 +238,13 @@ async def play(
         ),
         limits=config.limits(step, max_context=max_context, max_response=max_response),
     )
+
+
+def _caps(rollout_config: Any) -> tuple[int, int]:
+    """Return the caps on the tokens of a sequence and of its response."""
+    max_response = int(rollout_config.response_length)
+    context = rollout_config.get("max_model_len") or rollout_config.prompt_length + max_response
+    return int(context), max_response
 
 
 def _success(episode: Episode) -> float | None:

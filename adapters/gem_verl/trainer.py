@@ -3,8 +3,8 @@
 `trainer.v1.trainer_mode` selects gem's trainers: gem_sync, gem_colocate_async, gem_separate_async.
 verl computes advantages in `_compute_advantage` and passes only token rewards to its estimators.
 gem overrides that method: it calls verl's own, which computes importance weights, then replaces the
-advantages. It computes them from the episodes, which travel with their sequences in
-`extra_fields`. Everything else is verl's own code.
+advantages. It computes them from the episodes of the batch and, for `gae`, the critic's values.
+Everything else is verl's own code.
 
 The functions that need verl import it: verl loads gem's plugin, which needs this module, while it
 is imported itself.
@@ -13,32 +13,41 @@ is imported itself.
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-import transfer_queue as tq
 from omegaconf import open_dict
 
 from gem_core.adapter_kit.batch import check_sequence
+from gem_core.adapter_kit.critic import critic_targets
+from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
-from gem_core.errors import BatchMismatchError, ConfigError
+from gem_core.errors import ConfigError
 from gem_core.plugins.events import send_event
 from gem_core.training.metrics import BatchMetrics
-from gem_core.training.sequences import TokenSequence, discounted_returns, padding_sequence
+from gem_core.training.sequences import TokenSequence, discounted_returns
 from gem_core.types import Episode
+from gem_verl.batch import (
+    PlayedBatch,
+    gap_of,
+    mean_per_turn,
+    put_per_turn,
+    read_batch,
+    session_of,
+    stored,
+)
 from gem_verl.config import AGENT, PREFIX, GemConfig, check_settings, hydra_config, read_config
-from gem_verl.convert import per_token, response_start, sequences_of
+from gem_verl.critic import read_values, training_turn_starts
+from gem_verl.recorder import Recorder, interrupted_episodes, write_when_free
 
 __all__ = [
     "GemTrainer",
     "check_batch",
     "check_registered",
     "put_advantages",
-    "read_batch",
     "register_trainers",
     "train",
 ]
@@ -46,6 +55,12 @@ __all__ = [
 _ZERO = "gem_zero"
 """The estimator that verl calls before gem replaces the advantages: it returns 0."""
 _POLL_SECONDS = 0.05
+_OPTIONAL = {
+    "critic_loss": "critic/vf_loss",
+    "logprob_gap": "gem/logprob_gap",
+    "logprob_gap_p99": "gem/logprob_gap_p99",
+}
+"""Metrics that the metrics file has if verl computes them, and their names in verl's logger."""
 
 
 def train(config: GemConfig, settings: Sequence[str]) -> None:
@@ -65,12 +80,18 @@ def train(config: GemConfig, settings: Sequence[str]) -> None:
     config = replace(config, record=record, metrics=metrics)
     composed = hydra_config(config, settings)
     check_settings(composed, read_config(composed))
+    try_environment(config)
     ray_was_running = ray.is_initialized()
+    unused: list[Episode] = []
     try:
         main_ppo.main(composed)
+    except KeyboardInterrupt:
+        unused = interrupted_episodes()
+        raise
     finally:
         if not ray_was_running:
             ray.shutdown()
+        write_when_free(record, unused)
 
 
 class GemTrainer:
@@ -82,6 +103,7 @@ class GemTrainer:
 
     config: Any
     global_steps: int
+    use_critic: bool
 
     def __init__(self, config: Any) -> None:
         check_registered()
@@ -93,36 +115,83 @@ class GemTrainer:
         self.gem_config = read_config(config)
         check_settings(config, self.gem_config)
         self._update_log = UpdateLog.of(self.gem_config)
+        self._recorder = Recorder(self.gem_config.record)
         self._batches: list[BatchMetrics] = []
         """Metrics of this step's batches; verl's separate_async may draw several."""
+        self._played = PlayedBatch([], [], [])
+        """The batch that verl trains on now."""
+        self._mini_batches = [
+            (section, int(section.ppo_mini_batch_size))
+            for section in (config.actor_rollout_ref.actor, config.critic)
+        ]
         super().__init__(config)  # type: ignore[call-arg]
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        """Train as verl does. Record the episodes that the run did not use."""
+        try:
+            super().fit(agent_loop_manager)  # type: ignore[misc]
+        finally:
+            self._recorder.close()
 
     def _build_replay_buffer(self) -> Any:
         """Poll for finished episodes every 50 ms; verl waits 2 s, longer than a short rollout."""
         buffer = super()._build_replay_buffer()  # type: ignore[misc]
         if self.config.trainer.v1.trainer_mode != "separate_async":  # it schedules by the interval
             buffer.poll_interval = _POLL_SECONDS
+        self._recorder.watch(buffer)
         return buffer
 
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Keep the number of optimizer steps if an episode has several sequences.
+
+        verl fills mini-batches with sequences. Here, a mini-batch has the sequences of as many
+        episodes.
+        """
+        samples = int(self.config.actor_rollout_ref.rollout.n)
+        size = self._mini_batches[0][1] * samples
+        episodes = len({session_of(key) for key in batch.keys})
+        factor = _rounded_up(len(batch.keys), _rounded_up(episodes, size) * size)
+        for section, prompts in self._mini_batches:
+            section.ppo_mini_batch_size = factor * prompts
+        return super()._balance_batch(batch, metrics, *args, **kwargs)  # type: ignore[misc]
+
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        played = read_batch(batch)
+        config, algorithm = self.gem_config, self.config.algorithm
+        self._played = played = read_batch(batch)
         check_batch(batch, played.sequences)
         send_event("batch_end", episodes=played.episodes)
         total = BatchMetrics.of(played.episodes)
-        per_turn = self.gem_config.compute_advantages(played.episodes)
-        algorithm = self.config.algorithm
+        values = read_values(batch, played) if config.needs_values else None
+        per_turn = config.compute_advantages(played.episodes, values=values)
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
         if total.tokens:  # verl divides by the number of trained tokens
+            metrics |= {f"gem/{name}": value for name, value in self._gap(batch).items()}
             with _estimator(algorithm, _ZERO if gem_estimator else algorithm.adv_estimator):
                 batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
         if gem_estimator or not total.tokens:
-            batch = put_advantages(self.gem_config, batch, played, per_turn)
+            batch = put_advantages(config, batch, played, per_turn, values)
         else:
-            per_turn = _mean_per_turn(batch, played)
+            per_turn = mean_per_turn(batch, played)
+        self._recorder.write_trained(batch, played, per_turn, self.global_steps - 1)
         self._batches.append(BatchMetrics.of(played.episodes, per_turn))
-        means = BatchMetrics.total(self._batches).means()
-        metrics |= {f"gem/{name}": value for name, value in means.items()}
+        metrics |= _shown(self._batches[-1:])
         return batch
+
+    def _gap(self, batch: Any) -> dict[str, float]:
+        """Return the difference between the logprobs of sampler and trainer, if both exist."""
+        correction = self.config.algorithm.get("rollout_correction") or {}
+        if correction.get("bypass_mode"):  # verl then takes the sampler's as its own
+            return {}
+        return gap_of(batch)
+
+    def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Train the critic where its values are read. Skip a batch without trained tokens."""
+        if not self._batches[-1].tokens:
+            return batch
+        if not self.gem_config.needs_values:  # verl's own `gae`
+            return super()._update_critic(batch, metrics)  # type: ignore[misc]
+        with training_turn_starts(batch, self._played):
+            return super()._update_critic(batch, metrics)  # type: ignore[misc]
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Skip the update if the batch has no trained tokens."""
@@ -131,90 +200,50 @@ class GemTrainer:
     def _compute_metrics(
         self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        total, self._batches = BatchMetrics.total(self._batches), []
+        total, shown, self._batches = BatchMetrics.total(self._batches), _shown(self._batches), []
+        metrics |= shown  # of all batches: verl takes the minimum of names that contain "min"
         if total.tokens:  # verl takes the maximum over trained tokens
             super()._compute_metrics(batch, metrics, *args, **kwargs)  # type: ignore[misc]
         step, schedule = self.global_steps - 1, self.gem_config.schedule
+        optional = {name: metrics[key] for name, key in _OPTIONAL.items() if key in metrics}
+        if schedule is not None:
+            optional["horizon"] = schedule(step)
         self._update_log.write(
             step,
             total,
             loss=metrics.get("actor/pg_loss"),
             grad_norm=metrics.get("actor/grad_norm"),
-            **({} if schedule is None else {"horizon": schedule(step)}),
+            **optional,
         )
 
-
-@dataclass(frozen=True)
-class PlayedBatch:
-    """The played sequences of a batch in verl's queue, in the batch's order, and their episodes."""
-
-    episodes: list[Episode]
-    sequences: list[TokenSequence]
-    episode_of: list[int | None]
-    """The index of each sequence's episode; None for verl's padding sequences."""
-
-
-def read_batch(batch: Any) -> PlayedBatch:
-    """Read the episodes that travel with the sequences of a batch.
-
-    verl's keys are {uid}_{session}_{number}. The sequences of a session belong to one episode; the
-    first one carries it.
-    """
-    stored = _stored(batch, "extra_fields")["extra_fields"]
-    pickled = [getattr(fields, "data", fields).get("gem") for fields in stored]
-    padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
-    sessions = {
-        key.rpartition("_")[0]: i
-        for i, key in enumerate(batch.keys)
-        if pickled[i] and not padding[i]
-    }
-    episodes = [pickle.loads(pickled[i]) for i in sessions.values()]
-    index_of = {session: index for index, session in enumerate(sessions)}
-    expected = [sequences_of(episode, 0) for episode in episodes]
-    sequences, episode_of, missing = [], [], [len(of_episode) for of_episode in expected]
-    for key, is_padding in zip(batch.keys, padding):
-        session, _, number = key.rpartition("_")
-        index = None if is_padding else index_of.get(session)
-        if not is_padding and (index is None or int(number) >= len(expected[index])):
-            raise BatchMismatchError(
-                f"sequence {key} of verl's batch does not belong to an episode of gem; play all "
-                "dataset rows with gem's agent loop: remove agent_name from the rows, and set "
-                f"actor_rollout_ref.rollout.agent.default_agent_loop={AGENT}"
-            )
-        episode_of.append(index)
-        sequences.append(padding_sequence((), 0) if index is None else expected[index][int(number)])
-        if index is not None:
-            missing[index] -= 1
-    if any(missing):
-        raise BatchMismatchError(
-            f"verl's batch lacks {sum(missing)} sequences of its episodes; use a version of verl "
-            "that the adapter supports, without patches to its replay buffer"
-        )
-    return PlayedBatch(episodes, sequences, episode_of)
+    def _val_metrics_update(
+        self, data_sources: Any, sample_uids: Any, infos: Any, *args: Any, **kwargs: Any
+    ) -> dict[str, float]:
+        """Add the validation metrics of each environment of a mixture."""
+        update = super()._val_metrics_update  # type: ignore[misc]
+        metrics: dict[str, float] = update(data_sources, sample_uids, infos, *args, **kwargs)
+        played = [env or source for env, source in zip(infos.get("env", ()), data_sources)]
+        if played and played != list(data_sources):
+            kwargs.pop("expected_acc_counts", None)  # by data source
+            metrics = {**update(played, sample_uids, infos, *args, **kwargs), **metrics}
+        return metrics
 
 
 def put_advantages(
-    config: GemConfig, batch: Any, played: PlayedBatch, per_turn: Sequence[Sequence[float]]
+    config: GemConfig,
+    batch: Any,
+    played: PlayedBatch,
+    per_turn: Sequence[Sequence[float]],
+    values: Sequence[Sequence[float]] | None = None,
 ) -> Any:
     """Replace verl's advantages with gem's: one number per token, 0 on untrained tokens.
 
-    Writes advantages and returns to verl's queue. Returns the updated batch.
+    Also writes the returns; with a critic's `values`, they are its targets. Returns the batch.
     """
-    from tensordict import TensorDict
-
     returns = [discounted_returns(episode.rewards, config.gamma) for episode in played.episodes]
-    fields = {}
-    for name, numbers in (("advantages", per_turn), ("returns", returns)):
-        tensors = [
-            torch.tensor(per_token(s, () if i is None else numbers[i]), dtype=torch.float32)
-            for s, i in zip(played.sequences, played.episode_of)
-        ]
-        fields[name] = torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
-    return tq.kv_batch_put(
-        keys=batch.keys,
-        partition_id=batch.partition_id,
-        fields=TensorDict(fields, batch_size=len(batch.keys)),
-    )
+    if values is not None:
+        returns = critic_targets(config, played.episodes, values)
+    return put_per_turn(batch, played, advantages=per_turn, returns=returns)
 
 
 def check_batch(batch: Any, sequences: Sequence[TokenSequence]) -> None:
@@ -222,11 +251,9 @@ def check_batch(batch: Any, sequences: Sequence[TokenSequence]) -> None:
 
     Padding sequences must not be trained.
     """
-    stored = _stored(batch, "input_ids", "response_mask", "loss_mask")
+    found = stored(batch, "input_ids", "response_mask", "loss_mask")
     for name in ("response_mask", "loss_mask"):  # the loss masks with one, divides by the other
-        for key, sequence, ids, mask in zip(
-            batch.keys, sequences, stored["input_ids"], stored[name]
-        ):
+        for key, sequence, ids, mask in zip(batch.keys, sequences, found["input_ids"], found[name]):
             ids, mask = ids.tolist(), [0] * (len(ids) - len(mask)) + mask.tolist()
             played = (sequence.ids, sequence.mask) if sequence.trained else (ids, [0] * len(ids))
             check_sequence(f"sequence {key} of verl's batch ({name})", ids, mask, *played)
@@ -271,11 +298,15 @@ def register_trainers() -> None:
             register_trainer(PREFIX + name)(gem_trainer)
 
 
-def _stored(batch: Any, *fields: str) -> Any:
-    """Read fields of a batch from verl's queue."""
-    return tq.kv_batch_get(
-        keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields)
-    )
+def _shown(batches: Sequence[BatchMetrics]) -> dict[str, float]:
+    """Return the metrics of a step for verl's logger."""
+    means = BatchMetrics.total(batches).means()
+    return {f"gem/{name}": value for name, value in means.items()}
+
+
+def _rounded_up(number: int, unit: int) -> int:
+    """Return how many units `number` needs."""
+    return -(-number // unit)
 
 
 def _zero(response_mask: Any, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -291,18 +322,3 @@ def _estimator(algorithm: Any, name: str) -> Iterator[None]:
         yield
     finally:
         algorithm.adv_estimator = before
-
-
-def _mean_per_turn(batch: Any, played: PlayedBatch) -> list[list[float]]:
-    """Return the mean of abs(advantage) over the tokens of each turn.
-
-    With verl's own estimators, the tokens of a turn may have different advantages.
-    """
-    per_turn = [[0.0] * len(episode.turns) for episode in played.episodes]
-    stored = _stored(batch, "advantages")["advantages"]
-    for sequence, index, advantages in zip(played.sequences, played.episode_of, stored):
-        offset = response_start(sequence)
-        for turn, start, end in sequence.spans:
-            of_turn = advantages[start - offset : end - offset]
-            per_turn[index or 0][turn] = float(of_turn.abs().mean())
-    return per_turn

@@ -38,23 +38,54 @@ def environments_for_tests() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """Start a small Ray cluster; on a busy machine Ray may need more than one attempt."""
+    """Start a small Ray cluster for the conformance harness."""
+    start_ray(num_cpus=4)
+    yield
+    shut_down_ray()
+
+
+@pytest.fixture(scope="module")
+def training_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Start a Ray cluster for real runs; return the folder of verl's logs.
+
+    The harness keeps verl's queue in its own cluster, which a run would share.
+    """
+    shut_down_ray()
+    logs = tmp_path_factory.mktemp("logs")
+    folders = {
+        name: str(logs) for name in ("VERL_FILE_LOGGER_ROOT", "TENSORBOARD_DIR", "WANDB_DIR")
+    }
+    os.environ.update(folders, WANDB_MODE="offline")
+    start_ray(num_cpus=8, num_gpus=2)
+    yield logs
+    shut_down_ray()
+
+
+def start_ray(**resources: int) -> None:
+    """Start Ray; on a busy machine it needs more than one attempt."""
     import ray
 
-    for attempt in range(3):
+    for attempts_left in reversed(range(8)):
         if ray.is_initialized():
             break
         try:
             ray.init(
                 address="local",
-                num_cpus=4,
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level="ERROR",
+                **resources,
             )
         except Exception:
             ray.shutdown()
-            if attempt == 2:
+            if not attempts_left:
                 raise
-    yield
-    ray.shutdown()
+
+
+def shut_down_ray() -> None:
+    import ray
+    import transfer_queue as tq
+
+    if ray.is_initialized():
+        tq.close()
+        ray.shutdown()

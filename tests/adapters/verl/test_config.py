@@ -71,16 +71,22 @@ def test_dataset_has_one_row_per_seed() -> None:
     other = read_config(settings, {"env_id": MOODY})
     assert {other.task_of(row).env_id for row in train} == {MOODY}
     assert not {row["extra_info"]["gem"]["seed"] for row in val} & set(range(5))
+    is_evaluation = read_config(settings).is_evaluation
+    assert all(map(is_evaluation, val)) and not any(map(is_evaluation, train))
     with pytest.raises(ConfigError, match="'train' and data.val_files 'val'"):
         GemDataset("train.parquet", config=settings.data)
 
 
 N = "actor_rollout_ref.rollout.n=2"
 STOCK = "trainer.v1.trainer_mode=sync"
+GAE = ["algorithm.adv_estimator=gem_gae", "critic.enable=True"]
 REJECTED: list[tuple[Sequence[str], str]] = [
     (["algorithm.use_kl_in_reward=True"], "KL in the loss"),
     (["algorithm.rollout_correction.rollout_rs=token_k1"], "changes the loss mask"),
-    (["algorithm.adv_estimator=gem_gae"], "a critic"),
+    (["algorithm.adv_estimator=gem_gae"], "set critic.enable=True"),
+    ([*GAE, STOCK], "gem's trainers, which read the critic's values"),
+    ([*GAE, "algorithm.lam=0.5"], r"set \+algorithm.gem.lam=0.5"),
+    (["+data.gem.history=template", "algorithm.adv_estimator=grpo"], "history='template'"),
     (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "one advantage per sequence"),
     (["reward.reward_model.enable=True"], "overwrites the environment's rewards"),
     (["reward.custom_reward_function.path=score.py"], "in a wrapper around the environment"),
@@ -132,7 +138,7 @@ REJECTED: list[tuple[Sequence[str], str]] = [
         r"\+algorithm.gem.scale=False",
     ),
     (["algorithm.use_pf_ppo=True"], "for verl's own gae only"),
-    (["critic.enable=True"], "only verl's own 'gae' uses"),
+    (["critic.enable=True"], "which only 'gae' uses"),
     (
         ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=success"],
         "set it to reward",
@@ -219,6 +225,11 @@ def test_all_rejected_settings_are_reported_at_once() -> None:
             ],
             {"advantage": "grpo", "estimator_kwargs": {"scale": False}},
         ),
+        ([*GAE], {"advantage": "gae"}),
+        (
+            [*GAE, "algorithm.lam=0.5", "+algorithm.gem.lam=0.5"],
+            {"advantage": "gae", "estimator_kwargs": {"lam": 0.5}},
+        ),
         (["algorithm.norm_adv_by_std_in_grpo=False"], {}),
         (["algorithm.filter_groups.enable=True"], {}),
         (["actor_rollout_ref.rollout.calculate_log_probs=False"], {}),
@@ -233,6 +244,8 @@ def test_all_rejected_settings_are_reported_at_once() -> None:
     ids=[
         "rollout.n=2",
         "gem.scale=False",
+        "gae",
+        "gem.lam",
         "rebn",
         "filter_groups.metric=reward",
         "no logprobs",
@@ -333,7 +346,6 @@ def test_gems_trainer_checks_settings_before_it_loads_a_model() -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"advantage": "gae"}, ConfigError, "needs a critic"),
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
         ({"eval_envs": ["test:Ecko-v0"]}, UnknownNameError, "test:Echo-v0"),
         ({"seeds": 8, "eval_seeds": [3]}, ConfigError, "are trained on"),

@@ -40,8 +40,7 @@ def test_conformance_table_passes(
 ) -> None:
     results = run(harness)
     say(report(harness, results))
-    assert [r for r in results if r.outcome == "FAILED"] == []
-    assert {r.case for r in results if r.outcome == "refused"} == {"gae"}
+    assert {r.outcome for r in results} == {"ok"}
     ranks = {
         "two ranks against one",
         "a group over two ranks",

@@ -40,7 +40,10 @@ from gem_verl.legacy import GemAgentLoopWorker
 class LegacyHarness(VerlHarness):
     """Harness for verl's legacy trainer, which takes one sequence per episode."""
 
-    adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_sequences=False))
+    adapter = replace(
+        ADAPTER,
+        capabilities=replace(ADAPTER.capabilities, several_sequences=False, critic_values=False),
+    )
 
     def __init__(
         self, config: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()

@@ -22,7 +22,8 @@ from gem_core.training.advantage import advantages
 from gem_core.training.sequences import token_sequences
 from gem_core.types import Episode, StopReason
 from gem_verl import GemConfig
-from gem_verl.conformance import VerlHarness
+from gem_verl.conformance import VerlHarness, objects
+from gem_verl.recorder import interrupted_episodes
 
 
 @pytest.fixture
@@ -100,9 +101,38 @@ def test_exactly_the_sampled_tokens_are_trained(play: Callable[..., Any]) -> Non
         assert logprobs[sequence.ids] == pytest.approx(sequence.logprobs, abs=1e-6)
     request_ids = {request_id for request_id, _ in client.calls}
     assert len(request_ids) == len(episodes), "an episode must keep its request id"
+    for episode, numbers in zip(episodes, advantages(episodes, "rebn", gamma=0.9)):
+        assert episode.final_info["advantages"] == pytest.approx(numbers)
+        assert episode.final_info["update"] == 0 and "evaluation" not in episode.final_info
     assert harness.metrics["gem/turns"] == sum(len(e.turns) for e in episodes) / 8
     assert harness.metrics["gem/return"] == pytest.approx(sum(e.total_reward for e in episodes) / 8)
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes))
+
+
+def test_dropped_and_unused_episodes_are_recorded(cluster: None, tmp_path: Path) -> None:
+    """The trainer stops after verl has played four episodes and dropped one."""
+    import transfer_queue as tq
+    from verl.utils import tensordict_utils as tu
+
+    record = tmp_path / "episodes.jsonl"
+    config = GemConfig(ECHO, seeds=4, max_turn_tokens=6, record=str(record))
+    harness = VerlHarness(config, Client())
+    trainer, columns = harness.trainer, columns_of(ECHO, range(4))
+    trainer.global_steps, trainer.agent_loop_manager = 1, harness._inline_manager
+    columns["extra_info"][3]["gem"]["evaluation"] = True
+    columns["__rollout_n__"] = [1] * 4
+    prompts = tu.get_tensordict({name: objects(column) for name, column in columns.items()})
+    tu.assign_non_tensor_data(prompts, "global_steps", 1)
+    trainer._submit_batch_to_rollout(prompts)
+    assert sorted(e.seed for e in interrupted_episodes()) == [0, 1, 2, 3]
+    trainer.replay_buffer._sync_metadata_from_transfer_queue()
+    trainer.replay_buffer._clear_groups("train", {"0"})
+    assert [e.seed for e in read_episodes(record)] == [0]
+    trainer._recorder.close()
+    episodes = sorted(read_episodes(record), key=lambda e: e.seed)
+    assert [e.seed for e in episodes] == [0, 1, 2, 3]
+    assert [e.final_info.get("evaluation", False) for e in episodes] == [False] * 3 + [True]
+    tq.kv_clear(keys=list(tq.kv_list("train")["train"]), partition_id="train")
 
 
 def test_verl_gets_the_weight_versions_of_an_episode(play: Callable[..., Any]) -> None:
@@ -143,8 +173,9 @@ def test_batch_without_trained_tokens_is_not_an_update(play: Callable[..., Any])
         environments.remove(env_id)
     assert [e.stop for e in episodes] == [StopReason.ENV_ERROR] * 2 and trained(sequences) == []
     assert all(isinstance(harness.tags[key]["min_global_steps"], int) for key in sequences)
-    assert harness.metrics["gem/advantage_abs"] == 0.0
+    assert harness.metrics["gem/failed"] == 1.0 and "gem/advantage_abs" not in harness.metrics
     assert harness.trainer._update_actor("the batch", {}) == "the batch"
+    assert harness.trainer._update_critic("the batch", {}) == "the batch"
 
 
 @pytest.mark.parametrize("estimator", ["rebn", "grpo"])

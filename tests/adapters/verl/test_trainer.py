@@ -14,10 +14,11 @@ from gem_conformance import CASES
 
 from gem_core.errors import BatchMismatchError
 from gem_core.types import Episode
-from gem_verl import trainer
+from gem_verl import batch
+from gem_verl.batch import read_batch
 from gem_verl.conformance import VerlHarness
 from gem_verl.convert import sequences_of
-from gem_verl.trainer import check_batch, read_batch
+from gem_verl.trainer import GemTrainer, check_batch
 
 BY_NAME = {case.name: case for case in CASES}
 EPISODES: tuple[Episode, ...] = BY_NAME["rewritten history"].episodes
@@ -61,7 +62,7 @@ class Queue:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     queue = Queue()
-    monkeypatch.setattr(trainer, "tq", queue)
+    monkeypatch.setattr(batch, "tq", queue)
     return queue
 
 
@@ -172,7 +173,10 @@ def test_metrics_file_has_one_line_per_update(
     (line,) = map(json.loads, path.read_text().splitlines())
     turns = [turn for episode in BY_NAME["ragged turns"].episodes for turn in episode.turns]
     assert line.pop("seconds") >= 0
-    assert line == {
+    by_turn = {name: value for name, value in line.items() if name.startswith("turn/")}
+    assert by_turn["turn/0/return"] == line["return"] == 0.5
+    assert all(harness.metrics[f"gem/{name}"] == value for name, value in by_turn.items())
+    assert {name: value for name, value in line.items() if name not in by_turn} == {
         "step": 0,
         "return": 0.5,
         "turns": 2.5,
@@ -184,4 +188,37 @@ def test_metrics_file_has_one_line_per_update(
         "success": None,
         "tokens": sum(len(turn.action_ids) for turn in turns),
         "advantage_abs": pytest.approx(harness.metrics["gem/advantage_abs"]),
+        "logprob_gap": 0.0,  # the harness gives the trainer the sampler's logprobs
+        "logprob_gap_p99": 0.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("episodes", "sequences", "mini_batch"),
+    [
+        (8, 8, 4),  # one sequence per episode: verl's own size
+        (8, 20, 12),  # one optimizer step: 24 sequences with padding
+        (16, 40, 12),  # two steps of 24 sequences
+        (7, 7, 4),  # a failed prompt
+    ],
+)
+def test_sequences_do_not_add_optimizer_steps(
+    episodes: int, sequences: int, mini_batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl fills a mini-batch with `ppo_mini_batch_size * n` sequences, here 4 * 2."""
+    section = SimpleNamespace(ppo_mini_batch_size=4)
+
+    class Base:
+        config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(n=2)))
+
+        def _balance_batch(self, batch: Any, metrics: Any) -> int:
+            return section.ppo_mini_batch_size
+
+    class Trainer(GemTrainer, Base):
+        def __init__(self) -> None:
+            self._mini_batches = [(section, 4)]
+
+    keys = [f"uid_{i % episodes}_{i // episodes}" for i in range(sequences)]
+    trainer = Trainer()
+    assert trainer._balance_batch(SimpleNamespace(keys=keys), {}) == mini_batch
+    assert trainer._balance_batch(SimpleNamespace(keys=keys[:episodes]), {}) == 4

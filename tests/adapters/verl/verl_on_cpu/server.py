@@ -9,6 +9,7 @@ import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from gem_core.policies.tiny import load_folder
 from gem_core.policies.transformers_policy import TransformersPolicy
@@ -108,6 +109,9 @@ class TransformersAdapter(BaseRollout):
         self, weights: Any, wire_format: str = "named_tensors", **kwargs: Any
     ) -> None:
         # every rank must consume the whole iterator
-        state = {name: tensor.detach().cpu().clone() for name, tensor in weights}
+        state = {
+            name: tensor.detach().cpu().clone()
+            async for name, tensor in ensure_async_iterator(weights)
+        }
         server = ray.get_actor(_actor_name(self.rank))
         await server.update_weights.remote(state, kwargs.get("global_steps"))

@@ -1,0 +1,177 @@
+"""Batch: the episodes of a batch in verl's queue, and the fields that gem writes to it.
+
+The episodes travel with their sequences in `extra_fields`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transfer_queue as tq
+
+from gem_core.errors import BatchMismatchError
+from gem_core.training.metrics import logprob_gap
+from gem_core.training.sequences import TokenSequence, padding_sequence
+from gem_core.types import Episode
+from gem_verl.config import AGENT
+from gem_verl.convert import per_token, response_start, sequences_of
+
+__all__ = [
+    "PlayedBatch",
+    "episodes_at",
+    "gap_of",
+    "mean_per_turn",
+    "put",
+    "put_per_turn",
+    "read_batch",
+    "session_of",
+    "stored",
+]
+
+
+@dataclass(frozen=True)
+class PlayedBatch:
+    """The played sequences of a batch in verl's queue, in the batch's order, and their episodes."""
+
+    episodes: list[Episode]
+    sequences: list[TokenSequence]
+    episode_of: list[int | None]
+    """The index of each sequence's episode; None for verl's padding sequences."""
+
+    def sequences_of(self, episode: int) -> list[tuple[int, TokenSequence]]:
+        """Return (index in the batch, sequence) of an episode, in the order of its turns."""
+        own = [
+            (index, sequence)
+            for index, (sequence, number) in enumerate(zip(self.sequences, self.episode_of))
+            if number == episode
+        ]
+        return sorted(own, key=lambda item: min((t for t, _, _ in item[1].spans), default=0))
+
+
+def session_of(key: str) -> str:
+    """Return the session of a key of verl's queue, {uid}_{session}_{number}: one episode."""
+    return key.rpartition("_")[0]
+
+
+def stored(batch: Any, *fields: str) -> Any:
+    """Read fields of a batch from verl's queue."""
+    return tq.kv_batch_get(
+        keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields)
+    )
+
+
+def put(batch: Any, **fields: Sequence[torch.Tensor]) -> Any:
+    """Write fields of a batch, one tensor per sequence, to verl's queue. Return the batch."""
+    from tensordict import TensorDict
+
+    nested = {
+        name: torch.nested.as_nested_tensor(list(tensors), layout=torch.jagged)
+        for name, tensors in fields.items()
+    }
+    return tq.kv_batch_put(
+        keys=batch.keys,
+        partition_id=batch.partition_id,
+        fields=TensorDict(nested, batch_size=len(batch.keys)),
+    )
+
+
+def put_per_turn(batch: Any, played: PlayedBatch, **numbers: Sequence[Sequence[float]]) -> Any:
+    """Write numbers per turn to verl's queue as numbers per token, 0 on untrained tokens."""
+    lengths = [len(responses) for responses in stored(batch, "responses")["responses"]]
+    fields: dict[str, list[torch.Tensor]] = {}
+    for name, per_turn in numbers.items():
+        fields[name] = []
+        for sequence, index, length in zip(played.sequences, played.episode_of, lengths):
+            tokens = torch.zeros(length, dtype=torch.float32)  # a tail may follow the sequence
+            if index is not None:
+                own = per_token(sequence, per_turn[index])
+                tokens[: len(own)] = torch.tensor(own, dtype=torch.float32)
+            fields[name].append(tokens)
+    return put(batch, **fields)
+
+
+def read_batch(batch: Any) -> PlayedBatch:
+    """Read the episodes that travel with the sequences of a batch.
+
+    The sequences of a session belong to one episode; the first one carries it.
+    """
+    padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
+    pickled = _pickled(batch)
+    sessions = {
+        session_of(key): i for i, key in enumerate(batch.keys) if pickled[i] and not padding[i]
+    }
+    episodes = [pickle.loads(pickled[i]) for i in sessions.values()]
+    index_of = {session: index for index, session in enumerate(sessions)}
+    expected = [sequences_of(episode, 0) for episode in episodes]
+    sequences, episode_of, missing = [], [], [len(of_episode) for of_episode in expected]
+    for key, is_padding in zip(batch.keys, padding):
+        session, _, number = key.rpartition("_")
+        index = None if is_padding else index_of.get(session)
+        if not is_padding and (index is None or int(number) >= len(expected[index])):
+            raise BatchMismatchError(
+                f"sequence {key} of verl's batch does not belong to an episode of gem; play all "
+                "dataset rows with gem's agent loop: remove agent_name from the rows, and set "
+                f"actor_rollout_ref.rollout.agent.default_agent_loop={AGENT}"
+            )
+        episode_of.append(index)
+        sequences.append(padding_sequence((), 0) if index is None else expected[index][int(number)])
+        if index is not None:
+            missing[index] -= 1
+    if any(missing):
+        raise BatchMismatchError(
+            f"verl's batch lacks {sum(missing)} sequences of its episodes; use a version of verl "
+            "that the adapter supports, without patches to its replay buffer"
+        )
+    return PlayedBatch(episodes, sequences, episode_of)
+
+
+def episodes_at(keys: Iterable[str], partition_id: str) -> list[Episode]:
+    """Return the episodes at some keys of verl's queue; keys without an episode are skipped."""
+    first = [key for key in keys if key.endswith("_0")]
+    if not first:
+        return []
+    found = tq.kv_batch_get(keys=first, partition_id=partition_id, select_fields=["extra_fields"])
+    pickled = [_fields(item).get("gem") for item in found["extra_fields"]]
+    return [pickle.loads(episode) for episode in pickled if episode]
+
+
+def gap_of(batch: Any) -> dict[str, float]:
+    """Return the difference of the sampler's and the trainer's logprobs over trained tokens."""
+    found = stored(batch, "rollout_log_probs", "old_log_probs", "response_mask")
+    if "rollout_log_probs" not in found or "old_log_probs" not in found:
+        return {}
+    mask = torch.cat(list(found["response_mask"])).bool()
+    sampler = torch.cat(list(found["rollout_log_probs"]))[mask]
+    trainer = torch.cat(list(found["old_log_probs"]))[mask]
+    return logprob_gap(sampler.tolist(), trainer.tolist())
+
+
+def mean_per_turn(batch: Any, played: PlayedBatch) -> list[list[float]]:
+    """Return the mean of abs(advantage) over the tokens of each turn.
+
+    With verl's own estimators, the tokens of a turn may have different advantages.
+    """
+    per_turn = [[0.0] * len(episode.turns) for episode in played.episodes]
+    all_advantages = stored(batch, "advantages")["advantages"]
+    for sequence, index, advantages in zip(played.sequences, played.episode_of, all_advantages):
+        offset = response_start(sequence)
+        for turn, start, end in sequence.spans:
+            of_turn = advantages[start - offset : end - offset]
+            per_turn[index or 0][turn] = float(of_turn.abs().mean())
+    return per_turn
+
+
+def _pickled(batch: Any) -> list[bytes]:
+    return [
+        _fields(item).get("gem") or b"" for item in stored(batch, "extra_fields")["extra_fields"]
+    ]
+
+
+def _fields(item: Any) -> dict[str, Any]:
+    """Return `extra_fields` of one sequence, which the queue may wrap."""
+    fields: dict[str, Any] = getattr(item, "data", item)
+    return fields

@@ -1,0 +1,91 @@
+"""Critic: values and targets per turn, from verl's critic with one value per token.
+
+The value of a turn is read after the last token before the turn's first sampled one. The target
+V_t + A_t trains the critic at the same position and nowhere else, so every trained turn has the
+same weight in verl's value loss, whatever its length. An episode that did not terminate ends with
+a tail: its next prompt, after which the critic's value bootstraps.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gem_core.adapter_kit.critic import cut_state, value_positions
+from gem_core.errors import RenderError
+from gem_core.rollout.renderer import Renderer
+from gem_core.training.sequences import TokenSequence
+from gem_core.types import Episode
+from gem_verl.batch import PlayedBatch, put, stored
+from gem_verl.convert import response_start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["critic_masks", "read_values", "tail_of", "training_turn_starts"]
+
+
+def tail_of(
+    episode: Episode, last: TokenSequence, renderer: Renderer, max_context: int, max_response: int
+) -> tuple[int, ...]:
+    """Return the ids that follow the last sequence of an episode, for its bootstrap value.
+
+    They are the rest of its next prompt, cut to the context, and one token more: verl drops the
+    value after the last token. Empty if the episode terminated, failed or fills the context.
+    """
+    try:
+        state = cut_state(episode, renderer)
+    except RenderError:  # in template mode, a template may not allow to append a message
+        return ()
+    known = len(last.ids)
+    room = min(max_context - known, max_response - (known - response_start(last))) - 1
+    if room < 1 or state[:known] != last.ids:
+        return ()
+    return (*state[known : known + room], renderer.turn_end or 0)
+
+
+def read_values(batch: Any, played: PlayedBatch) -> list[list[float]]:
+    """Return the critic's values of each episode: one per turn, then the one after its end."""
+    tensors = list(stored(batch, "values")["values"])
+    values: list[list[float]] = []
+    for number, episode in enumerate(played.episodes):
+        own = played.sequences_of(number)
+        if episode.failed or not episode.turns:
+            values.append([])
+            continue
+        sequences = [sequence for _, sequence in own]
+        of_turns = [
+            # verl's value of response token j is the value before it is sampled
+            float(tensors[own[s][0]][max(i + 1 - response_start(sequences[s]), 0)])
+            for s, i in value_positions(episode, sequences)
+        ]
+        values.append([*of_turns, float(tensors[own[-1][0]][-1])])
+    return values
+
+
+def critic_masks(batch: Any, played: PlayedBatch) -> list[torch.Tensor]:
+    """Return the critic's loss masks: 1 on the first token of each trained turn."""
+    masks = []
+    for sequence, mask in zip(played.sequences, stored(batch, "response_mask")["response_mask"]):
+        first = torch.zeros_like(mask)
+        seen: set[int] = set()
+        for turn, start, _ in sequence.spans:
+            if turn in sequence.trained and turn not in seen:
+                first[start - response_start(sequence)] = 1
+                seen.add(turn)
+        masks.append(first)
+    return masks
+
+
+@contextmanager
+def training_turn_starts(batch: Any, played: PlayedBatch) -> Iterator[None]:
+    """Give verl the critic's loss masks inside the block."""
+    before = stored(batch, "response_mask", "loss_mask")
+    masks = critic_masks(batch, played)
+    put(batch, response_mask=masks, loss_mask=masks)
+    try:
+        yield
+    finally:
+        put(batch, **{name: list(before[name]) for name in ("response_mask", "loss_mask")})
