@@ -60,11 +60,13 @@ NEEDS = {
     "gem_envs/test_every_id.py": (
         "math_verify",
         "minigrid",
+        "miniwob",
         "playwright",
         "reasoning_gym",
         "scienceworld",
         "textcraft",
     ),
+    "gem_envs/web/test_miniwob.py": ("miniwob", "playwright"),
     "gem_envs/web": ("playwright",),
     "gem_envs/worlds/test_training.py": ("bm25s", "torch", "transformers"),
     "gem_envs/worlds": ("bm25s",),

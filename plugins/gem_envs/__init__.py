@@ -16,6 +16,7 @@ from gem_envs.deliberation.names import register_deliberation
 from gem_envs.games.ids import register_games
 from gem_envs.mcp_suite.ids import register_mcp_suite
 from gem_envs.terminal.ids import register_terminal
+from gem_envs.web.ids import register_miniwob
 from gem_envs.worlds.ids import register_worlds
 
 __all__ = ["register_commands", "register_environments", "register_wrappers"]
@@ -31,6 +32,7 @@ def register_environments(register: Callable[..., Any]) -> None:
     register_terminal(register)
     register_mcp_suite(register)
     register_worlds(register)
+    register_miniwob(register)
 
 
 @hookimpl

@@ -30,6 +30,7 @@ COSTLY = (
     (1, "sciworld:*"),  # starts a Java VM and plays hundreds of turns
     (2, "textworld:*"),
     (1, "web:*"),  # starts a browser
+    (1, "miniwob:*"),
     (2, "terminal:*"),  # starts a sandbox for every command
     (1, "rg:futoshiki", "rg:puzzle24", "rg:zebra_puzzles"),  # slow generators
 )

@@ -19,7 +19,7 @@ ID = re.compile(r"[a-z]+:[\w*-]+")
 
 def test_every_id_and_pattern_exists() -> None:
     ids = [name for name in NAMED if ID.fullmatch(name)]
-    assert len(ids) > 30
+    assert len(ids) > 25
     assert [id for id in ids if not list_envs(id)] == []
     assert [id for id in ids if "*" not in id and id not in environments.all()] == []
 

@@ -186,6 +186,15 @@ class Tab:
         )
         return Outline(page["title"], page["path"], tuple(page["lines"]), tuple(elements))
 
+    def run(self, script: str) -> Any:
+        """Run a script on the complete page and return its result, which must not be empty."""
+        return self._browser.do(self._evaluate(script))
+
+    def screenshot(self) -> bytes:
+        """Return the visible part of the page as a PNG image."""
+        image: bytes = self._browser.do(self._page.screenshot())
+        return image
+
     def close(self) -> None:
         """Close the page and its context."""
         context, self._context, self._page = self._context, None, None

@@ -15,11 +15,12 @@ from importlib import import_module
 from typing import Any
 
 from gem_core.arguments import whole_number
-from gem_core.env.base import Env, ResetResult, StepResult
-from gem_core.errors import ConfigError, OptionError, PolicyError
+from gem_core.env.base import ResetResult, StepResult
+from gem_core.errors import ConfigError, OptionError
 from gem_envs.datasets.qa import exact_match
-from gem_envs.web.browser import Browser, Outline, Tab
+from gem_envs.web.browser import Browser, Tab
 from gem_envs.web.site import Loopback, Site, WebTask
+from gem_envs.web.text_browser import TextBrowser
 
 __all__ = ["SITES", "WebNavigation"]
 
@@ -36,13 +37,12 @@ _FORMS = (
 )
 
 
-class WebNavigation(Env):
+class WebNavigation(TextBrowser):
     """A task on a site. An impossible action costs a turn, and the observation gives the reason.
 
     The option `site` selects the site, and `task` one of its kinds of tasks.
     """
 
-    execution = "thread"
     option_names = frozenset({"site", "task"})
     action_example = "click [3]"
 
@@ -54,10 +54,8 @@ class WebNavigation(Env):
         """
         self.site_name = None if site is None else _checked_site(site, ConfigError)
         self.max_turns = whole_number("max_turns", max_turns, 1)
-        self.lines = whole_number("lines", lines, 5)
-        Browser.check()  # raise now if Chromium is missing
+        super().__init__(lines)
         self._loopback: Loopback | None = None
-        self._tab: Tab | None = None
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         name = options.get("site")
@@ -81,7 +79,7 @@ class WebNavigation(Env):
             "and stop [answer] when you are done; without a question to answer, stop []. "
             f"You have {self.max_turns} turns."
         )
-        return f"{rules}\n\n{self._look()}", {"site": name, "task": kind}
+        return f"{rules}\n\n{self.look()}", {"site": name, "task": kind}
 
     def on_step(self, action: str) -> StepResult:
         match = _ACTION.fullmatch(action.strip())
@@ -93,7 +91,7 @@ class WebNavigation(Env):
         notes = [problem] if problem else []
         notes += [f'The page asked: "{message}" You answered OK.' for message in self.tab.dialogs]
         self.tab.dialogs.clear()
-        observation = "\n\n".join([*notes, self._look()])
+        observation = "\n\n".join([*notes, self.look()])
         if self.turn + 1 >= self.max_turns:
             verdict, reward, _, truncated, info = self._score("", truncated=True)
             observation = f"That was the last of {self.max_turns} turns. {verdict}"
@@ -101,23 +99,16 @@ class WebNavigation(Env):
         return observation, 0.0, False, False, {"action_failed": True} if problem else {}
 
     def on_close(self) -> None:
-        if self._tab is not None:
-            self._tab.close()
+        super().on_close()
         if self._loopback is not None:
             self._loopback.close()
 
     def sample_action(self) -> str:
-        """Draw an action on an element of the page."""
-        rng, elements = self.action_rng, self.outline.elements
-        usable = [(n, e) for n, e in enumerate(elements, 1) if not e.disabled]
-        if not usable or rng.random() < 0.1:
-            return rng.choice(("back", "scroll [down]", "scroll [up]", "goto [/]"))
-        number, element = rng.choice(usable)
-        if element.kind == "textbox":
-            return f"type [{number}] [{rng.choice(('lamp', 'hello', '3'))}]"
-        if element.kind == "combobox":
-            return f"select [{number}] [{rng.choice(element.options)}]"
-        return f"click [{number}]"
+        """Draw an action on an element of the page, or another one."""
+        action = self.sample_on_page()
+        if not action or self.action_rng.random() < 0.1:
+            return self.action_rng.choice(("back", "scroll [down]", "scroll [up]", "goto [/]"))
+        return action
 
     def expert(self) -> Iterator[str]:
         """Follow the task's plan, with the current number of each element."""
@@ -126,13 +117,8 @@ class WebNavigation(Env):
                 yield f"stop [{rest[0]}]"
                 continue
             element, argument, line = (*rest, "", "")[:3]
-            number = self._number(element, line)
+            number = self.number_of(element, line)
             yield f"{verb} [{number}]" if verb == "click" else f"{verb} [{number}] [{argument}]"
-
-    @property
-    def tab(self) -> Tab:
-        assert self._tab is not None
-        return self._tab
 
     def _build(self, name: str, kind: object) -> str:
         site: type[Site] = getattr(import_module(f"gem_envs.web.{name}"), SITES[name])
@@ -151,7 +137,7 @@ class WebNavigation(Env):
             match = (_NUMBER if verb == "click" else _NUMBER_AND_TEXT).fullmatch(rest)
             if not match:
                 return f"That is no action. The actions: {_FORMS}."
-            return self._act(verb, int(match[1]), "" if verb == "click" else match[2])
+            return self.act_on(verb, int(match[1]), "" if verb == "click" else match[2])
         if verb == "goto":
             path = _TEXT.fullmatch(rest)
             if not path or not re.fullmatch(r"/[\x21-\x7e]*", path[1]) or path[1].startswith("//"):
@@ -171,54 +157,6 @@ class WebNavigation(Env):
             return f"That is no action. The actions: {_FORMS}."
         self.first_line = 0
         return ""
-
-    def _act(self, verb: str, number: int, text: str) -> str:
-        elements = self.outline.elements
-        if not 1 <= number <= len(elements):
-            return f"There is no element [{number}] on this page."
-        element = elements[number - 1]
-        if element.disabled:
-            return f"The {element.kind} [{number}] is disabled."
-        before = self.outline.path
-        if verb == "type":
-            if element.kind != "textbox":
-                return f"[{number}] is a {element.kind}, not a field to type into."
-            self.tab.fill(number, text)
-        elif verb == "select":
-            if element.kind != "combobox":
-                return f"[{number}] is a {element.kind}, not a list to select from."
-            option = text.strip()
-            if option not in element.options:
-                options = ", ".join(element.options)
-                return f"[{number}] has no option {option[:80]!r}; it has: {options}."
-            self.tab.select(number, element.options.index(option))
-        else:
-            self.tab.click(number)
-        if self.tab.outline().path != before:
-            self.first_line = 0
-        return ""
-
-    def _look(self) -> str:
-        """Read the page and return its visible lines."""
-        self.outline: Outline = self.tab.outline()
-        lines = self.outline.lines
-        if self.first_line >= len(lines):
-            self.first_line = 0
-        shown = lines[self.first_line : self.first_line + self.lines]
-        text = "\n".join([f"Page: {self.outline.title} ({self.outline.path})", *shown])
-        if len(shown) == len(lines):
-            return text
-        first, last = self.first_line + 1, self.first_line + len(shown)
-        return f"{text}\n(lines {first} to {last} of {len(lines)}; scroll to see the others)"
-
-    def _number(self, element: str, line: str) -> int:
-        """Return the number of an element whose line contains a text."""
-        pattern = re.compile(rf"\[(\d+)\] {re.escape(element)}")
-        for text in self.outline.lines:
-            match = pattern.search(text)
-            if match and line in text:
-                return int(match[1])
-        raise PolicyError(f"the expert found no {element} on the page {self.outline.path}")
 
     def _score(self, answer: str, truncated: bool) -> StepResult:
         correct = self.task.answer is None or bool(exact_match(answer, self.task.answer))

@@ -1,0 +1,176 @@
+"""MiniWoB++: one-page tasks from the package `miniwob`, in a real Chromium, as text.
+
+    click [3]               type [4] [some text]      select [5] [an option]
+
+The page pays at its own end: its reward without the time penalty, and 0 for a failure. Time does
+not pass: the countdown of the page is switched off.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gem_core.arguments import whole_number
+from gem_core.env.base import ResetResult, StepResult
+from gem_core.errors import ConfigError, MissingDependencyError
+from gem_envs.web.browser import Browser, Tab
+from gem_envs.web.ids import MINIWOB_TASKS
+from gem_envs.web.text_browser import TextBrowser
+
+__all__ = ["SOLVERS", "MiniWoB", "miniwob_folder"]
+
+_ACTION = re.compile(r"(click|type|select)\s*\[(\d{1,6})\](?:\s*\[(.*)\])?", re.DOTALL)
+_QUOTED = re.compile(r'"([^"]+)"')
+_START = """() => {
+    Math.seedrandom("%d");
+    core.EPISODE_MAX_TIME = 1e9;
+    core.startEpisodeReal();
+    for (const id of ["reward-display", "click-canvas", "sync-task-cover"]) {
+        const element = document.getElementById(id);
+        if (element) element.style.display = "none";
+    }
+    return { query: document.getElementById("query").innerText };
+}"""
+_STATE = "() => ({ done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL })"
+
+
+class MiniWoB(TextBrowser):
+    """A MiniWoB++ task; the reward is the page's, at least 0.
+
+    `task` is the name of a page, such as `click-button`. Elements that are not links, buttons or
+    fields (drawings, drag and drop) have no number, so the tasks that need them cannot be solved.
+    `screenshots` puts a PNG of every page into `info["screenshot"]`, base64-encoded.
+    """
+
+    action_example = "type [1] [some text]"
+
+    def __init__(
+        self, task: str = "click-button", max_turns: int = 10, screenshots: bool = False
+    ) -> None:
+        self.page = miniwob_folder() / f"{task}.html"
+        if not re.fullmatch(r"[a-z0-9-]+", task) or not self.page.is_file():
+            known = ", ".join(MINIWOB_TASKS)
+            raise ConfigError(f"MiniWoB++ has no task {task!r}; tasks with an expert: {known}")
+        super().__init__()
+        self.task, self.screenshots = task, screenshots
+        self.max_turns = whole_number("max_turns", max_turns, 1)
+
+    def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
+        if self._tab is None:
+            self._tab = Tab(Browser.shared())
+        self.tab.open(self.page.as_uri())
+        self.instruction = " ".join(self.tab.run(_START % self.seed)["query"].split())
+        return (
+            "You use a web page through a text browser. What you can act on has a number in front "
+            "of it. One action per message: click [N], type [N] [text] into a field, "
+            f"select [N] [option] of a list. You have {self.max_turns} turns.\n"
+            f"Your task: {self.instruction}\n\n{self.look()}",
+            {"instruction": self.instruction, **self._image()},
+        )
+
+    def on_step(self, action: str) -> StepResult:
+        match = _ACTION.fullmatch(action.strip())
+        problem = "That is not click [N], type [N] [text] or select [N] [option]."
+        if match is not None and (match[1] == "click") == (match[3] is None):
+            problem = self.act_on(match[1], int(match[2]), match[3] or "")
+        state = self.tab.run(_STATE)
+        if state["done"]:
+            reward = max(0.0, float(state["reward"]))
+            verdict = "The task is done." if reward == 1.0 else "The task is not done."
+            return verdict, reward, True, False, {"success": reward == 1.0, **self._image()}
+        observation = "\n\n".join([*([problem] if problem else []), self.look()])
+        if self.turn + 1 >= self.max_turns:
+            observation += f"\nThat was the last of {self.max_turns} turns."
+            return observation, 0.0, False, True, {"success": False, **self._image()}
+        info = {"action_failed": True} if problem else {}
+        return observation, 0.0, False, False, {**info, **self._image()}
+
+    def shown_path(self) -> str:
+        return self.task
+
+    def _image(self) -> dict[str, str]:
+        if not self.screenshots:
+            return {}
+        return {"screenshot": base64.b64encode(self.tab.screenshot()).decode("ascii")}
+
+    def sample_action(self) -> str:
+        return self.sample_on_page() or "click [1]"
+
+    def numbers_of(self, kind: str) -> list[int]:
+        """Return the numbers of the elements of a kind, in the order of the page."""
+        return [n for n, e in enumerate(self.outline.elements, 1) if e.kind == kind]
+
+    @property
+    def expert(self) -> Callable[[], Iterator[str]] | None:
+        """The solver of the task, which reads the instruction; None if there is none."""
+        solver = SOLVERS.get(self.task)
+        return None if solver is None else lambda: solver(self)
+
+
+def miniwob_folder() -> Path:
+    """Return the folder of the pages, without importing the package."""
+    module = find_spec("miniwob")
+    if module is None or not module.submodule_search_locations:
+        raise MissingDependencyError("MiniWoB++", "miniwob", "No module named 'miniwob'")
+    return Path(module.submodule_search_locations[0]) / "html" / "miniwob"
+
+
+# Solvers: they read the instruction and the page, and nothing else.
+
+
+def _click_only_button(env: MiniWoB) -> Iterator[str]:
+    yield f"click [{env.numbers_of('button')[0]}]"
+
+
+def _click_named_buttons(env: MiniWoB) -> Iterator[str]:
+    """Click the buttons that the instruction names, in quotes or in capitals."""
+    names = _QUOTED.findall(env.instruction) or re.findall(r"\b[A-Z]{2,}\b", env.instruction)
+    for name in names:
+        number = env.number_of(f"button '{name}'", "")
+        yield f"click [{number}]"
+
+
+def _select_and_submit(env: MiniWoB) -> Iterator[str]:
+    match = re.fullmatch(r"Select (.*?)(?: from the list)? and click Submit\.", env.instruction)
+    assert match is not None
+    if lists := env.numbers_of("combobox"):
+        yield f"select [{lists[0]}] [{match[1]}]"
+    elif match[1] != "nothing":
+        kind = "checkbox" if env.numbers_of("checkbox") else "radio"
+        for name in match[1].split(", "):
+            number = env.number_of(f"{kind} '{name}'", "")
+            yield f"click [{number}]"
+    yield f"click [{env.numbers_of('button')[0]}]"
+
+
+def _type_and_submit(env: MiniWoB) -> Iterator[str]:
+    texts = _QUOTED.findall(env.instruction)
+    for number, field in enumerate(env.numbers_of("textbox")):
+        yield f"type [{field}] [{texts[min(number, len(texts) - 1)]}]"
+    yield f"click [{env.numbers_of('button')[0]}]"
+
+
+def _focus(env: MiniWoB) -> Iterator[str]:
+    yield f"click [{env.numbers_of('textbox')[0]}]"
+
+
+SOLVERS: dict[str, Callable[[MiniWoB], Iterator[str]]] = {
+    "choose-list": _select_and_submit,
+    "click-button": _click_named_buttons,
+    "click-button-sequence": _click_named_buttons,
+    "click-checkboxes": _select_and_submit,
+    "click-option": _select_and_submit,
+    "click-test": _click_only_button,
+    "click-test-2": _click_named_buttons,
+    "enter-password": _type_and_submit,
+    "enter-text": _type_and_submit,
+    "enter-text-dynamic": _type_and_submit,
+    "focus-text": _focus,
+    "login-user": _type_and_submit,
+}
+"""The solvers by task."""
