@@ -179,7 +179,7 @@ def save_figure(figure: Any, out: str | os.PathLike[str]) -> None:
 def _metric_of(path: str | os.PathLike[str], metric: str) -> dict[int, float]:
     """Return a metric by step."""
     lines = read_log(path)
-    known = sorted({name for line in lines for name in line} - {"step", "_time"})
+    known = sorted({name for line in lines for name in line} - {"step"})
     name = metric_name(known, metric)
     values = {
         line["step"]: float(line[name])
@@ -195,14 +195,16 @@ def _metric_of(path: str | os.PathLike[str], metric: str) -> dict[int, float]:
 
 
 def _running_total(path: str | os.PathLike[str], name: str) -> dict[int, float]:
-    """Return the sum of a cost over the updates so far, by step."""
+    """Return the sum of a cost over the updates so far, by step.
+
+    A line without the cost, as of an evaluation, adds nothing.
+    """
     lines = read_log(path)
-    costs = [float(line[name]) for line in lines if isinstance(line.get(name), (int, float))]
-    if len(costs) < len(lines):
-        raise ConfigError(
-            f"{log_file(path)} does not have the {name} of every update; draw it over updates"
-        )
-    return dict(zip([line["step"] for line in lines], accumulate(costs)))
+    costs = [line.get(name) for line in lines]
+    if not any(isinstance(cost, (int, float)) for cost in costs):
+        raise ConfigError(f"{log_file(path)} does not have the {name} of its updates")
+    totals = accumulate(float(cost or 0.0) for cost in costs)
+    return dict(zip([line["step"] for line in lines], totals))
 
 
 def _smoothed(run: dict[int, float], width: int) -> dict[int, float]:

@@ -87,7 +87,7 @@ def _tensorboard(file: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for tag in events.Tags()["scalars"]:
         for event in events.Scalars(tag):
-            lines.append({"step": event.step, tag: event.value, "_time": event.wall_time})
+            lines.append({"step": event.step, tag: event.value, "wall_time": event.wall_time})
     return _with_costs(_merged(lines))
 
 
@@ -102,19 +102,22 @@ def _merged(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _with_costs(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add `tokens` and `seconds` of each line from the totals that trainers log."""
-    previous: dict[str, Any] = {}
+    """Add the `tokens` and `seconds` since the update before, from what trainers log.
+
+    TRL logs all tokens so far, and the mean seconds of the steps since its last line; other lines,
+    as of an evaluation, have neither. Tensorboard has the time of each line.
+    """
+    tokens, step, time = 0.0, 0, None
     for line in lines:
         total = line.get(metric_name(line, "num_tokens") or "")
-        before = previous.get(metric_name(previous, "num_tokens") or "", 0)
-        if isinstance(total, (int, float)) and "tokens" not in line:
-            line["tokens"] = total - before
+        if isinstance(total, (int, float)):
+            line["tokens"], tokens = total - tokens, total
         step_time = line.get(metric_name(line, "step_time") or "")
-        if isinstance(step_time, (int, float)) and "seconds" not in line:
-            line["seconds"] = step_time * (line["step"] - previous.get("step", 0))
-        elif "_time" in line:
-            line["seconds"] = line["_time"] - previous.get("_time", line["_time"])
-        previous = line
+        if isinstance(step_time, (int, float)):
+            line["seconds"], step = step_time * (line["step"] - step), line["step"]
+        elif "wall_time" in line:
+            line["seconds"] = 0.0 if time is None else line["wall_time"] - time
+        time = line.get("wall_time")
     return lines
 
 

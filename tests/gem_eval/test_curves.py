@@ -105,8 +105,12 @@ def test_curve_of_a_trl_run_is_read_from_its_last_checkpoint(tmp_path: Path) -> 
     assert curve_of([tmp_path / "checkpoint-9"]).steps == (5,)
     assert curve_of([tmp_path], x="tokens").x == (500.0, 1000.0, 1500.0)
     assert curve_of([tmp_path], x="seconds").x == (10.0, 20.0, 30.0)
-    with pytest.raises(ConfigError, match="does not have the episodes of every update"):
+    with pytest.raises(ConfigError, match="does not have the episodes of its updates"):
         curve_of([tmp_path], x="episodes")
+    trainer_state(tmp_path / "evaluated" / "checkpoint-2", lines[0], {"step": 7, "e": 1}, lines[1])
+    assert curve_of([tmp_path / "evaluated"], x="tokens").x == (500.0, 1000.0)
+    assert curve_of([tmp_path / "evaluated"], "e", x="seconds").x == (10.0,)
+    assert curve_of([tmp_path / "evaluated"], x="seconds").x == (10.0, 20.0)
 
 
 def test_metrics_of_a_run_have_priority_over_its_checkpoints(tmp_path: Path) -> None:
