@@ -22,6 +22,7 @@ from project import SOURCES, SUPPORT, clean_env
 from gem_core import (
     Env,
     Episode,
+    Failure,
     Limits,
     Message,
     RandomPlayer,
@@ -51,6 +52,7 @@ from gem_eval.evaluation import (
     results,
     score,
 )
+from gem_eval.evaluation.give_up import place_of
 from gem_eval.evaluation.scaling import scaling_points
 
 EASY = "game:GuessTheNumber-v0-easy"
@@ -433,6 +435,22 @@ def test_run_ends_early_when_one_environment_always_fails(
     assert f"(in {__file__}, line {line}, on_step). `gem-rl check test:Broken-v0`" in error
     assert f"Finished episodes are in {tmp_path}" in error
     assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) == 20
+
+
+def test_place_of_a_failure_in_another_process_is_in_the_environment() -> None:
+    lines = [
+        ("/x/gem_execution/remote.py", "perform"),
+        ("/x/gem_core/env/base.py", "step"),
+        ("/home/me/mine.py", "on_step"),
+        ("/x/json/decoder.py", "decode"),
+        ("/x/gem_core/rollout/guard.py", "call"),
+        ("/x/gem_execution/process.py", "ask"),
+    ]
+    frames = [f'  File "{file}", line {i}, in {name}' for i, (file, name) in enumerate(lines)]
+    assert place_of(Failure("E", "m", "step", "\n".join(frames))) == (
+        " (in /home/me/mine.py, line 2, on_step)"
+    )
+    assert place_of(Failure("E", "m", "step", "\n".join(frames[-2:]))) == ""
 
 
 @pytest.mark.usefixtures("broken")

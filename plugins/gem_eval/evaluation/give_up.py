@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import gem_core
 from gem_core.errors import EnvError, PolicyError
 from gem_core.types import Episode, Failure, StopReason
 
@@ -15,7 +14,8 @@ __all__ = ["ConsecutiveFailures", "place_of"]
 _ENV_STOPS = (StopReason.ENV_ERROR, StopReason.ENV_INVALID, StopReason.ENV_DEADLINE)
 _POLICY_STOPS = (StopReason.POLICY_ERROR, StopReason.POLICY_DEADLINE)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-_GEM_CORE = str(Path(gem_core.__file__).parent)
+_ENGINE = frozenset({"gem_core", "gem_execution"})
+"""The packages that call environments."""
 
 
 class ConsecutiveFailures:
@@ -54,13 +54,11 @@ class ConsecutiveFailures:
 def place_of(failure: Failure | None) -> str:
     """Return the line of the environment's own code in a traceback, or "" without one.
 
-    Frames of gem_core surround the environment, which may call a library that raises. The line is
-    the innermost one in the file that gem_core called last.
+    The engine calls the environment, which may call a library that raises. The line is the
+    innermost one in the file that the engine called last.
     """
     frames = _FRAME.findall("" if failure is None else failure.traceback)
-    own = ""
-    for (caller, *_), (called, *_) in zip([(_GEM_CORE, "", ""), *frames], frames):
-        if caller.startswith(_GEM_CORE) and not called.startswith(_GEM_CORE):
-            own = called
-    lines = [(file, line, name) for file, line, name in frames if file == own]
-    return f" (in {lines[-1][0]}, line {lines[-1][1]}, {lines[-1][2]})" if lines else ""
+    of_engine = [not _ENGINE.isdisjoint(Path(file).parts) for file, _, _ in frames]
+    called = [frames[i][0] for i in range(1, len(frames)) if of_engine[i - 1] and not of_engine[i]]
+    lines = [frame for frame in frames if called and frame[0] == called[-1]]
+    return " (in {}, line {}, {})".format(*lines[-1]) if lines else ""
