@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 from gem_core.arguments import whole_number
 from gem_core.env.base import Env, ResetResult, StepResult
@@ -14,7 +14,7 @@ from gem_envs.mcp_suite.ids import SUITES
 from gem_envs.mcp_suite.pool import Slot, acquire, release
 from gem_envs.mcp_suite.task import LEVELS, SuiteTask
 from gem_tools.calls import Style, check_arguments, check_style, find_calls, instruction, write_call
-from gem_tools.tool import Tool, ToolCall, ToolError, as_schema
+from gem_tools.tool import Tool, ToolCall, ToolError, ToolResult, as_schema
 
 __all__ = ["McpTask"]
 
@@ -128,10 +128,12 @@ class McpTask(Env):
             problem = check_arguments(tool, call.arguments)
         if tool is None or problem:
             return problem
-        result = tool.call(call.arguments)
-        if result.outage:  # type: ignore[union-attr]
-            raise ToolError(f"the tool {tool.name!r} failed: {result.text}")  # type: ignore[union-attr]
-        text = str(result.text)  # type: ignore[union-attr]
+        result = cast(ToolResult, tool.call(call.arguments))
+        if result.outage:
+            raise ToolError(f"the tool {tool.name!r} failed: {result.text}")
+        if result.info.get("problem") == "deadline" and self.slot is not None:
+            self.slot.busy = True
+        text = result.text
         if len(text) > _SHOWN:
             text = f"{text[:_SHOWN]}\n(... {len(text) - _SHOWN} characters left out)"
         return text

@@ -57,6 +57,8 @@ class Slot:
         self.own(self.folder)
         self.setup: Any = None
         """The setup of the running episode."""
+        self.busy = False
+        """Whether a call reached its deadline: its server may still work on it."""
         self.toolset = McpTools(family.servers(self), share=False, start_deadline=_SECONDS_TO_START)
 
     def begin(self, setup: Any) -> dict[str, Tool]:
@@ -94,7 +96,10 @@ def acquire(family: Family) -> Slot:
 
 
 def release(slot: Slot) -> None:
-    """Return a slot to the pool."""
+    """Return a slot to the pool; servers that may still be busy are restarted."""
+    if slot.busy:
+        slot.toolset.close()
+        slot.busy = False
     with _lock:
         _free.setdefault((os.getpid(), slot.family.name), []).append(slot)
 

@@ -36,6 +36,8 @@ _RANDOM_COMMANDS = (
     "echo 42 > answer",
     "submit",
 )
+_QUIET = "disown -a 2>/dev/null; true"
+"""Keeps the shell from announcing the background jobs of the set-up to the model."""
 _NOTES = {
     "time": "(stopped: the command took over {seconds:g} s)",
     "output": "(stopped: the command wrote too much)",
@@ -159,10 +161,6 @@ class Terminal(Env):
         observation = f"{output}{sum(results)} of {len(results)} tests pass."
         info = {"success": solved, "tests_passed": sum(results), "tests_run": len(results)}
         return observation, float(solved), not truncated, truncated, info
-
-
-# The shell of the set-up must not announce its background jobs to the model.
-_QUIET = "disown -a 2>/dev/null; true"
 
 
 def _checked_kind(kind: object, error: type[ConfigError | OptionError]) -> str:

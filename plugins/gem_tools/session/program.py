@@ -5,13 +5,15 @@ standard library. It reads one job per line from its input, as JSON, and writes 
 Expected results never enter the box: the program returns what it sees, and gem compares.
 
 If gem runs as root, this program is root inside the box and the terminal is another user, which
-cannot signal it. Otherwise both are one user; killing this program ends the session.
+cannot signal it. Otherwise both are one user: a command can kill this program, which ends the
+session, but it can neither read nor change it.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -29,8 +31,9 @@ __all__ = ["main"]
 
 REPORT, COMMANDS = 100, 101
 """The descriptors on which bash reports the end of a command, and reads the next one."""
+MOST_DESCRIPTORS = 4096
 MOST_OUTPUT, MOST_FILE, MOST_COMMAND = 4 << 20, 4 << 20, 60_000
-SECONDS_TO_INTERRUPT = 1.0
+SECONDS_TO_START, SECONDS_TO_INTERRUPT = 30.0, 1.0
 # bash writes the status and the folder after each command. Typed lines are limited to 4096
 # characters, so it reads the command from another descriptor.
 PROMPT = 'printf "%d %s\\0" "$?" "$PWD" >&100'
@@ -67,14 +70,16 @@ class Terminal:
             environment = {**self.settings["env"], "PS1": "", "PS2": "", "PROMPT_COMMAND": PROMPT}
             arguments = ["bash", "--noprofile", "--norc", "--noediting", "-i"]
             become_user(self.settings, keep=(0, 1, 2, REPORT, COMMANDS))
-            os.execve("/bin/bash", arguments, environment)
+            execute(arguments, environment)
         for fd in (slave, output_end, report_end, commands_end):
             os.close(fd)
         for fd in (output, report, commands, master):
             os.set_blocking(fd, False)
         self.pid, self.master = pid, master
         self.output, self.report, self.commands = output, report, commands
-        self.wait(time.monotonic() + 10.0)
+        written, _, end = self.wait(time.monotonic() + SECONDS_TO_START)
+        if end:
+            raise OSError(f"bash does not start: {end}: {text(written)}")
 
     def run(self, command: str, seconds: float) -> dict[str, Any]:
         """Run a command until its end, a limit, or the end of bash."""
@@ -155,10 +160,11 @@ def drain(fd: int, most: int = MOST_OUTPUT) -> bytes:
 
 def become_user(settings: dict[str, Any], keep: tuple[int, ...]) -> None:
     """Drop the rights of this program; close every descriptor but those to keep."""
-    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
-        if fd not in keep:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+    first = 0
+    for fd in (*sorted(keep), MOST_DESCRIPTORS):
+        if first < fd:  # closerange(0, 0) closes everything
+            os.closerange(first, fd)
+        first = fd + 1
     for name, value in settings["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
     if settings["uid"]:
@@ -167,6 +173,14 @@ def become_user(settings: dict[str, Any], keep: tuple[int, ...]) -> None:
         os.setresuid(*[settings["uid"]] * 3)
     os.umask(0o022)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def execute(arguments: list[str], environment: dict[str, str]) -> None:
+    """Become bash; a child that cannot must never go on as a second copy of this program."""
+    try:
+        os.execve("/bin/bash", arguments, environment)
+    finally:
+        os._exit(127)
 
 
 def write(settings: dict[str, Any], files: list[Any]) -> None:
@@ -237,7 +251,7 @@ def look_at_run(settings: dict[str, Any], command: str, seconds: float) -> Any:
         os.dup2(1, 2)
         environment = {**settings["env"], **settings["look_env"]}
         become_user(settings, keep=(0, 1, 2))
-        os.execve("/bin/bash", ["bash", "--noprofile", "--norc", "-c", command], environment)
+        execute(["bash", "--noprofile", "--norc", "-c", command], environment)
     os.close(output_end)
     os.set_blocking(output, False)
     deadline, written, status = time.monotonic() + seconds, b"", -1
@@ -272,6 +286,10 @@ def do(job: dict[str, Any], terminal: Terminal, settings: dict[str, Any]) -> Any
 
 def main() -> None:
     """Do jobs until the input ends."""
+    # Hide the memory and the descriptors of this program from other processes of the same user,
+    # which could forge its answers (PR_SET_DUMPABLE).
+    if ctypes.CDLL(None).prctl(4, 0, 0, 0, 0):
+        raise OSError("cannot protect the program from the terminal")
     settings = json.loads(sys.stdin.readline())
     home = settings["env"]["HOME"]
     if settings["uid"]:

@@ -14,8 +14,6 @@ from typing import Any
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-notes: list[str] = []
-
 
 def run(sql: str, *allowed: str) -> list[dict[str, Any]] | int:
     """Run a statement; return its rows, or the number of changed rows."""
@@ -62,8 +60,7 @@ def create_table(query: str) -> str:
 
 def append_insight(insight: str) -> str:
     """Add a sentence to the memo of business insights."""
-    notes.append(insight)
-    return "insight added"
+    return f"added {len(insight)} characters"
 
 
 def analyze_database() -> str:
