@@ -445,7 +445,7 @@ def test_metrics_are_logged_per_environment_and_turn(
     logged: dict[str, float] = {}
     monkeypatch.setattr("wandb.log", lambda values, step: logged.update(values))
     mixture = f"1*{ECHO} + 1*{MOODY}"
-    play(mixture, list(range(8)), train=False, eval_seeds=[100])
+    play(mixture, list(range(8)), train=False)
     (tensors, cu_seqs), episodes, state = play(mixture, list(range(8)))
     put_advantages(state, tensors, cu_seqs)
     for env in (ECHO, MOODY):
