@@ -27,7 +27,7 @@ class Args:
     env: str = "game:GuessTheNumber-v0-easy"
     """environment id, or a mixture such as `2*game:A + 1*game:B`"""
     advantage: str = "rebn"
-    """advantage estimator; `gae` trains a critic"""
+    """advantage estimator; `gae` trains a critic, which verl loads with flash-attn"""
     gamma: float = 0.9
     """discount per turn"""
     seeds: int = 4096
@@ -82,7 +82,6 @@ def main(args: Args) -> None:
         f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}",  # one optimizer step per batch
         f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={micro_batch}",
         f"actor_rollout_ref.actor.optim.lr={args.learning_rate}",
-        "+critic.model.override_config.attn_implementation=sdpa",
         "critic.model.use_remove_padding=False",
         f"critic.ppo_micro_batch_size_per_gpu={micro_batch}",
         "actor_rollout_ref.rollout.name=vllm",

@@ -1,8 +1,9 @@
 """verl on a CPU: mocks of the parts of verl that need a GPU. For tests only.
 
 verl's own registries replace the platform (`platform.py`) and the inference server, which becomes a
-transformers model (`server.py`). One patch changes a process group with two CPU backends. Trainer,
-TransferQueue, agent loops, FSDP engine, loss and optimizer are verl's.
+transformers model (`server.py`); `weights.py` sends weights to separate servers. Two patches change
+a process group with two CPU backends, and a critic that requests flash-attn. Trainer, TransferQueue,
+agent loops, FSDP engine, loss and optimizer are verl's.
 
     VERL_USE_EXTERNAL_MODULES=verl_on_cpu.register VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda
 
@@ -29,7 +30,6 @@ SETTINGS = [
     "actor_rollout_ref.actor.fsdp_config.dtype=float32",
     "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
     "+actor_rollout_ref.actor.fsdp_config.mixed_precision={param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}",
-    "++critic.model.override_config.attn_implementation=eager",
     "critic.model.use_remove_padding=False",
     "critic.model.enable_gradient_checkpointing=False",
     "critic.strategy=fsdp2",

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import transformers
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
@@ -111,3 +112,14 @@ def _init_with_one_backend(backend: str | None = None, *args: Any, **kwargs: Any
 
 
 torch.distributed.init_process_group = _init_with_one_backend
+
+
+_load_critic = transformers.AutoModelForTokenClassification.from_pretrained
+
+
+def _load_critic_without_flash_attention(*args: Any, **kwargs: Any) -> Any:
+    """Load a critic. verl always requests flash-attn for it, which needs a GPU."""
+    return _load_critic(*args, **{**kwargs, "attn_implementation": "eager"})
+
+
+transformers.AutoModelForTokenClassification.from_pretrained = _load_critic_without_flash_attention
