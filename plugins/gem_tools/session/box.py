@@ -70,7 +70,7 @@ def box_command(
     command += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
     command += ["--perms", "0755", "--dir", "/home"]
     command += ["--perms", "0755", "--size", size, "--tmpfs", f"/home/{USER}"]
-    for source in dict.fromkeys(path for path in visible if not path.startswith("/usr/")):
+    for source in dict.fromkeys(p for p in visible if not f"{p}/".startswith("/usr/")):
         command += [*_parents(source), "--ro-bind", source, source]
     for path, folder in (folders or {}).items():
         command += [*_parents(path), "--bind", folder, path]

@@ -32,7 +32,7 @@ from gem_tools.session.box import (
 )
 from gem_tools.tool import ToolError, printable
 
-__all__ = ["HOME", "Ran", "Seen", "Session", "SessionLost"]
+__all__ = ["HOME", "Ran", "Seen", "Session", "SessionLost", "check_seconds"]
 
 HOME = f"/home/{USER}"
 SHOWN = 8000
@@ -97,53 +97,28 @@ class Session:
         if os.geteuid() == 0:
             uid = _FIRST_UID + next(_uids) % 100_000_000
         executable, prefix = python()
-        environment = {
-            "PATH": f"/usr/local/bin:/usr/bin:/bin:{os.path.dirname(executable)}",
-            "HOME": HOME,
-            "USER": USER,
-            "LOGNAME": USER,
-            "LANG": "C.UTF-8",
-            "TZ": "UTC",
-            "TERM": "dumb",
-            "PAGER": "cat",
-            "GIT_PAGER": "cat",
-            "EDITOR": "false",
-            "HISTFILE": "/dev/null",
-            "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "1",
+        environment = _environment(os.path.dirname(executable))
+        limits = {
+            "RLIMIT_AS": memory_mb * _MB,
+            "RLIMIT_FSIZE": disk_mb * _MB,
+            "RLIMIT_NPROC": processes,
+            "RLIMIT_NOFILE": 256,
+            "RLIMIT_CPU": 300,
+            "RLIMIT_CORE": 0,
         }
-        settings = {
-            "uid": uid,
-            "env": environment,
-            "look_env": _LOOK_ENV,
-            "limits": {
-                "RLIMIT_AS": memory_mb * _MB,
-                "RLIMIT_FSIZE": disk_mb * _MB,
-                "RLIMIT_NPROC": processes,
-                "RLIMIT_NOFILE": 256,
-                "RLIMIT_CPU": 300,
-                "RLIMIT_CORE": 0,
-            },
-        }
-        name = uid or 1000
-        files = {
-            "/etc/passwd": f"root:x:0:0::/:/bin/false\n{USER}:x:{name}:{name}::{HOME}:/bin/bash\n",
-            "/etc/group": f"root:x:0:\n{USER}:x:{name}:\n",
-            "/etc/hosts": "127.0.0.1 localhost sandbox\n",
-        }
-        descriptors = {path: memory_file(text.encode()) for path, text in files.items()}
+        files = {path: memory_file(text.encode()) for path, text in _files(uid or 1000).items()}
         filter_fd = services_filter()
-        command = box_command(
-            [executable, "-s", "-S", "-B", "-c", _START],
-            uid=1000,
-            capabilities=_CAPABILITIES,
-            visible=[prefix],
-            disk_mb=disk_mb,
-            files=descriptors,
-            seccomp_fd=filter_fd,
-        )
-        passed = [fd for fd in (*descriptors.values(), filter_fd) if fd >= 0]
+        passed = [fd for fd in (*files.values(), filter_fd) if fd >= 0]
         try:
+            command = box_command(
+                [executable, "-s", "-S", "-B", "-c", _START],
+                uid=1000,
+                capabilities=_CAPABILITIES,
+                visible=[prefix],
+                disk_mb=disk_mb,
+                files=files,
+                seccomp_fd=filter_fd,
+            )
             self._process = start_process(
                 command,
                 stdin=subprocess.PIPE,
@@ -160,7 +135,7 @@ class Session:
         self._answers = b""
         weakref.finalize(self, self._process.kill)  # for a session that nobody closed
         self._send(_program())
-        self._send(settings)
+        self._send({"uid": uid, "env": environment, "look_env": _LOOK_ENV, "limits": limits})
 
     def write(self, files: Sequence[tuple[str, str, int]]) -> None:
         """Write files of the home folder, (path, text, mode); a path ending in / is a folder."""
@@ -239,6 +214,34 @@ class Session:
                 self._answers += part
         line, _, self._answers = self._answers.partition(b"\n")
         return line
+
+
+def _environment(python_folder: str) -> dict[str, str]:
+    """Return the environment of the shell; nothing in it opens a pager or an editor."""
+    return {
+        "PATH": f"/usr/local/bin:/usr/bin:/bin:{python_folder}",
+        "HOME": HOME,
+        "USER": USER,
+        "LOGNAME": USER,
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "TERM": "dumb",
+        "PAGER": "cat",
+        "GIT_PAGER": "cat",
+        "EDITOR": "false",
+        "HISTFILE": "/dev/null",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _files(uid: int) -> dict[str, str]:
+    """Return the files below /etc that programs look users and hosts up in."""
+    return {
+        "/etc/passwd": f"root:x:0:0::/:/bin/false\n{USER}:x:{uid}:{uid}::{HOME}:/bin/bash\n",
+        "/etc/group": f"root:x:0:\n{USER}:x:{uid}:\n",
+        "/etc/hosts": "127.0.0.1 localhost sandbox\n",
+    }
 
 
 def check_seconds(seconds: object) -> float:
