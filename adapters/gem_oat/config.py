@@ -160,6 +160,11 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "asynchronous collector; set it to False",
             ),
             (
+                args.lora_rank > 0 and config.needs_values,
+                f"lora_rank={args.lora_rank} also applies to oat's critic, whose forward pass does "
+                "not accept adapters; set it to 0, or use an estimator without a critic",
+            ),
+            (
                 bool(args.resume_dir) and not Path(args.resume_dir).is_dir(),
                 f"resume_dir={args.resume_dir!r} is not a folder; set it to the folder "
                 "'checkpoints' of a run with save_ckpt=True and save_steps",

@@ -81,6 +81,12 @@ def test_unsupported_config_is_rejected(
         GemConfig(**{"env_id": ECHO, **fields})
 
 
+def test_lora_with_a_critic_is_rejected() -> None:
+    config = GemConfig(ECHO, seeds=8, advantage="gae")
+    with pytest.raises(ConfigError, match="lora_rank=4 also applies to oat's critic"):
+        check_settings(oat_args(config, lora_rank=4), config)
+
+
 def test_all_rejected_settings_are_reported_at_once() -> None:
     config = GemConfig(ECHO, seeds=8, gamma=0.9)
     with pytest.raises(ConfigError) as raised:
