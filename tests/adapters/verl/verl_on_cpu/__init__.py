@@ -2,8 +2,8 @@
 
 verl's own registries replace the platform (`platform.py`) and the inference server, which becomes a
 transformers model (`server.py`); `weights.py` sends weights to separate servers. Two patches change
-a process group with two CPU backends, and a critic that requests flash-attn. Trainer, TransferQueue,
-agent loops, FSDP engine, loss and optimizer are verl's.
+a process group with two CPU backends, and a critic that requests flash-attn. Trainer,
+TransferQueue, agent loops, FSDP engine, loss and optimizer are verl's.
 
     VERL_USE_EXTERNAL_MODULES=verl_on_cpu.register VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda
 
