@@ -93,6 +93,7 @@ class Server:
         return await asyncio.wrap_future(thread.run(request))
 
     def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
         with self._lock:
             thread, self._client_thread = self._client_thread, None
         if thread is not None:
