@@ -329,9 +329,15 @@ def rows(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield f"{', '.join(left)} left", ", ".join(str(results[f"{name} left"]) for name in left)
 
 
+def table(results: dict[str, Any]) -> str:
+    """Return the results as a Markdown table."""
+    lines = [f"| {name} | {value} |" for name, value in rows(results)]
+    return "\n".join(["| | |", "|---|---|", *lines])
+
+
 def report(results: dict[str, Any]) -> str:
-    """Return the results as a Markdown table, with the problems below it."""
-    lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows(results))]
+    """Return the table, with the problems below it."""
+    lines = [table(results)]
     if results["why healthy episodes failed"]:
         lines.append(f"\nwhy healthy episodes failed: {results['why healthy episodes failed']}")
     lines.append(f"\n{'problems: ' + ', '.join(bad) if (bad := problems(results)) else 'passed'}")

@@ -78,3 +78,10 @@ def test_every_kind_of_loss_is_a_problem() -> None:
         "memory growth in MB",
         "healthy but over the deadline",
     ]
+
+
+def test_page_shows_the_committed_results() -> None:
+    results = json.loads((SOAK.parent / "results" / "soak.json").read_text())
+    assert results["episodes"] == 100_000 and soak.problems(results) == []
+    page = (ROOT / "docs" / "soak.md").read_text(encoding="utf-8")
+    assert soak.table(results) in page
