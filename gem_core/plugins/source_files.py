@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,9 @@ from gem_core.errors import GemError, RegistrationError
 
 __all__ = ["load_file"]
 
+# Environments are made on several threads; reentrant, because a file may load another one.
+_lock = threading.RLock()
+
 
 def load_file(path: str) -> ModuleType:
     """Import a file once per process; a file that is already imported, such as the running script,
@@ -24,6 +28,11 @@ def load_file(path: str) -> ModuleType:
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         raise RegistrationError(f"there is no file {path!r} (in {Path.cwd()})")
+    with _lock:  # a thread must not get a module that another one is still importing
+        return _load(file, path)
+
+
+def _load(file: Path, path: str) -> ModuleType:
     for module in list(sys.modules.values()):
         origin = getattr(module, "__file__", None)
         if origin and os.path.basename(origin) == file.name and Path(origin).resolve() == file:
