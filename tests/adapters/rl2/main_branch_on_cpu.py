@@ -15,11 +15,13 @@ def prepare() -> None:
     import RL2.utils.communication as communication
     import RL2.utils.sequences as rl2_sequences
     import RL2.workers.fsdp.actor as rl2_actor
+    import RL2.workers.fsdp.critic as rl2_critic
     import RL2.workers.rollout as rl2_rollout
     import torch.distributed as dist
 
     # gem_rl2.conformance imports these names of the release
     sys.modules["RL2.workers.actor"], rl2_actor.Actor = rl2_actor, rl2_actor.FSDPActor
+    sys.modules["RL2.workers.critic"], rl2_critic.Critic = rl2_critic, rl2_critic.FSDPCritic
     rl2_sequences.tensor_dict_to_minibatches = None
 
     from main_branch_harness import MainBranchActor
