@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gem_core.errors import ConfigError, MissingDependencyError
+from gem_tools.corpus import read_corpus
 from gem_tools.passage import Passage
-from gem_tools.search import read_corpus
 
 __all__ = ["DENSE_FORMAT", "DenseIndex", "Embed", "embedding"]
 
@@ -62,7 +62,7 @@ class DenseIndex:
         *,
         words: int = 150,
     ) -> DenseIndex:
-        """Embed a corpus, as in `gem_tools.search.read_corpus`, and open the new index."""
+        """Embed a corpus, as in `gem_tools.corpus`, and open the new index."""
         numpy, function, target = _numpy(), embedding(embed), Path(out)
         if target.exists() and not (target / "index.json").exists():
             raise ConfigError(

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gem_core.errors import ConfigError
+from gem_tools.corpus import read_corpus
 from gem_tools.passage import Passage, show_passages
-from gem_tools.search import Index, SearchTool, read_corpus
+from gem_tools.search import Index, SearchTool
 
 CITIES = {
     "Paris": "France",
