@@ -187,6 +187,18 @@ def test_servers_stay_and_data_go_between_episodes() -> None:
         assert env.slot.toolset.servers[0] is server and server.starts == starts
 
 
+def test_server_that_is_still_busy_is_restarted() -> None:
+    endless = "with recursive n(x) as (select 1 union all select x + 1 from n) select max(x) from n"
+    with make("mcp:Sqlite-v0", template="Restock") as env:
+        env.reset(seed=1)
+        env.tools["read_query"].seconds = 0.5
+        assert "given up" in env.step(call("read_query", query=endless))[0]
+        server = env.slot.toolset.servers[0]
+        starts = server.starts
+        assert env.step("done")[2]
+        assert solve(env, 1)[0] == 1.0 and server.starts == starts + 1
+
+
 def test_nothing_is_left_of_a_killed_run() -> None:
     program = (
         "from gem_core import make\n"
