@@ -25,10 +25,13 @@ class CallError(GemError, ValueError):
 
 
 def function(description: str, name: str = "") -> Callable[[_Function], _Function]:
-    """Mark a method of a toolbox as a function that the model may call, by its name or another."""
+    """Mark a method of a toolbox as a function that the model may call, by its name or another.
+
+    The description becomes its docstring.
+    """
 
     def mark(method: _Function) -> _Function:
-        method.description = description  # type: ignore[attr-defined]
+        method.__doc__ = description
         method.function_name = name or method.__name__  # type: ignore[attr-defined]
         return method
 
@@ -94,7 +97,7 @@ def _declarations(toolbox: type[Toolbox]) -> dict[str, _Declaration]:
             parameters = list(inspect.signature(method).parameters.values())[1:]
             declared[method.function_name] = _Declaration(
                 attribute,
-                method.description,
+                str(method.__doc__),
                 {p.name: hints[p.name] for p in parameters},
                 frozenset(p.name for p in parameters if p.default is p.empty),
             )
