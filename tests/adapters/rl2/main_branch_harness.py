@@ -147,7 +147,14 @@ class MainBranchRun(_Run):
             range(len(self.case.episodes))
         )
         if dist.get_rank() == 0:
+            numbers = list(self.episodes.ledger.find(tensors))
             rl2_ppo.compute_advantages(self.settings, tensors, cu_seqs, 1)
+            # RL2 returns episodes in the order in which they end
+            bounds = list(zip(cu_seqs.tolist(), cu_seqs.tolist()[1:]))
+            rows = [
+                row for _, (start, end) in sorted(zip(numbers, bounds)) for row in range(start, end)
+            ]
+            tensors = {name: tensor[rows] for name, tensor in tensors.items()}
         return tensors
 
 
@@ -179,9 +186,10 @@ class MainBranchHarness(RL2Harness):
             with patched(main_branch, "_ask", ask, "router_url"):
                 rollout = Replay(run.settings.rollout, run.episodes)
                 tensors, _ = rollout.batch(case.seeds, case.update + 1)
-            episodes = list(run.episodes.ledger.find(tensors).values())
+            episodes = run.episodes.ledger.find(tensors)
             run.episodes.close()
-            return episodes
+            # RL2 returns episodes in the order in which they end
+            return [episodes[number] for number in sorted(episodes)]
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         scattered = start_ranks("main_branch_on_cpu", [case] * len(parts), GEM_RL2_RANK="1")
