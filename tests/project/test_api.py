@@ -41,7 +41,15 @@ HEAVY = (
 )
 PROGRAMS = ("gem_core.__main__", "gem_tools.sandbox.worker")
 """Modules that are run, not imported, and have no public names."""
-EXTRAS = {"gem_envs.gymnasium.to_gymnasium": "gymnasium", "gem_execution.ray_hosts": "ray"}
+EXTRAS = {
+    "gem_envs.gymnasium.to_gymnasium": "gymnasium",
+    "gem_envs.mcp_suite.postgres": "psycopg",
+    "gem_envs.mcp_suite.servers.files": "mcp",
+    "gem_envs.mcp_suite.servers.postgres": "psycopg",
+    "gem_envs.mcp_suite.servers.sqlite": "mcp",
+    "gem_envs.mcp_suite.servers.workplace": "mcp",
+    "gem_execution.ray_hosts": "ray",
+}
 """Modules that need the package of an extra at import; tested where it is installed."""
 
 

@@ -62,6 +62,7 @@ class Office:
 
     @staticmethod
     def mail(name: str) -> str:
+        """Return the address of a person."""
         return f"{name}@mail.example"
 
     def add(self, table: str, *values: Any) -> None:
@@ -69,6 +70,7 @@ class Office:
         self.lines.append(f"insert into {table} values (null, {', '.join(map(_quote, values))});")
 
     def inbox(self, sender: str, subject: str, body: str) -> None:
+        """Add a mail to the inbox, on a random day."""
         self.add("mails", "inbox", sender, _ME, subject, body, self.rng.randint(1, 9))
 
     def number(self, name: str) -> int:
@@ -78,6 +80,7 @@ class Office:
     def task(
         self, instruction: str, reference: Sequence[str], solution: Sequence[Call]
     ) -> SuiteTask:
+        """Return the task; `reference` are the statements of the requested changes."""
         setup = SqlSetup(
             "\n".join(self.lines), tuple(reference), unordered=("mails", "events", "notes")
         )

@@ -130,7 +130,11 @@ def test_wrappers_and_plugins_are_listed(capsys: pytest.CaptureFixture[str]) -> 
     assert re.search(r"^grpo +groups +gamma, scale +A = ", capsys.readouterr().out, re.MULTILINE)
     assert main(["estimators", "--json"]) == 0
     assert "rebn" in {entry["name"] for entry in json.loads(capsys.readouterr().out)}
-    assert plugins["gem_envs"]["hooks"] == ["register_commands", "register_environments"]
+    assert plugins["gem_envs"]["hooks"] == [
+        "register_commands",
+        "register_environments",
+        "register_wrappers",
+    ]
     assert plugins["gem_envs"]["origin"] == "built in"
 
 

@@ -21,7 +21,7 @@ GAME = "game:GuessTheNumber-v0-easy"
 class Config(TrainingConfig):
     """A trainer that takes one sequence per episode and has no critic."""
 
-    adapter = ADAPTER
+    adapter = replace(ADAPTER, capabilities=replace(ADAPTER.capabilities, several_sequences=False))
 
 
 @dataclass
