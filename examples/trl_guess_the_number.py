@@ -64,7 +64,7 @@ class Args:
 def main(args: Args) -> None:
     tiny, gpu = args.model == "tiny", torch.cuda.is_available()
     episodes = args.episodes or (128 if tiny else 256)
-    micro_batch = math.gcd(episodes, 64) if gpu else episodes
+    micro_batch = math.gcd(episodes, 256) if gpu else episodes
     config = GemConfig(
         args.env,
         seeds=args.seeds,
@@ -88,6 +88,8 @@ def main(args: Args) -> None:
         vllm_mode="colocate",
         vllm_gpu_memory_utilization=args.vllm_memory,
         vllm_max_model_length=1024 if args.vllm else None,
+        # gem decodes the ids itself
+        generation_kwargs={"detokenize": False} if args.vllm else None,
         use_cpu=not gpu,
         bf16=gpu,
         gradient_checkpointing=False,

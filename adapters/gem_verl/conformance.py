@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from gem_conformance.golden import Case
 from gem_conformance.harness import Harness, TrainedSequence
+from gem_conformance.played import ENV_ID, PlayedCase, answer
 
 from gem_core.adapter_kit.critic import value_positions
 from gem_core.policies.tiny import load_tiny, tiny_model_path
@@ -30,6 +31,7 @@ from gem_verl import ADAPTER
 from gem_verl.batch import put, read_batch, stored
 from gem_verl.config import PREFIX, GemConfig, check_settings, hydra_config, read_config
 from gem_verl.convert import response_start
+from gem_verl.dataset import row_of
 from gem_verl.rollout import EnginePolicy, GemAgentLoop
 
 __all__ = [
@@ -57,11 +59,24 @@ class Replay(GemAgentLoop):
         return recorded[int(row.get("session_id", 0))]
 
 
+class _ScriptedClient:
+    """Client of verl's inference servers with the kit's answers."""
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+    ) -> Any:
+        from verl.workers.rollout.replica import TokenOutput
+
+        given = answer(prompt_ids, sampling_params["max_tokens"])
+        return TokenOutput(token_ids=list(given.ids), log_probs=list(given.logprobs or ()))
+
+
 class VerlHarness(Harness):
     """Harness for verl: its default trainer on the tiny model, without its training workers."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
+    max_context = 768
 
     def __init__(
         self, config: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()
@@ -136,6 +151,37 @@ class VerlHarness(Harness):
             [sequence for index, sequence in sequences if (index < len(parts[0])) is first]
             for first in (True, False)
         ]
+
+    def play(self, case: PlayedCase) -> list[Episode]:
+        """Run one agent loop per episode on a client of scripted answers, as verl's worker does."""
+        from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+
+        settings = [
+            f"actor_rollout_ref.model.path={tiny_model_path()}",
+            "actor_rollout_ref.rollout.name=vllm",
+            "actor_rollout_ref.rollout.calculate_log_probs=True",
+            "data.max_prompt_length=256",
+            f"data.max_response_length={self.max_context - 256}",
+        ]
+        composed = hydra_config(GemConfig(**case.config), settings)
+        _, tokenizer = load_tiny()
+        params = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
+
+        async def one(index: int, seed: int) -> Episode:
+            data = DictConfigWrap(composed.data)
+            loop = GemAgentLoop(
+                DictConfigWrap(composed), _ScriptedClient(), tokenizer, None, None, data
+            )
+            row = {**row_of(ENV_ID, seed, index), "global_steps": case.update + 1}
+            output = await loop.run(dict(params), **row)
+            first = output[0] if isinstance(output, list) else output
+            episode: Episode = pickle.loads(first.extra_fields["gem"])
+            return episode
+
+        async def batch() -> list[Episode]:
+            return await asyncio.gather(*(one(i, seed) for i, seed in enumerate(case.seeds)))
+
+        return asyncio.run(batch())
 
     def sequences(
         self, columns: Mapping[str, Sequence[Any]], manager: Any = None

@@ -88,12 +88,12 @@ class Harness(ABC):
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Return the sequences of each rank, each in its own process."""
 
+    @abstractmethod
     def play(self, case: PlayedCase) -> list[Episode]:
         """Play a batch with the adapter's own rollout, and return its episodes in order.
 
         Only the framework's engine is replaced: `played.answer` generates each turn.
         """
-        raise NotImplementedError
 
     def ranks_of_batches(
         self, batches: Sequence[tuple[Case, Sequence[Sequence[Episode]]]]
