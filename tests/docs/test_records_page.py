@@ -31,6 +31,11 @@ def keys_in(tree: ast.AST) -> Iterator[str]:
     """Yield the constant keys with which a module reads or writes an info."""
     for node in ast.walk(tree):
         match node:
+            case ast.FunctionDef(name=name) if "reset" in name:
+                for inner in ast.walk(node):
+                    match inner:
+                        case ast.Return(value=ast.Tuple(elts=[_, ast.Dict(keys=keys)])):
+                            yield from texts(keys)
             case ast.Subscript(value=value, slice=key) if is_info(value):
                 yield from texts([key])
             case ast.Call(func=ast.Attribute(value=value, attr=attr), args=[key, *_]) if (
@@ -47,9 +52,7 @@ def keys_in(tree: ast.AST) -> Iterator[str]:
                 yield from texts(keys)
             case ast.keyword(arg=arg, value=ast.Dict(keys=keys)) if arg in NAMES:
                 yield from texts(keys)
-            # the results of reset and step
-            case ast.Return(value=ast.Tuple(elts=[_, ast.Dict(keys=keys)])):
-                yield from texts(keys)
+            # the result of a step
             case ast.Return(value=ast.Tuple(elts=[_, _, _, _, ast.Dict(keys=keys)])):
                 yield from texts(keys)
 

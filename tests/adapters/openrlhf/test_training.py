@@ -137,8 +137,10 @@ def test_run_with_a_critic_resumes_asynchronously_after_ctrl_c(tmp_path: Path) -
     evaluated = [e for e in episodes if e.final_info.get("evaluation")]
     assert {e.seed for e in evaluated} == set(range(1_000_000, 1_000_004))
     trained = [e for e in episodes if "update" in e.final_info]
-    assert sorted(e.seed for e in trained) == list(range(24)), "each seed once, as without Ctrl-C"
-    assert [e.final_info["update"] for e in trained] == [0] * 8 + [1] * 8 + [2] * 8
+    # the record has an update twice if Ctrl-C came before its checkpoint
+    seeds = {(e.final_info["update"], e.seed) for e in trained}
+    assert sorted(seed for _, seed in seeds) == list(range(24)), "as without Ctrl-C"
+    assert sorted(update for update, _ in seeds) == [0] * 8 + [1] * 8 + [2] * 8
     for episode in trained:
         # the horizon grows with the updates
         assert len(episode.turns) <= (1 if episode.turns[0].versions[0] == 0 else 3)

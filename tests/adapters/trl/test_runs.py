@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import wandb
 from located import LOCATED, processes_of, wait_for_exit
 from peft import LoraConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -107,6 +108,7 @@ def test_metrics_per_turn_and_per_environment_reach_every_logger(
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     tags = events.Tags()["scalars"]
+    wandb.finish()  # writes the rest of its file
     (log,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     for name in names:
         assert f"train/gem/{name}" in tags
