@@ -130,7 +130,7 @@ class OatHarness(Harness):
         batch = pickle.loads(pickle.dumps(batch))  # as oat's plasma store does
         learner.actor_info = learner.collector.get_metrics(0.0, batch)
         learner.pi_buffer.clear()
-        with _critic_values(learner, case, episodes):
+        with _critic_values(learner, case, episodes, batch):
             learner.process_feedback_data(batch)
         dataset = learner.dataset_builder(learner.pi_buffer, learner.tokenizer, learner.strategy)
         data = self._loaded(dataset.collate_fn([dataset[i] for i in range(len(dataset))]))
@@ -198,16 +198,25 @@ class _ScriptedLLM:
 
 
 @contextmanager
-def _critic_values(learner: Any, case: Case, episodes: Sequence[Episode]) -> Iterator[None]:
-    """Replace the critic's values with those of the case, turn by turn."""
+def _critic_values(
+    learner: Any, case: Case, episodes: Sequence[Episode], batch: Sequence[Any]
+) -> Iterator[None]:
+    """Replace the critic's value of each state with that of the case; 0 for padding."""
     if learner.critic is None:
         yield
         return
     by_episode = dict(zip(map(id, case.episodes), case.arguments["values"]))
-    values = iter([value for episode in episodes for value in by_episode[id(episode)]])
-    hook = learner.critic.register_forward_hook(
-        lambda module, inputs, outputs: outputs * 0 + next(values, 0.0)
-    )
+    values: dict[tuple[int, ...], float] = {}
+    for episode, transitions in zip(episodes, batch):
+        of_turns = by_episode[id(episode)]
+        values |= {tuple(t.prompt_ids): of_turns[t.turn] for t in transitions if not t.padding}
+        values[tuple(transitions[-1].cut_state)] = of_turns[-1]
+
+    def replace_value(module: Any, args: Any, kwargs: Any, outputs: Any) -> Any:
+        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        return outputs * 0 + values.get(tuple(ids[0].tolist()), 0.0)
+
+    hook = learner.critic.register_forward_hook(replace_value, with_kwargs=True)
     try:
         yield
     finally:
