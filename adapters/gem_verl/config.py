@@ -121,6 +121,7 @@ class GemConfig(TrainingConfig):
 
 def hydra_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
     """Return verl's settings with the config's overrides, then those in `settings`."""
+    import verl  # noqa: F401 - hydra would hide why it cannot be imported
     from hydra import compose, initialize_config_module
 
     with initialize_config_module("verl.trainer.config", version_base=None):

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import verl_on_cpu
+from ray_cluster import shut_down_ray, start_ray
 
 os.environ.update(verl_on_cpu.environment())
 os.environ.update({"TQ_LOGGING_LEVEL": "ERROR", "TRANSFORMERS_VERBOSITY": "error"})
@@ -56,36 +57,5 @@ def training_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
         name: str(logs) for name in ("VERL_FILE_LOGGER_ROOT", "TENSORBOARD_DIR", "WANDB_DIR")
     }
     os.environ.update(folders, WANDB_MODE="offline")
-    start_ray(num_cpus=8, num_gpus=2)
-    yield logs
+    yield logs  # each run starts a cluster
     shut_down_ray()
-
-
-def start_ray(**resources: int) -> None:
-    """Start Ray; on a busy machine it needs more than one attempt."""
-    import ray
-
-    for attempts_left in reversed(range(8)):
-        if ray.is_initialized():
-            break
-        try:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
-                **resources,
-            )
-        except Exception:
-            ray.shutdown()
-            if not attempts_left:
-                raise
-
-
-def shut_down_ray() -> None:
-    import ray
-    import transfer_queue as tq
-
-    if ray.is_initialized():
-        tq.close()
-        ray.shutdown()

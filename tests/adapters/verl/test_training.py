@@ -116,6 +116,7 @@ def test_critic_run_reaches_tensorboard_and_wandb(critic_run: Path, training_clu
     assert all(name.encode() in offline.read_bytes() for name in names)
 
 
+@pytest.mark.slow
 def test_resumed_run_continues_as_without_the_interruption(
     critic_run: Path, training_cluster: Path
 ) -> None:

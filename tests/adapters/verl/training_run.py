@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import verl_on_cpu
+from ray_cluster import shut_down_ray, start_ray
 
 from gem_core.policies.tiny import tiny_model_path
 from gem_verl import GemConfig, train
@@ -39,7 +40,9 @@ _SETTINGS = [
 def run(
     out: Path, config: dict[str, Any], settings: Sequence[str], loggers: Sequence[str] = ()
 ) -> None:
-    """Train in a running Ray cluster. Writes metrics, record, checkpoints and verl's log to `out`.
+    """Train in a new Ray cluster. Writes metrics, record, checkpoints and verl's log to `out`.
+
+    A second run in one cluster would find verl's placement groups of the first.
 
     The file logger of verl is always on; `loggers` names others.
     """
@@ -51,4 +54,6 @@ def run(
         f"trainer.default_local_dir={out / 'checkpoints'}",
         f"trainer.logger=[console,file{''.join(f',{name}' for name in loggers)}]",
     ]
+    shut_down_ray()
+    start_ray(num_cpus=8, num_gpus=2)
     train(gem_config, [*_SETTINGS, *verl_on_cpu.SETTINGS, *named, *settings])
