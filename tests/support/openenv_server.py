@@ -44,7 +44,7 @@ class Number(Environment[Guess, Hint, State]):
     def step(self, action: Guess, timeout_s: float | None = None, **_: Any) -> Hint:
         if action.message == "crash":
             raise RuntimeError("out of order")
-        guess = int(action.message) if action.message.isdigit() and len(action.message) < 5 else 0
+        guess = int(action.message) if action.message.isdecimal() and len(action.message) < 5 else 0
         if guess == self.number:
             return Hint(said="That is it.", done=True, reward=1.0, metadata={"success": True})
         return Hint(said="higher" if guess < self.number else "lower", reward=-0.1)
