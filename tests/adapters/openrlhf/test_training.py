@@ -83,7 +83,7 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     assert sorted(seeds * 2) == sorted(e.seed for e in episodes)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_with_a_critic_resumes_asynchronously_after_ctrl_c(tmp_path: Path) -> None:
     """A critic, environments in processes and on Ray hosts, evaluation, loggers, checkpoints."""
     settings: dict[str, Any] = {

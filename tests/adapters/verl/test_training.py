@@ -116,7 +116,7 @@ def test_critic_run_reaches_tensorboard_and_wandb(critic_run: Path, training_clu
     assert all(name.encode() in offline.read_bytes() for name in names)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resumed_run_continues_as_without_the_interruption(
     critic_run: Path, training_cluster: Path
 ) -> None:
@@ -155,7 +155,7 @@ ASYNC = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("logprobs", [True, False], ids=["logprobs", "no logprobs"])
 @pytest.mark.parametrize("mode", ASYNC)
 def test_async_trainer_trains(
@@ -215,7 +215,7 @@ class Fails(Env):
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_in_which_every_episode_fails_stops_with_the_traceback(
     training_cluster: Path, tmp_path: Path
 ) -> None:
@@ -230,7 +230,7 @@ def test_run_in_which_every_episode_fails_stops_with_the_traceback(
     assert len(list(read_episodes(tmp_path / "run" / "episodes.jsonl"))) == 24
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_training_processes_train(training_cluster: Path, tmp_path: Path) -> None:
     config = {
         "env_id": "game:GuessTheNumber-v0-easy",
