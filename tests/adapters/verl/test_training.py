@@ -228,23 +228,3 @@ def test_run_in_which_every_episode_fails_stops_with_the_traceback(
     assert [m["failed"] for m in read_metrics(tmp_path / "run")] == [1.0] * 3
     assert all(m["grad_norm"] is None for m in read_metrics(tmp_path / "run"))
     assert len(list(read_episodes(tmp_path / "run" / "episodes.jsonl"))) == 24
-
-
-@pytest.mark.long
-def test_two_training_processes_train(training_cluster: Path, tmp_path: Path) -> None:
-    config = {
-        "env_id": "game:GuessTheNumber-v0-easy",
-        "gamma": 0.9,
-        "max_turn_tokens": 12,
-    }
-    settings = [
-        "trainer.n_gpus_per_node=2",
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
-        "trainer.total_training_steps=2",
-    ]
-    run(tmp_path / "run", config, settings)
-    metrics = read_metrics(tmp_path / "run")
-    assert [m["step"] for m in metrics] == [0, 1]
-    assert all(m["grad_norm"] > 0 and m["episodes"] == 8 for m in metrics)
-    assert all(m["logprob_gap"] < 1e-3 for m in metrics)
