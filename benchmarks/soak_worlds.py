@@ -25,7 +25,7 @@ SLOW_CLOSE = 3.0
 
 
 class Panic(BaseException):
-    """An error that is no `Exception`, like a panic of a Rust extension."""
+    """An error that is not an `Exception`, like a panic of a Rust extension."""
 
 
 class Unprintable(Exception):

@@ -295,10 +295,12 @@ class GemRollout(rl2_rollout.Rollout):
 
         RL2 leaves them running, and Python would wait for them at exit.
         """
-        self._loop.run_until_complete(self._cancel_tasks())
-        self._loop.close()
-        self.episodes.close()
-        _terminate(self._processes)
+        try:
+            self._loop.run_until_complete(self._cancel_tasks())
+            self._loop.close()
+            self.episodes.close()
+        finally:
+            _terminate(self._processes)
 
     async def _cancel_tasks(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}  # unfinished after Ctrl-C

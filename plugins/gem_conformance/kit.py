@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from gem_conformance.figures import figures_of
+from gem_conformance.expected import expected_of
 from gem_conformance.golden import CASES, GRADIENT_CASES, ONE_RANK_FAILED, Case
 from gem_conformance.harness import CARRIED, Harness, TrainedSequence
 from gem_conformance.played import PLAYED_CASES, PlayedCase, differences, scripted_env
@@ -260,7 +260,7 @@ def _check_logprobs(where: str, sequence: TrainedSequence, expected: TrainedSequ
 
 def _check_sum(case: Case, sequences: Sequence[TrainedSequence], carries: frozenset[str]) -> None:
     """Check Σ(totals) = Σ(environment rewards) if no turn is masked or failed."""
-    single = all(len(figures.sequences) <= 1 for figures in figures_of(case))
+    single = all(len(expected.sequences) <= 1 for expected in expected_of(case))
     plain = single and all(_plain(e) for e in case.episodes)
     if "total" not in carries or not plain:
         return
@@ -329,7 +329,7 @@ def _expected(
     case: Case, part: Sequence[Episode], sequence_per_turn: bool
 ) -> list[TrainedSequence]:
     """Return the expected sequences of `part`, with advantages over the full batch."""
-    per_episode = {id(e): figures for e, figures in zip(case.episodes, figures_of(case))}
+    per_episode = {id(e): expected for e, expected in zip(case.episodes, expected_of(case))}
     of_part = [per_episode[id(episode)] for episode in part]
     return [s for f in of_part for s in (f.turns if sequence_per_turn else f.sequences)]
 
@@ -339,9 +339,9 @@ def _tolerance(case: Case) -> float:
     rewards = [r for e in case.episodes for r in e.rewards]
     returns = [
         g
-        for episode, figures in zip(case.episodes, figures_of(case))
+        for episode, expected in zip(case.episodes, expected_of(case))
         if not episode.failed
-        for g in figures.returns
+        for g in expected.returns
     ]
     largest = max((abs(x) for x in (*returns, *rewards)), default=0.0)
     mean = sum(returns) / len(returns) if returns else 0.0

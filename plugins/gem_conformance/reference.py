@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gem_conformance.figures import figures_of
+from gem_conformance.expected import expected_of
 from gem_conformance.golden import GRADIENT_CASES, Case
 from gem_core.errors import MissingDependencyError
 
@@ -41,7 +41,7 @@ def compute_reference(case: Case, model: Any = None) -> dict[str, Any]:
 
     model = tiny_model() if model is None else model
     model.zero_grad(set_to_none=True)
-    sequences = [sequence for figures in figures_of(case) for sequence in figures.sequences]
+    sequences = [sequence for expected in expected_of(case) for sequence in expected.sequences]
     trained = sum(sum(sequence.mask) for sequence in sequences)
     for sequence in sequences:
         ids = torch.tensor([sequence.ids])

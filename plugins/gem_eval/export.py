@@ -45,7 +45,7 @@ def sft_rows(
         else:
             if any(turn.restarted for turn in episode.turns[1:]):
                 raise ConfigError(
-                    f"{episode!r} rewrites its history, so it is no single conversation; "
+                    f"{episode!r} rewrites its history, so it is not a single conversation; "
                     "export it per turn"
                 )
             *_, last = _prompts(episode)

@@ -207,7 +207,7 @@ def _json_calls(text: str) -> list[ToolCall]:
             end = text.find(_CLOSE, start)
             if end < 0:
                 break  # never closed: the text was cut off or only mentions calls
-            problem = f"What stands in {_OPEN} is no JSON object ({_reason(error)})."
+            problem = f"The text in {_OPEN} is not a JSON object ({_reason(error)})."
             calls.append(ToolCall("", problem=problem))
         position = text.find(_OPEN, end)
     return calls
@@ -261,7 +261,7 @@ def _from_text(text: str, name: str) -> ToolCall:
     try:
         arguments = _JSON.decode(text.strip())
     except (ValueError, RecursionError) as error:
-        return ToolCall(name, problem=f"The arguments are no JSON object ({_reason(error)}).")
+        return ToolCall(name, problem=f"The arguments are not a JSON object ({_reason(error)}).")
     if not isinstance(arguments, dict):
         problem = f"The arguments must be a JSON object, not {type(arguments).__name__}."
         return ToolCall(name, problem=problem)

@@ -92,7 +92,7 @@ def _with_json(name: str, text: str) -> ToolCall:
     try:
         arguments = _JSON.decode(text.strip())
     except (ValueError, RecursionError) as error:
-        return ToolCall(name, problem=f"The arguments are no JSON object ({error}).")
+        return ToolCall(name, problem=f"The arguments are not a JSON object ({error}).")
     if not isinstance(arguments, dict):
         kind = type(arguments).__name__
         return ToolCall(name, problem=f"The arguments must be a JSON object, not {kind}.")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from gem_conformance import CASES, GRADIENT_CASES, Case, TrainedSequence, run
-from gem_conformance.figures import figures_of
+from gem_conformance.expected import expected_of
 from gem_conformance.golden import ONE_RANK_FAILED
 from gem_conformance.kit import check_ranks, check_sequences
 from gem_conformance.reference import reference_path
@@ -299,33 +299,33 @@ def test_opposite_turns_cancel_in_the_mean_of_their_sequence() -> None:
 
 
 @pytest.mark.parametrize("case", [*CASES, *GRADIENT_CASES], ids=lambda case: case.name)
-def test_the_core_agrees_with_the_independent_figures(case: Case) -> None:
+def test_the_core_agrees_with_the_independent_values(case: Case) -> None:
     numbers = advantages(case.episodes, case.estimator, gamma=case.gamma, **case.arguments)
-    for episode, per_turn, figures in zip(case.episodes, numbers, figures_of(case)):
+    for episode, per_turn, expected_episode in zip(case.episodes, numbers, expected_of(case)):
         sequences = token_sequences(episode)
-        assert [list(s.ids) for s in sequences] == [s.ids for s in figures.sequences]
-        assert [list(s.mask) for s in sequences] == [s.mask for s in figures.sequences]
+        assert [list(s.ids) for s in sequences] == [s.ids for s in expected_episode.sequences]
+        assert [list(s.mask) for s in sequences] == [s.mask for s in expected_episode.sequences]
         assert [list(s.logprobs or ()) for s in sequences] == [
-            s.logprobs for s in figures.sequences
+            s.logprobs for s in expected_episode.sequences
         ]
-        for sequence, expected in zip(sequences, figures.sequences):
+        for sequence, expected in zip(sequences, expected_episode.sequences):
             assert sequence.broadcast(per_turn) == pytest.approx(expected.advantages, abs=1e-9)
         if not episode.failed:
             returns = discounted_returns(episode.rewards, case.gamma)
-            assert returns == pytest.approx(list(figures.returns), abs=1e-9)
+            assert returns == pytest.approx(list(expected_episode.returns), abs=1e-9)
 
 
-def test_the_figures_are_those_of_the_script_that_shares_no_code_with_adapters() -> None:
-    path = ROOT / "scripts" / "conformance_figures.py"
+def test_the_expected_values_are_those_of_the_script_that_shares_no_code_with_adapters() -> None:
+    path = ROOT / "scripts" / "conformance_expected.py"
     source = path.read_text(encoding="utf-8")
     assert "gem_core.training" not in source.split('"""', 2)[2]
-    spec = importlib.util.spec_from_file_location("conformance_figures", path)
+    spec = importlib.util.spec_from_file_location("conformance_expected", path)
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     stored = json.loads(
-        (ROOT / "plugins" / "gem_conformance" / "figures.json").read_text(encoding="utf-8")
+        (ROOT / "plugins" / "gem_conformance" / "expected.json").read_text(encoding="utf-8")
     )
     for case in (*CASES, *GRADIENT_CASES, ONE_RANK_FAILED):
-        assert script.figures(case) == stored[case.name], case.name
+        assert script.expected(case) == stored[case.name], case.name
     assert len(CASES) >= 30

@@ -1,4 +1,4 @@
-"""Hosted models over HTTP: function calling, thinking, and answers that are no actions."""
+"""Hosted models over HTTP: function calling, thinking, and answers that are not actions."""
 
 from __future__ import annotations
 

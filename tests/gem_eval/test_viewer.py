@@ -233,7 +233,7 @@ def test_server_limits_connections_and_the_time_of_a_request(
     followed: tuple[ViewerServer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = followed[0]
-    monkeypatch.setattr("gem_core.http_listener.Handler.header_seconds", 1.0)
+    monkeypatch.setattr("gem_http.listener.Handler.header_seconds", 1.0)
     address = ("127.0.0.1", server.port)
     with contextlib.ExitStack() as stack:
         connections = [

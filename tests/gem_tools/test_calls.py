@@ -173,9 +173,9 @@ def test_message_text_round_trips_through_find_calls() -> None:
 @pytest.mark.parametrize(
     ("text", "style", "problem"),
     [
-        ("<weather>Rome</weather>", "tag", "no JSON object"),
+        ("<weather>Rome</weather>", "tag", "not a JSON object"),
         ("<weather>[1]</weather>", "tag", "not list"),
-        ("<tool_call>python: 1</tool_call>", "json", "no JSON object"),
+        ("<tool_call>python: 1</tool_call>", "json", "not a JSON object"),
         ('<tool_call>{"arguments": {}}</tool_call>', "json", 'no "name"'),
         ('<tool_call>{"name": "python", "arguments": [1]}</tool_call>', "json", "not list"),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", "json", "nested"),
@@ -241,7 +241,7 @@ def test_code_blocks_are_calls_in_the_style_block() -> None:
     assert find_calls("```js\nalert(1)\n```\n```python\nunclosed", tools, "block") == []
     assert find_calls("<think>```python\n1\n```</think>", tools, "block") == []
     (wrong,) = find_calls("```lookup\nnot JSON\n```", tools, "block")
-    assert "no JSON object" in wrong.problem
+    assert "not a JSON object" in wrong.problem
 
 
 def test_xml_calls_have_a_name_and_json_arguments() -> None:

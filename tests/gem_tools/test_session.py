@@ -78,7 +78,7 @@ def test_odd_commands(session: Session, command: str, status: int, output: str) 
 def test_session_cannot_see_the_machine(session: Session) -> None:
     secret = Path.home() / f"gem-test-{os.getpid()}"
     result = session.run(
-        f"cat /etc/shadow {secret}; ls /root/.ssh /work; touch /usr/x /etc/x /x; "
+        f"cat /etc/shadow {secret}; ls /root/.ssh /home; touch /usr/x /etc/x /x; "
         "echo x > /proc/sys/kernel/core_pattern; unshare -U true; mount -t tmpfs x /tmp; "
         "cat /proc/1/environ; kill -0 1 || echo cannot; (echo > /dev/tcp/1.1.1.1/80) && echo up"
     )

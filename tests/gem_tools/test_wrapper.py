@@ -133,7 +133,7 @@ def test_invalid_call_is_answered_and_does_not_reach_the_environment() -> None:
             '<tool_call>{"name": "echo", "arguments": {"text": 1}}</tool_call>',
             "text of echo must be string, not 1.",
         ),
-        ("<tool_call>echo</tool_call>", "no JSON object"),
+        ("<tool_call>echo</tool_call>", "not a JSON object"),
     ]:
         observation, *_, info = env.step(text)
         assert problem in observation

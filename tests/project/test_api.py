@@ -22,6 +22,7 @@ PACKAGES = (
     "gem_envs",
     "gem_eval",
     "gem_execution",
+    "gem_http",
     "gem_new",
     "gem_tools",
 )

@@ -37,6 +37,7 @@ PLUGINS = (
     "gem_envs",
     "gem_eval",
     "gem_execution",
+    "gem_http",
     "gem_new",
     "gem_tools",
 )

@@ -11,13 +11,14 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from gem_http.listener import is_loopback
+
 from gem_core.cli.arguments import env_arguments
 from gem_core.cli.terminal import say
 from gem_core.env.base import Env
 from gem_core.env.registry import make, spec
 from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError
-from gem_core.http_listener import is_loopback
 from gem_envs.remote.protocols import DIALECTS
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]

@@ -9,8 +9,9 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from gem_http.listener import Handler, is_loopback
+
 from gem_core.errors import ActionTypeError, OptionError, ResetNeededError
-from gem_core.http_listener import Handler, is_loopback
 from gem_envs.remote.sessions import HttpError
 
 if TYPE_CHECKING:

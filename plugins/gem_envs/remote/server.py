@@ -29,11 +29,12 @@ from inspect import isawaitable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from gem_http.listener import Listener, is_loopback
+
 from gem_core.arguments import whole_number
 from gem_core.env.base import Env
 from gem_core.env.maybe_async import awaited
 from gem_core.errors import ConfigError
-from gem_core.http_listener import Listener, is_loopback
 from gem_core.records.serialize import from_plain, to_plain
 from gem_envs.remote.handler import EnvHandler, is_short_number
 from gem_envs.remote.protocols import dialect

@@ -13,8 +13,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from gem_http.listener import Handler, Listener
+
 from gem_core.errors import ConfigError, GemError
-from gem_core.http_listener import Handler, Listener
 from gem_core.records.file import episodes_after
 from gem_eval.viewer.page import document, policy
 from gem_eval.viewer.payload import Credit, Shelf

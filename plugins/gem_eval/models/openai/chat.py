@@ -9,7 +9,7 @@ from typing import Any
 from gem_core.types import Generation, Message, Sampling
 from gem_eval.models.openai.answer import Answer, read_answer
 from gem_eval.models.openai.function_calls import chat_messages
-from gem_eval.models.openai.server import Server
+from gem_eval.models.openai.server import Server, ServerPolicy
 
 __all__ = ["OpenAIChatPolicy"]
 
@@ -17,7 +17,7 @@ _KEPT = 10_000
 """Answers whose thinking is kept: more than the turns of all concurrent episodes."""
 
 
-class OpenAIChatPolicy:
+class OpenAIChatPolicy(ServerPolicy):
     """Chat with an OpenAI-compatible server in text: for evaluation, not for training."""
 
     def __init__(
@@ -48,20 +48,6 @@ class OpenAIChatPolicy:
         self._reasoning: dict[str, dict[str, str]] = {}
         """The reasoning field of recent answers with calls; ids of calls make the texts unique."""
         self._ignored: set[str] = set()
-
-    def close(self) -> None:
-        """Close the connections. Garbage collection also closes them."""
-        self._server.close()
-
-    @property
-    def troubles(self) -> Mapping[str, int]:
-        """Counts of transient request failures, by HTTP status or exception name."""
-        return dict(self._server.troubles)
-
-    @property
-    def silence(self) -> float:
-        """Seconds since the server last answered; 0 if it owes no answer."""
-        return self._server.silence
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Generation:
         """Return the text of the answer.

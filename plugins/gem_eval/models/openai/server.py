@@ -19,7 +19,7 @@ from typing import Any
 from gem_core.arguments import short
 from gem_core.errors import ConfigError, MissingDependencyError, PolicyError
 
-__all__ = ["Server", "first_choice"]
+__all__ = ["Server", "ServerPolicy", "first_choice"]
 
 _RETRIED = frozenset({408, 425, 429, *range(500, 600)})
 _LONGEST_WAIT = 30.0
@@ -155,6 +155,26 @@ class Server:
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
         return PolicyError(text)
+
+
+class ServerPolicy:
+    """Base of the policies that sample from a `Server`."""
+
+    _server: Server
+
+    def close(self) -> None:
+        """Close the connections. Garbage collection also closes them."""
+        self._server.close()
+
+    @property
+    def troubles(self) -> Mapping[str, int]:
+        """Counts of transient request failures, by HTTP status or exception name."""
+        return dict(self._server.troubles)
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the server last answered; 0 if it owes no answer."""
+        return self._server.silence
 
 
 class _ClientThread:

@@ -12,12 +12,12 @@ from typing import Any
 from gem_core.arguments import short
 from gem_core.errors import PolicyError
 from gem_core.types import FinishReason, Generation, Sampling
-from gem_eval.models.openai.server import Server, first_choice
+from gem_eval.models.openai.server import Server, ServerPolicy, first_choice
 
 __all__ = ["OpenAIPolicy"]
 
 
-class OpenAIPolicy:
+class OpenAIPolicy(ServerPolicy):
     """Sample token ids from an OpenAI-compatible server that returns them, such as vLLM.
 
     By default vLLM returns logprobs from *before* temperature, top-p and top-k
@@ -52,20 +52,6 @@ class OpenAIPolicy:
         self.stop_ids = list(stop_ids)
         self.weight_version: int | None = None
         """Version of the server's weights. The code that updates the weights sets it."""
-
-    def close(self) -> None:
-        """Close the connections. Garbage collection also closes them."""
-        self._server.close()
-
-    @property
-    def troubles(self) -> Mapping[str, int]:
-        """Counts of transient request failures, by HTTP status or exception name."""
-        return dict(self._server.troubles)
-
-    @property
-    def silence(self) -> float:
-        """Seconds since the server last answered; 0 if it owes no answer."""
-        return self._server.silence
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Sample from the server and return exactly the ids that it sampled."""

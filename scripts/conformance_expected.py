@@ -1,8 +1,8 @@
-"""Write plugins/gem_conformance/figures.json: what every golden case gives, computed a second way.
+"""Write plugins/gem_conformance/expected.json: what every golden case gives, computed a second way.
 
-    python scripts/conformance_figures.py
+    python scripts/conformance_expected.py
 
-The conformance kit compares trainers with these figures. They must not come from the code that the
+The conformance kit compares trainers with these values. They must not come from the code that the
 adapters use, so this script imports nothing from `gem_core.training`. It uses exact fractions and
 sums instead of floats and recursions.
 """
@@ -21,13 +21,13 @@ from gem_conformance.golden import CASES, GRADIENT_CASES, ONE_RANK_FAILED, Case
 
 from gem_core.types import Episode
 
-OUT = Path(__file__).parent.parent / "plugins" / "gem_conformance" / "figures.json"
+OUT = Path(__file__).parent.parent / "plugins" / "gem_conformance" / "expected.json"
 EPSILON = Fraction(1, 10**8)
 getcontext().prec = 50
 
 
-def figures(case: Case) -> list[dict[str, Any]]:
-    """Return the figures of each episode of a case."""
+def expected(case: Case) -> list[dict[str, Any]]:
+    """Return the expected values of each episode of a case."""
     returns = [_returns(episode, case.gamma) for episode in case.episodes]
     advantages = _advantages(case, returns)
     return [
@@ -149,7 +149,7 @@ def _sequences(episode: Episode, per_turn: Sequence[Fraction]) -> list[dict[str,
     whole = [_until_last_sample(piece) for piece in pieces]
     whole = [piece for piece in whole if piece]
     total = sum(episode.rewards) if len(whole) == 1 and _all_valid(episode) else None
-    return [_figure(piece, episode, per_turn, total) for piece in whole]
+    return [_sequence(piece, episode, per_turn, total) for piece in whole]
 
 
 def _turns(episode: Episode, per_turn: Sequence[Fraction]) -> list[dict[str, Any]]:
@@ -164,12 +164,12 @@ def _turns(episode: Episode, per_turn: Sequence[Fraction]) -> list[dict[str, Any
         piece += [(i, t, p) for i, p in zip(turn.action_ids, turn.logprobs or ())]
         if turn.action_ids:
             total = turn.reward if _all_valid(episode) else None
-            turns.append(_figure(piece, episode, per_turn, total))
+            turns.append(_sequence(piece, episode, per_turn, total))
         history = prompt + list(turn.action_ids)
     return turns
 
 
-def _figure(
+def _sequence(
     piece: Sequence[tuple[int, int | None, float]],
     episode: Episode,
     per_turn: Sequence[Fraction],
@@ -223,7 +223,7 @@ def main() -> None:
     """Write the file."""
     cases = [*CASES, *GRADIENT_CASES, ONE_RANK_FAILED]
     lines = [
-        f"{json.dumps(case.name)}: {json.dumps(figures(case), separators=(',', ':'))}"
+        f"{json.dumps(case.name)}: {json.dumps(expected(case), separators=(',', ':'))}"
         for case in cases
     ]
     OUT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

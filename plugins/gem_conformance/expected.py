@@ -1,7 +1,7 @@
-"""Figures: what a golden case must give, from a second, independent implementation.
+"""Expected values: what a golden case must give, from a second, independent implementation.
 
-`scripts/conformance_figures.py` computes them without the code that adapters use, and writes
-`figures.json`.
+`scripts/conformance_expected.py` computes them without the code that adapters use, and writes
+`expected.json`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gem_conformance.golden import Case
 from gem_conformance.harness import TrainedSequence
 from gem_core.errors import ConfigError
 
-__all__ = ["EpisodeFigures", "figures_of"]
+__all__ = ["ExpectedEpisode", "expected_of"]
 
 
 @dataclass(frozen=True)
-class EpisodeFigures:
-    """The expected figures of one episode."""
+class ExpectedEpisode:
+    """The expected values of one episode."""
 
     returns: Sequence[float]
     """The discounted return of each turn."""
@@ -32,16 +32,16 @@ class EpisodeFigures:
     """Each turn with sampled tokens as a sequence of its own, for trainers that train turns."""
 
 
-def figures_of(case: Case) -> list[EpisodeFigures]:
-    """Return the figures of each episode of a golden case."""
+def expected_of(case: Case) -> list[ExpectedEpisode]:
+    """Return the expected values of each episode of a golden case."""
     stored = _stored()
     if case.name not in stored:
         raise ConfigError(
-            f"the case {case.name!r} has no expected figures; add it to gem_conformance.golden and "
-            "run scripts/conformance_figures.py"
+            f"the case {case.name!r} has no expected values; add it to gem_conformance.golden and "
+            "run scripts/conformance_expected.py"
         )
     return [
-        EpisodeFigures(
+        ExpectedEpisode(
             entry["returns"],
             [TrainedSequence(**sequence) for sequence in entry["sequences"]],
             [TrainedSequence(**turn) for turn in entry["turns"]],
@@ -52,6 +52,6 @@ def figures_of(case: Case) -> list[EpisodeFigures]:
 
 @cache
 def _stored() -> dict[str, list[dict[str, Any]]]:
-    path = Path(__file__).with_name("figures.json")
+    path = Path(__file__).with_name("expected.json")
     stored: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
     return stored

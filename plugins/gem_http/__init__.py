@@ -1,0 +1,1 @@
+"""HTTP server that `gem-rl serve` and the viewer share."""
