@@ -87,6 +87,7 @@ NEEDS = {
     "gem_tools/test_dense.py": ("numpy",),
     "gem_tools/test_episodes.py": ("bm25s", "mcp"),
     "gem_tools/test_mcp.py": ("mcp",),
+    "gem_tools/test_mcp_limit.py": ("mcp",),
     "gem_tools/test_search.py": ("bm25s",),
 }
 """The packages that tests need beyond those of the core, by path under tests/. Tests with missing
