@@ -40,6 +40,7 @@ __all__ = [
     "instruction",
     "message_calls",
     "message_text",
+    "without_thinking",
     "write_call",
 ]
 
@@ -62,7 +63,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def find_calls(text: str, tools: Mapping[str, Tool], style: Style = "tag") -> list[ToolCall]:
     """Find the calls in a text, in order; a call that cannot be parsed has a `problem`."""
-    text = _without_thinking(text)
+    text = without_thinking(text)
     if style == "tag":
         return _tagged(text, tools)
     if style == "json":
@@ -73,6 +74,25 @@ def find_calls(text: str, tools: Mapping[str, Tool], style: Style = "tag") -> li
         return find_xml(text)
     check_style(style)
     return _native(text)
+
+
+def without_thinking(text: str) -> str:
+    """Remove the thinking from a text.
+
+    The text before a first `</think>` without a `<think>` is thinking too: some chat templates
+    write the `<think>` themselves. A `<think>` that is never closed stays; it may not be thinking.
+    """
+    before, end_think, after = text.partition(_END_THINK)
+    if end_think and _THINK not in before:
+        text = after
+    parts, position = [], 0
+    while (begin := text.find(_THINK, position)) >= 0:
+        end = text.find(_END_THINK, begin)
+        if end < 0:
+            break
+        parts.append(text[position:begin])
+        position = end + len(_END_THINK)
+    return "".join([*parts, text[position:]])
 
 
 def check_style(style: object) -> None:
@@ -153,21 +173,6 @@ def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str:
             shown = json.dumps(value, ensure_ascii=False, default=str)[:80]
             return f"{name} of {tool.name} must be {' or '.join(names)}, not {shown}."
     return ""
-
-
-def _without_thinking(text: str) -> str:
-    """Remove the thinking from a text; keep an unclosed one, which may not be thinking."""
-    before, end_think, after = text.partition(_END_THINK)
-    if end_think and _THINK not in before:  # the chat template wrote the <think>
-        text = after
-    parts, position = [], 0
-    while (begin := text.find(_THINK, position)) >= 0:
-        end = text.find(_END_THINK, begin)
-        if end < 0:
-            break
-        parts.append(text[position:begin])
-        position = end + len(_END_THINK)
-    return "".join([*parts, text[position:]])
 
 
 def _tagged(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:

@@ -19,13 +19,13 @@ from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
 from gem_envs.datasets.qa import QA, accepted_answers
+from gem_tools.calls import without_thinking
 from gem_tools.retrieval import RetrievalTool
 from gem_tools.search import Index, SearchTool
 from gem_tools.tool import Tool, ToolError, ToolResult
 
 __all__ = ["DeepSearch"]
 
-_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL | re.IGNORECASE)
 _CALL = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
 _LONGEST = 20_000
 _HOW = "Write <search>a few words</search> to search, or <answer>the answer</answer>."
@@ -88,7 +88,7 @@ class DeepSearch(QA):
         return observation, info
 
     def on_step(self, action: str) -> StepResult:
-        call = _CALL.search(_THOUGHT.sub("", action[:_LONGEST]))
+        call = _CALL.search(without_thinking(action)[:_LONGEST])
         if call and call[1].lower() == "answer":
             return super().on_step(call[2])
         if call:

@@ -37,6 +37,7 @@ from gem_core.env.base import StepResult
 from gem_core.errors import ConfigError, PolicyError
 from gem_envs.datasets.base import DatasetQuestion
 from gem_envs.datasets.question import Grade
+from gem_tools.calls import without_thinking
 from gem_tools.sandbox.sandbox import Isolation, Outcome, Sandbox, SandboxLimits
 
 __all__ = ["CodeTask", "Program", "last_code_block", "programs_of"]
@@ -144,8 +145,8 @@ class CodeTask(DatasetQuestion):
 
 
 def last_code_block(text: str) -> str | None:
-    """Return the last fenced code block marked as Python or unmarked, or None."""
-    blocks: list[str] = _BLOCK.findall(text)
+    """Return the last code block after the thinking that is Python or unmarked, or None."""
+    blocks: list[str] = _BLOCK.findall(without_thinking(text))
     return blocks[-1] if blocks else None
 
 

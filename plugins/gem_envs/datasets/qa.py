@@ -12,6 +12,7 @@ from typing import Literal
 from gem_core.errors import ConfigError
 from gem_envs.datasets.base import DatasetQuestion
 from gem_envs.datasets.question import Grade
+from gem_tools.calls import without_thinking
 
 __all__ = ["QA", "accepted_answers", "exact_match", "f1", "normalised"]
 
@@ -48,6 +49,7 @@ class QA(DatasetQuestion):
         yield accepted_answers(self.row[self.answer_key])[0]
 
     def grade(self, answer: str) -> Grade:
+        answer = without_thinking(answer)
         tagged = _TAG.findall(answer[-_LONGEST:])
         final = tagged[-1] if tagged else answer[:_LONGEST]
         accepted = accepted_answers(self.row[self.answer_key])

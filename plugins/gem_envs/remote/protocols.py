@@ -38,6 +38,7 @@ from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError, EnvError
 from gem_envs.remote.dialect import Dialect, Reply
 from gem_envs.remote.world_protocols import AlfWorld, Maze, SqlGym, WebShop, Wordle
+from gem_tools.calls import without_thinking
 
 __all__ = ["DIALECTS", "Dialect", "dialect"]
 
@@ -211,7 +212,7 @@ class WebArena(Dialect):
 
     def parse_action(self, value: Any) -> Any:
         """Return the text between backticks; the client sends the model's max_value message."""
-        fenced = _FENCED.search(value) if isinstance(value, str) else None
+        fenced = _FENCED.search(without_thinking(value)) if isinstance(value, str) else None
         return fenced[1].strip() if fenced else value
 
     def step_reply(self, result: StepResult, total: float) -> Reply:

@@ -16,6 +16,7 @@ from gem_core.errors import ConfigError, OptionError
 from gem_envs.terminal.checks import passed
 from gem_envs.terminal.ids import LEVELS, TERMINAL_KINDS
 from gem_envs.terminal.kinds import KINDS
+from gem_tools.calls import without_thinking
 from gem_tools.sandbox.containment import contain
 from gem_tools.session.session import HOME, Session, SessionLost, check_seconds
 from gem_tools.tool import ToolError
@@ -112,6 +113,7 @@ class Terminal(Env):
 
     def on_step(self, action: str) -> StepResult:
         assert self.session is not None
+        action = without_thinking(action)
         blocks = _BLOCK.findall(action)
         command = (blocks[-1] if blocks else action).strip()
         if command == "submit":

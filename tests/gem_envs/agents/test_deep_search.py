@@ -71,6 +71,20 @@ def test_first_tag_outside_think_is_the_action() -> None:
     assert "last of 10 turns" in observation
 
 
+@pytest.mark.parametrize("opening", ["<think>", ""])
+def test_tag_in_the_thinking_is_not_an_action(opening: str) -> None:
+    """The chat template of a reasoning model may write the <think> itself."""
+    env = make(ID)
+    env.reset(seed=1)
+    thinking = f"{opening}Perhaps <answer>x</answer>? {'No. ' * 6_000}</think>"
+    observation, _, terminated, _, info = env.step(f"{thinking} <search>river</search>")
+    assert observation.startswith("<information>\n[1] ")
+    assert not terminated and info["searched"] is True
+    observation, _, terminated, _, info = env.step(f"{thinking} I do not know.")
+    assert observation.startswith("There is no action in that.")
+    assert not terminated and info["searched"] is False
+
+
 def test_user_corpus_and_questions(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(

@@ -397,6 +397,8 @@ def test_qa_accepts_any_listed_answer_and_can_pay_f1() -> None:
         "<answer> true </answer>",
         "True",
         "I say <answer>False</answer> <ANSWER>True</ANSWER>",
+        "<think>Is it <answer>False</answer>? No.</think> True",
+        "Is it <answer>False</answer>? No.</think> True",
     ],
 )
 def test_logic_reads_boxed_tagged_and_plain_answers(answer: str) -> None:
@@ -418,6 +420,8 @@ def test_last_code_block_returns_the_last_python_block() -> None:
     assert last_code_block("```python\na\n```\nor\n```py\nb\n```\n```bash\nc\n```") == "b\n"
     assert last_code_block("```\nplain\n```") == "plain\n"
     assert last_code_block("no block") is None
+    assert last_code_block("<think>\n```\na\n```\n</think> I give up") is None
+    assert last_code_block("```\na\n```\nno</think>\n```\nb\n```") == "b\n"
 
 
 def test_answer_without_a_code_block_is_a_format_error() -> None:

@@ -127,6 +127,9 @@ def test_webarena_action_is_between_backticks() -> None:
         env.reset(seed=1)
         with pytest.raises(EnvError, match="a wire is loose"):
             env.step("In summary, the next action is ``` crash ```")
+        env.reset(seed=1)
+        with pytest.raises(EnvError, match="a wire is loose"):
+            env.step("Perhaps ```no```? No.</think> The next action is ```crash```")
 
 
 def test_webarena_client_sees_the_end_of_a_truncated_episode() -> None:

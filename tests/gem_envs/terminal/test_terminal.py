@@ -119,6 +119,15 @@ def test_command_may_be_in_a_code_block() -> None:
         assert env.step("```\nsubmit\n```")[2]
 
 
+@pytest.mark.parametrize("opening", ["<think>", ""])
+def test_command_in_the_thinking_is_not_run(opening: str) -> None:
+    with Terminal("Rename") as env:
+        env.reset(seed=1)
+        thinking = f"{opening}First\n```bash\ntouch wrong\n```\nor not.</think>"
+        assert "docs" in env.step(f"{thinking}\nls")[0]
+        assert "wrong" not in env.step(f"{thinking}\n```bash\nls -R\n```")[0]
+
+
 def test_engine_plays_32_concurrent_episodes_apart() -> None:
     episodes = run_batch(tasks_for("terminal:Any-v0-easy", seeds=range(32)), ExpertPlayer())
     assert [episode.total_reward for episode in episodes] == [1.0] * 32

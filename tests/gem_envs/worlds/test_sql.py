@@ -99,6 +99,14 @@ def test_first_statement_is_the_answer_without_exploring() -> None:
     assert env.step(env.question.query)[1] == 1.0
 
 
+@pytest.mark.parametrize("opening", ["<think>", ""])
+def test_statement_in_the_thinking_does_not_count(opening: str) -> None:
+    env: Any = make("sql:OneShot-v0").unwrapped
+    env.reset(seed=0)
+    thinking = f"{opening}Perhaps\n```sql\nSELECT 1\n```\nNo.</think>"
+    assert env.step(f"{thinking}\n{env.question.query}")[1] == 1.0
+
+
 def test_unknown_level_is_rejected() -> None:
     with pytest.raises(UnknownNameError, match="challenging"):
         make("sql:Query-v0", level="hard")

@@ -16,6 +16,7 @@ from gem_envs.games.base import Game
 from gem_envs.worlds.sql.database import QueryError, Row, draw_database, draw_names
 from gem_envs.worlds.sql.domains import DOMAINS
 from gem_envs.worlds.sql.questions import LEVELS, Level, draw_question
+from gem_tools.calls import without_thinking
 
 __all__ = ["SQL"]
 
@@ -125,7 +126,7 @@ class SQL(Game):
 
 def _statement(action: str) -> tuple[bool, str]:
     """Return whether a completion submits, and its last statement."""
-    text = action[:_LONGEST_ACTION]
+    text = without_thinking(action)[:_LONGEST_ACTION]
     blocks = list(_BLOCK.finditer(text))
     if blocks:
         before = text[blocks[-2].end() if len(blocks) > 1 else 0 : blocks[-1].start()]
