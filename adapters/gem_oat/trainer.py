@@ -187,6 +187,8 @@ class GemLearner(PPOMultiTurnLearner):
     def learning_step(self, trajectory: dict[str, Any]) -> Any:
         """Check the batch, then train on it as oat does, without padding in the loss's divisor."""
         check_batch(trajectory, self.pi_buffer)
+        if not self.gem_metrics.tokens:  # on all ranks; Adam's momentum would move the weights
+            return {name: torch.zeros(()) for name in ("pg_loss", "policy_grad_norm")}
         weights = [self.gem_weight * mask for mask in trajectory["loss_masks"]]
         self._logprobs = []
         infos = super().learning_step({**trajectory, "loss_masks": weights})

@@ -42,6 +42,18 @@ class Updates(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.batches.clear()  # left by an interrupted run
 
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, *, model: Any, **_: Any
+    ) -> None:
+        """Leave the weights as they are if an update has no trained tokens.
+
+        With gradients of 0, Adam's momentum would move them. Without gradients, it skips them.
+        """
+        now = updates_of(self.trainer)
+        current = [batch.metrics for batch in self.batches if batch.update == now]
+        if current and not any(metrics.tokens for metrics in current):
+            model.zero_grad(set_to_none=True)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not control.should_log:  # otherwise `on_log` follows, with the loss
             self._write()

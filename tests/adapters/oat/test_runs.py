@@ -90,6 +90,29 @@ def test_failing_environment_stops_the_run(
     assert len(episodes) == 48 and all(e.failed for e in episodes)
 
 
+def test_update_without_trained_tokens_does_not_move_the_weights(
+    make_actor: Callable[..., GemActor],
+    make_learner: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Adam's momentum from the first update would move them."""
+    from worlds import Echo
+
+    config = GemConfig(ECHO, seeds=16, max_turn_tokens=4)
+    learner, weights = make_learner(config, learning_rate=1e-3), []
+    weights.append(parameters(learner))
+    run(make_actor(config), learner, 1)
+    weights.append(parameters(learner))
+    monkeypatch.setattr(Echo, "on_step", lambda self, action: 1 / 0)
+    run(make_actor(config), learner, 1)
+    weights.append(parameters(learner))
+    moved = [
+        any(not torch.equal(p, before[n]) for n, p in after.items())
+        for before, after in zip(weights, weights[1:])
+    ]
+    assert moved == [True, False]
+
+
 def test_environment_that_fails_at_once_stops_before_a_process_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

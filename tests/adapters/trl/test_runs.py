@@ -81,6 +81,31 @@ def test_failing_environment_stops_the_run(
     assert len(episodes) == 12 and all(e.failed for e in episodes)
 
 
+class FailAfter(TrainerCallback):
+    """Makes every episode fail after the first update, and keeps the weights at that point."""
+
+    def __init__(self, fail: Callable[[], None]) -> None:
+        self.fail, self.weights = fail, dict[str, torch.Tensor]()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+        if state.global_step == 1:
+            self.weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+            self.fail()
+
+
+def test_update_without_trained_tokens_does_not_move_the_weights(
+    make_trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adam's momentum from the first update would move them."""
+    failing = FailAfter(lambda: monkeypatch.setattr(Echo, "on_step", lambda self, action: 1 / 0))
+    config = GemConfig(ECHO, seeds=16, max_turn_tokens=6)
+    trainer = make_trainer(config, None, {"callbacks": [failing]}, max_steps=3)
+    before = parameters(trainer)
+    trainer.train()
+    assert any(not torch.equal(p, before[n]) for n, p in failing.weights.items())
+    assert all(torch.equal(p, failing.weights[n]) for n, p in parameters(trainer).items())
+
+
 def test_metrics_per_turn_and_per_environment_reach_every_logger(
     make_trainer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
