@@ -7,6 +7,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_update_without_trained_tokens_does_not_move_the_weights(
     weights.append(parameters(learner))
     moved = [
         any(not torch.equal(p, before[n]) for n, p in after.items())
-        for before, after in zip(weights, weights[1:])
+        for before, after in pairwise(weights)
     ]
     assert moved == [True, False]
 
