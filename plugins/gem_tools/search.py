@@ -23,6 +23,7 @@ from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_tools.corpus import read_corpus
 from gem_tools.passage import Passage, show_passages
+from gem_tools.sandbox.homes import make_home
 from gem_tools.tool import Tool, ToolResult
 
 __all__ = ["Index", "SearchTool", "Searchable"]
@@ -107,6 +108,11 @@ class Index:
         finally:
             shutil.rmtree(building, ignore_errors=True)
         return cls.open(target)
+
+    @classmethod
+    def temporary(cls, corpus: str | os.PathLike[str]) -> Index:
+        """Build an index whose folder is removed when this process ends."""
+        return cls.build(corpus, Path(make_home()) / "index")
 
     def search(self, query: str, k: int = 3) -> list[Passage]:
         """Return the best k passages that contain a word of the query.

@@ -6,10 +6,7 @@
 
 from __future__ import annotations
 
-import atexit
 import re
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -151,6 +148,4 @@ def _index(corpus: str) -> Index:
             f"the corpus {corpus} has {size >> 20} MB, too much to index on the fly; "
             f"run `gem-rl index {corpus} INDEX` once and pass corpus='INDEX'"
         )
-    folder = tempfile.mkdtemp(prefix="gem-index-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Index.build(path, Path(folder) / "index")
+    return Index.temporary(path)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import shutil
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from gem_tools.passage import Passage
+from gem_tools.sandbox.homes import make_home
 from gem_tools.search import Index
 
 __all__ = ["build_index", "write_documents"]
@@ -25,7 +23,9 @@ def write_documents(documents: Iterable[Passage], path: Path) -> None:
 
 def build_index(documents: Iterable[Passage]) -> Index:
     """Build an index in a temporary folder, which is removed when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="gem-index-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    write_documents(documents, folder / "documents.jsonl")
-    return Index.build(folder / "documents.jsonl", folder / "index")
+    path = Path(make_home()) / "documents.jsonl"
+    try:
+        write_documents(documents, path)
+        return Index.temporary(path)
+    finally:
+        path.unlink(missing_ok=True)

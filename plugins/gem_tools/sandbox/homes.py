@@ -1,4 +1,4 @@
-"""Homes: the folders in which programs of the fallback run.
+"""Homes: the folders in which programs of the fallback run, and other folders for temporary files.
 
 A gem process keeps its homes in one folder, which it removes at its exit. A killed process cannot
 do that, so the folder has a locked file: the next gem process removes the folders of this user
@@ -26,7 +26,7 @@ _making = threading.Lock()
 
 
 def make_home() -> str:
-    """Make an empty folder for one program."""
+    """Make an empty folder that does not outlive this process, or not for long if it is killed."""
     return tempfile.mkdtemp(prefix="home-", dir=_folder())
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -123,3 +125,34 @@ def test_make_rejects_a_missing_or_too_large_corpus(
 def test_retrieval_server_makes_the_environment_nondeterministic() -> None:
     env = make(ID, corpus="http://127.0.0.1:9")
     assert not env.deterministic
+
+
+INDEX = """
+import os
+from gem_envs.agents.deep_search import DeepSearch
+from gem_envs.worlds.text_index import build_index
+from gem_tools.passage import Passage
+DeepSearch()
+build_index([Passage("1", "Rivers", "A river flows through the town.", 0.0)])
+assert len(list(os.scandir(os.environ["TMPDIR"]))) > 0
+os.kill(os.getpid(), {number})
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "is_left"), [(0, False), (signal.SIGINT, False), (signal.SIGKILL, True)]
+)
+def test_no_index_outlives_its_process_for_long(tmp_path: Path, number: int, is_left: bool) -> None:
+    """A killed process cannot remove its index; the next one does."""
+
+    def run(number: int) -> list[Path]:
+        settings = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+        command = [sys.executable, "-c", INDEX.format(number=int(number))]
+        process = subprocess.run(
+            command, env={**os.environ, **settings}, timeout=60, stderr=subprocess.PIPE, text=True
+        )
+        assert "Error" not in process.stderr
+        return list(tmp_path.iterdir())
+
+    assert bool(run(number)) == is_left
+    assert run(0) == []
