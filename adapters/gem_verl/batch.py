@@ -13,12 +13,13 @@ from typing import Any
 import torch
 import transfer_queue as tq
 
+from gem_core.adapter_kit.batch import response_start, trained_sequences
 from gem_core.errors import BatchMismatchError
 from gem_core.training.metrics import logprob_gap
 from gem_core.training.sequences import TokenSequence, padding_sequence
 from gem_core.types import Episode
 from gem_verl.config import AGENT
-from gem_verl.convert import per_token, response_start, sequences_of
+from gem_verl.convert import per_token
 
 __all__ = [
     "PlayedBatch",
@@ -106,7 +107,7 @@ def read_batch(batch: Any) -> PlayedBatch:
     }
     episodes = [pickle.loads(pickled[i]) for i in sessions.values()]
     index_of = {session: index for index, session in enumerate(sessions)}
-    expected = [sequences_of(episode, 0) for episode in episodes]
+    expected = [trained_sequences(episode, 0) for episode in episodes]
     sequences, episode_of, missing = [], [], [len(of_episode) for of_episode in expected]
     for key, is_padding in zip(batch.keys, padding):
         session, _, number = key.rpartition("_")

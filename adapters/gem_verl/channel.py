@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from gem_core.adapter_kit.batch import response_start, trained_sequences
 from gem_core.adapter_kit.settings import reject
 from gem_core.training.advantage import advantages, estimators
 from gem_core.training.sequences import channel_rewards, discounted_returns
 from gem_core.types import Episode, StopReason, Turn
 from gem_verl.config import PREFIX, algorithm_rejections, plain
-from gem_verl.convert import response_start, sequences_of
 
 __all__ = ["estimate", "register_estimators", "token_rewards", "turns_of"]
 
@@ -38,7 +38,7 @@ def token_rewards(episode: Episode, end_id: int, algorithm: Any) -> list[list[fl
     name = str(algorithm.adv_estimator)
     verls_own = not name.startswith(PREFIX)
     gamma = 1.0 if verls_own else float(algorithm.gamma)
-    sequences = sequences_of(episode, end_id)
+    sequences = trained_sequences(episode, end_id)
     rewards = [channel_rewards(episode, sequence, gamma) for sequence in sequences]
     first = sequences[0]
     if first.trained and (verls_own or "groups" in estimators.get(name.removeprefix(PREFIX)).needs):

@@ -23,6 +23,7 @@ from gem_conformance.golden import Case
 from gem_conformance.harness import Harness, TrainedSequence
 from gem_conformance.played import ENV_ID, PlayedCase, answer
 
+from gem_core.adapter_kit.batch import response_start
 from gem_core.adapter_kit.critic import value_positions
 from gem_core.policies.tiny import load_tiny, tiny_model_path
 from gem_core.training.advantage import estimators
@@ -30,7 +31,6 @@ from gem_core.types import Episode
 from gem_verl import ADAPTER
 from gem_verl.batch import put, read_batch, stored
 from gem_verl.config import PREFIX, GemConfig, check_settings, hydra_config, read_config
-from gem_verl.convert import response_start
 from gem_verl.dataset import row_of
 from gem_verl.rollout import EnginePolicy, GemAgentLoop
 

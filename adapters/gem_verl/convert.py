@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gem_core.adapter_kit.batch import sequences_or_padding
+from gem_core.adapter_kit.batch import response_start, trained_sequences
 from gem_core.training.sequences import TokenSequence
 from gem_core.types import Episode
 
-__all__ = ["per_token", "response_start", "sequences_of", "to_batch"]
+__all__ = ["per_token", "to_batch"]
 
 
 def to_batch(episode: Episode, end_id: int, tail: Sequence[int] = ()) -> list[dict[str, Any]]:
@@ -18,7 +18,7 @@ def to_batch(episode: Episode, end_id: int, tail: Sequence[int] = ()) -> list[di
     The response is everything after the first prompt. The untrained `tail` ends the last one.
     """
     fields = []
-    sequences = sequences_of(episode, end_id)
+    sequences = trained_sequences(episode, end_id)
     for number, sequence in enumerate(sequences, 1):
         start, logprobs = response_start(sequence), sequence.logprobs
         end = list(tail) if number == len(sequences) else []
@@ -40,17 +40,3 @@ def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]
     Tokens that are not trained get 0.
     """
     return sequence.broadcast(per_turn)[response_start(sequence) :]
-
-
-def sequences_of(episode: Episode, end_id: int) -> list[TokenSequence]:
-    """Return the sequences with trained tokens; if there are none, one untrained sequence."""
-    sequences = sequences_or_padding(episode, end_id)
-    return [sequence for sequence in sequences if sequence.trained] or sequences[:1]
-
-
-def response_start(sequence: TokenSequence) -> int:
-    """Return the index of the first response token.
-
-    verl needs at least one: in a padding sequence it is the end token.
-    """
-    return min(sequence.prompt_length, len(sequence.ids) - 1)

@@ -13,37 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gem_core.adapter_kit.critic import cut_state, value_positions
-from gem_core.errors import RenderError
-from gem_core.rollout.renderer import Renderer
-from gem_core.training.sequences import TokenSequence
-from gem_core.types import Episode
+from gem_core.adapter_kit.batch import response_start
+from gem_core.adapter_kit.critic import value_positions
 from gem_verl.batch import PlayedBatch, put, stored
-from gem_verl.convert import response_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["critic_masks", "read_values", "tail_of", "training_turn_starts"]
-
-
-def tail_of(
-    episode: Episode, last: TokenSequence, renderer: Renderer, max_context: int, max_response: int
-) -> tuple[int, ...]:
-    """Return the ids that follow the last sequence of an episode, for its bootstrap value.
-
-    They are the rest of its next prompt, cut to the context, and one token more: verl drops the
-    value after the last token. Empty if the episode terminated, failed or fills the context.
-    """
-    try:
-        state = cut_state(episode, renderer)
-    except RenderError:  # in template mode, a template may not allow to append a message
-        return ()
-    known = len(last.ids)
-    room = min(max_context - known, max_response - (known - response_start(last))) - 1
-    if room < 1 or state[:known] != last.ids:
-        return ()
-    return (*state[known : known + room], renderer.turn_end or 0)
+__all__ = ["critic_masks", "read_values", "training_turn_starts"]
 
 
 def read_values(batch: Any, played: PlayedBatch) -> list[list[float]]:

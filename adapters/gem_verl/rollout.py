@@ -21,6 +21,8 @@ from verl.experimental.agent_loop.agent_loop import (
     register,
 )
 
+from gem_core.adapter_kit.batch import response_start, trained_sequences
+from gem_core.adapter_kit.critic import bootstrap_tail
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError, EngineError, PolicyError
 from gem_core.records.file import WorkerRecords
@@ -35,8 +37,7 @@ from gem_verl.config import (
     one_sequence_reason,
     read_config,
 )
-from gem_verl.convert import sequences_of, to_batch
-from gem_verl.critic import tail_of
+from gem_verl.convert import to_batch
 
 __all__ = ["EnginePolicy", "GemAgentLoop", "GemAgentLoopOutput", "play"]
 
@@ -163,8 +164,10 @@ class GemAgentLoop(AgentLoopBase):
         """Return the ids after the last sequence from which a critic's value bootstraps."""
         if not self.shared.config.needs_values:
             return ()
-        last = sequences_of(episode, end_id)[-1]
-        return tail_of(episode, last, self.shared.renderer, *_caps(self.rollout_config))
+        last = trained_sequences(episode, end_id)[-1]
+        max_context, max_response = _caps(self.rollout_config)
+        max_ids = min(max_context, response_start(last) + max_response)
+        return bootstrap_tail(episode, last, self.shared.renderer, max_ids)
 
 
 class EnginePolicy:

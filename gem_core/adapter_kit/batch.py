@@ -9,7 +9,14 @@ from gem_core.errors import BatchMismatchError, ConfigError
 from gem_core.training.sequences import TokenSequence, padding_sequence, token_sequences
 from gem_core.types import Episode
 
-__all__ = ["as_trained", "check_sequence", "one_sequence", "sequences_or_padding"]
+__all__ = [
+    "as_trained",
+    "check_sequence",
+    "one_sequence",
+    "response_start",
+    "sequences_or_padding",
+    "trained_sequences",
+]
 
 
 def sequences_or_padding(episode: Episode, end_id: int) -> list[TokenSequence]:
@@ -18,6 +25,20 @@ def sequences_or_padding(episode: Episode, end_id: int) -> list[TokenSequence]:
     if sequences:
         return sequences
     return [padding_sequence(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)]
+
+
+def trained_sequences(episode: Episode, end_id: int) -> list[TokenSequence]:
+    """Return the sequences with trained tokens; if there are none, one untrained sequence."""
+    sequences = sequences_or_padding(episode, end_id)
+    return [sequence for sequence in sequences if sequence.trained] or sequences[:1]
+
+
+def response_start(sequence: TokenSequence) -> int:
+    """Return the index of the first response token, for trainers with a prompt and a response.
+
+    They need at least one response token: in a padding sequence it is the end token.
+    """
+    return min(sequence.prompt_length, len(sequence.ids) - 1)
 
 
 def one_sequence(episode: Episode, end_id: int, trainer: str) -> TokenSequence:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gem_core.errors import RenderError
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.advantage import advantages
 from gem_core.training.config import TrainingConfig
 from gem_core.training.sequences import TokenSequence
 from gem_core.types import Episode, Message
 
-__all__ = ["critic_targets", "cut_state", "value_positions"]
+__all__ = ["bootstrap_tail", "critic_targets", "cut_state", "value_positions"]
 
 
 def value_positions(episode: Episode, sequences: Sequence[TokenSequence]) -> list[tuple[int, int]]:
@@ -49,6 +50,26 @@ def cut_state(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
         *action,
         *renderer.bridge(observation, action),
     )
+
+
+def bootstrap_tail(
+    episode: Episode, last: TokenSequence, renderer: Renderer, max_ids: int
+) -> tuple[int, ...]:
+    """Return the ids that follow the last sequence of an episode, for its bootstrap value.
+
+    They are the rest of its next prompt and one token more, for trainers that drop the value after
+    the last token; sequence and tail have at most `max_ids` ids. Empty if the episode terminated,
+    failed or fills the context.
+    """
+    try:
+        state = cut_state(episode, renderer)
+    except RenderError:  # in template mode, a template may not allow to append a message
+        return ()
+    known = len(last.ids)
+    room = max_ids - known - 1
+    if room < 1 or state[:known] != last.ids:
+        return ()
+    return (*state[known : known + room], renderer.turn_end or 0)
 
 
 def critic_targets(

@@ -13,13 +13,14 @@ import torch
 from gem_conformance import CASES
 from test_trainer import Queue
 
+from gem_core.adapter_kit.batch import response_start, trained_sequences
+from gem_core.adapter_kit.critic import bootstrap_tail
 from gem_core.policies.tiny import load_tiny
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode, StopReason
 from gem_verl import GemConfig, batch, critic, trainer
 from gem_verl.batch import PlayedBatch, read_batch
-from gem_verl.convert import response_start, sequences_of
-from gem_verl.critic import critic_masks, read_values, tail_of, training_turn_starts
+from gem_verl.critic import critic_masks, read_values, training_turn_starts
 
 RAGGED = next(case.episodes for case in CASES if case.name == "ragged turns")
 CUT = replace(RAGGED[0], stop=StopReason.TURN_LIMIT, final_observation="You ran out of turns.")
@@ -92,20 +93,15 @@ def test_critic_gets_its_masks_only_during_its_update(monkeypatch: pytest.Monkey
     assert all(torch.equal(a, b) for a, b in zip(after["response_mask"], kept))
 
 
-def tail(
-    episode: Episode, max_context: int = 10_000, max_response: int = 10_000
-) -> tuple[int, ...]:
+def tail(episode: Episode, max_ids: int = 10_000) -> tuple[int, ...]:
     renderer = Renderer(load_tiny()[1])
-    return tail_of(episode, sequences_of(episode, 0)[-1], renderer, max_context, max_response)
+    return bootstrap_tail(episode, trained_sequences(episode, 0)[-1], renderer, max_ids)
 
 
 def test_cut_episode_ends_with_its_next_prompt() -> None:
-    renderer, (sequence,) = Renderer(load_tiny()[1]), sequences_of(CUT, 0)
+    renderer, (sequence,) = Renderer(load_tiny()[1]), trained_sequences(CUT, 0)
     ids = tail(CUT)
     text = renderer.tokenizer.decode(list(ids), skip_special_tokens=False)
     assert "You ran out of turns." in text and text.endswith("assistant\n<|im_end|>")
-    room = len(sequence.ids) + 5
-    assert tail(CUT, max_context=room) == (*ids[:4], renderer.turn_end)
-    responses = len(sequence.ids) - response_start(sequence)
-    assert tail(CUT, max_response=responses + 3) == (*ids[:2], renderer.turn_end)
-    assert tail(CUT, max_context=len(sequence.ids)) == tail(RAGGED[0]) == ()
+    assert tail(CUT, len(sequence.ids) + 5) == (*ids[:4], renderer.turn_end)
+    assert tail(CUT, len(sequence.ids)) == tail(RAGGED[0]) == ()

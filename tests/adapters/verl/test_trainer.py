@@ -12,12 +12,12 @@ import pytest
 import torch
 from gem_conformance import CASES
 
+from gem_core.adapter_kit.batch import trained_sequences
 from gem_core.errors import BatchMismatchError
 from gem_core.types import Episode
 from gem_verl import batch
 from gem_verl.batch import read_batch
 from gem_verl.conformance import VerlHarness
-from gem_verl.convert import sequences_of
 from gem_verl.trainer import GemTrainer, check_batch
 
 BY_NAME = {case.name: case for case in CASES}
@@ -32,7 +32,7 @@ class Queue:
 
         self.fields: dict[str, dict[str, Any]] = {}
         for session, episode in enumerate(EPISODES):
-            for number, sequence in enumerate(sequences_of(episode, 0)):
+            for number, sequence in enumerate(trained_sequences(episode, 0)):
                 response = torch.tensor(sequence.mask[sequence.prompt_length :])
                 self.fields[f"uid_{session}_{number}"] = {
                     "input_ids": torch.tensor(sequence.ids),
