@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gem_core.errors import ConfigError
 from gem_core.training.config import TrainingConfig
 
-__all__ = ["Rejection", "few_samples", "long_turns", "model_context", "reject"]
+__all__ = [
+    "Rejection",
+    "few_samples",
+    "long_turns",
+    "model_context",
+    "reject",
+    "too_small",
+    "unknown_fields",
+]
 
 Rejection = tuple[Any, str]
 """(condition, message): a true condition rejects the settings; the message has the remedy."""
@@ -24,6 +32,26 @@ def reject(rejections: Iterable[Rejection]) -> None:
             f"{len(messages)} settings are rejected:"
             + "".join(f"\n- {message}" for message in messages)
         )
+
+
+def too_small(setting: str, value: Any, least: int) -> Rejection:
+    """Reject a setting that is not a whole number of at least `least`."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return (
+        not whole or value < least,
+        f"{setting} must be a whole number of at least {least}, got {value!r}",
+    )
+
+
+def unknown_fields(setting: str, value: Mapping[str, Any], known: Iterable[str]) -> Rejection:
+    """Reject a setting with other keys than the known ones."""
+    known = list(known)
+    unknown = [str(name) for name in value if name not in known]
+    return (
+        bool(unknown),
+        f"{setting} has unknown fields: {', '.join(unknown)}; "
+        f"known fields: {', '.join(known) or 'none'}",
+    )
 
 
 def few_samples(config: TrainingConfig, samples: int, setting: str) -> Rejection:

@@ -1,0 +1,49 @@
+"""gem for Tinker: a training loop with per-turn advantages. Importing it loads no Tinker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gem_core.adapter_kit.declaration import Adapter, Capabilities
+from gem_core.adapter_kit.exports import lazy_exports
+from gem_core.plugins.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from gem_tinker.config import GemConfig, TinkerSettings
+    from gem_tinker.trainer import train
+
+__all__ = ["ADAPTER", "GemConfig", "TinkerSettings", "register_adapters", "train"]
+
+ADAPTER = Adapter(
+    name="tinker",
+    package="gem_tinker",
+    distribution="tinker",
+    import_name="tinker",
+    extra="tinker",
+    versions=">=0.36,<0.37",  # tested: 0.36.0
+    python=">=3.11",  # Tinker's own range
+    platforms=("linux-*", "darwin-*", "win32-*"),  # a client of a remote service
+    needs=(),
+    install=("pip install '.[tinker]' -c constraints/tinker.txt",),
+    capabilities=Capabilities(
+        several_sequences=True,  # a request takes any number of sequences
+        masked_turns=True,  # tokens with an advantage of 0
+        failed_episodes=True,  # they are dropped
+        groups=True,  # `samples` episodes per seed
+        critic_values=False,  # Tinker has no critic
+    ),
+    status="ready",
+    summary="a training loop on Tinker's clients, with gem's advantages in each Datum",
+)
+
+
+@hookimpl
+def register_adapters(register: Callable[..., Any]) -> None:
+    """Register this adapter."""
+    register(ADAPTER)
+
+
+__getattr__ = lazy_exports(
+    ADAPTER, {"GemConfig": "config", "TinkerSettings": "config", "train": "trainer"}
+)
