@@ -9,15 +9,7 @@ The tests of a row have one of three forms, or are a JSON string of one:
 | Python code, as in HumanEval          | the code runs to its end next to the program       |
 
 The expected outputs of the first two forms never enter the sandbox. Test code must run in the same
-interpreter as the program, where `_trial` separates the two as far as Python allows:
-
-- The program runs in its own thread, with no frame of the tests or of gem below it.
-- The tests use builtins copied before the program ran.
-- A function must not return an instance of the program's own class that overrides comparison.
-
-Not prevented: a program that searches for the tests through `gc`, `ctypes`, `sys.addaudithook`,
-`sys._current_frames` or methods that Python calls during a test, or that changes a library that the
-tests use.
+interpreter as the program; `trial` separates the two as far as Python allows.
 """
 
 from __future__ import annotations
@@ -37,6 +29,7 @@ from gem_core.env.base import StepResult
 from gem_core.errors import ConfigError, PolicyError
 from gem_envs.datasets.base import DatasetQuestion
 from gem_envs.datasets.question import Grade
+from gem_envs.datasets.trial import run_trial
 from gem_tools.calls import without_thinking
 from gem_tools.sandbox.sandbox import Isolation, Outcome, Sandbox, SandboxLimits
 
@@ -157,8 +150,8 @@ def programs_of(program: str, tests: Any, entry: str | None, limit: int) -> list
     if isinstance(tests, str):
         mark = secrets.token_hex(16)
         args = (mark, program, f"{tests}\ncheck({entry})" if entry else tests, entry)
-        trial = inspect.getsource(_trial)
-        text = f"from __future__ import annotations\n{trial}\n_trial(*{args!r})"
+        trial = inspect.getsource(run_trial)
+        text = f"from __future__ import annotations\n{trial}\nrun_trial(*{args!r})"
         return [Program(f"exec({text!r}, {{}})", mark, True)]
     if isinstance(tests, Mapping):
         pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
@@ -202,102 +195,6 @@ def _call(program: str, function: str, test_input: Any, expected: Any) -> Progra
         f"print('\\n' + {mark!r} + json.dumps({result}))"  # on its own line
     )
     return Program(source, mark + json.dumps(expected), True)
-
-
-def _trial(mark: str, program: str, tests: str, entry: str | None) -> None:
-    """Run a program and its tests, and print the mark if the tests run to their end.
-
-    `programs_of` sends the source of this function to the sandbox. If the tests raise, it prints
-    only the type of the error to stderr, because the message may contain the expected result.
-
-    Only the main thread knows the mark. A second thread runs the tests, a third the program and its
-    functions.
-    """
-    import _queue
-    import _thread
-    import builtins
-    import os
-    import sys
-    import types
-
-    write, execute, translate, own_builtins = os.write, exec, compile, dict(vars(builtins))
-    jobs: Any = _queue.SimpleQueue()
-    results: Any = _queue.SimpleQueue()
-    comparisons = {
-        f"__{name}__"
-        for name in ["eq", "ne", "lt", "le", "gt", "ge", "sub", "rsub", "abs", "round", "contains"]
-    }
-    error_types: list[str] = []
-    done = _thread.allocate_lock()
-    loop = """
-while True:
-    function, args, keywords = get()
-    try:
-        result = True, function(*args, **keywords)
-    except BaseException as error:
-        result = False, error
-    put(result)
-"""
-
-    def in_program_thread(function: Any, *args: Any, **keywords: Any) -> Any:
-        if _thread.get_ident() == thread:
-            return function(*args, **keywords)
-        jobs.put((function, args, keywords))
-        returned, result = results.get()
-        if returned is True:
-            return result
-        raise result
-
-    def checked(value: Any) -> Any:
-        """Reject an instance of the program's own class that overrides comparison."""
-        kind = type(value)
-        if kind in (list, tuple, set, frozenset, dict):
-            for part in (*value.keys(), *value.values()) if kind is dict else value:
-                checked(part)
-        for base in type.__dict__["__mro__"].__get__(kind):
-            members = type.__dict__["__dict__"].__get__(base)
-            home = sys.modules.get(str(members.get("__module__", "builtins")))
-            if comparisons & members.keys() and getattr(home, base.__name__, None) is not base:
-                raise TypeError("the result's class overrides comparison")
-        return value
-
-    def guarded(function: Any) -> Any:
-        return lambda *args, **keywords: checked(in_program_thread(function, *args, **keywords))
-
-    def run_tests() -> None:
-        names: dict[str, Any] = {"__name__": "program"}
-        try:
-            code = translate(program, "program.py", "exec", dont_inherit=True)
-            in_program_thread(execute, code, names)
-            visible = {
-                n: guarded(v) if n == entry or type(v) is types.FunctionType else v
-                for n, v in names.items()
-            }
-            execute(
-                translate(tests, "tests.py", "exec", dont_inherit=True),
-                {**visible, "__builtins__": own_builtins},
-            )
-            in_program_thread(sys.stdout.flush)
-            error_types.append("")
-        except BaseException as error:  # noqa: BLE001 - reported by its type
-            error_types.append(type(error).__name__)
-        finally:
-            done.release()
-
-    done.acquire()
-    thread = _thread.start_new_thread(
-        execute,
-        (
-            translate(loop, "calls.py", "exec", dont_inherit=True),
-            {"get": jobs.get, "put": results.put},
-        ),
-    )
-    _thread.start_new_thread(run_tests, ())
-    done.acquire()
-    if error_types != [""]:
-        write(2, f"\n{error_types[0][:100]}\n".encode("utf-8", "replace"))
-        raise SystemExit(1)
-    write(1, f"\n{mark}\n".encode())
 
 
 def _text(value: Any) -> str:

@@ -113,6 +113,53 @@ def f(x): return 0
 for k, v in list(vars(__main__).items()): print(k, v)
 print(vars(__main__))
 """,
+    "reads the tests with an audit hook": """
+import sys
+found = []
+sys.addaudithook(lambda event, args: event == 'exec' and found.append(args[0]))
+def f(x):
+    for code in found:
+        for inner in code.co_consts:
+            if x in getattr(inner, 'co_consts', ()):
+                return inner.co_consts[inner.co_consts.index(x) + 1]
+""",
+    "finds the tests with gc": """
+import gc
+def f(x):
+    for item in gc.get_objects():
+        if getattr(item, '__name__', '') == 'check':
+            constants = item.__code__.co_consts
+            return constants[constants.index(x) + 1]
+""",
+    "finds the tests with gc, and changes the frame that refuses it": """
+import gc
+def f(x):
+    try: gc.get_objects()
+    except RuntimeError as error:
+        frame = error.__traceback__.tb_next.tb_frame
+        frame.f_globals.clear()
+        frame.f_builtins.clear()
+    for item in gc.get_objects():
+        if getattr(item, '__name__', '') == 'check':
+            constants = item.__code__.co_consts
+            return constants[constants.index(x) + 1]
+""",
+    "reads the frames of other threads": """
+import sys
+def f(x):
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            constants = frame.f_code.co_consts
+            if frame.f_code.co_name == 'check':
+                return constants[constants.index(x) + 1]
+            frame = frame.f_back
+""",
+    "reads the memory with ctypes": """
+try: import ctypes
+except ImportError: pass
+else:
+    def f(x): return x * x
+""",
     "calls sys.exit in f": """
 import sys
 def f(x): sys.exit(0)
