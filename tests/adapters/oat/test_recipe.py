@@ -39,15 +39,17 @@ def run_recipe(out: Path, *args: str, timeout: float = 900) -> None:
     assert f"metrics: {out}/metrics.jsonl" in done.stdout
 
 
-@pytest.mark.slow
-def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
-    run_recipe(tmp_path / "run", "--updates", "14", "--turns", "192", "--concurrency", "16")
+@pytest.mark.parametrize("updates", [3, pytest.param(14, marks=pytest.mark.long)])
+def test_recipe_trains(tmp_path: Path, say: Callable[[str], None], updates: int) -> None:
+    arguments = ("--updates", str(updates), "--turns", "192", "--concurrency", "16")
+    run_recipe(tmp_path / "run", *arguments)
     metrics = read_metrics(tmp_path / "run")
-    assert [m["step"] for m in metrics] == list(range(14))
-    first, last = (fmean(m["success"] for m in part) for part in (metrics[:4], metrics[-4:]))
-    say(f"success of the first and the last 4 of 14 updates: {first:.1%}, {last:.1%}")
-    # about 250 episodes each; measured: 57.7 % to 84.2 %, 51.0 % to 71.1 %
-    assert last > first + 0.05
+    assert [m["step"] for m in metrics] == list(range(updates))
+    if updates == 14:
+        first, last = (fmean(m["success"] for m in part) for part in (metrics[:4], metrics[-4:]))
+        say(f"success of the first and the last 4 of 14 updates: {first:.1%}, {last:.1%}")
+        # about 250 episodes each; measured: 57.7 % to 84.2 %, 51.0 % to 71.1 %
+        assert last > first + 0.05
     assert all(m["grad_norm"] > 0 and 0 < m["older_weights"] < 0.6 for m in metrics[1:])
     # the actor samples from the learner's weights, except for turns of carried-over episodes
     assert abs(metrics[0]["kl_sample_train"]) < 1e-4
@@ -56,7 +58,7 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     episodes = list(read_episodes(tmp_path / "run" / "episodes-0.jsonl"))
     trained = [e for e in episodes if "advantages" in e.final_info]
     assert sum(m["episodes"] for m in metrics) == len(trained) <= len(episodes)
-    assert {v for e in episodes for t in e.turns for v in t.versions or ()} == set(range(14))
+    assert {v for e in episodes for t in e.turns for v in t.versions or ()} == set(range(updates))
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from rl2_programs import EXAMPLES, run, start
 
 from gem_core.adapter_kit.ports import free_port
@@ -40,6 +41,7 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     assert (out / "model" / "config.json").is_file()
 
 
+@pytest.mark.long
 def test_recipe_appends_to_an_earlier_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = ["--updates", "1", "--episodes", "8", "--max-length", "1024", "--out", str(out)]

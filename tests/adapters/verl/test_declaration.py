@@ -31,8 +31,8 @@ def test_declaration_matches_the_installed_version() -> None:
     "first",
     [
         "import verl",
-        "import gem_verl.channel",
-        "import gem_verl.rollout",
+        pytest.param("import gem_verl.channel", marks=pytest.mark.long),
+        pytest.param("import gem_verl.rollout", marks=pytest.mark.long),
         "from gem_verl import train",
     ],
 )

@@ -92,7 +92,7 @@ def check_update(episodes: list[Any], metrics: dict[str, Any], log: dict[str, An
     assert log["critic/advantages/mean"] == pytest.approx(sum(tokens) / len(tokens), abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_recipe_grows_the_horizon_and_appends_to_an_earlier_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
     out.mkdir()
