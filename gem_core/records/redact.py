@@ -7,10 +7,11 @@ In text from programs, such as errors, also
 2. the value of a header such as `Authorization` or `Cookie`,
 3. the user and password of a URL,
 4. a string with the known shape of a key, such as a JWT or a PEM private key,
-5. the value after a name of rule 6: `password=...` or `"client_secret": "..."`.
+5. the value after a name of rule 6: `password=...`, `"client_secret": "..."` or `--api-key ...`.
 In a mapping, also
 6. the strings under a key that is such a header, or whose last word names a secret, such as
-   `api_key`, `dbPassword` or `SERVICE_TOKEN`; in a list or mapping under it, every string,
+   `api_key`, `dbPassword` or `SERVICE_TOKEN`; in a list or mapping under it, every string; in a
+   list of arguments, the string after `--api-key`,
 7. the strings under `headers`, and under `env` if the key is in capitals, except common names that
    hold no secret, such as `Accept` and `PATH`.
 """
@@ -38,7 +39,7 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _SECRET_NAME = re.compile(
-    r"(?:.*_)?(?:token|secrets?|[a-z0-9]*passwords?|passwd|pwd|passphrase|credentials?|"
+    r"(?:.*_)?(?:token|secrets?|[a-z0-9]*passwords?|passwd|pwd|passphrase|credentials?|auth|bearer|cookies|"
     r"api_?keys?|(?:access|account|auth|private|secret|signing)_?keys?)"
 )
 _END = r"""\s&,;"'()\[\]{}<>"""
@@ -48,6 +49,10 @@ _ASSIGNED = re.compile(
     r"""\\?["']?(?:\s*[:=]\s*\\?(?:b?"(?P<double>[^"\\]+)|b?'(?P<single>[^'\\]+))"""
     rf"|(?:=|:[ ]?)(?!(?:none|null|true|false)\b)(?P<bare>[^={_END}][^{_END}]{{3,}}))",
     re.IGNORECASE,
+)
+_OPTION = re.compile(
+    r"""(?<!\S)(?P<name>--[\w-]{1,64})[ ]+"""
+    r"""(?:"(?P<double>[^"]+)|'(?P<single>[^']+)|(?P<bare>[^\s"'-][^\s"']{3,}))"""
 )
 _CONTAINER = re.compile(r"(?:.*_)?(?P<kind>headers|env|environ|environment)")
 _PLAIN = {
@@ -105,7 +110,7 @@ class Redactor:
         """Redact text from a program (an error, an info): also headers, URLs and key shapes."""
         text = self.text(text)
         text = _HEADER.sub(_without_value, text)
-        text = _ASSIGNED.sub(self._assigned, text)
+        text = _OPTION.sub(self._assigned, _ASSIGNED.sub(self._assigned, text))
         text = _BEARER.sub(rf"\g<name>{REDACTED}", text)
         return _SHAPES.sub(REDACTED, _IN_URL.sub(REDACTED, text))
 

@@ -219,7 +219,12 @@ def to_plain(
         if type(value) is list or type(value) is tuple:
             if redactor is not None and parent.lower().endswith("headers"):
                 secret = secret or all(type(v) in (list, tuple) and len(v) == 2 for v in value)
-            items = [to_plain(v, redactor, depth + 1, info=info, secret=secret) for v in value]
+            items = [
+                to_plain(
+                    v, redactor, depth + 1, info=info, secret=secret or _is_option(before, redactor)
+                )
+                for before, v in zip((None, *value), value, strict=False)
+            ]
             return items if type(value) is list else {"$tuple": items}
         if (
             getattr(value, "ndim", None) == 0
@@ -233,6 +238,13 @@ def to_plain(
     text = redactor.program_text(value.text) if redactor is not None else value.text
     text = REDACTED if secret else text
     return {"$shown": [value.type, text]}
+
+
+def _is_option(argument: Any, redactor: Redactor | None) -> bool:
+    """Return whether a command-line argument is an option like `--api-key`, with its value next."""
+    if redactor is None or not isinstance(argument, str):
+        return False
+    return argument.startswith("--") and redactor.names_secret(argument)
 
 
 def _plain_mapping(

@@ -460,6 +460,8 @@ def test_conversation_with_a_key_is_recorded_without_ids(
         ("POST https://host/?token=abc12345678&q=1", "abc12345678"),
         ("X-Vault-Token: s.9988\r\nHost: x", "s.9988"),
         ("password: hunter2", "hunter2"),
+        ("cannot start: server --host x --api-key hunter2 --port 1", "hunter2"),
+        ("server --db-password 'hunter2 x' --host y", "hunter2"),
         ("https://abcdef0123456789@host/path", "abcdef0123456789"),
         ("redis://:hunter2@host/0", "hunter2"),
         ("host sent eyJhbGciOiJIUzI1.eyJzdWIiOiIx.c2lnbmF0", "eyJzdWIiOiIx"),
@@ -485,10 +487,18 @@ def test_program_text_is_redacted_for_headers_urls_and_key_shapes(text: str, sec
         "max_tokens=2048 eos_token=<|im_end|> secret=elephant token: the",
         "def f(password=None, token=token): return key == answer_key",
         "password_length=12 ssh://git@host/x a@b.example",
+        "train --max-tokens 2048 --eos-token <|im_end|> --password --token",
     ],
 )
 def test_harmless_names_in_text_are_kept(text: str) -> None:
     assert Redactor().program_text(text) == text
+
+
+def test_argument_after_a_secret_option_is_redacted() -> None:
+    arguments = ["--host", "shop", "--api-key", "abcd-1234", "--token", 7, "abcd"]
+    redacted = ["--host", "shop", "--api-key", REDACTED, "--token", 7, "abcd"]
+    assert without_secrets({"args": arguments}) == {"args": redacted}
+    assert without_secrets({"args": tuple(arguments)}) == {"args": tuple(redacted)}
 
 
 def test_redacting_a_long_text_takes_linear_time() -> None:
@@ -538,7 +548,7 @@ def test_header_mappings_are_redacted_by_name(tmp_path: Path) -> None:
 SECRET_NAMES = [
     "token", "secret", "password", "passwd", "api_key", "apikey", "apiKey", "credential",
     "credentials", "private_key", "SERVICE_TOKEN", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY",
-    "OPENAI_KEY", "hf-token", "X-Custom-Token", "clientSecret",
+    "OPENAI_KEY", "hf-token", "X-Custom-Token", "clientSecret", "auth", "cookies", "bearer",
 ]  # fmt: skip
 PLAIN_NAMES = [
     "max_tokens", "tokens", "num_tokens", "token_limit", "stop_token_ids", "tokenizer",
