@@ -12,10 +12,8 @@ is imported itself.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -73,11 +71,7 @@ def train(config: GemConfig, settings: Sequence[str]) -> None:
     from verl.trainer import main_ppo
 
     check_registered()
-    record, metrics = (
-        None if path is None else os.path.abspath(path) for path in (config.record, config.metrics)
-    )
-    # absolute paths, because Ray's workers may run in other folders
-    config = replace(config, record=record, metrics=metrics)
+    config = config.with_absolute_paths()  # Ray's workers may run in other folders
     composed = hydra_config(config, settings)
     check_settings(composed, read_config(composed))
     try_environment(config)
@@ -91,7 +85,7 @@ def train(config: GemConfig, settings: Sequence[str]) -> None:
     finally:
         if not ray_was_running:
             ray.shutdown()
-        write_when_free(record, unused)
+        write_when_free(config.record, unused)
 
 
 class GemTrainer:
@@ -204,12 +198,9 @@ class GemTrainer:
         metrics |= shown  # of all batches: verl takes the minimum of names that contain "min"
         if total.tokens:  # verl takes the maximum over trained tokens
             super()._compute_metrics(batch, metrics, *args, **kwargs)  # type: ignore[misc]
-        step, schedule = self.global_steps - 1, self.gem_config.schedule
         optional = {name: metrics[key] for name, key in _OPTIONAL.items() if key in metrics}
-        if schedule is not None:
-            optional["horizon"] = schedule(step)
         self._update_log.write(
-            step,
+            self.global_steps - 1,
             total,
             loss=metrics.get("actor/pg_loss"),
             grad_norm=metrics.get("actor/grad_norm"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 from gem_core.errors import ConfigError
@@ -10,12 +12,16 @@ from gem_core.training.config import TrainingConfig
 
 __all__ = [
     "Rejection",
+    "critic_missing",
     "few_samples",
+    "few_seeds",
+    "fixed",
     "long_turns",
     "model_context",
     "reject",
     "too_small",
     "unknown_fields",
+    "warn_if_tied",
 ]
 
 Rejection = tuple[Any, str]
@@ -72,6 +78,37 @@ def long_turns(config: TrainingConfig, longest: int, setting: str) -> Rejection:
     )
 
 
+def few_seeds(config: TrainingConfig, batch: int, setting: str) -> Rejection:
+    """Reject a batch of prompts (the trainer's `setting`) above the number of seeds."""
+    seeds = len(config.train_seeds)
+    return (
+        seeds < batch,
+        f"{setting}={batch} is above the number of seeds, {seeds}, so no batch would be full; "
+        "set GemConfig(seeds=...) or a smaller batch",
+    )
+
+
+def critic_missing(config: TrainingConfig, critic: Any, setting: str) -> Rejection:
+    """Reject an estimator without the critic that it needs, or a critic that it does not use."""
+    needs = "needs a critic; set it" if config.needs_values else "uses no critic; remove it"
+    return (
+        config.needs_values != bool(critic),
+        f"{setting} is {critic}, but the estimator {config.advantage!r} {needs}",
+    )
+
+
+def fixed(settings: Any, expected: Any, remedies: Mapping[str, str]) -> list[Rejection]:
+    """Reject settings that differ from `expected`, which the adapter ignores or cannot support.
+
+    `remedies`: what to do instead, by the dotted name of the setting.
+    """
+    rejections = []
+    for name, remedy in remedies.items():
+        value, own = (reduce(getattr, name.split("."), each) for each in (settings, expected))
+        rejections.append((value != own, f"{name}={value} is not supported: {remedy}"))
+    return rejections
+
+
 def model_context(model_config: Any) -> int | None:
     """Return the context length in a transformers model config; None if it has none."""
     text_config = (
@@ -79,3 +116,17 @@ def model_context(model_config: Any) -> int | None:
     )
     length = getattr(text_config, "max_position_embeddings", None)
     return int(length) if length else None
+
+
+def warn_if_tied(model_config: Any, trainer: str) -> None:
+    """Warn if a model shares the weights of embeddings and output layer, which the trainer splits.
+
+    The inference engine keeps one weight for both, so the two models differ after the first update.
+    """
+    if getattr(model_config, "tie_word_embeddings", False):
+        warnings.warn(
+            f"the model ties its output layer to its embeddings, but {trainer} trains them apart "
+            "and its inference engine does not: see gem/logprob_gap. "
+            "gem_core.policies.models.save_untied(model, folder) saves a copy without the tie",
+            stacklevel=3,
+        )

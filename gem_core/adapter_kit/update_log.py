@@ -15,6 +15,7 @@
 | `turn/K/…`      | of the turns K, such as 4-7: `return` from there on, `tokens`, `success`,    |
 |                 | `advantage_abs`                                                              |
 | `env/ID/…`      | of one environment of a mixture: `return`, `turns`, `success`, `advantage_abs` |
+| `horizon`       | the cap on turns, if there is one                                            |
 | `loss`, `grad_norm`, … | the trainer's own metrics, if it reports them                         |
 
 They go to `GemConfig.metrics`. In a trainer's own log they have the prefix `gem/`.
@@ -27,6 +28,7 @@ import time
 
 from gem_core.errors import EnvError
 from gem_core.training.config import TrainingConfig
+from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.metrics_file import MetricsFile
 
@@ -44,11 +46,17 @@ class UpdateLog:
     """
 
     def __init__(
-        self, path: str | None, *, max_failed_updates: int = 0, estimator: str = ""
+        self,
+        path: str | None,
+        *,
+        max_failed_updates: int = 0,
+        estimator: str = "",
+        schedule: HorizonSchedule | None = None,
     ) -> None:
         """Create the log; None as `path` writes nothing. 0 as `max_failed_updates` never stops."""
         self._file = MetricsFile(path) if path is not None else None
         self._max_failed_updates, self._estimator = max_failed_updates, estimator
+        self._schedule = schedule
         self._failed_updates = 0
         self._warnings: dict[str, int] = {}
         self._last = time.monotonic()
@@ -60,6 +68,7 @@ class UpdateLog:
             config.metrics if write else None,
             max_failed_updates=config.max_failed_updates,
             estimator=config.advantage,
+            schedule=config.schedule,
         )
 
     def write(self, step: int, batch: BatchMetrics, **trainer: float | None) -> None:
@@ -70,6 +79,8 @@ class UpdateLog:
         now = time.monotonic()
         seconds, self._last = now - self._last, now
         means = batch.means()
+        if self._schedule is not None:
+            trainer = {"horizon": self._schedule(step), **trainer}
         if self._file is not None:
             self._file.write(
                 step=step,

@@ -9,7 +9,7 @@ from gem_core.errors import ConfigError
 from gem_core.policies.smollm2 import smollm2_path
 from gem_core.policies.tiny import load_folder, tiny_model_path
 
-__all__ = ["load_model", "model_path"]
+__all__ = ["load_model", "model_path", "save_untied"]
 
 
 def model_path(name: str) -> str:
@@ -31,3 +31,20 @@ def load_model(name: str, device: Any = "cpu") -> tuple[Any, Any]:
             f"the model {name!r} cannot be loaded ({str(error).splitlines()[0]}); "
             "use a folder with a config.json, a hub name, 'tiny' or 'smollm2'"
         ) from error
+
+
+def save_untied(name: str, folder: str) -> str:
+    """Save a copy of a model whose output layer does not share its weights with the embeddings.
+
+    It computes the same logits. For trainers that would separate the two weights while their
+    inference engine keeps one for both. Returns `folder`.
+    """
+    import torch
+
+    model, tokenizer = load_model(name)
+    output = model.get_output_embeddings()
+    output.weight = torch.nn.Parameter(output.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gem_core.arguments import whole_number, whole_number_or_none
@@ -176,6 +177,11 @@ class TrainingConfig:
                 "register wrappers and tools, and use their names"
             ) from error
         return decoded
+
+    def with_absolute_paths(self) -> Self:
+        """Return a copy whose files do not depend on the folder of the process that writes them."""
+        record, metrics = (path and os.path.abspath(path) for path in (self.record, self.metrics))
+        return replace(self, record=record, metrics=metrics)
 
     @property
     def schedule(self) -> HorizonSchedule | None:

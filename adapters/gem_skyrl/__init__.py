@@ -1,0 +1,52 @@
+"""gem for SkyRL: plays episodes for SkyRL's PPO trainers and computes per-turn advantages.
+
+Importing this package does not import SkyRL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gem_core.adapter_kit.declaration import Adapter, Capabilities
+from gem_core.adapter_kit.exports import lazy_exports
+from gem_core.plugins.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from gem_skyrl.config import GemConfig
+    from gem_skyrl.trainer import GemExp, train
+
+__all__ = ["ADAPTER", "GemConfig", "GemExp", "register_adapters", "train"]
+
+ADAPTER = Adapter(
+    name="skyrl",
+    package="gem_skyrl",
+    distribution="skyrl",
+    import_name="skyrl",
+    extra="skyrl",
+    versions=">=0.3,<0.4",  # tested: 0.3.0
+    python=">=3.12,<3.14",  # pydantic rejects SkyRL's types on 3.11
+    platforms=("linux-x86_64", "linux-aarch64"),  # vLLM is Linux only
+    needs=(("ray", ">=2.56"),),  # an extra of SkyRL, which it always imports
+    install=("pip install '.[skyrl]' -c constraints/skyrl.txt",),
+    capabilities=Capabilities(
+        several_sequences=True,  # as the steps of a step-wise trajectory
+        masked_turns=True,  # by `loss_masks`
+        failed_episodes=True,  # as padding sequences
+        groups=True,  # SkyRL plays each prompt `n_samples_per_prompt` times
+        critic_values=True,  # the batch has the critic's value of every response token
+    ),
+    status="ready",
+    summary="a generator, and trainers that compute advantages from turn rewards",
+)
+
+
+@hookimpl
+def register_adapters(register: Callable[..., Any]) -> None:
+    """Register this adapter."""
+    register(ADAPTER)
+
+
+__getattr__ = lazy_exports(
+    ADAPTER, {"GemConfig": "config", "GemExp": "trainer", "train": "trainer"}
+)

@@ -1,0 +1,121 @@
+"""Config: the environment to train on with SkyRL, and the check of SkyRL's own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gem_core.adapter_kit.declaration import require
+from gem_core.adapter_kit.settings import (
+    critic_missing,
+    few_samples,
+    few_seeds,
+    fixed,
+    long_turns,
+    reject,
+)
+from gem_core.errors import ConfigError
+from gem_core.policies.base import warn_if_cut
+from gem_core.training.config import TrainingConfig
+from gem_core.types import Sampling, Task
+from gem_skyrl import ADAPTER
+
+__all__ = ["ESTIMATOR", "GemConfig", "check_settings", "skyrl_config"]
+
+ESTIMATOR = "gem"
+"""The value of `trainer.algorithm.advantage_estimator`; `GemConfig.advantage` names gem's own."""
+_DROPS = "it drops episodes by SkyRL's own rewards, in which a failed episode has 0"
+_REMEDIES = {
+    "data.train_data": "set GemConfig(seeds=...)",
+    "data.val_data": "set GemConfig(eval_seeds=...)",
+    "environment": "GemConfig(env_id) names the environment",
+    "generator.max_turns": "set GemConfig(horizon=...)",
+    "generator.batched": "gem plays all episodes of a batch at the same time",
+    "generator.chat_template": "change the chat template of the model's tokenizer",
+    "generator.chat_template_kwargs": "set GemConfig(template_kwargs=...)",
+    "generator.use_conversation_multi_turn": "set GemConfig(history=...)",
+    "generator.append_eos_token_after_stop_str_in_multi_turn": "gem keeps the sampled ids",
+    "generator.zero_reward_on_non_stop": "set GemConfig(on_cut='mask')",
+    "generator.apply_overlong_filtering": "set GemConfig(on_cut='mask')",
+    "generator.vision_language_generator": "gem plays text environments",
+    "generator.merge_stepwise_output": "gem's sequences are already merged",
+    "generator.step_wise_trajectories": "an episode may have several sequences",
+    "trainer.algorithm.advantage_estimator": "set GemConfig(advantage=...)",
+    "trainer.algorithm.gamma": "set GemConfig(gamma=...)",
+    "trainer.algorithm.lambd": "set GemConfig(estimator_kwargs={'lam': ...})",
+    "trainer.algorithm.grpo_norm_by_std": "set GemConfig(estimator_kwargs={'scale': False})",
+    "trainer.algorithm.use_kl_in_reward": "set use_kl_loss=true for KL in the loss",
+    "trainer.algorithm.advantage_batch_normalize": "set GemConfig(advantage='rebn')",
+    "trainer.algorithm.zero_variance_filter": _DROPS,
+    "trainer.algorithm.dynamic_sampling.type": _DROPS,
+}
+"""SkyRL settings that gem ignores or that change its advantages, and what to do instead."""
+
+
+@dataclass
+class GemConfig(TrainingConfig):
+    """Training configuration for SkyRL. SkyRL plays each seed `n_samples_per_prompt` times."""
+
+    adapter = ADAPTER
+
+    def overrides(self) -> list[str]:
+        """Return the SkyRL settings of this config. Put other settings after them."""
+        overrides = [
+            f"trainer.algorithm.advantage_estimator={ESTIMATOR}",
+            f"trainer.algorithm.gamma={self.gamma}",
+            "environment.env_class=gem",
+            "generator.max_turns=0",  # with 1, SkyRL requires max_input_length=max_prompt_length
+            "generator.step_wise_trajectories=true",
+        ]
+        return overrides if self.held_out_seeds else [*overrides, "trainer.eval_interval=-1"]
+
+    def task_of(self, extras: Mapping[str, Any], index: int = 0) -> Task:
+        """Return the task of a prompt's `env_extras`, such as `{"seed": 7}`."""
+        if "seed" not in extras:
+            raise ConfigError(f"a prompt has no seed; use gem_skyrl.GemExp. Got {dict(extras)}")
+        return self.task(int(extras["seed"]), index)
+
+
+def skyrl_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
+    """Return SkyRL's config with the overrides of `config`, then those in `settings`."""
+    from skyrl.train.config import SkyRLTrainConfig
+
+    return SkyRLTrainConfig.from_cli_overrides([*config.overrides(), *settings])
+
+
+def check_settings(settings: Any, config: GemConfig) -> None:
+    """Raise one `ConfigError` that lists every setting of a `SkyRLTrainConfig` gem rejects."""
+    require(ADAPTER)
+    trainer, generator, algorithm = settings.trainer, settings.generator, settings.trainer.algorithm
+    sampling, evaluates = generator.sampling_params, trainer.eval_interval > 0
+    loss, masking = algorithm.policy_loss_type, algorithm.off_policy_correction.sequence_mask_metric
+    cap = "generator.sampling_params.max_generate_length"
+    reject(
+        [
+            *fixed(settings, skyrl_config(config), _REMEDIES),
+            few_samples(config, generator.n_samples_per_prompt, "generator.n_samples_per_prompt"),
+            long_turns(config, sampling.max_generate_length, cap),
+            few_seeds(config, trainer.train_batch_size, "trainer.train_batch_size"),
+            critic_missing(config, trainer.critic.model.path, "trainer.critic.model.path"),
+            (
+                evaluates and not config.held_out_seeds,
+                "trainer.eval_interval needs seeds; set GemConfig(eval_seeds=...)",
+            ),
+            (
+                loss in ("gspo", "cross_entropy"),
+                f"trainer.algorithm.policy_loss_type={loss} does not use one advantage per token; "
+                "use another, such as regular",
+            ),
+            (
+                masking == "product",
+                "off_policy_correction.sequence_mask_metric=product multiplies the ratios of all "
+                "turns, which drops long episodes; use geometric",
+            ),
+            (
+                trainer.fully_async.enabled and sampling.logprobs is None,
+                "trainer.fully_async needs logprobs; set generator.sampling_params.logprobs=1",
+            ),
+        ]
+    )
+    warn_if_cut(Sampling(top_p=sampling.top_p, top_k=max(int(sampling.top_k), 0)))

@@ -1,0 +1,133 @@
+"""Rollout: a SkyRL generator that plays episodes on SkyRL's own inference engines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
+from skyrl.train.generators.base import GeneratorInterface
+from transformers import AutoConfig
+
+from gem_core.adapter_kit.batch import trained_sequences
+from gem_core.adapter_kit.critic import bootstrap_tail
+from gem_core.adapter_kit.engine import generation_of
+from gem_core.adapter_kit.record_log import RecordLog
+from gem_core.adapter_kit.settings import model_context, warn_if_tied
+from gem_core.adapter_kit.trainer_rollout import TrainerRollout
+from gem_core.errors import PolicyError
+from gem_core.types import Episode, Generation, Sampling
+from gem_skyrl.config import GemConfig
+from gem_skyrl.convert import to_batch
+
+__all__ = ["EnginePolicy", "GemGenerator", "play"]
+
+
+class EnginePolicy:
+    """SkyRL's inference client as a policy, for one episode.
+
+    All turns have the same session id, so SkyRL's router sends them to one engine.
+    """
+
+    def __init__(self, generator: GemGenerator, params: dict[str, Any]) -> None:
+        self.generator, self.client, self.params = generator, generator.client, dict(params)
+        self.turn_end = generator.renderer.turn_end
+        if self.turn_end not in (None, generator.renderer.tokenizer.eos_token_id):
+            self.params["stop_token_ids"] = [self.turn_end]  # the end of this template's turns
+        self.request: dict[str, Any] = {"session_ids": [uuid4().hex]}
+        if generator.settings.use_cache_salt:  # do not reuse a prefix cached with older weights
+            self.request["cache_salt"] = f"{generator.model}@{self.client.weight_version}"
+
+    async def generate(self, prompt_ids: Any, sampling: Sampling) -> Generation:
+        """Generate one turn."""
+        first = self.generator.weights_update
+        params = {**self.params, "max_tokens": sampling.max_tokens}
+        prompt = {"prompt_token_ids": [list(prompt_ids)], "sampling_params": params}
+        output = await self.client.generate({**self.request, **prompt}, self.generator.model)
+        reason, logprobs = output["stop_reasons"][0], None
+        if reason == "abort":
+            raise PolicyError("SkyRL's engine aborted the generation")
+        if params.get("logprobs") is not None:
+            logprobs = (output["response_logprobs"] or [None])[0] or ()
+        return generation_of(
+            output["response_ids"][0],
+            logprobs,
+            cut=reason == "length",
+            turn_end=self.turn_end,
+            versions=(first, self.generator.weights_update),
+        )
+
+
+class GemGenerator(GeneratorInterface):
+    """SkyRL generator of one `GemConfig`; keeps environments and records open."""
+
+    def __init__(self, config: GemConfig, settings: Any, client: Any, tokenizer: Any) -> None:
+        """`settings`: a `SkyRLTrainConfig`. `client`: SkyRL's client of its inference engines."""
+        self.config, self.settings, self.client = config, settings.generator, client
+        self.renderer, self.rollout = config.renderer(tokenizer), TrainerRollout(config)
+        self.model, self.records = resolve_policy_model_name(settings), RecordLog(config.record)
+        cap = self.settings.sampling_params.max_generate_length
+        self.max_tokens = config.max_turn_tokens or cap
+        policy, fsdp = settings.trainer.policy.model, settings.trainer.strategy == "fsdp"
+        model = AutoConfig.from_pretrained(policy.path, trust_remote_code=True)
+        if fsdp and not policy.lora.rank:
+            warn_if_tied(model, "SkyRL's FSDP worker")
+        caps = self.settings.max_input_length + cap, model_context(model), config.max_context
+        self.max_context = min(cap for cap in caps if cap is not None)
+        self._updates_before: int | None = None
+
+    @property
+    def weights_update(self) -> int:
+        """The number of updates that made the engines' weights."""
+        return int(self.client.weight_version) + (self._updates_before or 0)
+
+    async def generate(self, input_batch: Any) -> Any:
+        """Play one episode per prompt of a `GeneratorInput`; return a `GeneratorOutput`."""
+        metadata = input_batch["batch_metadata"]
+        evaluates = metadata.training_phase == "eval"
+        step = int(metadata.global_step) - (not evaluates)  # the number of finished updates
+        if self._updates_before is None:  # a resumed client also counts its syncs from 1
+            self._updates_before = step - self.client.weight_version
+        episodes = await self.episodes(input_batch, step)
+        (self.records.evaluated if evaluates else self.records.played)(episodes)
+        end_id, rows = self.renderer.turn_end or 0, []
+        for episode, trajectory_id in zip(episodes, input_batch["trajectory_ids"]):
+            tail: tuple[int, ...] = ()
+            if self.config.needs_values:
+                last = trained_sequences(episode, end_id)[-1]
+                tail = bootstrap_tail(episode, last, self.renderer, self.max_context)
+            rows += to_batch(episode, trajectory_id, end_id, self.config.gamma, tail)
+        output: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        if None in output["rollout_logprobs"]:
+            output["rollout_logprobs"] = None
+        return {**output, "rollout_metrics": None}
+
+    async def episodes(self, input_batch: Any, step: int) -> list[Episode]:
+        """Play the episodes of one batch after `step` updates."""
+        extras, params = input_batch["env_extras"], input_batch["sampling_params"]
+        return await asyncio.gather(
+            *(play(self, EnginePolicy(self, params), e, i, step) for i, e in enumerate(extras))
+        )
+
+    def close(self) -> None:
+        """Close environments and records."""
+        self.records.close()
+        self.rollout.close()
+
+
+async def play(
+    generator: GemGenerator, policy: EnginePolicy, extras: dict[str, Any], index: int, step: int
+) -> Episode:
+    """Play the episode of a prompt."""
+    config, temperature = generator.config, float(policy.params["temperature"])
+    try:
+        return await generator.rollout.episode(
+            config.task_of(extras, index),
+            policy=policy,
+            renderer=generator.renderer,
+            sampling=Sampling(temperature=temperature, max_tokens=generator.max_tokens),
+            limits=config.limits(step, max_context=generator.max_context),
+        )
+    finally:
+        await policy.client.finish_session(policy.request["session_ids"][0])

@@ -1,0 +1,184 @@
+"""Trainer: SkyRL's sync and fully async trainers with gem's per-turn advantages.
+
+SkyRL computes advantages in `compute_advantages_and_returns`, in one process and for the whole
+batch. gem overrides that method and computes them from the episodes. Nothing is patched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from skyrl.backends.skyrl_train.utils.ppo_utils import register_advantage_estimator, sync_registries
+from skyrl.train.dataset import PromptDataset
+from skyrl.train.entrypoints.main_base import BasePPOExp
+from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
+from skyrl.train.trainer import RayPPOTrainer
+from skyrl.train.utils.utils import initialize_ray, validate_cfg
+
+from gem_core.adapter_kit.played import PlayedBatch
+from gem_core.adapter_kit.response_tensors import gap_of, read_responses, write_responses
+from gem_core.adapter_kit.trainer_rollout import try_environment
+from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.errors import ConfigError
+from gem_core.plugins.events import send_event
+from gem_core.training.metrics import BatchMetrics
+from gem_skyrl.config import ESTIMATOR, GemConfig, check_settings, skyrl_config
+from gem_skyrl.convert import PLAYED, per_token
+from gem_skyrl.rollout import GemGenerator
+
+__all__ = ["GemDataset", "GemExp", "GemTrainer", "check_batch", "put_advantages", "train"]
+
+
+@register_advantage_estimator(ESTIMATOR)  # type: ignore[untyped-decorator]
+def _estimate(**_: Any) -> Any:
+    raise ConfigError(f"advantage_estimator={ESTIMATOR} needs gem's trainers; use gem_skyrl.GemExp")
+
+
+def train(config: GemConfig, settings: Sequence[str], experiment: Any = None) -> None:
+    """Train with SkyRL to the end.
+
+    `settings`: SkyRL's own, as after `python -m skyrl.train.entrypoints.main_base`. They override
+    `config.overrides()`. `experiment`: a subclass of `GemExp`.
+    """
+    config = config.with_absolute_paths()  # Ray's workers may run in other folders
+    composed = skyrl_config(config, settings)
+    check_settings(composed, config)
+    validate_cfg(composed)
+    try_environment(config)
+    started = not ray.is_initialized()
+    if started:
+        initialize_ray(composed)
+    sync_registries()
+    try:
+        ray.get(_run.remote(experiment or GemExp, composed, config))
+    finally:
+        if started:
+            ray.shutdown()
+
+
+@ray.remote(num_cpus=1)  # type: ignore[untyped-decorator]
+def _run(experiment: Any, settings: Any, config: GemConfig) -> None:
+    """Run the training loop in a worker of the cluster, as SkyRL does."""
+    experiment(settings, config).run()
+
+
+class GemDataset(PromptDataset):
+    """Dataset with one prompt per seed."""
+
+    def __init__(self, env_id: str, seeds: Sequence[int]) -> None:
+        self.env_id, self.seeds = env_id, seeds
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def __getitem__(self, item: int) -> tuple[Any, ...]:
+        messages = [{"role": "user", "content": f"{self.env_id} #{self.seeds[item]}"}]
+        return messages, None, {"seed": self.seeds[item], "data_source": self.env_id}, str(item)
+
+
+class GemExp(BasePPOExp):
+    """SkyRL's experiment on the environment of a `GemConfig`."""
+
+    generator: GemGenerator | None = None
+
+    def __init__(self, cfg: Any, config: GemConfig) -> None:
+        self.gem_config = config
+        super().__init__(cfg)
+
+    def get_train_dataset(self) -> GemDataset:
+        return GemDataset(self.gem_config.env_id, self.gem_config.train_seeds)
+
+    def get_eval_dataset(self) -> GemDataset | None:
+        seeds = self.gem_config.held_out_seeds
+        return GemDataset(self.gem_config.env_id, seeds) if seeds else None
+
+    def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> GemGenerator:
+        self.generator = GemGenerator(self.gem_config, cfg, inference_engine_client, tokenizer)
+        return self.generator
+
+    def get_trainer(self, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+        trainer = FullyAsyncRayPPOTrainer if cfg.trainer.fully_async.enabled else RayPPOTrainer
+        return type(f"Gem{trainer.__name__}", (GemTrainer, trainer), {})(cfg, *args, **kwargs)
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            if self.generator is not None:
+                self.generator.close()
+
+
+class GemTrainer:
+    """Mixin that gives a SkyRL trainer gem's advantages; its generator is a `GemGenerator`."""
+
+    generator: GemGenerator
+    global_step: int
+    all_metrics: dict[str, Any]
+    update_log: UpdateLog | None = None
+
+    async def eval(self, **kwargs: Any) -> dict[str, float]:
+        records = self.generator.records
+        records.evaluation = []
+        metrics: dict[str, float] = await super().eval(**kwargs)  # type: ignore[misc]
+        means = BatchMetrics.of(records.evaluation).means()
+        return {**metrics, **{f"eval/gem/{name}": value for name, value in means.items()}}
+
+    def convert_to_training_input(self, generator_output: Any, uids: list[str]) -> Any:
+        played = PlayedBatch.of(generator_output.pop(PLAYED))
+        batch = super().convert_to_training_input(generator_output, uids)  # type: ignore[misc]
+        batch.metadata[PLAYED] = played
+        return batch
+
+    def compute_advantages_and_returns(self, data: Any) -> Any:
+        """Compute the advantages of the whole batch from its episodes."""
+        config, played = self.generator.config, data.metadata.pop(PLAYED)
+        check_batch(data, played)
+        send_event("batch_end", episodes=played.episodes)
+        responses = data["response_mask"]
+        values = None
+        if config.needs_values:
+            values = played.values(read_responses(data["values"], responses))
+        per_turn = config.compute_advantages(played.episodes, values=values)
+        put_advantages(data, played, advantages=per_turn, returns=played.returns(config, values))
+        self.critic_mask = write_responses(played.critic_masks(), responses)
+        self.generator.records.trained(played.episodes, per_turn, self.global_step - 1)
+        self.batch_metrics = BatchMetrics.of(played.episodes, per_turn)
+        logprobs = data.get("rollout_logprobs"), data.get("action_log_probs")
+        self.gap = gap_of(*logprobs, data["loss_mask"])
+        shown = {**self.batch_metrics.means(), **self.gap}
+        self.all_metrics |= {f"gem/{name}": value for name, value in shown.items()}
+        return data
+
+    def _execute_training_step(self, model: str, data: Any) -> Any:
+        """Train the critic where its values are read: before the first token of each turn."""
+        if model == "critic":
+            data = data.select(list(data))
+            data["loss_mask"] = self.critic_mask
+        return super()._execute_training_step(model, data)  # type: ignore[misc]
+
+    def train_critic_and_policy(self, data: Any) -> Any:
+        """Train unless the batch has no trained tokens; write the update to the metrics file."""
+        trains = self.batch_metrics.tokens > 0
+        status = super().train_critic_and_policy(data) if trains else {}  # type: ignore[misc]
+        own = {"loss": status.get("policy_loss"), "grad_norm": status.get("grad_norm"), **self.gap}
+        if "critic/critic_loss" in self.all_metrics:
+            own["critic_loss"] = self.all_metrics["critic/critic_loss"]
+        self.update_log = self.update_log or UpdateLog.of(self.generator.config)
+        self.update_log.write(self.global_step - 1, self.batch_metrics, **own)
+        return status
+
+
+def put_advantages(data: Any, played: PlayedBatch, **numbers: Sequence[Sequence[float]]) -> None:
+    """Write numbers per turn, such as `advantages`, as one per token; 0 on untrained tokens."""
+    for name, per_turn in numbers.items():
+        rows = [per_token(s, per_turn[n]) for s, n in zip(played.sequences, played.episode_of)]
+        data[name] = write_responses(rows, data["response_mask"])
+
+
+def check_batch(data: Any, played: PlayedBatch) -> None:
+    """Raise `BatchMismatchError` unless the batch holds the played ids and loss masks."""
+    ids = read_responses(data["sequences"], data["attention_mask"])
+    for i, mask in enumerate(read_responses(data["loss_mask"], data["response_mask"])):
+        played.check_sequence(i, ids[i], mask)
