@@ -31,6 +31,7 @@ class ActionFormat(Wrapper):
         on_error: Literal["end", "again", "pass"] = "end",
         error_reward: float = FORMAT_ERROR,
         max_errors: int = 3,
+        allow_empty: bool = False,
     ) -> None:
         """Wrap an environment.
 
@@ -38,6 +39,7 @@ class ActionFormat(Wrapper):
         `on_error` decides what a completion without an action does: it ends the episode, costs
         the turn (`again`), or goes to the environment unchanged. The environment does not see
         turns lost to `again`, so its own turn limit cannot end the episode; `max_errors` does.
+        An empty action, as in `\\boxed{}`, is no action unless `allow_empty` is set.
         """
         super().__init__(env)
         if place not in ("system", "observation"):
@@ -46,6 +48,9 @@ class ActionFormat(Wrapper):
             raise ConfigError(f"on_error must be 'end', 'again' or 'pass', got {on_error!r}")
         self.place, self.on_error, self.error_reward = place, on_error, float(error_reward)
         self.max_errors = whole_number("max_errors", max_errors, 1)
+        if not isinstance(allow_empty, bool):
+            raise ConfigError(f"allow_empty must be True or False, got {allow_empty!r}")
+        self.allow_empty = allow_empty
 
     def instruction(self) -> str:
         """Return the instruction for the model."""
@@ -66,7 +71,7 @@ class ActionFormat(Wrapper):
 
     def on_step(self, action: str) -> Any:
         parsed = self.parse(action)
-        if parsed is None:
+        if parsed is None or not (self.allow_empty or parsed.strip()):
             if self.on_error != "pass":
                 self._errors += 1
                 message = f"No action was found in the answer. {self.instruction()}"

@@ -54,7 +54,7 @@ class React(ActionFormat):
         return f"Answer with your reasoning and one action, in this form:\n{form}"
 
     def parse(self, text: str) -> str | None:
-        actions = [a for a in map(str.strip, self._action.findall(text)) if a]
+        actions = [a for a in map(str.strip, self._action.findall(text)) if a or self.allow_empty]
         return actions[-1] if actions else None
 
     def write(self, action: str) -> str:

@@ -23,7 +23,12 @@ class Five(NamedTuple):
 
 @pytest.mark.parametrize("on_error", ["end", "again", "pass"])
 @pytest.mark.parametrize(
-    "actions", [r"\boxed{a} \boxed{b} \boxed{c} \boxed{d}", r"\boxed{a} b \boxed{c}"]
+    "actions",
+    [
+        r"\boxed{a} \boxed{b} \boxed{c} \boxed{d}",
+        r"\boxed{a} b \boxed{c}",
+        r"\boxed{a} \boxed{} \boxed{c}",
+    ],
 )
 @pytest.mark.parametrize(
     "answer",

@@ -28,6 +28,8 @@ class _Kind(NamedTuple):
 
 
 _ANSWER = (("boxed", {"place": "observation", "error_reward": 0.0}),)
+# The program of an `ab` task may end with nothing: `\boxed{}` is then the right answer.
+_ANSWER_OR_EMPTY = (("boxed", {**_ANSWER[0][1], "allow_empty": True}),)
 # A dataset may request another format, such as <answer> tags: do not require a box.
 _ANSWER_OR_TEXT = (("boxed", {"place": "observation", "on_error": "pass"}),)
 _KINDS = {
@@ -163,7 +165,7 @@ def register_datasets(register: Callable[..., Any]) -> None:
                 f"rg:{name}",
                 "gem_envs.datasets.reasoning:Reasoning",
                 kwargs={"name": name},
-                wrappers=_ANSWER,
+                wrappers=_ANSWER_OR_EMPTY if name == "ab" else _ANSWER,
                 summary=summary,
                 turns=1,
                 reward="terminal: the library's score, 0 to 1",

@@ -69,6 +69,7 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
             inner._phase != "running"
             or outer["_phase"] != "running"
             or (parsed := parse(action)) is None
+            or not parsed.strip()
         ):
             return env.step(action)
         result = on_step(parsed)

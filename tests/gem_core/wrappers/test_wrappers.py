@@ -372,6 +372,29 @@ def test_format_handles_an_answer_without_an_action(
         assert inner.log[2:] == ["step x"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Boxed, r"\boxed{}"),
+        (Boxed, r"\boxed{ }}}"),
+        (React, "Thought: hm\nAction: "),
+        (ToolCall, '<tool_call>{"name": "act", "arguments": {"action": ""}}</tool_call>'),
+        (Code, "```python\n```"),
+    ],
+)
+def test_empty_action_is_a_format_error_unless_allowed(kind: type[ActionFormat], text: str) -> None:
+    inner = ScriptedEnv()
+    env = kind(inner)
+    env.reset(seed=1)
+    _, reward, terminated, _, info = env.step(text)
+    assert (reward, terminated, info) == (-0.1, True, {"success": False, "format_error": True})
+    assert inner.log[2:] == []
+    env = kind(inner, allow_empty=True)
+    env.reset(seed=1)
+    assert env.step(text)[4]["parsed_action"].strip() == ""
+    assert inner.log[-1].strip() == "step"
+
+
 def test_max_errors_ends_the_episode() -> None:
     """The environment's own turn limit does not count turns without an action."""
     env = make(
@@ -385,7 +408,9 @@ def test_max_errors_ends_the_episode() -> None:
     assert terminated and info["success"] is False
 
 
-@pytest.mark.parametrize("kwargs", [{"place": "end"}, {"on_error": "ignore"}, {"max_errors": 0}])
+@pytest.mark.parametrize(
+    "kwargs", [{"place": "end"}, {"on_error": "ignore"}, {"max_errors": 0}, {"allow_empty": 1}]
+)
 def test_invalid_format_arguments_are_rejected(kwargs: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(kwargs))):
         Boxed(ScriptedEnv(), **kwargs)

@@ -54,6 +54,13 @@ def test_listing_the_generators_does_not_import_the_package() -> None:
     assert done.stdout.split() == [str(len(NAMES)), "False"]
 
 
+def test_empty_box_is_the_answer_to_an_ab_program_that_ends_with_nothing() -> None:
+    env: Any = make("rg:ab", seed=18)
+    env.reset(seed=0, options={"index": 0})
+    assert next(env.unwrapped.expert()).strip() == ""
+    assert env.step(r"\boxed{}")[1] == 1.0
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_generator_poses_tasks_and_accepts_the_gold_answer(name: str) -> None:
     env: Any = make(f"rg:{name}")
