@@ -44,7 +44,11 @@ def run(args: argparse.Namespace) -> int:
         hint = "`gem-rl envs` lists them all."
         if any(":" in word for word in args.words):
             raise UnknownNameError("environment", " ".join(args.words), tuple(registered), hint)
-        raise ConfigError(f"no environment matches {' and '.join(args.words)}; {hint}")
+        tags = sorted({tag for spec in registered.values() for tag in tags_of(spec)})
+        raise ConfigError(
+            f"no environment matches {' and '.join(args.words)}; {hint} "
+            f"The tags are {', '.join(tags)}."
+        )
     if args.json:
         facts = ("id", "turns", "reward", "data", "extra", "deterministic", "offline", "summary")
         listed = [{f: getattr(s, f) for f in facts} | {"tags": tags_of(s)} for s in specs]
@@ -63,8 +67,9 @@ def run(args: argparse.Namespace) -> int:
 def tags_of(spec: EnvSpec) -> list[str]:
     """Return the registered tags, and those that follow from other facts."""
     derived = ["single-turn" if spec.turns == 1 else "multi-turn"]
-    derived += ["offline" if spec.offline else "online", spec.reward.partition(":")[0]]
-    return [*spec.tags, *filter(None, derived)]
+    derived.append("offline" if spec.offline else "online")
+    when = spec.reward.partition(":")[0]
+    return [*spec.tags, *derived, *([when] if when in ("dense", "terminal") else [])]
 
 
 def _matches(spec: EnvSpec, word: str) -> bool:

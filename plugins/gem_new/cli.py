@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         f"\nNext:\n"
         f"  cd {folder}\n"
         f"  gem-rl check {project.package}/env.py:{project.class_name}\n"
-        f"  pytest\n"
+        f"  pip install pytest && python -m pytest\n"
         f"Then write your own task in {project.package}/env.py. README.md has the way to training."
     )
     return 0

@@ -153,7 +153,7 @@ def test_paired_difference_detects_what_two_means_cannot() -> None:
     assert difference.difference.value == pytest.approx(0.1)
     assert difference.verdict == "better"
     assert difference.unpaired == 2
-    assert compare(first, first, "return")[0].verdict == "same"
+    assert compare(first, first, "return")[0].verdict == "not significantly different"
 
 
 def test_compare_rejects_evaluations_without_a_common_seed(

@@ -83,7 +83,7 @@ def _facts(env_spec: EnvSpec, arguments: Mapping[str, Any]) -> dict[str, str]:
     entry = env_spec.entry_point
     made_with = {**env_spec.kwargs, **arguments}
     facts = {
-        "turns": "no limit of its own" if env_spec.turns is None else str(env_spec.turns),
+        "turns": "not declared" if env_spec.turns is None else str(env_spec.turns),
         "reward": env_spec.reward,
         "data": env_spec.data,
         "tags": ", ".join(tags_of(env_spec)),

@@ -156,7 +156,7 @@ def _dataset(
 
             _tame()
     except ImportError as error:
-        raise MissingDependencyError("reasoning-gym tasks", "reasoning", str(error)) from error
+        raise MissingDependencyError("a reasoning-gym task", "reasoning", str(error)) from error
     key = (name, size, seed, config_repr)
     with _generating:
         if key not in _datasets:

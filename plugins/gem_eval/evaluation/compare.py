@@ -38,11 +38,14 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse`, `same` if the interval contains 0, or `-` with a single seed."""
+        """`better`, `worse`, `not significantly different`, or `-` with a single seed.
+
+        An interval that contains 0 does not show that both are equal.
+        """
         low, high = self.difference.low, self.difference.high
         if low is None or high is None:
             return "-"
-        return "better" if low > 0 else "worse" if high < 0 else "same"
+        return "better" if low > 0 else "worse" if high < 0 else "not significantly different"
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON data."""

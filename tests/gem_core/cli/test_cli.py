@@ -99,7 +99,9 @@ def test_envs_searches_summaries_and_tags(
 
 def test_envs_says_when_no_environment_has_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["envs", "maths", "customer"]) == 2
-    assert "no environment matches maths and customer" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "no environment matches maths and customer" in message
+    assert "The tags are" in message and " java, " in message and "server's" not in message
 
 
 def test_no_two_kinds_of_reasoning_tasks_share_a_summary() -> None:
