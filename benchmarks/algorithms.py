@@ -389,6 +389,7 @@ def warm_up(
 ) -> float:
     """Train a model on random players by SFT, and return the loss of the last update."""
     sequences = warm_up_sequences(settings, tokenizer, count)
+    print(f"SFT warm-up: {updates} updates on {len(sequences)} episodes", flush=True)
     rng = random.Random(seed)
     optimizer = Optimizer(model, 1e-4)
     for update in range(updates):
@@ -402,6 +403,8 @@ def warm_up(
             part_loss.backward()
             loss += part_loss.item()
         optimizer.step(1 - update / updates)
+        if (update + 1) % 10 == 0:
+            print(f"update {update + 1} of {updates}: loss {loss:.3f}", flush=True)
     return loss
 
 
