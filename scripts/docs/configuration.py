@@ -8,7 +8,14 @@ from fields import body, cell, fields_of, first_sentence, load, table_of_fields
 
 __all__ = ["page"]
 
-_TRAINERS = {"trl": "TRL", "verl": "verl", "openrlhf": "OpenRLHF", "oat": "oat", "rl2": "RL2"}
+_TRAINERS = {
+    "trl": "TRL",
+    "verl": "verl",
+    "openrlhf": "OpenRLHF",
+    "oat": "oat",
+    "rl2": "RL2",
+    "tinker": "Tinker",
+}
 _CLASSES = {
     "Limits": "gem_core.rollout.limits:Limits",
     "Sampling": "gem_core.types:Sampling",

@@ -11,7 +11,8 @@ import pytest
 from project import ROOT
 
 ADAPTERS = {
-    name: ROOT / "adapters" / f"gem_{name}" for name in ("oat", "openrlhf", "rl2", "trl", "verl")
+    name: ROOT / "adapters" / f"gem_{name}"
+    for name in ("oat", "openrlhf", "rl2", "tinker", "trl", "verl")
 }
 ADAPTERS["toy"] = ROOT / "examples" / "adapter_template" / "gem_toy"
 

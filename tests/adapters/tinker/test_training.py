@@ -177,6 +177,33 @@ def test_rewritten_history_trains_several_sequences_per_episode(
     assert len(data.ids) == turns == 12
 
 
+def test_history_as_the_template_writes_it(
+    make_config: Make, make_settings: Make, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template that shortens earlier answers, as Qwen3's does with thinking."""
+    config = make_config(history="template", seeds=[2, 5, 8, 11])
+    trainer = GemTinkerTrainer(make_config(), make_settings(updates=1))
+    tokenizer = trainer.client.get_tokenizer()  # the client keeps it
+    monkeypatch.setattr(
+        tokenizer,
+        "chat_template",
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{{ m.content if m.role != 'assistant' or loop.last else m.content[:1] }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    )
+    server.service.received.clear()
+    train(config, make_settings(updates=1))
+    (data,) = server.service.received
+    assert len(data.ids) == 12, "four episodes of three turns"
+
+
+def test_plugins_get_the_whole_batch_once(
+    make_config: Make, make_settings: Make, batch_ends: list[list[Episode]]
+) -> None:
+    train(make_config(seeds=4), make_settings(updates=1))
+    assert [sorted(e.seed for e in episodes) for episodes in batch_ends] == [[0, 1, 2, 3]]
+
+
 def test_environments_run_in_processes(
     make_config: Make, make_settings: Make, tmp_path: Path
 ) -> None:
