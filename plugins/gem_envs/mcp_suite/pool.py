@@ -22,6 +22,10 @@ __all__ = ["Family", "Slot", "acquire", "release"]
 
 _FIRST_UID = 1_700_000_000
 _SECONDS_TO_START = 300.0  # dozens of servers may start at once on a busy machine
+# `-m` would import modules from the working folder, where anyone may have left a typing.py.
+_TIME_SERVER = (
+    "import sys; sys.path = [p for p in sys.path if p]; from mcp_server_time import main; main()"
+)
 _numbers = itertools.count()
 _free: dict[tuple[int, str], list[Slot]] = {}
 _time: dict[int, McpTools] = {}
@@ -108,9 +112,9 @@ def _distractors() -> McpTools:
     """Return the tools of the time server, which no task needs and all episodes share."""
     with _lock:
         if os.getpid() not in _time:
-            command = [sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC"]
+            arguments = ["-c", _TIME_SERVER, "--local-timezone", "UTC"]
             _time[os.getpid()] = McpTools(
-                {"time": {"command": command[0], "args": command[1:]}},
+                {"time": {"command": sys.executable, "args": arguments}},
                 start_deadline=_SECONDS_TO_START,
             )
         return _time[os.getpid()]

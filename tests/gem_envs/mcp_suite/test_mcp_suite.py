@@ -199,6 +199,26 @@ def test_server_that_is_still_busy_is_restarted() -> None:
         assert solve(env, 1)[0] == 1.0 and server.starts == starts + 1
 
 
+def test_time_server_does_not_import_from_the_working_folder(tmp_path: Path) -> None:
+    script, work = tmp_path / "script.py", tmp_path / "work"
+    script.write_text(
+        "from gem_envs.mcp_suite.pool import _distractors\nprint(len(_distractors().tools()))"
+    )
+    work.mkdir()
+    for name in ("argparse", "asyncio", "mcp", "typing"):
+        (work / f"{name}.py").write_text("open('ran', 'w')")
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=work,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "2\n", done.stderr
+    assert not (work / "ran").exists()
+
+
 def test_nothing_is_left_of_a_killed_run() -> None:
     program = (
         "from gem_core import make\n"
