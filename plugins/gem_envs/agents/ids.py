@@ -19,6 +19,9 @@ SITES = {
     "forum": ("Forum", "reply, vote and start threads in a web forum"),
     "wiki": ("Wiki", "look up and edit the pages of a wiki"),
     "admin": ("Admin", "manage users and settings in a back office"),
+    "map": ("Map", "find, save and review places and routes on a map"),
+    "repository": ("Repository", "edit files, handle issues and merge requests of projects"),
+    "several": ("Several", "carry answers from one or two web sites to another"),
 }
 SERVERS = {
     "gem": ("Gem", "an environment that `gem-rl serve` serves"),
@@ -53,13 +56,14 @@ def register_agents(register: Callable[..., Any]) -> None:
     for site, (name, summary) in (
         {None: ("Any", "a task on any of the web sites")} | SITES
     ).items():
+        turns = 40 if site == "several" else 20
         register(
             f"web:{name}-v0",
             "gem_envs.web.navigation:WebNavigation",
-            kwargs={"site": site, "max_turns": 20},
+            kwargs={"site": site, "max_turns": turns},
             wrappers=_REACT,
             summary=f"{summary}, in Chromium",
-            turns=20,
+            turns=turns,
             reward="terminal: 1 for the correct site state and answer",
             data="generated; needs Chromium",
             extra="web",

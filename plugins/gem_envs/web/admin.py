@@ -6,7 +6,18 @@ import random
 from html import escape
 from typing import Any, ClassVar
 
-from gem_envs.web.site import Answer, Page, Redirect, Request, Site, WebTask, form, link, table
+from gem_envs.web.site import (
+    Answer,
+    Page,
+    Redirect,
+    Request,
+    Site,
+    WebTask,
+    form,
+    link,
+    options,
+    table,
+)
 
 __all__ = ["Admin"]
 
@@ -182,14 +193,11 @@ class Admin(Site):
 
     def _user(self, number: str) -> Page:
         user = self.state["users"][number]
-        options = "".join(
-            f"<option{' selected' * (role == user['role'])}>{role}</option>" for role in _ROLES
-        )
-        active = " checked" * user["active"]
+        roles, active = options(_ROLES, user["role"]), " checked" * user["active"]
         edit = form(
             f"/users/{number}",
             "Save",
-            f"<p><label>Role <select name='role'>{options}</select></label></p>",
+            f"<p><label>Role <select name='role'>{roles}</select></label></p>",
             "<p><label>Active "
             f"<input type='checkbox' name='active' value='yes'{active}></label></p>",
         )
@@ -207,15 +215,12 @@ class Admin(Site):
                     name=posted["name"].strip(), language=posted["language"], signups=signups
                 )
             return Redirect("/settings")
-        options = "".join(
-            f"<option{' selected' * (name == settings['language'])}>{name}</option>"
-            for name in _LANGUAGES
-        )
+        languages = options(_LANGUAGES, settings["language"])
         name = escape(settings["name"], quote=True)
         signups = " checked" * settings["signups"]
         fields = (
             f"<p><label>Name <input name='name' required value='{name}'></label></p>",
-            f"<p><label>Language <select name='language'>{options}</select></label></p>",
+            f"<p><label>Language <select name='language'>{languages}</select></label></p>",
             "<p><label>Allow signups "
             f"<input type='checkbox' name='signups' value='yes'{signups}></label></p>",
         )

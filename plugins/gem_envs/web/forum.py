@@ -6,7 +6,18 @@ import random
 from html import escape
 from typing import Any, ClassVar
 
-from gem_envs.web.site import Answer, Page, Redirect, Request, Site, WebTask, form, link, table
+from gem_envs.web.site import (
+    Answer,
+    Page,
+    Redirect,
+    Request,
+    Site,
+    WebTask,
+    form,
+    link,
+    options,
+    table,
+)
 
 __all__ = ["Forum"]
 
@@ -101,10 +112,16 @@ class Forum(Site):
         number, thread = self._draw_thread()
         remark = self.rng.choice(_REMARKS)
         text = f"{remark} Greetings from {self.rng.choice(('Bergen', 'Lyon', 'Porto'))}."
+        return self._reply(number, thread, text, f"exactly this text: {text}")
+
+    def write(self, text: str, said: str) -> WebTask:
+        """Write the text as a reply."""
+        return self._reply(*self._draw_thread(), text, said)
+
+    def _reply(self, number: str, thread: dict[str, Any], text: str, said: str) -> WebTask:
         return WebTask(
             "reply",
-            f'In the board {thread["board"]}, reply to the thread "{thread["title"]}" '
-            f"with exactly this text: {text}",
+            f'In the board {thread["board"]}, reply to the thread "{thread["title"]}" with {said}',
             self.changed(
                 lambda s: s["threads"][number]["posts"].append(
                     {"author": _ME, "text": text, "votes": 0}
@@ -241,9 +258,8 @@ class Forum(Site):
                     "followed": False,
                 }
                 return Redirect(f"/thread/{number}")
-        options = "".join(f"<option>{board}</option>" for board in _BOARDS)
         fields = (
-            f"<p><label>Board <select name='board'>{options}</select></label></p>",
+            f"<p><label>Board <select name='board'>{options(_BOARDS)}</select></label></p>",
             "<p><label>Title <input name='title' required></label></p>",
             "<p><label>Text <textarea name='text' required></textarea></label></p>",
         )

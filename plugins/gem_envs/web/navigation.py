@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import Any
 
 from gem_core.arguments import whole_number
@@ -19,13 +18,13 @@ from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError, OptionError
 from gem_envs.datasets.qa import exact_match
 from gem_envs.web.browser import Browser, Tab
+from gem_envs.web.several import SITES, Several, site_class
 from gem_envs.web.site import Loopback, Site, WebTask
 from gem_envs.web.text_browser import TextBrowser
 
-__all__ = ["SITES", "WebNavigation"]
+__all__ = ["WebNavigation"]
 
-SITES = {"shop": "Shop", "forum": "Forum", "wiki": "Wiki", "admin": "Admin"}
-"""The module and the class of each site."""
+_SEVERAL = "several"
 
 _ACTION = re.compile(r"(click|type|select|goto|back|scroll|stop)\b\s*(.*)", re.DOTALL)
 _NUMBER = re.compile(r"\[(\d{1,6})\]")
@@ -49,8 +48,8 @@ class WebNavigation(TextBrowser):
     def __init__(self, site: str | None = None, max_turns: int = 20, lines: int = 60) -> None:
         """Create the environment.
 
-        `site` is the name of a site; None draws one in every episode. An observation shows at most
-        `lines` lines of a page.
+        `site` is the name of a site, or "several" for tasks across all of them; None draws one in
+        every episode. An observation shows at most `lines` lines of a page.
         """
         self.site_name = None if site is None else _checked_site(site, ConfigError)
         self.max_turns = whole_number("max_turns", max_turns, 1)
@@ -121,7 +120,7 @@ class WebNavigation(TextBrowser):
             yield f"{verb} [{number}]" if verb == "click" else f"{verb} [{number}] [{argument}]"
 
     def _build(self, name: str, kind: object) -> str:
-        site: type[Site] = getattr(import_module(f"gem_envs.web.{name}"), SITES[name])
+        site = Several if name == _SEVERAL else site_class(name)
         if kind is not None and kind not in site.kinds:
             raise OptionError(
                 f"task must be one of {', '.join(site.kinds)} on the site {name!r}; got {kind!r}"
@@ -166,6 +165,6 @@ class WebNavigation(TextBrowser):
 
 
 def _checked_site(site: object, error: type[ConfigError | OptionError]) -> str:
-    if site in SITES:
+    if site in (*SITES, _SEVERAL):
         return str(site)
-    raise error(f"site must be one of {', '.join(SITES)}; got {site!r}")
+    raise error(f"site must be one of {', '.join(SITES)} or {_SEVERAL!r}; got {site!r}")

@@ -6,7 +6,18 @@ import random
 from html import escape
 from typing import Any, ClassVar
 
-from gem_envs.web.site import Answer, Page, Redirect, Request, Site, WebTask, form, link, table
+from gem_envs.web.site import (
+    Answer,
+    Page,
+    Redirect,
+    Request,
+    Site,
+    WebTask,
+    form,
+    link,
+    options,
+    table,
+)
 
 __all__ = ["Shop"]
 
@@ -243,12 +254,10 @@ class Shop(Site):
         page = max(0, min(_amount(query.get("page")), (len(numbers) - 1) // _ON_A_PAGE))
         shown = numbers[page * _ON_A_PAGE : (page + 1) * _ON_A_PAGE]
         rows = [self._row(number) for number in shown]
-        options = "".join(
-            f"<option{' selected' * (s == sort)}>{s}</option>" for s in ("name", "price")
-        )
+        orders = options(("name", "price"), sort)
         chooser = (
             "<form method='get'><label>Sort by <select name='sort' "
-            f"onchange='this.form.submit()'>{options}</select></label></form>"
+            f"onchange='this.form.submit()'>{orders}</select></label></form>"
         )
         links = []
         if page > 0:
@@ -315,8 +324,8 @@ class Shop(Site):
             f"<p><label>{label} <input name='{name}' required></label></p>"
             for name, label in (("name", "Full name"), ("street", "Street"), ("city", "City"))
         ]
-        options = "".join(f"<option>{d}</option>" for d in _DELIVERIES)
-        fields.append(f"<p><label>Delivery <select name='delivery'>{options}</select></label></p>")
+        deliveries = f"<select name='delivery'>{options(_DELIVERIES)}</select>"
+        fields.append(f"<p><label>Delivery {deliveries}</label></p>")
         fields.append(
             "<p><label>Gift wrap <input type='checkbox' name='gift' value='yes'></label></p>"
         )

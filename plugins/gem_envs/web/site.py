@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +26,7 @@ __all__ = [
     "WebTask",
     "form",
     "link",
+    "options",
     "table",
 ]
 
@@ -100,6 +101,10 @@ class Site:
         """Draw a task of a kind; None draws the kind as well."""
         make: Callable[[], WebTask] = getattr(self, f"task_{kind or self.rng.choice(self.kinds)}")
         return make()
+
+    def write(self, text: str, said: str) -> WebTask:
+        """Return the task to write a text somewhere on the site; `said` describes the text."""
+        raise NotImplementedError
 
     def changed(self, change: Callable[[Any], None]) -> Any:
         """Return a copy of the state with a change applied."""
@@ -204,6 +209,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def options(values: Iterable[str], chosen: str = "") -> str:
+    """Return the HTML of the options of a list, with one of them chosen."""
+    return "".join(
+        f"<option{' selected' * (value == chosen)}>{escape(value)}</option>" for value in values
+    )
 
 
 def form(path: str, button: str, *fields: str, method: str = "post", ask: str = "") -> str:

@@ -27,9 +27,10 @@ def test_expert_solves_the_task(task: str) -> None:
     assert [episode.total_reward for episode in episodes] == [1.0] * 4
 
 
+# The page of focus-text has one element, so any text with `click [1]` in it is right.
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CHEATERS)
-@pytest.mark.parametrize("task", MINIWOB_TASKS)
+@pytest.mark.parametrize("task", [task for task in MINIWOB_TASKS if task != "focus-text"])
 def test_cheater_earns_nothing(task: str, kind: str) -> None:
     (episode,) = run_batch(tasks_for(f"miniwob:{task}", seeds=[0]), Cheater(kind))
     assert episode.total_reward == 0.0

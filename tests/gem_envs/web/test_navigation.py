@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import pytest
+from cheaters import CHEATERS, Cheater
 
 from gem_check.transcripts import transcripts, transcripts_elsewhere
 from gem_core import list_envs, make, run_batch, tasks_for
@@ -16,32 +16,36 @@ from gem_core.errors import ConfigError, MissingDependencyError, OptionError
 from gem_core.policies.players import ExpertPlayer
 from gem_envs.agents import ids as agents
 from gem_envs.web import browser
-from gem_envs.web.navigation import SITES, WebNavigation
+from gem_envs.web.map import Map
+from gem_envs.web.navigation import WebNavigation
+from gem_envs.web.several import SITES, Several, site_class
 from gem_envs.web.site import Site
 
 IDS = list_envs("web:*")
 
 
+NAMES = (*SITES, "several")
+
+
 def site_of(name: str) -> type[Site]:
-    site: type[Site] = getattr(import_module(f"gem_envs.web.{name}"), SITES[name])
-    return site
+    return Several if name == "several" else site_class(name)
 
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[WebNavigation]:
     """Share one tab between the tests: opening one takes longer than most tasks."""
-    env = WebNavigation()
+    env = WebNavigation(max_turns=40)
     yield env
     env.close()
 
 
 def test_every_site_has_an_id() -> None:
-    assert list(agents.SITES) == list(SITES)
-    assert sorted(IDS) == sorted(f"web:{name}-v0" for name in ("Any", *SITES.values()))
+    assert list(agents.SITES) == list(NAMES)
+    assert sorted(IDS) == sorted(f"web:{name}-v0" for name in ("Any", "Several", *SITES.values()))
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [(name, kind) for name in SITES for kind in site_of(name).kinds]
+    ("name", "kind"), [(name, kind) for name in NAMES for kind in site_of(name).kinds]
 )
 def test_expert_solves_every_kind_of_task(env: WebNavigation, name: str, kind: str) -> None:
     env.reset(seed=random.Random(kind).randrange(1000), options={"site": name, "task": kind})
@@ -51,7 +55,7 @@ def test_expert_solves_every_kind_of_task(env: WebNavigation, name: str, kind: s
     assert env.turn <= env.max_turns
 
 
-@pytest.mark.parametrize("name", SITES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_seed_draws_a_task_that_is_not_solved_yet(name: str) -> None:
     """Draw a thousand tasks without a browser; only questions start in their goal state."""
     site_class = site_of(name)
@@ -61,6 +65,39 @@ def test_every_seed_draws_a_task_that_is_not_solved_yet(name: str) -> None:
             task = site.draw(kind)
             assert task.kind == kind and task.plan[-1][0] == "stop"
             assert (task.answer is not None) == (site.state == task.goal)
+
+
+def test_map_shows_the_shortest_route() -> None:
+    for seed in range(20):
+        site = Map(random.Random(seed))
+        for start in site.kind_of:
+            lengths = {start: 0.0}  # Bellman-Ford: relax all roads until nothing changes
+            for _ in site.kind_of:
+                for a, roads in site.roads.items():
+                    for b, road in roads.items():
+                        if a in lengths:
+                            lengths[b] = min(lengths.get(b, 99.0), lengths[a] + road)
+            for goal, length in lengths.items():
+                assert site._route(start, goal)[1] == pytest.approx(length)
+
+
+def test_task_across_sites_is_paid_only_if_nothing_else_changed(env: WebNavigation) -> None:
+    def final_reward(*before_stop: str, send: bool = True) -> float:
+        env.reset(seed=3, options={"site": "several", "task": "two_answers"})
+        last = len(env.task.plan)
+        for number, action in enumerate(env.expert(), 1):
+            if number == last:
+                for other in before_stop:
+                    env.step(other)
+            if send or number != last - 1:
+                reward = env.step(action)[1]
+        return reward
+
+    assert final_reward() == 1.0
+    assert final_reward("goto [/wiki]", "goto [/shop/cart]") == 1.0
+    assert final_reward(send=False) == 0.0
+    assert final_reward("goto [/repository/tide-clock]", "click [7]") == 0.0
+    assert env.site.state["repository"]["tide-clock"]["starred"]
 
 
 def test_reward_requires_the_answer_and_an_unchanged_state(env: WebNavigation) -> None:
@@ -132,6 +169,14 @@ def test_reset_clears_the_site_and_the_history(env: WebNavigation) -> None:
     assert "no page to go back to" in env.step("back")[0]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CHEATERS)
+@pytest.mark.parametrize("id", IDS)
+def test_cheater_earns_nothing(id: str, kind: str) -> None:
+    episodes = run_batch(tasks_for(id, seeds=range(3)), Cheater(kind))
+    assert [episode.total_reward for episode in episodes] == [0.0] * 3
+
+
 def test_engine_plays_concurrent_episodes() -> None:
     episodes = run_batch(tasks_for("web:Any-v0", seeds=range(3)), ExpertPlayer())
     assert [episode.total_reward for episode in episodes] == [1.0] * 3
@@ -158,7 +203,7 @@ def test_error_names_the_missing_dependency(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_invalid_arguments_and_options_are_rejected(env: WebNavigation) -> None:
-    with pytest.raises(ConfigError, match="site must be one of shop, forum, wiki, admin"):
+    with pytest.raises(ConfigError, match="site must be one of shop, forum, wiki, admin, map"):
         WebNavigation("bank")
     options: dict[str, Any]
     for options, message in (
