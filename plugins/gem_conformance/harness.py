@@ -102,6 +102,12 @@ class Harness(ABC):
         return [self.ranks(case, parts) for case, parts in batches]
 
 
+_RUN = (  # as `-m`, which would import modules from the working folder
+    "import sys; sys.path = [p for p in sys.path if p]; "
+    "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
 def start_ranks(
     module: str, inputs: Sequence[Any], *, timeout: float = 300.0, **env: str
 ) -> list[Any]:
@@ -111,7 +117,7 @@ def start_ranks(
         shared = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
-            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
             "OMP_NUM_THREADS": "1",
             "WORLD_SIZE": str(len(inputs)),
             **env,
@@ -122,7 +128,7 @@ def start_ranks(
             source.write_bytes(pickle.dumps(value))
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", module, str(source), str(target)],
+                    [sys.executable, "-c", _RUN, module, str(source), str(target)],
                     env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
