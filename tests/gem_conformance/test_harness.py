@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from gem_conformance.harness import start_ranks
 
 RANK = """
