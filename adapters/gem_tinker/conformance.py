@@ -107,6 +107,11 @@ class TinkerHarness(Harness):
         finally:
             rollout.close()
 
+    def close(self) -> None:
+        """Stop the server and remove its files."""
+        self.server.close()
+        self._folder.cleanup()
+
     def _batch(self, case: Case) -> list[Row]:
         config = replace(
             self.trainer.config,

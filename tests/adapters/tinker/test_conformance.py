@@ -22,7 +22,7 @@ from gem_tinker.trainer import check_batch, put_advantages
 def harness() -> Iterator[TinkerHarness]:
     harness = TinkerHarness()
     yield harness
-    harness.server.close()
+    harness.close()
 
 
 def test_conformance_table_passes(harness: TinkerHarness, say: Callable[[str], None]) -> None:

@@ -30,6 +30,7 @@ def test_recipe_resumes_after_ctrl_c(tmp_path: Path) -> None:
     assert all(set(line) >= METRICS and line["episodes"] == 8 for line in lines)
 
 
+@pytest.mark.long
 def test_recipe_with_a_tool_records_tool_calls(tmp_path: Path) -> None:
     short = ("--warm-up", "120", "--warm-up-episodes", "48", "--updates", "1", "--episodes", "16")
     done = run_recipe(MATHS, tmp_path, *short)
