@@ -38,6 +38,7 @@ NEEDS = {
     "adapters/oat": ("oat", "torch"),
     "adapters/openrlhf": ("openrlhf", "ray", "torch", "vllm"),
     "adapters/rl2": ("RL2", "torch"),
+    "adapters/skyrl": ("ray", "skyrl", "torch"),
     "adapters/tinker": ("tinker", "torch"),
     "adapters/trl": ("torch", "trl"),
     "adapters/verl": ("ray", "torch", "verl"),

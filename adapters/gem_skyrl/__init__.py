@@ -24,11 +24,15 @@ ADAPTER = Adapter(
     distribution="skyrl",
     import_name="skyrl",
     extra="skyrl",
-    versions=">=0.3,<0.4",  # tested: 0.3.0
+    versions=">=0.3,<0.5",  # tested: 0.3.0; the conformance table and a run also with 0.4.0
     python=">=3.12,<3.14",  # pydantic rejects SkyRL's types on 3.11
     platforms=("linux-x86_64", "linux-aarch64"),  # vLLM is Linux only
     needs=(("ray", ">=2.56"),),  # an extra of SkyRL, which it always imports
-    install=("pip install '.[skyrl]' -c constraints/skyrl.txt",),
+    install=(
+        "pip install torch==2.11.0 ninja packaging wheel",
+        "pip install flash-attn==2.8.3 --no-build-isolation",
+        "pip install '.[skyrl]' -c constraints/skyrl.txt",
+    ),
     capabilities=Capabilities(
         several_sequences=True,  # as the steps of a step-wise trajectory
         masked_turns=True,  # by `loss_masks`

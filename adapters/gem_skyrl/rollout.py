@@ -16,6 +16,7 @@ from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.record_log import RecordLog
 from gem_core.adapter_kit.settings import model_context, warn_if_tied
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
+from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import PolicyError
 from gem_core.types import Episode, Generation, Sampling
 from gem_skyrl.config import GemConfig
@@ -67,6 +68,7 @@ class GemGenerator(GeneratorInterface):
         self.config, self.settings, self.client = config, settings.generator, client
         self.renderer, self.rollout = config.renderer(tokenizer), TrainerRollout(config)
         self.model, self.records = resolve_policy_model_name(settings), RecordLog(config.record)
+        self.update_log = UpdateLog.of(config)
         cap = self.settings.sampling_params.max_generate_length
         self.max_tokens = config.max_turn_tokens or cap
         policy, fsdp = settings.trainer.policy.model, settings.trainer.strategy == "fsdp"

@@ -20,7 +20,6 @@ from skyrl.train.utils.utils import initialize_ray, validate_cfg
 from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.adapter_kit.response_tensors import gap_of, read_responses, write_responses
 from gem_core.adapter_kit.trainer_rollout import try_environment
-from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import ConfigError
 from gem_core.plugins.events import send_event
 from gem_core.training.metrics import BatchMetrics
@@ -116,7 +115,6 @@ class GemTrainer:
     generator: GemGenerator
     global_step: int
     all_metrics: dict[str, Any]
-    update_log: UpdateLog | None = None
 
     async def eval(self, **kwargs: Any) -> dict[str, float]:
         records = self.generator.records
@@ -137,9 +135,8 @@ class GemTrainer:
         check_batch(data, played)
         send_event("batch_end", episodes=played.episodes)
         responses = data["response_mask"]
-        values = None
-        if config.needs_values:
-            values = played.values(read_responses(data["values"], responses))
+        of_tokens = read_responses(data["values"], responses) if config.needs_values else None
+        values = None if of_tokens is None else played.values(of_tokens)
         per_turn = config.compute_advantages(played.episodes, values=values)
         put_advantages(data, played, advantages=per_turn, returns=played.returns(config, values))
         self.critic_mask = write_responses(played.critic_masks(), responses)
@@ -165,8 +162,7 @@ class GemTrainer:
         own = {"loss": status.get("policy_loss"), "grad_norm": status.get("grad_norm"), **self.gap}
         if "critic/critic_loss" in self.all_metrics:
             own["critic_loss"] = self.all_metrics["critic/critic_loss"]
-        self.update_log = self.update_log or UpdateLog.of(self.generator.config)
-        self.update_log.write(self.global_step - 1, self.batch_metrics, **own)
+        self.generator.update_log.write(self.global_step - 1, self.batch_metrics, **own)
         return status
 
 

@@ -14,6 +14,7 @@ _TRAINERS = {
     "openrlhf": "OpenRLHF",
     "oat": "oat",
     "rl2": "RL2",
+    "skyrl": "SkyRL",
     "tinker": "Tinker",
 }
 _CLASSES = {

@@ -21,6 +21,7 @@ COPIES = Copies(
         "trainers/openrlhf.md": "adapters/gem_openrlhf/README.md",
         "trainers/oat.md": "adapters/gem_oat/README.md",
         "trainers/rl2.md": "adapters/gem_rl2/README.md",
+        "trainers/skyrl.md": "adapters/gem_skyrl/README.md",
         "trainers/tinker.md": "adapters/gem_tinker/README.md",
         "contributing.md": "CONTRIBUTING.md",
         "changelog.md": "CHANGELOG.md",

@@ -27,7 +27,7 @@ if "GEM_SITE" not in os.environ:
     pytest.skip("needs GEM_SITE, the folder of the built site", allow_module_level=True)
 
 SITE = Path(os.environ["GEM_SITE"])
-TRAINERS = ("oat", "openrlhf", "rl2", "tinker", "trl", "verl")
+TRAINERS = ("oat", "openrlhf", "rl2", "skyrl", "tinker", "trl", "verl")
 RECORD_TYPES = (
     gem_core.Episode,
     gem_core.Turn,

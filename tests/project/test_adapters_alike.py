@@ -12,7 +12,7 @@ from project import ROOT
 
 ADAPTERS = {
     name: ROOT / "adapters" / f"gem_{name}"
-    for name in ("oat", "openrlhf", "rl2", "tinker", "trl", "verl")
+    for name in ("oat", "openrlhf", "rl2", "skyrl", "tinker", "trl", "verl")
 }
 ADAPTERS["toy"] = ROOT / "examples" / "adapter_template" / "gem_toy"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from project import ROOT, SOURCES, Installation, clean_env
 
-ADAPTERS = ("oat", "openrlhf", "rl2", "tinker", "trl", "verl")
+ADAPTERS = ("oat", "openrlhf", "rl2", "skyrl", "tinker", "trl", "verl")
 HEAVY = (
     "torch",
     "numpy",
@@ -24,6 +24,7 @@ HEAVY = (
     "openrlhf",
     "oat",
     "RL2",
+    "skyrl",
     "tinker",
     "ray",
     "vllm",
@@ -139,7 +140,7 @@ def test_minimal_installation_plays_a_game(installed: Installation) -> None:
         "import gem_core",
         "import gem_core.plugins.manager; gem_core.plugins.manager.load_plugins()",
         "import gem_core.__main__; gem_core.__main__.main(['adapters'])",
-        "import gem_trl, gem_verl, gem_openrlhf, gem_oat, gem_rl2, gem_tinker",
+        "import gem_trl, gem_verl, gem_openrlhf, gem_oat, gem_rl2, gem_skyrl, gem_tinker",
     ],
 )
 def test_imports_load_no_heavy_package(program: str, tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_every_framework_extra_has_constraints() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = set(setup["options.extras_require"])
-    assert {"trl", "verl", "openrlhf", "oat-llm", "rl2", "tinker"} <= extras
+    assert {"trl", "verl", "openrlhf", "oat-llm", "rl2", "skyrl", "tinker"} <= extras
     for name in ADAPTERS:
         lines = (ROOT / "constraints" / f"{name}.txt").read_text().splitlines()
         pins = [line for line in lines if line and not line.startswith("#")]

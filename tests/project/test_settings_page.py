@@ -8,21 +8,23 @@ import pytest
 from project import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"
-ADAPTERS = ("trl", "verl", "openrlhf", "oat", "rl2", "tinker")
+ADAPTERS = ("trl", "verl", "openrlhf", "oat", "rl2", "skyrl", "tinker")
 STATES = ("works", "rejected", "not offered")
 
 TRL = "test_trainer.py test_unsupported_setting_is_rejected_at_construction"
 REJECTED = "test_config.py test_unsupported_setting_is_rejected"
 CONFIG = "test_config.py test_unsupported_config_is_rejected"
+SKYRL = "test_config.py test_setting_is_rejected_with_its_remedy"
 TABLE = "test_conformance.py test_conformance_table_passes"
 TESTS: dict[str, tuple[str, ...]] = {
-    "Token-level ratios": (TABLE, TABLE, TABLE, TABLE, TABLE, TABLE),
+    "Token-level ratios": (TABLE, TABLE, TABLE, TABLE, TABLE, TABLE, TABLE),
     "Sequence-level ratios (GSPO)": (
         f"{TRL} importance_sampling_level",
         "test_conformance.py test_gspo_keeps_the_advantage_of_each_turn",
         f"{REJECTED} actor.policy_loss_type",
         "",
         "",
+        f"{SKYRL} gspo",
         "test_config.py test_rejected_setting_names_the_remedy gspo",
     ),
     "Losses with one advantage per sequence": (
@@ -31,6 +33,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "",
         "",
         "",
+        f"{SKYRL} cross_entropy",
         "test_config.py test_rejected_setting_names_the_remedy cross_entropy",
     ),
     "Estimator settings of the trainer": (
@@ -39,6 +42,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{REJECTED} algo.advantage.gamma",
         f"{REJECTED} whiten_adv",
         f"{REJECTED} adv.estimator",
+        f"{SKYRL} grpo_norm_by_std",
         "",
     ),
     "Groups of one episode": (
@@ -47,6 +51,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_config.py test_config_beyond_the_settings_is_rejected n_samples_per_prompt",
         f"{CONFIG} samples",
         f"{REJECTED} responses_per_prompt",
+        "test_config.py test_settings_that_depend_on_the_config_are_rejected n_samples_per_prompt",
         "test_config.py test_rejected_setting_names_the_remedy grpo",
     ),
     "Critic and `gae`": (
@@ -55,6 +60,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_trainer.py test_values_are_read_and_trained_where_turns_begin",
         "test_learner.py test_critic_bootstraps_only_after_a_cut",
         "test_critic.py test_values_are_read_and_trained_where_turns_begin",
+        "test_conformance.py test_critic_trains_the_start_of_each_turn",
         "test_config.py test_estimator_with_a_critic_is_rejected gae",
     ),
     "Rewards of the trainer": (
@@ -63,6 +69,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{REJECTED} reward.overlong_buffer_len",
         f"{REJECTED} non_stop_penalty",
         "",
+        f"{SKYRL} zero_reward_on_non_stop",
         "",
     ),
     "KL in the reward": (
@@ -71,6 +78,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{REJECTED} algo.kl.init_coef",
         f"{REJECTED} kl_penalty_coef",
         f"{REJECTED} actor.kl.type=reward",
+        f"{SKYRL} use_kl_in_reward",
         "",
     ),
     "Turn limits and tools of the trainer": (
@@ -79,6 +87,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "",
         "",
         f"{REJECTED} rollout.max_turns",
+        f"{SKYRL} generator.max_turns",
         "",
     ),
     "Template settings that differ from `template_kwargs`": (
@@ -87,6 +96,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{REJECTED} data.input_template",
         "",
         "",
+        f"{SKYRL} chat_template_kwargs",
         "",
     ),
     "Rewritten history": (
@@ -95,6 +105,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_trainer.py test_all_sequences_are_trained_with_their_turns",
         TABLE,
         "test_rollout.py test_rewritten_history_becomes_several_sequences_of_one_trajectory",
+        TABLE,
         "test_training.py test_rewritten_history_trains_several_sequences_per_episode",
     ),
     '`GemConfig(history="template")`': (
@@ -103,6 +114,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_trainer.py test_history_as_the_template_writes_it",
         "test_runs.py test_thinking_is_removed_from_history_and_every_turn_is_trained",
         "test_rollout.py test_history_as_the_template_writes_it",
+        "test_training.py test_critic_run_records_episodes_as_trained",
         "test_training.py test_history_as_the_template_writes_it",
     ),
     '`GemConfig(execution="process")`': (
@@ -111,6 +123,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_rollout.py test_environments_run_outside_of_the_engine_s_process",
         "test_runs.py test_environments_run_in_processes_that_end",
         "test_rollout.py test_environments_run_in_their_own_processes",
+        "test_training.py test_critic_run_trains_every_update",
         "test_training.py test_environments_run_in_processes",
     ),
     "Resume from a checkpoint": (
@@ -119,6 +132,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_training.py test_run_with_a_critic_resumes_asynchronously_after_ctrl_c",
         "test_runs.py test_resumed_run_trains_every_episode_once",
         "test_training.py test_run_with_a_critic_resumes_after_ctrl_c",
+        "test_training.py test_resumed_run_continues_after_its_last_update",
         "test_training.py test_resumed_run_equals_a_run_without_a_break",
     ),
     "Runs in which every episode fails": (
@@ -127,15 +141,17 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_trainer.py test_run_stops_after_three_updates_of_failed_episodes",
         "test_runs.py test_failing_environment_stops_the_run",
         "test_training.py test_two_ranks_train_and_stop_together_when_every_episode_fails",
+        "test_training.py test_failing_environment_ends_the_run",
         "test_training.py test_failing_episodes_stop_the_run_and_do_not_move_the_weights",
     ),
-    "Failed episodes": (TABLE, TABLE, TABLE, TABLE, TABLE, TABLE),
+    "Failed episodes": (TABLE, TABLE, TABLE, TABLE, TABLE, TABLE, TABLE),
     "Growing horizon": (
         "test_trainer.py test_horizon_grows_with_the_step",
         "test_rollout.py test_horizon_grows_with_the_step",
         "test_rollout.py test_horizon_and_weight_version_follow_the_step_of_the_engine",
         "test_rollout.py test_horizon_grows_with_the_update",
         "test_rollout.py test_horizon_grows_with_the_step",
+        "test_training.py test_critic_run_trains_every_update horizon",
         "test_training.py test_resumed_run_equals_a_run_without_a_break horizon",
     ),
     "Asynchronous training": (
@@ -144,6 +160,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_training.py test_run_with_a_critic_resumes_asynchronously_after_ctrl_c",
         f"{REJECTED} asynchronous",
         "",
+        "test_training.py test_async_run_trains_on_earlier_weights",
         "test_training.py test_one_step_off_plays_with_the_weights_before_the_update",
     ),
     "Plugin event `batch_end`": (
@@ -151,6 +168,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_rollout.py test_plugins_get_the_whole_batch_once",
         "test_trainer.py test_plugins_get_the_whole_batch_once",
         "test_learner.py test_plugins_get_the_whole_batch_once",
+        "test_rollout.py test_plugins_get_the_whole_batch_once",
         "test_rollout.py test_plugins_get_the_whole_batch_once",
         "test_training.py test_plugins_get_the_whole_batch_once",
     ),

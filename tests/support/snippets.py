@@ -50,6 +50,7 @@ ENVIRONMENTS = {
     "openrlhf": ("openrlhf",),
     "oat": ("oat",),
     "rl2": ("RL2",),
+    "skyrl": ("skyrl",),
     "tinker": ("tinker", "torch"),
 }
 """The tox environments that run blocks, with the packages that their blocks need."""

@@ -22,7 +22,7 @@ from gem_core.adapter_kit.declaration import Adapter, adapters, probe, register_
 from gem_core.adapter_kit.versions import in_range
 from gem_core.errors import ConfigError, RegistrationError
 
-NAMES = ("oat", "openrlhf", "rl2", "tinker", "trl", "verl")
+NAMES = ("oat", "openrlhf", "rl2", "skyrl", "tinker", "trl", "verl")
 DECLARED: dict[str, Adapter] = {
     name: importlib.import_module(f"gem_{name}").ADAPTER for name in NAMES
 }

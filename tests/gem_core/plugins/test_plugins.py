@@ -80,8 +80,8 @@ def test_commands_list_and_use_the_plugin(with_plugin: Installation) -> None:
 @pytest.mark.parametrize(
     ("variables", "loaded"),
     [
-        ({}, {"example", "oat", "openrlhf", "rl2", "tinker", "trl", "verl"}),
-        ({"GEM_PLUGINS_BLOCK": "example, verl"}, {"oat", "openrlhf", "rl2", "tinker", "trl"}),
+        ({}, {"example", "oat", "openrlhf", "rl2", "skyrl", "tinker", "trl", "verl"}),
+        ({"GEM_PLUGINS_BLOCK": "example, verl"}, {"oat", "openrlhf", "rl2", "skyrl", "tinker", "trl"}),
         ({"GEM_PLUGINS": "example,trl"}, {"example", "trl"}),
         ({"GEM_PLUGINS": "example,trl", "GEM_PLUGINS_BLOCK": "trl"}, {"example"}),
         ({"GEM_PLUGINS": ""}, set()),
@@ -98,6 +98,7 @@ def test_environment_variables_select_plugins(
         "oat",
         "openrlhf",
         "rl2",
+        "skyrl",
         "tinker",
         "trl",
         "verl",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gem_core.errors import ConfigError
-from gem_core.policies.models import load_model, model_path
+from gem_core.policies.models import load_model, model_path, save_untied
 from gem_core.policies.tiny import tiny_model_path
 
 
@@ -44,3 +44,11 @@ def test_load_model_raises_config_error_for_a_missing_model(
         load_model("no/such")
     with pytest.raises(ConfigError, match="cannot be loaded"):
         load_model(str(tmp_path))
+
+
+def test_untied_copy_computes_the_same_logits(tmp_path: Path) -> None:
+    tied, tokenizer = load_model("tiny")
+    copy, _ = load_model(save_untied("tiny", str(tmp_path / "copy")))
+    assert copy.get_output_embeddings().weight is not copy.get_input_embeddings().weight
+    ids = torch.tensor([tokenizer.encode("guess 7")])
+    assert torch.equal(tied(ids).logits, copy(ids).logits)

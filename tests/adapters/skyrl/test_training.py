@@ -1,0 +1,178 @@
+"""Real runs of SkyRL's trainers with the tiny model: FSDP over gloo, a mock of vLLM."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project import ROOT
+from training_run import run
+from worlds import MOODY
+
+from gem_core.errors import EnvError
+from gem_core.records.file import read_episodes
+from gem_core.training.metrics_file import read_metrics
+from gem_core.training.sequences import token_sequences
+from gem_core.types import Episode
+
+GAME = "game:GuessTheNumber-v0-easy"
+MIXTURE = f"1*{GAME} + 1*game:Hangman-v0-easy"
+SHORTENS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + (m['content'][:3] "
+    "if m['role'] == 'assistant' and not loop.last else m['content']) + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""A chat template that shortens earlier answers, as Qwen3's removes their thinking."""
+CRITIC_RUN: dict[str, Any] = {
+    "env_id": MIXTURE,
+    "advantage": "gae",
+    "gamma": 0.9,
+    "estimator_kwargs": {"lam": 0.8},
+    "seeds": 24,
+    "eval_seeds": 4,
+    "horizon": "2,3@2",
+    "history": "template",
+    "execution": "process",
+    "max_turn_tokens": 12,
+}
+
+
+@pytest.fixture(scope="module")
+def templated(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The model with a chat template that rewrites history."""
+    folder = tmp_path_factory.mktemp("models") / "templated"
+    shutil.copytree(model, folder)
+    (folder / "chat_template.jinja").write_text(SHORTENS)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def critic_run(cluster: None, templated: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PPO with a critic on a mixture, in template mode, with environments in processes."""
+    out = tmp_path_factory.mktemp("runs") / "critic"
+    run(out, templated, CRITIC_RUN, critic_settings(templated, steps=3))
+    return out
+
+
+def critic_settings(model: str, steps: int) -> list[str]:
+    return [
+        f"trainer.critic.model.path={model}",
+        f"trainer.max_training_steps={steps}",
+        "trainer.eval_interval=3",
+        "trainer.ckpt_interval=2",
+    ]
+
+
+def update_of(episodes: list[Episode], update: int) -> list[Episode]:
+    return [e for e in episodes if e.final_info.get("update") == update]
+
+
+def test_critic_run_trains_every_update(critic_run: Path) -> None:
+    metrics = read_metrics(critic_run)
+    assert [m["step"] for m in metrics] == [0, 1, 2]
+    assert [m["horizon"] for m in metrics] == [2, 2, 3]
+    for m in metrics:
+        assert m["failed"] == 0 and m["episodes"] == 8
+        assert m["grad_norm"] > 0 and m["critic_loss"] > 0
+        assert 0 <= m["logprob_gap"] <= m["logprob_gap_p99"] < 1e-4, "the sampler has the weights"
+        assert any(name.startswith("env/game:") for name in m)
+    checkpoints = critic_run / "checkpoints"
+    assert (checkpoints / "latest_ckpt_global_step.txt").read_text() == "3"
+    assert (checkpoints / "global_step_2/critic").is_dir()
+
+
+def test_critic_run_records_episodes_as_trained(critic_run: Path) -> None:
+    episodes = list(read_episodes(critic_run / "episodes.jsonl"))
+    evaluated = [e for e in episodes if e.final_info.get("evaluation")]
+    assert sorted(e.seed for e in evaluated) == [1_000_000 + i for i in range(4)]
+    split = 0
+    for update, line in enumerate(read_metrics(critic_run)):
+        trained = update_of(episodes, update)
+        assert len(trained) == 8 and not any(e.final_info.get("evaluation") for e in trained)
+        assert {turn.versions for e in trained for turn in e.turns} == {(update, update)}
+        sizes = [abs(a) for e in trained for a in e.final_info["advantages"] if a is not None]
+        assert line["advantage_abs"] == pytest.approx(sum(sizes) / len(sizes))
+        assert 1 < max(len(e.turns) for e in trained) <= line["horizon"]
+        split += sum(len(token_sequences(e)) > 1 for e in trained)
+    assert split > 0, "the template rewrites earlier answers"
+    assert len(episodes) == 4 + 3 * 8
+
+
+@pytest.mark.long
+def test_resumed_run_continues_after_its_last_update(
+    critic_run: Path, templated: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "resumed"
+    shutil.copytree(critic_run, out)
+    run(out, templated, CRITIC_RUN, critic_settings(templated, steps=5))
+    metrics = read_metrics(out)
+    assert [m["step"] for m in metrics] == [0, 1, 2, 3, 4]
+    episodes = list(read_episodes(out / "episodes.jsonl"))
+    known = {e.seed for update in range(3) for e in update_of(episodes, update)}
+    for update in (3, 4):
+        assert {turn.versions for e in update_of(episodes, update) for turn in e.turns} == {
+            (update, update)
+        }
+        assert not known & {e.seed for e in update_of(episodes, update)}, "new seeds of the epoch"
+        assert metrics[update]["logprob_gap"] < 1e-4, "the sampler has the checkpoint's weights"
+
+
+@pytest.mark.long
+def test_async_run_trains_on_earlier_weights(cluster: None, model: str, tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        model,
+        {"env_id": GAME, "seeds": 48, "gamma": 0.9, "max_turn_tokens": 12},
+        [
+            "trainer.algorithm.policy_loss_type=rollout_is",
+            "trainer.fully_async.enabled=true",
+            "trainer.fully_async.max_staleness_steps=1",
+            "trainer.fully_async.num_parallel_generation_workers=8",
+            "trainer.max_training_steps=4",
+            "trainer.resume_mode=none",
+        ],
+    )
+    metrics = read_metrics(tmp_path)
+    assert [m["step"] for m in metrics] == [0, 1, 2, 3]
+    assert all(m["grad_norm"] > 0 and m["episodes"] == 8 for m in metrics)
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
+    ages = set()
+    for update in range(4):
+        trained = update_of(episodes, update)
+        assert len(trained) == 8 and len({e.seed for e in trained}) == 4
+        ages |= {update - turn.versions[0] for e in trained for turn in e.turns if turn.versions}
+    assert min(ages) >= 0 and max(ages) >= 1
+    assert len(episodes) > 32, "episodes that the run did not train are recorded, too"
+
+
+@pytest.mark.long
+def test_failing_environment_ends_the_run(cluster: None, model: str, tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match="every episode of the last 2 updates failed"):
+        run(
+            tmp_path,
+            model,
+            {"env_id": MOODY, "seeds": list(range(1, 33, 2)), "max_failed_updates": 2},
+            ["trainer.max_training_steps=4", "trainer.resume_mode=none"],
+        )
+    assert [m["failed"] for m in read_metrics(tmp_path)] == [1.0, 1.0]
+
+
+@pytest.mark.long
+def test_recipe_improves_the_model(tmp_path: Path) -> None:
+    """The recipe as a user runs it; only CUDA and vLLM are mocked."""
+    command = [
+        *(sys.executable, "-W", "ignore", "-m", "skyrl_on_cpu"),
+        str(ROOT / "examples/skyrl_guess_the_number.py"),
+        *("--updates", "40", "--episodes", "64", "--out", str(tmp_path / "run")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    metrics = read_metrics(tmp_path / "run")
+    success = [m["success"] for m in metrics]
+    assert len(success) == 40
+    assert sum(success[-10:]) / 10 > sum(success[:5]) / 5 + 0.15, json.dumps(success)
