@@ -56,6 +56,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gem-rl",
         description="Multi-turn text environments for the RL trainers you already use.",
+        epilog=(
+            "examples:\n"
+            "  gem-rl envs maths\n"
+            "  gem-rl play game:GuessTheNumber-v0-easy --random\n"
+            "  gem-rl eval game:GuessTheNumber-v0-easy --model expert --seeds 20\n\n"
+            "`gem-rl COMMAND --help` has more."
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"gem-rl {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")

@@ -123,7 +123,7 @@ class UpdateLog:
         """Warn at the first, second, fourth, eighth … time."""
         self._warnings[kind] = times = self._warnings.get(kind, 0) + 1
         if times & (times - 1) == 0:
-            _log.warning("%s%s", message, "" if times == 1 else f" (the {times}th such update)")
+            _log.warning("%s%s", message, "" if times == 1 else f" (such updates so far: {times})")
 
 
 def _why_zero(estimator: str, batch: BatchMetrics) -> str:

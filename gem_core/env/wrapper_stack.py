@@ -78,6 +78,8 @@ def parse_wrappers(items: Sequence[WrapperLike] | str) -> list[WrapperLike]:
         items = _split_wrappers(items)
     elif isinstance(items, Mapping):
         items = list(items.items())
+    elif not isinstance(items, Iterable):
+        raise ConfigError(f"wrappers must be a list or a text such as 'boxed', got {items!r}")
     pairs: list[WrapperLike] = []
     for item in items:
         if isinstance(item, str):

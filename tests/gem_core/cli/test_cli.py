@@ -362,6 +362,14 @@ def test_every_help_has_examples_that_parse(
         assert _parser().parse_args(arguments).run
 
 
+def test_help_of_the_program_has_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    examples = capsys.readouterr().out.partition("examples:\n")[2].partition("\n\n")[0]
+    for example in examples.splitlines():
+        assert _parser().parse_args(shlex.split(example)[1:]).run
+
+
 def test_shell_completes_commands_and_ids() -> None:
     pytest.importorskip("argcomplete")
 

@@ -250,6 +250,8 @@ def test_wrapper_line_is_split_at_top_level_commas(text: str, expected: Any) -> 
 @pytest.mark.parametrize(
     "items",
     [
+        None,
+        3,
         "turn_limit(3)",
         "turn_limit(max_turns=",
         "turn_limit(max_turns=open('x'))",
@@ -260,7 +262,7 @@ def test_wrapper_line_is_split_at_top_level_commas(text: str, expected: Any) -> 
     ],
 )
 def test_parse_wrappers_rejects_malformed_input(items: Any) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read|is not a wrapper"):
+    with pytest.raises(ConfigError, match=r"cannot read|is not a wrapper|wrappers must be a list"):
         parse_wrappers(items)
 
 
