@@ -102,10 +102,8 @@ class TinkerHarness(Harness):
         tokenizer = self.trainer.client.get_tokenizer()
         rollout = GemRollout(GemConfig(**case.config), tokenizer, self.max_context, 0)
         rollout.policy.sampler = _ScriptedSampler(), case.update
-        try:
+        with rollout.engine:
             return rollout.episodes(case.seeds, case.update)
-        finally:
-            rollout.close()
 
     def close(self) -> None:
         """Stop the server and remove its files."""

@@ -38,7 +38,7 @@ class EnginePolicy:
 
 
 class GemRollout:
-    """Plays the batches of one run; keeps the environments open."""
+    """Plays the batches of one run; `engine` keeps the environments open."""
 
     def __init__(
         self, config: GemConfig, tokenizer: Any, max_context: int | None, seed: int
@@ -47,22 +47,17 @@ class GemRollout:
         self.config, self._max_context, self._seed = config, max_context, seed
         ends = (renderer.turn_end, tokenizer.eos_token_id)
         self.policy = EnginePolicy(sorted({end for end in ends if end is not None}))
-        self._rollout = TrainerRollout(config, policy=self.policy, renderer=renderer)
+        self.engine = TrainerRollout(config, policy=self.policy, renderer=renderer)
 
     def episodes(self, seeds: Sequence[int], update: int) -> list[Episode]:
         """Play one episode per seed, with the limits of an update."""
         config, max_tokens = self.config, self.config.max_turn_tokens or 1
-        self._rollout.configure(
+        self.engine.configure(
             sampling=Sampling(max_tokens=max_tokens, seed=self._seed * 1_000_003 + update),
             limits=config.limits(update, max_context=self._max_context),
             concurrency=len(seeds),
         )
-        return play(self._rollout, config, seeds)
-
-    def close(self) -> None:
-        """End the batch that is being played, and close the environments."""
-        self._rollout.stop()
-        self._rollout.close()
+        return play(self.engine, config, seeds)
 
 
 def play(rollout: Rollout, config: GemConfig, prompts: Sequence[Any]) -> list[Episode]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain, compress
 from typing import Any
@@ -58,7 +59,12 @@ class GemTinkerTrainer:
 
     def train(self) -> None:
         """Train to the last update and end the session; the trainer cannot be used again."""
-        with self.service, ThreadPoolExecutor(1) as background:
+        with (
+            self.service,
+            closing(self._records),
+            self.rollout.engine,
+            ThreadPoolExecutor(1) as background,
+        ):
             try:
                 sampler = self.client.save_weights_and_get_sampling_client()
                 self.rollout.policy.sampler = sampler, self.updates
@@ -66,8 +72,7 @@ class GemTinkerTrainer:
                 while self.updates < self.settings.updates:
                     episodes = self._update(episodes, background)
             finally:
-                self.rollout.close()
-                self._records.close()
+                self.rollout.engine.stop()  # the batch that is being played in the background
 
     def _update(self, episodes: list[Episode], background: ThreadPoolExecutor) -> list[Episode]:
         """Train on a batch, and return the next one; after the last update, return []."""

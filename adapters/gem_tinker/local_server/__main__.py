@@ -22,11 +22,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8011)
     parser.add_argument("--folder", default="runs/tinker_server", help="where checkpoints are")
     args = parser.parse_args()
-    with LocalServer(args.model, args.folder, port=args.port) as server:
+    with (
+        suppress(KeyboardInterrupt),
+        LocalServer(args.model, args.folder, port=args.port) as server,
+    ):
         sys.stdout.write(f"serving {args.model} at {server.url}; Ctrl-C stops it\n")
         sys.stdout.flush()
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from worlds import MOODY
+from worlds import MOODY, Echo
 
+from gem_core import Env
 from gem_core.errors import ConfigError, EnvError
 from gem_core.records.file import read_episodes
 from gem_core.training.metrics_file import read_metrics
@@ -107,6 +110,34 @@ def test_one_step_off_plays_with_the_weights_before_the_update(
     versions = [{t.versions for e in episodes[i : i + 4] for t in e.turns} for i in (0, 4, 8, 12)]
     assert versions == [{(0, 0)}, {(0, 0)}, {(1, 1)}, {(2, 2)}]
     assert [e.final_info["update"] for e in episodes[::4]] == [0, 1, 2, 3]
+
+
+def test_error_during_an_update_ends_the_batch_that_is_being_played(
+    make_config: Make, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = GemTinkerTrainer(make_config(), make_settings(updates=9, one_step_off=True))
+    playing = threading.Event()
+
+    def wait_in_reset(env: Env, options: Any) -> Any:
+        playing.set()
+        time.sleep(0.2)
+        return "", {}
+
+    def fail(rows: Any) -> Any:
+        assert playing.wait(60)
+        raise ConnectionError("the service is gone")
+
+    play = trainer._play
+
+    def slow(update: int) -> list[Episode]:
+        if update:
+            monkeypatch.setattr(Echo, "on_reset", wait_in_reset)
+        return play(update)
+
+    monkeypatch.setattr(trainer, "_play", slow)
+    monkeypatch.setattr(trainer, "_train_on", fail)
+    with pytest.raises(ConnectionError, match="the service is gone"):
+        trainer.train()
 
 
 def test_all_requests_of_an_update_are_sent_before_a_result_is_awaited(
