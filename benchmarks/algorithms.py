@@ -7,7 +7,7 @@
     python benchmarks/algorithms.py run main/ --seconds 500  # some runs; start none after 500 s
     python benchmarks/algorithms.py run speed/ --slots 256   # one run alone on the GPU
     python benchmarks/algorithms.py report                   # tables, figures of docs/baselines.md
-    python benchmarks/algorithms.py reproduce main/GuessTheNumber-v0-easy-rebn-   # one cell again
+    python benchmarks/algorithms.py reproduce main/GuessTheNumber-v0-easy-rebn    # one cell again
 
 A finished run is one small JSON file in benchmarks/results/algorithms. Runs with a file are
 skipped, so the program can be killed and resumed at any time, also on another machine. `Run` has
@@ -200,6 +200,11 @@ class Run:
     def samples(self) -> int:
         """Episodes per seed: eight for algorithms that compare groups."""
         return 8 if self.algorithm in GROUPED else 1
+
+    @property
+    def cell(self) -> str:
+        """The name without the seed: a cell of the report's tables."""
+        return self.name.removesuffix(f"-{self.seed}")
 
     @property
     def path(self) -> Path:
@@ -780,11 +785,28 @@ def run_worker(
         )
 
 
-def missing_runs(prefixes: Sequence[str], out: Path) -> list[Run]:
-    """Return the runs with these prefixes that are not done."""
-    runs = [run for run in plan() if not prefixes or run.name.startswith(tuple(prefixes))]
+def selected_runs(names: Sequence[str]) -> list[Run]:
+    """Return the runs of the plan that the names select; without names, all of them.
+
+    A name is that of a run, of a cell (the run without its seed) or, if there is no such cell, the
+    beginning of run names.
+    """
+    runs = plan()
+    if not names:
+        return runs
+    cells = {run.cell for run in runs}
+    return [
+        run
+        for run in runs
+        if any(run.cell == name if name in cells else run.name.startswith(name) for name in names)
+    ]
+
+
+def missing_runs(names: Sequence[str], out: Path) -> list[Run]:
+    """Return the selected runs that are not done."""
+    runs = selected_runs(names)
     if not runs:
-        raise ConfigError(f"no run name starts with any of {list(prefixes)}; `list` shows all runs")
+        raise ConfigError(f"no run name starts with any of {list(names)}; `list` shows all runs")
     return [run for run in runs if not (out / run.path).is_file()]
 
 
@@ -804,11 +826,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
         if name in ("list", "run"):
             command.add_argument(
-                "only", nargs="*", help="prefixes of run names, such as main/ or breadth/"
+                "only", nargs="*", help="cells, or beginnings of run names such as main/"
             )
         if name == "reproduce":
             command.add_argument(
-                "only", nargs="+", help="run names, or prefixes such as main/Hangman-v0-easy-grpo-"
+                "only",
+                nargs="+",
+                help="cells such as main/Hangman-v0-easy-grpo, or runs such as that with -0",
             )
         if name in ("lesson", "run", "reproduce"):
             command.add_argument(
@@ -841,9 +865,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if args.command == "list":
         missing = {run.name for run in missing_runs(args.only, args.out)}
-        for run in plan():
-            if not args.only or run.name.startswith(tuple(args.only)):
-                print(f"{'-' if run.name in missing else 'done':5}{run.name}")
+        for run in selected_runs(args.only):
+            print(f"{'-' if run.name in missing else 'done':5}{run.name}")
         return 0
     for name in ("updates", "count", "workers", "slots"):
         if getattr(args, name, 1) < 1:
@@ -873,7 +896,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command == "reproduce" and code == 0:
         from algorithms_reproduce import compared
 
-        names = [run.name for run in plan() if run.name.startswith(tuple(args.only))]
+        names = [run.name for run in selected_runs(args.only)]
         print(compared(names, args.out, results))
     return code
 

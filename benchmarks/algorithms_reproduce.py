@@ -28,9 +28,12 @@ def compared(names: Sequence[str], recorded: Path, repeated: Path) -> str:
         )
         spread = [stdev(r["evaluation"]["return"] for r in new.values())]
         lines.append(f"standard deviation of the repeated returns: {spread[0]:.3f}")
-    for fact, meaning in (("model", "weights before training"), ("device", "device")):
+    for fact, meaning, consequence in (
+        ("model", "weights before training", "the runs start from another model"),
+        ("device", "device", "with the same weights, expect the same numbers up to noise"),
+    ):
         then, now = (sorted({str(r[fact]) for r in results.values()}) for results in (old, new))
-        same = "the same" if then == now else "different: expect the same numbers up to noise only"
+        same = "the same" if then == now else f"different: {consequence}"
         lines.append(f"{meaning}: recorded {', '.join(then) or '-'}, now {', '.join(now)} ({same})")
     return "\n".join(lines)
 

@@ -359,6 +359,15 @@ def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, 
         algorithms.main(["reproduce", "nothing/", *folders])
 
 
+def test_cell_name_selects_its_seeds_and_no_other_cell():
+    cell = "main/GuessTheNumber-v0-easy-rebn"
+    names = [run.name for run in algorithms.selected_runs([cell])]
+    assert sorted(names) == [f"{cell}-{seed}" for seed in range(5)], "not the undiscounted runs"
+    assert [run.name for run in algorithms.selected_runs([f"{cell}-3"])] == [f"{cell}-3"]
+    assert len(algorithms.selected_runs([f"{cell}-"])) == 10, "the beginning of two cells"
+    assert len(algorithms.selected_runs([])) == len(algorithms.plan())
+
+
 def test_comparison_of_several_runs_shows_means(tmp_path):
     for folder, returns in (("old", (0.2, 0.4)), ("new", (0.3, 0.5))):
         for seed, value in enumerate(returns):
@@ -372,7 +381,7 @@ def test_comparison_of_several_runs_shows_means(tmp_path):
     assert table[1].split() == ["main/x-0", "0.200,", "20.0%", "0.300,", "30.0%"]
     assert table[3].split() == ["mean", "of", "2", "0.300,", "30.0%", "0.400,", "40.0%"]
     assert table[4].endswith("0.141")
-    assert "different: expect the same numbers up to noise only" in table[5]
+    assert "(different: the runs start from another model)" in table[5]
     assert "(the same)" in table[6]
 
 
