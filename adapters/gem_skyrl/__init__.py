@@ -1,7 +1,4 @@
-"""gem for SkyRL: plays episodes for SkyRL's PPO trainers and computes per-turn advantages.
-
-Importing this package does not import SkyRL.
-"""
+"""gem for SkyRL: a generator and trainers with per-turn advantages; imports SkyRL on first use."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ ADAPTER = Adapter(
     versions=">=0.3,<0.5",  # tested: 0.3.0; the conformance table and a run also with 0.4.0
     python=">=3.12,<3.14",  # pydantic rejects SkyRL's types on 3.11
     platforms=("linux-x86_64", "linux-aarch64"),  # vLLM is Linux only
-    needs=(("ray", ">=2.56"),),  # an extra of SkyRL, which it always imports
+    needs=(("flash-attn", ">=2.8"), ("ray", ">=2.56"), ("vllm", ">=0.23")),  # in SkyRL's extras
     install=(
         "pip install torch==2.11.0 ninja packaging wheel",
         "pip install flash-attn==2.8.3 --no-build-isolation",

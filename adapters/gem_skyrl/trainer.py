@@ -46,15 +46,16 @@ def train(config: GemConfig, settings: Sequence[str], experiment: Any = None) ->
     check_settings(composed, config)
     validate_cfg(composed)
     try_environment(config)
-    started = not ray.is_initialized()
-    if started:
+    if not ray.is_initialized():
         initialize_ray(composed)
     sync_registries()
+    task = _run.remote(experiment or GemExp, composed, config)
     try:
-        ray.get(_run.remote(experiment or GemExp, composed, config))
-    finally:
-        if started:
-            ray.shutdown()
+        ray.get(task)
+    except KeyboardInterrupt:
+        ray.cancel(task)  # it then records the episodes that were not trained
+        ray.wait([task], timeout=60)
+        raise
 
 
 @ray.remote(num_cpus=1)  # type: ignore[untyped-decorator]

@@ -82,7 +82,7 @@ class _Policy(_CpuWorker, fsdp_worker.FSDPPolicyWorkerBase):  # type: ignore[mis
     """Policy worker that writes its weights to the file of a `FileEngine`."""
 
     async def init_weight_sync_state(self, client: Any, config: Any) -> None:
-        pass
+        self.file = client.weights  # SkyRL 0.4 passes the client only here
 
     async def broadcast_to_inference_engines(self, client: Any, config: Any, **_: Any) -> None:
         shards = self.model.model.state_dict()
@@ -91,7 +91,7 @@ class _Policy(_CpuWorker, fsdp_worker.FSDPPolicyWorkerBase):  # type: ignore[mis
             for name, shard in shards.items()
         }
         if torch.distributed.get_rank() == 0:
-            torch.save(weights, client.weights)
+            torch.save(weights, self.file)
         torch.distributed.barrier()
 
 
