@@ -55,5 +55,5 @@ def run(
         f"trainer.logger=[console,file{''.join(f',{name}' for name in loggers)}]",
     ]
     shut_down_ray()
-    start_ray(num_cpus=8, num_gpus=2)
+    start_ray(num_cpus=16, num_gpus=2)  # logical ones
     train(gem_config, [*_SETTINGS, *verl_on_cpu.SETTINGS, *named, *settings])
