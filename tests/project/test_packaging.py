@@ -125,7 +125,7 @@ def test_minimal_installation_lists_adapters_and_built_in_plugins(
     assert all(plugins[name]["loaded"] for name in plugins)
     adapters = json.loads(installed.command("adapters", "--json").stdout)
     assert [a["name"] for a in adapters] == list(ADAPTERS)
-    assert [a["installed"] for a in adapters] == [None] * 5
+    assert [a["installed"] for a in adapters] == [None] * len(ADAPTERS)
 
 
 def test_minimal_installation_plays_a_game(installed: Installation) -> None:
