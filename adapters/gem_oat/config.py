@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gem_core.adapter_kit.declaration import require
-from gem_core.adapter_kit.settings import few_samples, reject
+from gem_core.adapter_kit.settings import few_samples, fixed, reject
 from gem_core.arguments import whole_number
 from gem_core.env.registry import spec as env_spec
 from gem_core.training.config import TrainingConfig
@@ -107,6 +107,17 @@ def longest_episode(config: GemConfig) -> int | None:
     return min(limits, default=None)
 
 
+_WITHOUT_EFFECT = {
+    "apply_chat_template": "gem always applies it; remove it, and use GemConfig(template_kwargs=)",
+    "eval_n": "gem plays one episode per held-out seed; set more of them: GemConfig(eval_seeds=)",
+    "max_eval": "gem plays every held-out seed; set GemConfig(eval_seeds=)",
+    "num_prompt_epoch": "gem draws seeds until max_train is reached; set max_train",
+    "sync_params_every": "gem counts one weight version per update; remove it",
+    "whiten_rewards": "oat's multi-turn learner ignores it; remove it, and use 'rebn'",
+}
+"""What to do instead, by oat's name. The defaults are those of `PPOArgs`."""
+
+
 def check_settings(settings: Any, config: GemConfig) -> None:
     """Raise one `ConfigError` that lists every oat setting gem does not support.
 
@@ -154,6 +165,7 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 f"{config.samples} episode(s) of {longest} turns from one seed do not fit into "
                 f"rollout_batch_size_per_device={size}; raise it, or set GemConfig(horizon=...)",
             ),
+            *fixed(args, type(args), _WITHOUT_EFFECT),
             (
                 args.asynchronous,
                 "asynchronous=True has no effect: oat's multi-turn learner replaces the "

@@ -19,7 +19,7 @@ from gem_conformance.harness import (
     run_rank,
     start_ranks_of_batches,
 )
-from gem_conformance.played import PlayedCase, answer
+from gem_conformance.played import PlayedCase, answer, engine_reason
 from oat.algorithms.ppo import PPOArgs
 from oat.args import default_args_validation
 from transformers import AutoTokenizer
@@ -28,7 +28,7 @@ from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.ports import free_port
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.rollout.renderer import Renderer
-from gem_core.types import Episode, FinishReason
+from gem_core.types import Episode
 from gem_oat import ADAPTER
 from gem_oat.config import GemConfig, check_settings, ppo_kwargs
 from gem_oat.convert import actor_info, to_batch
@@ -191,7 +191,7 @@ class _ScriptedLLM:
             completion = SimpleNamespace(
                 token_ids=generation.ids,
                 logprobs=[{id: SimpleNamespace(logprob=logprob)} for id, logprob in pairs],
-                finish_reason="length" if generation.finish is FinishReason.LENGTH else "stop",
+                finish_reason=engine_reason(generation, sampling_params.max_tokens),
             )
             outputs.append(SimpleNamespace(prompt_token_ids=prompt, outputs=[completion]))
         return outputs

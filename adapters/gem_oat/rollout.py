@@ -21,6 +21,7 @@ from oat.algorithms.ppo_multiturn import PPOMultiTurnActor
 from transformers import AutoConfig
 
 from gem_core.adapter_kit.batch import as_trained
+from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError, EngineError
@@ -30,7 +31,7 @@ from gem_core.rollout.caller_thread import CallersThread
 from gem_core.rollout.engine import Rollout
 from gem_core.rollout.limits import Limits
 from gem_core.training.metrics import BatchMetrics
-from gem_core.types import Episode, FinishReason, Generation, Sampling, Task
+from gem_core.types import Episode, Generation, Sampling, Task
 from gem_oat.checkpoint import Progress
 from gem_oat.config import learners
 from gem_oat.convert import GemTransition, actor_info, size_of, to_batch
@@ -173,12 +174,14 @@ class EnginePolicy:
         for request in self.actor.generate(prompts, params):
             (completion,) = request.outputs
             ids = tuple(completion.token_ids)
-            finish = (
-                FinishReason.LENGTH if completion.finish_reason == "length" else FinishReason.STOP
-            )
-            finish = finish if ids else FinishReason.EMPTY
             generations.append(
-                Generation(ids, _logprobs(ids, completion), finish, versions=(version, version))
+                generation_of(
+                    ids,
+                    _logprobs(ids, completion),
+                    cut=completion.finish_reason == "length",
+                    turn_end=turn_end,
+                    versions=(version, version),
+                )
             )
         return generations
 

@@ -19,7 +19,7 @@ import ray
 import torch
 from gem_conformance.golden import END, Case
 from gem_conformance.harness import Harness, TrainedSequence
-from gem_conformance.played import PlayedCase, answer
+from gem_conformance.played import PlayedCase, answer, engine_reason
 from openrlhf.models import Actor, PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import (
     make_experience_batch,
@@ -236,7 +236,7 @@ class _ScriptedEngine:
         pairs = zip(generation.ids, generation.logprobs or ())
         output = SimpleNamespace(
             token_ids=list(generation.ids),
-            finish_reason=generation.finish.value,
+            finish_reason=engine_reason(generation, params.max_tokens),
             logprobs=[{id: SimpleNamespace(logprob=logprob)} for id, logprob in pairs],
         )
         return SimpleNamespace(outputs=[output])

@@ -41,8 +41,9 @@ class EpisodeRecorder:
     def write_trained(self, update: int, advantages: Mapping[str, Sequence[float]]) -> None:
         """Write the episodes that an update trains, with one advantage per turn."""
         for key, per_turn in advantages.items():
-            path, episode = self._waiting.pop(key)
-            self.write(path, as_trained(episode, per_turn, update))
+            if key in self._waiting:  # not if its dataset has no record
+                path, episode = self._waiting.pop(key)
+                self.write(path, as_trained(episode, per_turn, update))
 
     def write_untrained(self, keys: Iterable[str]) -> None:
         """Write the episodes that OpenRLHF has filtered out."""

@@ -18,13 +18,14 @@ from openrlhf.utils.agent import AgentExecutorBase
 
 from gem_core.adapter_kit.batch import one_sequence, sequences_or_padding
 from gem_core.adapter_kit.critic import cut_state
+from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError, EngineError
 from gem_core.policies.base import warn_if_cut
 from gem_core.records.file import WorkerRecords
 from gem_core.rollout.engine import Rollout
 from gem_core.rollout.renderer import Renderer
-from gem_core.types import Episode, FinishReason, Generation, Sampling
+from gem_core.types import Episode, Generation, Sampling
 from gem_openrlhf.config import GemConfig, config_of, is_evaluation
 from gem_openrlhf.convert import EpisodeLabel, to_batch
 from gem_openrlhf.records import find_recorder
@@ -144,7 +145,7 @@ class EnginePolicy:
     """OpenRLHF's vLLM engine as a policy, for one episode."""
 
     def __init__(self, engine: Any, params: Any, turn_end: int | None) -> None:
-        self.engine = engine
+        self.engine, self._turn_end = engine, turn_end
         self.params = copy.deepcopy(params)  # all samples of a prompt share the original
         # OpenRLHF's min_tokens=1 forbids an empty turn: it samples from another distribution than
         # the one that is trained
@@ -175,11 +176,11 @@ class EnginePolicy:
         params.max_tokens = sampling.max_tokens
         output = (await self.engine.generate(list(prompt_ids), params)).outputs[0]
         ids = tuple(output.token_ids)
-        finish = FinishReason.LENGTH if output.finish_reason == "length" else FinishReason.STOP
-        return Generation(
+        return generation_of(
             ids,
             self._logprobs(ids, output.logprobs),
-            finish if ids else FinishReason.EMPTY,
+            cut=output.finish_reason == "length",
+            turn_end=self._turn_end,
             versions=(first_step, self.step),
         )
 

@@ -39,10 +39,12 @@ from torch.nn.utils.rnn import pad_sequence
 from gem_core.adapter_kit.batch import check_sequence
 from gem_core.adapter_kit.critic import critic_targets
 from gem_core.adapter_kit.patching import patched
+from gem_core.adapter_kit.settings import reject
 from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError, ConfigError, UnknownNameError
 from gem_core.plugins.events import send_event
+from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.sequences import discounted_returns
 from gem_core.types import Episode
@@ -96,6 +98,16 @@ def train(
     names a dataset that `write_dataset` wrote.
     """
     flags, path = list(settings), Path(data).absolute()
+    reject(
+        [
+            (
+                has_flag(flags, name),
+                f"{name}: rewards come from the environment, and OpenRLHF ignores the flag with "
+                "an agent; remove it, and change rewards in a wrapper around the environment",
+            )
+            for name in ("--reward.remote_url", "--reward.model_name_or_path")
+        ]
+    )
     if config is not None:
         add_dataset(flags, "--data.prompt_dataset", config, path)
         if config.held_out_seeds:
@@ -215,6 +227,7 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
             fields.get("metrics"),
             max_failed_updates=fields.get("max_failed_updates", GemConfig.max_failed_updates),
             estimator=fields.get("advantage", GemConfig.advantage),
+            schedule=HorizonSchedule.parse(fields.get("horizon")),
         )
         return states
 
@@ -370,7 +383,7 @@ def put_advantages(
         )
         experience.labels = [label.label for label in labels]
         experience.kl = None  # as in OpenRLHF's own method: only rewards would use it
-    recorder = None if config.record is None else find_recorder()
+    recorder = find_recorder()
     if recorder is not None:
         ray.get(recorder.write_trained.remote(update, per_turn))
     return BatchMetrics.of(episodes, list(per_turn.values()))

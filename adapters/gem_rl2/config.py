@@ -84,6 +84,11 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
             "episodes; set actor.kl.type=loss, or actor.kl.coef=0",
         ),
         (
+            settings.actor.freeze_steps > 0 and not config.needs_values,
+            f"actor.freeze_steps={settings.actor.freeze_steps} trains only a critic, and "
+            f"{config.advantage!r} has none; set it to 0",
+        ),
+        (
             rollout.env_path is not None,
             f"rollout.env_path={rollout.env_path} is not used, because GemConfig names the "
             "environment; remove it",

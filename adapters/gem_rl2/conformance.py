@@ -24,7 +24,7 @@ from gem_conformance.harness import (
     run_rank,
     start_ranks,
 )
-from gem_conformance.played import PlayedCase, answer
+from gem_conformance.played import PlayedCase, answer, engine_reason
 from omegaconf import OmegaConf
 from RL2.utils.sequences import tensor_dict_to_minibatches
 from torch.distributed.device_mesh import init_device_mesh
@@ -240,7 +240,7 @@ def scripted_response(ids: Sequence[int], params: Mapping[str, Any], end_id: int
     generation = answer(ids, params["max_new_tokens"], end_id)
     tokens = zip(generation.logprobs or (), generation.ids)
     meta = {
-        "finish_reason": {"type": generation.finish.value},
+        "finish_reason": {"type": engine_reason(generation, params["max_new_tokens"])},
         "output_token_logprobs": [[logprob, id, None] for logprob, id in tokens],
         "completion_tokens": len(generation.ids),
     }

@@ -129,6 +129,7 @@ def _release_names(settings: Any) -> Any:
         ),
         actor=SimpleNamespace(
             kl=actor.kl,
+            freeze_steps=actor.get("freeze_steps", 0),
             max_length_per_device=actor.max_length_per_device,
             max_inference_length_per_device=actor.max_inference_length_per_device,
             sp_size=actor.get("cp_size", 1),

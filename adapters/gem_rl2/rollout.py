@@ -19,6 +19,7 @@ from typing import Any
 import RL2.workers.rollout as rl2_rollout
 from RL2.utils.logging import gather_and_log
 
+from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.ports import free_port
 from gem_core.adapter_kit.settings import model_context
@@ -29,7 +30,7 @@ from gem_core.policies.base import warn_if_cut
 from gem_core.records.file import WorkerRecords
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
-from gem_core.types import Episode, FinishReason, Generation, Sampling, Task
+from gem_core.types import Episode, Generation, Sampling, Task
 from gem_rl2.config import GemConfig
 from gem_rl2.convert import generation_metrics, to_batch
 from gem_rl2.ledger import Ledger, numbered
@@ -69,6 +70,7 @@ class EnginePolicy:
         which is the weight version. `turn_end`: the token that ends a turn in the chat template.
         """
         self._ask, self._params, self.updates = ask, dict(params), updates
+        self._turn_end = turn_end
         if turn_end is not None:
             self._params["stop_token_ids"] = sorted(
                 {turn_end, *(self._params.get("stop_token_ids") or ())}
@@ -114,11 +116,13 @@ class EnginePolicy:
         self, ids: Sequence[int], logprobs: Sequence[float], reason: str, version: int
     ) -> Generation:
         """Return the generation of a turn. `version`: the weight version at its first token."""
-        if reason == "stop":
-            finish = FinishReason.STOP
-        else:
-            finish = FinishReason.LENGTH if ids else FinishReason.EMPTY
-        return Generation(tuple(ids), tuple(logprobs), finish, versions=(version, self.updates()))
+        return generation_of(
+            ids,
+            logprobs,
+            cut=reason != "stop",
+            turn_end=self._turn_end,
+            versions=(version, self.updates()),
+        )
 
 
 class Episodes:

@@ -1,15 +1,12 @@
 """Response tensors: numbers per response token in a padded batch, and as lists without padding.
 
-`mask` is 1 on the tokens of each response, wherever the trainer pads. Importing this module needs
-torch.
+`mask` is 1 on the tokens of each response, wherever the trainer pads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from gem_core.training.metrics import logprob_gap
 
@@ -23,9 +20,9 @@ def read_responses(tensor: Any, mask: Any) -> list[list[Any]]:
 
 def write_responses(rows: Sequence[Sequence[float]], mask: Any) -> Any:
     """Return a tensor of the mask's shape with the rows at the start of the responses, else 0."""
-    tensor = torch.zeros(mask.shape, dtype=torch.float32)
+    tensor = mask.float() * 0.0
     for target, own, row in zip(tensor, mask.bool(), rows):
-        target[own.nonzero()[: len(row), 0]] = torch.tensor(row, dtype=torch.float32)
+        target[own.nonzero()[: len(row), 0]] = tensor.new_tensor(row)
     return tensor
 
 

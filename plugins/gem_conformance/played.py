@@ -19,7 +19,15 @@ from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.registry import environments, register
 from gem_core.types import Episode, FinishReason, Generation, StopReason, TurnStatus
 
-__all__ = ["ENV_ID", "PLAYED_CASES", "PlayedCase", "answer", "differences", "scripted_env"]
+__all__ = [
+    "ENV_ID",
+    "PLAYED_CASES",
+    "PlayedCase",
+    "answer",
+    "differences",
+    "engine_reason",
+    "scripted_env",
+]
 
 ENV_ID = "conformance:Script-v0"
 _LETTERS = range(36, 62)
@@ -76,6 +84,14 @@ def answer(prompt_ids: Sequence[int], max_tokens: int, end_id: int = END) -> Gen
     return Generation(
         ids, logprobs, FinishReason.STOP if ids[-1] == end_id else FinishReason.LENGTH
     )
+
+
+def engine_reason(generation: Generation, max_tokens: int) -> str:
+    """Return the finish reason of an engine that checks the token cap before the end token.
+
+    SGLang and older versions of vLLM do, so a turn may be complete although they say `length`.
+    """
+    return "length" if len(generation.ids) >= max_tokens else "stop"
 
 
 class ScriptedEnv(Env):

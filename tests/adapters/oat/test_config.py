@@ -87,6 +87,24 @@ def test_lora_with_a_critic_is_rejected() -> None:
         check_settings(oat_args(config, lora_rank=4), config)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("apply_chat_template", True),
+        ("eval_n", 4),
+        ("max_eval", 64),
+        ("num_prompt_epoch", 2),
+        ("sync_params_every", 2),
+        ("whiten_rewards", True),
+    ],
+)
+def test_setting_without_effect_is_rejected(name: str, value: Any) -> None:
+    config = GemConfig(ECHO, seeds=8)
+    check_settings(oat_args(config), config)
+    with pytest.raises(ConfigError, match=f"{name}={value} is not supported"):
+        check_settings(oat_args(config, **{name: value}), config)
+
+
 def test_all_rejected_settings_are_reported_at_once() -> None:
     config = GemConfig(ECHO, seeds=8, gamma=0.9)
     with pytest.raises(ConfigError) as raised:

@@ -154,6 +154,11 @@ class TestSettings:
         with pytest.raises(ConfigError, match=message):
             check_settings(read(**{name: value}), GemConfig(ECHO), GPUS)
 
+    @pytest.mark.parametrize("name", ["--reward.remote_url", "--reward.model_name_or_path"])
+    def test_reward_of_the_trainer_is_rejected(self, name: str, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=rf"{name}: rewards come from the environment"):
+            train(GemConfig(ECHO), [f"{name}=x"], tmp_path / "data.jsonl")
+
     def test_clip_range_is_rejected(self) -> None:
         settings = read()
         settings.reward.clip_range = (-1, 1)

@@ -38,6 +38,7 @@ Settings = Callable[..., Any]
             "a turn has no token cap",
         ),
         ({}, ["trainer.test_freq=5"], "GemConfig(eval_seeds=...)"),
+        ({}, ["actor.freeze_steps=2"], "'rebn' has none; set it to 0"),
     ],
 )
 def test_unsupported_setting_is_rejected(

@@ -195,7 +195,8 @@ def test_dropped_groups_do_not_change_the_advantages_of_others(
     rollout_settings = running[1].config
     rollout_settings.responses_per_prompt, rollout_settings.dynamic_filtering = 2, True
     try:
-        seeds = [seed for seed in range(0, 36, 3) for _ in range(2)]
+        # about one in seven groups has equal returns
+        seeds = [seed for seed in range(0, 180, 3) for _ in range(2)]
         (tensors, cu_seqs), episodes, state = play(ECHO, seeds, advantage="grpo")
     finally:
         rollout_settings.responses_per_prompt = 1

@@ -81,7 +81,10 @@ def test_commands_list_and_use_the_plugin(with_plugin: Installation) -> None:
     ("variables", "loaded"),
     [
         ({}, {"example", "oat", "openrlhf", "rl2", "skyrl", "tinker", "trl", "verl"}),
-        ({"GEM_PLUGINS_BLOCK": "example, verl"}, {"oat", "openrlhf", "rl2", "skyrl", "tinker", "trl"}),
+        (
+            {"GEM_PLUGINS_BLOCK": "example, verl"},
+            {"oat", "openrlhf", "rl2", "skyrl", "tinker", "trl"},
+        ),
         ({"GEM_PLUGINS": "example,trl"}, {"example", "trl"}),
         ({"GEM_PLUGINS": "example,trl", "GEM_PLUGINS_BLOCK": "trl"}, {"example"}),
         ({"GEM_PLUGINS": ""}, set()),
