@@ -7,7 +7,8 @@
 | DPO     | `prompt`, `chosen` and `rejected`: two episodes of one task up to the turn where |
 |         | they first differ, and the two different actions                                  |
 
-A row also has `env_id`, `seed` and `return`. Only the model's own messages are ever targets.
+A row also has `env_id`, `seed` and `return`. In rows per turn and in DPO rows only the model's own
+messages are targets. For rows per episode, set TRL's `assistant_only_loss=True`.
 """
 
 from __future__ import annotations

@@ -54,15 +54,15 @@ def page(name: str) -> str:
 
 
 def rows(name: str) -> dict[str, list[str]]:
-    """The table rows of a page as lists of plain text, by their first cell."""
-    found = {}
+    """The table rows of a page as lists of plain text, by their first cell; the first counts."""
+    found: dict[str, list[str]] = {}
     for row in re.findall(r"<tr>(.*?)</tr>", page(name), re.DOTALL):
         cells = [
             html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
             for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
         ]
         if cells:
-            found[cells[0]] = cells
+            found.setdefault(cells[0], cells)
     return found
 
 

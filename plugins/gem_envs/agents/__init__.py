@@ -1,1 +1,1 @@
-"""Agent environments: deep search and a terminal."""
+"""Agent environments: deep search, and the ids of web navigation and of servers."""

@@ -18,6 +18,8 @@ from gem_tools.tool import Tool, ToolCall, ToolError, ToolResult, as_schema
 
 __all__ = ["McpTask"]
 
+_MOST_CALLS = 16
+"""Calls in one message; the longest solution has 12."""
 _SHOWN = 6000
 _NEEDS = ("mcp", "mcp_server_git", "mcp_server_time", "psycopg")
 
@@ -73,6 +75,8 @@ class McpTask(Env):
         else:
             name = self._checked(name, OptionError)
         self.task: SuiteTask = self.templates[name].draw(self.rng)
+        if self.slot is not None and self.slot.busy:
+            self.on_close()
         self.slot = self.slot or acquire(self.family)
         self.tools: dict[str, Tool] = self.slot.begin(self.task.setup)
         self.calls = 0
@@ -94,9 +98,11 @@ class McpTask(Env):
         if not calls:
             return self._score("", truncated=False)
         texts = []
-        for call in calls:
+        for call in calls[:_MOST_CALLS]:
             head = f"[{call.name or 'call'}]\n" if len(calls) > 1 else ""
             texts.append(head + self._use(call))
+        if len(calls) > _MOST_CALLS:
+            texts.append(f"Only the first {_MOST_CALLS} of {len(calls)} calls were made.")
         observation = "\n".join(texts)
         if self.turn + 1 >= self.max_turns:
             return self._score(
@@ -106,9 +112,9 @@ class McpTask(Env):
         return observation, 0.0, False, False, info
 
     def on_close(self) -> None:
-        if self.slot is not None:
-            release(self.slot)
-            self.slot = None
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            release(slot)
 
     def sample_action(self) -> str:
         name = self.action_rng.choice([*self.tools, ""])
@@ -128,11 +134,14 @@ class McpTask(Env):
             problem = check_arguments(tool, call.arguments)
         if tool is None or problem:
             return problem
+        slot = self.slot
+        if slot is None:  # `close` came from another thread, after a deadline
+            return "The episode has ended."
+        was_busy, slot.busy = slot.busy, True
         result = cast(ToolResult, tool.call(call.arguments))
+        slot.busy = was_busy or result.info.get("problem") == "deadline"
         if result.outage:
             raise ToolError(f"the tool {tool.name!r} failed: {result.text}")
-        if result.info.get("problem") == "deadline" and self.slot is not None:
-            self.slot.busy = True
         text = result.text
         if len(text) > _SHOWN:
             text = f"{text[:_SHOWN]}\n(... {len(text) - _SHOWN} characters left out)"

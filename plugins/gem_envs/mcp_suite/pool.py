@@ -62,7 +62,7 @@ class Slot:
         self.setup: Any = None
         """The setup of the running episode."""
         self.busy = False
-        """Whether a call reached its deadline: its server may still work on it."""
+        """Whether a call runs or reached its deadline: a server may still work on it."""
         self.toolset = McpTools(family.servers(self), share=False, start_deadline=_SECONDS_TO_START)
 
     def begin(self, setup: Any) -> dict[str, Tool]:
@@ -100,10 +100,11 @@ def acquire(family: Family) -> Slot:
 
 
 def release(slot: Slot) -> None:
-    """Return a slot to the pool; servers that may still be busy are restarted."""
+    """Return a slot to the pool, or end it if a server may still work on a call."""
     if slot.busy:
         slot.toolset.close()
-        slot.busy = False
+        remove_tree(slot.folder)
+        return
     with _lock:
         _free.setdefault((os.getpid(), slot.family.name), []).append(slot)
 

@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,15 @@ from gem_core.errors import ConfigError
 from gem_envs.mcp_suite.boxes import DATA, SERVERS, boxed_server
 from gem_envs.mcp_suite.pool import Slot
 from gem_envs.mcp_suite.scratch import scratch_folder
-from gem_envs.mcp_suite.sql import Dump, SqlSetup, plain
+from gem_envs.mcp_suite.sql import MOST_ROWS, Dump, SqlSetup, plain
 from gem_tools.session.box import box_command, memory_file, start_process
 from gem_tools.tool import ToolError
 
 __all__ = ["PostgresFamily", "PostgresState"]
 
 _SOCKETS = "/sockets"
-_SECONDS_TO_START = 60.0
+_SECONDS_TO_START, _SECONDS_TO_READ = 60.0, 20.0
+_MOST_BYTES = 8_000_000
 _SETTINGS = {
     "listen_addresses": "",
     "unix_socket_directories": _SOCKETS,
@@ -56,7 +58,9 @@ class _Server:
         programs = _programs()
         self.password = secrets.token_hex(16)
         self.sockets = os.path.join(scratch_folder(), "postgres")
-        os.mkdir(self.sockets)
+        os.makedirs(self.sockets, exist_ok=True)
+        for left in os.scandir(self.sockets):  # by a server that died; its slots keep this folder
+            os.unlink(left)
         uid = 0
         if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             uid = 1_600_000_000 + os.getpid() % 10_000
@@ -122,7 +126,8 @@ class _Server:
         deadline = time.monotonic() + _SECONDS_TO_START
         while True:
             try:
-                self.admin().close()
+                with self.admin() as admin:
+                    admin.execute("revoke connect on database postgres, template1 from public")
                 break
             except psycopg.Error as error:
                 if self.process.poll() is not None or time.monotonic() > deadline:
@@ -135,8 +140,9 @@ class _Server:
     def _drain(self) -> None:
         """Read the server's log, so that its pipe never fills."""
         assert self.process.stdout is not None
-        while self.process.stdout.read(1 << 16):
-            pass
+        with self.process.stdout as log:
+            while log.read(1 << 16):
+                pass
 
 
 class PostgresState:
@@ -148,7 +154,10 @@ class PostgresState:
     def as_requested(self) -> bool:
         """Whether the data equal those of the reference solution."""
         try:
-            with psycopg.connect(self.connection, connect_timeout=10) as database:
+            with (
+                psycopg.connect(self.connection, connect_timeout=10) as database,
+                _cancelled_after(_SECONDS_TO_READ, database),
+            ):
                 return _dump(database, self.probes) == self.expected
         except psycopg.Error:  # the model's views, locks or settings
             return False
@@ -188,18 +197,44 @@ class PostgresFamily:
         return PostgresState(*slot.setup)
 
 
+@contextmanager
+def _cancelled_after(seconds: float, database: psycopg.Connection[Any]) -> Iterator[None]:
+    """Cancel what runs on a connection after some time: a view can end the server's own limit."""
+    done = threading.Event()
+
+    def cancel() -> None:
+        done.wait(seconds)
+        while not done.wait(0.5):  # again: one may arrive between two statements
+            with suppress(psycopg.Error):
+                database.cancel()
+
+    thread = threading.Thread(target=cancel, name="gem-postgres-deadline", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def _dump(database: psycopg.Connection[Any], probes: tuple[str, ...]) -> Dump:
     """Read all tables and views of the schema public, as the role of the episode."""
     database.execute("set local statement_timeout = '5s'")
     database.execute("set local search_path = public")
-    names = database.execute(
-        "select table_name from information_schema.tables where table_schema = 'public' order by 1"
+    kinds = database.execute(
+        "select table_name, table_type from information_schema.tables "
+        "where table_schema = 'public' order by 1"
     ).fetchall()
     dump: Dump = {}
-    for (name,) in names:
-        cursor = database.execute(f'select * from public."{name}"'.encode())
+    for name, kind in kinds:
+        rows = f'select * from public."{name}" limit {MOST_ROWS + 1}'
+        sizes = database.execute(f"select sum(octet_length(r::text)) from ({rows}) r".encode())
+        if (sizes.fetchall()[0][0] or 0) > _MOST_BYTES:
+            dump[name] = "too large"
+            continue
+        cursor = database.execute(rows.encode())
         columns = [column.name for column in cursor.description or ()]
-        dump[name] = (columns, sorted((tuple(map(plain, row)) for row in cursor), key=repr))
+        dump[name] = (kind, columns, sorted((tuple(map(plain, row)) for row in cursor), key=repr))
     for probe in probes:
         database.execute("savepoint probe")
         try:
@@ -216,7 +251,7 @@ def _server() -> _Server:
     """Return the server of this process, starting it once."""
     with _lock:
         pid = os.getpid()  # the threads and sockets of a server do not survive a fork
-        if pid not in _servers:
+        if pid not in _servers or _servers[pid].process.poll() is not None:
             _servers.clear()
             _servers[pid] = _Server()
         return _servers[pid]

@@ -1,22 +1,27 @@
 """SQL tasks: expected data come from a reference solution that gem runs on its own copy.
 
-The final data are compared as a whole: a change that nobody asked for fails the task.
+The final tables and views are compared as a whole: a change that nobody asked for fails the task.
+The model wrote the views, so gem reads at most one row more than it expects, and no large values.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gem_envs.mcp_suite.task import Call, SuiteTask
 
-__all__ = ["Dump", "SqlSetup", "SqliteState", "plain", "sql_task", "write_database"]
+__all__ = ["MOST_ROWS", "Dump", "SqlSetup", "SqliteState", "plain", "sql_task", "write_database"]
 
 Dump = dict[str, Any]
-"""The columns and sorted rows of each table and view, and the outcome of each probe."""
+"""The type, columns and sorted rows of each table and view, and the outcome of each probe."""
+MOST_ROWS = 1000
+"""Rows of a table or view that gem reads; the tasks have fewer."""
+_LARGEST_VALUE = 1_000_000
 _MOST_OPERATIONS = 20_000_000
 
 
@@ -66,6 +71,9 @@ class SqliteState:
                 source.backup(final)
             finally:
                 source.close()
+            if sys.version_info >= (3, 11):
+                final.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
+                final.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, 50)
             budget = iter(range(_MOST_OPERATIONS // 10_000))
             final.set_progress_handler(lambda: next(budget, None) is None, 10_000)
             return _dump(final, self.setup) == _dump(expected, self.setup)
@@ -98,23 +106,22 @@ def plain(value: Any) -> Any:
 
 
 def _dump(database: sqlite3.Connection, setup: SqlSetup) -> Dump:
-    names = [
-        str(name)
-        for (name,) in database.execute(
-            "select name from sqlite_master where type in ('table', 'view') "
+    kinds = dict(
+        database.execute(
+            "select name, type from sqlite_master where type in ('table', 'view') "
             "and name not like 'sqlite_%' order by 1"
         )
-    ]
+    )
     dump: Dump = {}
-    for name in names:
-        cursor = database.execute(f'select * from "{name}"')
+    for name, kind in kinds.items():
+        cursor = database.execute(f'select * from "{name}" limit {MOST_ROWS + 1}')
         columns = [str(column[0]) for column in cursor.description]
         rows = [tuple(map(plain, row)) for row in cursor]
         if name in setup.unordered and "id" in columns:
             skipped = columns.index("id")
             columns.pop(skipped)
             rows = [(*row[:skipped], *row[skipped + 1 :]) for row in rows]
-        dump[name] = (columns, sorted(rows, key=repr))
+        dump[name] = (kind, columns, sorted(rows, key=repr))
     database.execute("pragma foreign_keys = on")
     for probe in setup.probes:
         try:

@@ -143,6 +143,10 @@ def top_customers(rng: random.Random) -> SuiteTask:
 
 def raise_prices(rng: random.Random) -> SuiteTask:
     least, extra = rng.randint(4, 6), rng.randint(2, 9)
+    script, product = shop_script(rng, products=7, orders=40), rng.randint(1, 7)
+    for n in range(41, 41 + least):  # at least one product must change
+        values = (n, rng.randint(1, 9), product, rng.randint(1, 9), "open", rng.randint(1, 90))
+        script += f"\ninsert into orders values {values};"
     popular = (
         "select product_id from orders where status <> 'cancelled' "
         f"group by product_id having count(*) >= {least}"
@@ -150,7 +154,7 @@ def raise_prices(rng: random.Random) -> SuiteTask:
     return _task(
         f"Raise the price by {extra} for every product that has at least {least} orders which are "
         "not cancelled.",
-        shop_script(rng, products=7, orders=45),
+        script,
         [f"update products set price = price + {extra} where id in ({popular})"],
         (*_describe("products", "orders"), _read(popular)),
     )

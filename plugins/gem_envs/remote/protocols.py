@@ -211,7 +211,7 @@ class WebArena(Dialect):
         return {"observation": observation, "sites": [], "object": ""}
 
     def parse_action(self, value: Any) -> Any:
-        """Return the text between backticks; the client sends the model's max_value message."""
+        """Return the text between backticks; the client sends the model's whole message."""
         fenced = _FENCED.search(without_thinking(value)) if isinstance(value, str) else None
         return fenced[1].strip() if fenced else value
 

@@ -77,6 +77,12 @@ def fix_makefile(rng: random.Random) -> TerminalTask:
                 f"sleep 0.02; echo {more} >> data/numbers.txt; make -s && cat out/{name}.txt",
                 str(sum(numbers) + more),
             ),
+            (
+                "prints",
+                f"sleep 0.02; echo '{{s += $1}} END {{print s + 1}}' > total.awk; make -s && "
+                f"cat out/{name}.txt",
+                str(sum(numbers) + more + 1),
+            ),
         ),
         ("make", "cat -A Makefile", f"cat > Makefile <<'EOF'\n{repaired}EOF\nmake"),
     )

@@ -49,6 +49,21 @@ def _start(name: str, port: int) -> str:
     return f"nohup python3 server.py {name} > /dev/null 2>&1 &\n{_WAIT.format(port=port)}\n"
 
 
+def _answers(port: int, greeting: str) -> str:
+    """Return a command that runs the server with another configuration and prints its answers."""
+    fetch = (
+        "import urllib.error as e, urllib.request as u\n"
+        "for path in ('/', '/health', '/other'):\n"
+        f"    try: print(u.urlopen('http://127.0.0.1:{port}' + path, timeout=3).read().decode())\n"
+        "    except e.HTTPError as error: print(error.code)\n"
+    )
+    return (
+        f"cat > /tmp/other.json <<'EOF'\n{_config(port, greeting)}EOF\n"
+        "python3 server.py /tmp/other.json > /dev/null 2>&1 &\n"
+        f"{_WAIT.format(port=port)}\npython3 -I - <<'EOF'\n{fetch}EOF\n"
+    )
+
+
 def serve_folder(rng: random.Random) -> TerminalTask:
     """Start a web server that outlives the command."""
     (port,) = _ports(rng, 1)
@@ -149,7 +164,7 @@ def port_conflict(rng: random.Random) -> TerminalTask:
 
 def fix_service(rng: random.Random) -> TerminalTask:
     """Repair a program and its configuration, and start it."""
-    port, wrong_port = _ports(rng, 2)
+    port, wrong_port, other_port = _ports(rng, 3)
     word = rng.choice(WORDS)
     broken = _SERVER.format(port=wrong_port).replace('config["greeting"]', 'config["welcome"]')
     broken = broken.replace("        self.end_headers()\n", "")
@@ -167,6 +182,7 @@ def fix_service(rng: random.Random) -> TerminalTask:
             ("serves", f"{port}/health", "ok"),
             ("serves", f"{wrong_port}/", None),
             ("json", "service.json", repaired),
+            ("prints", _answers(other_port, "Hello"), "Hello\nok\n404"),
         ),
         (
             "python3 server.py service.json; cat server.py service.json",

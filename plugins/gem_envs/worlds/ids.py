@@ -164,7 +164,7 @@ def _register_deep_search(register: Callable[..., Any]) -> None:
             summary="answer a question whose answer needs a chain of texts, by searching",
             turns=kwargs["max_turns"],
             reward="terminal: 1 for a normalised exact match",
-            data="generated, 21,000 texts",
+            data="generated, 22,000 texts",
             extra="search",
             tags=("tools", "search", "questions"),
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gem_core.env.registry import make
-from gem_core.errors import MissingDependencyError, UnknownNameError
+from gem_core.errors import ConfigError, MissingDependencyError, UnknownNameError
 from gem_core.policies.players import PLAYERS, unplayable
 from gem_core.rollout.env_pool import close_unused
 
@@ -128,7 +128,7 @@ def missing_ids(suite: Suite) -> dict[str, str]:
     for id in suite.ids:
         try:
             close_unused(make(id))
-        except MissingDependencyError as error:
+        except (MissingDependencyError, ConfigError) as error:  # the latter: bubblewrap, git, make
             missing[id] = str(error)
     return missing
 

@@ -38,15 +38,19 @@ def oauth_of(config: Mapping[str, Any]) -> Any:
         return None
     from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 
-    # mcp 1 lets the MCP server name the authorization server; mcp 2 checks the issuer.
-    checked = "issuer" in inspect.signature(ClientCredentialsOAuthProvider).parameters
+    # mcp 1 lets the MCP server name the authorization server, so the secret could go anywhere
+    if "issuer" not in inspect.signature(ClientCredentialsOAuthProvider).parameters:
+        raise ConfigError(
+            "oauth needs mcp 2 or newer, which sends the secret to the issuer only; upgrade mcp, "
+            "or send a token with `headers`"
+        )
     return ClientCredentialsOAuthProvider(
         server_url=str(config["url"]),
         storage=_Tokens(),
         client_id=oauth["client_id"],
         client_secret=oauth["client_secret"],
         scope=oauth.get("scope"),
-        **({"issuer": oauth["issuer"]} if checked else {}),
+        issuer=oauth["issuer"],
     )
 
 

@@ -100,7 +100,9 @@ class Terminal:
             cwd = self.settings["env"]["HOME"]
             return {**answer(text(written), 1, cwd), "end": end}
         status, _, cwd = report.partition(" ")
-        return {**answer(text(written), int(status or 1), cwd), "end": end}
+        # a command can write to the descriptor of the report, too
+        number = int(status) if status.isascii() and status.isdigit() else 1
+        return {**answer(text(written), number, cwd), "end": end}
 
     def interrupt(self) -> tuple[bytes, str, str]:
         """Stop the command as Ctrl-C would; kill it, then bash, if that does not help."""

@@ -53,6 +53,7 @@ def test_recipe_leaves_readable_files_after_ctrl_c_and_a_second_run_appends(tmp_
     assert len(list(read_episodes(tmp_path / "episodes.jsonl"))) == len(episodes) + 32
 
 
+@pytest.mark.long
 def test_recipe_with_a_tool_records_tool_calls(tmp_path: Path) -> None:
     short = ("--warm-up", "120", "--warm-up-episodes", "48", "--updates", "1", "--episodes", "32")
     done = run_recipe(MATHS, tmp_path, *short)

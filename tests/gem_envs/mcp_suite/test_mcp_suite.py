@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +22,11 @@ from gem_check.checker import check_env
 from gem_core import list_envs, make, run_batch, tasks_for
 from gem_core.errors import ConfigError, OptionError
 from gem_core.policies.players import ExpertPlayer, expert_of
+from gem_envs.mcp_suite import postgres
 from gem_envs.mcp_suite.env import McpTask
 from gem_envs.mcp_suite.families import templates_of
 from gem_envs.mcp_suite.ids import SUITES
+from gem_envs.mcp_suite.sqlite_tasks import raise_prices
 from gem_envs.mcp_suite.task import LEVELS
 from gem_tools.calls import write_call
 from gem_tools.tool import ToolCall
@@ -31,6 +37,11 @@ TEMPLATES = [(suite, name) for suite in SUITES for name in templates_of(suite)]
 
 def call(name: str, /, **arguments: Any) -> str:
     return write_call(ToolCall(name, arguments), "json")
+
+
+def suppress_errors(function: Any, *arguments: Any) -> None:
+    with suppress(Exception):
+        function(*arguments)
 
 
 def solve(env: Any, seed: int) -> tuple[float, dict[str, Any]]:
@@ -100,6 +111,66 @@ def test_a_change_that_nobody_asked_for_fails_the_task() -> None:
         extra = call("write_query", query="update customers set city = 'Nowhere' where id = 1")
         assert play(env, 1, [*solution, "done"]) == 1.0
         assert play(env, 1, [*solution, extra, "done"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("suite", "tool", "views"),
+    [
+        (
+            "Postgres",
+            "execute_sql",
+            [
+                "create view a as select set_config('statement_timeout', '0', true)",
+                "create view b as select pg_sleep(1000)::text",
+            ],
+        ),
+        ("Postgres", "execute_sql", ["create view a as select repeat('x', 200000000)"]),
+        ("Sqlite", "write_query", ["create view a as select zeroblob(900000000)"]),
+    ],
+)
+def test_view_that_never_ends_or_is_huge_fails_the_task(
+    suite: str, tool: str, views: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_SECONDS_TO_READ", 1.0)
+    argument = "sql" if suite == "Postgres" else "query"
+    with make(f"mcp:{suite}-v0") as env:
+        env.reset(seed=1)
+        for view in views:
+            observation = env.step(call(tool, **{argument: view}))[0]
+            assert "rror" not in observation, observation
+        began = time.monotonic()
+        _, reward, terminated, _, info = env.step("done")
+        assert (reward, terminated, info["success"]) == (0.0, True, False)
+        assert time.monotonic() - began < 30.0
+
+
+def test_message_with_many_calls_makes_only_the_first_ones() -> None:
+    with make("mcp:Sqlite-v0") as env:
+        env.reset(seed=1)
+        observation = env.step(call("get_current_time", timezone="UTC") * 20)[0]
+        assert "Only the first 16 of 20 calls were made." in observation
+        assert env.unwrapped.calls == 16
+
+
+def test_postgres_that_died_is_started_again() -> None:
+    with make("mcp:Postgres-v0") as env:
+        assert solve(env, 1)[0] == 1.0
+        server = postgres._server().process
+        server.kill()
+        server.wait()
+        assert solve(env, 2)[0] == 1.0
+
+
+def test_raised_prices_change_for_every_seed() -> None:
+    for seed in range(300):
+        task = raise_prices(random.Random(seed))
+        database = sqlite3.connect(":memory:")
+        database.executescript(task.setup.script)
+        before = database.execute("select * from products").fetchall()
+        for statement in task.setup.reference:
+            database.execute(statement)
+        assert database.execute("select * from products").fetchall() != before
+        database.close()
 
 
 def test_seed_determines_the_task() -> None:
@@ -187,16 +258,37 @@ def test_servers_stay_and_data_go_between_episodes() -> None:
         assert env.slot.toolset.servers[0] is server and server.starts == starts
 
 
-def test_server_that_is_still_busy_is_restarted() -> None:
-    endless = "with recursive n(x) as (select 1 union all select x + 1 from n) select max(x) from n"
+ENDLESS = "with recursive n(x) as (select 1 union all select x + 1 from n) select max(x) from n"
+
+
+def test_server_that_is_still_busy_is_not_used_again() -> None:
     with make("mcp:Sqlite-v0", template="Restock") as env:
         env.reset(seed=1)
         env.tools["read_query"].seconds = 0.5
-        assert "given up" in env.step(call("read_query", query=endless))[0]
-        server = env.slot.toolset.servers[0]
-        starts = server.starts
+        assert "given up" in env.step(call("read_query", query=ENDLESS))[0]
+        slot = env.slot
         assert env.step("done")[2]
-        assert solve(env, 1)[0] == 1.0 and server.starts == starts + 1
+        assert solve(env, 1)[0] == 1.0
+        assert not Path(slot.folder).exists()
+
+
+def test_step_that_runs_on_after_close_does_not_reach_the_next_episode() -> None:
+    """The engine closes an environment whose step exceeds its deadline; the step runs on."""
+    first, second = make("mcp:Sqlite-v0", template="Restock"), make("mcp:Sqlite-v0")
+    first.reset(seed=1)
+    slot = first.slot
+    message = call("read_query", query=ENDLESS) + call("write_query", query="drop table orders")
+    step = threading.Thread(target=lambda: suppress_errors(first.step, message), daemon=True)
+    step.start()
+    while not slot.busy:
+        time.sleep(0.01)
+    first.close()
+    with second:
+        assert solve(second, 2)[0] == 1.0
+        step.join(60.0)
+        second.reset(seed=3)
+        assert not step.is_alive() and second.slot is not slot
+        assert "orders" in second.step(call("list_tables"))[0]
 
 
 def test_time_server_does_not_import_from_the_working_folder(tmp_path: Path) -> None:

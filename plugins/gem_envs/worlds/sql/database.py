@@ -27,7 +27,7 @@ YEARS = (2019, 2024)
 _ACTORS, _ITEMS, _FACTS = 24, 16, 160
 _LONGEST_STATEMENT = 4000
 _LARGEST_VALUE = 1_000_000
-_MOST_ROWS = 2000
+_MOST_ROWS, _MOST_COLUMNS, _MOST_CHARACTERS = 2000, 50, 4_000_000
 _MOST_STEPS = 20_000_000
 """Steps of SQLite's virtual machine; they bound the time of a statement on any machine alike."""
 _STEPS_PER_CALL = 100_000
@@ -62,13 +62,20 @@ class Database:
             _restrict(connection)
             try:
                 cursor = connection.execute(statement)
-                rows = cursor.fetchmany(_MOST_ROWS + 1)
+                rows: list[Row] = []
+                characters = 0
+                for row in cursor:
+                    characters += sum(len(v) for v in row if isinstance(v, (str, bytes)))
+                    if len(rows) == _MOST_ROWS or characters > _MOST_CHARACTERS:
+                        raise QueryError(
+                            f"the result has more than {_MOST_ROWS} rows or "
+                            f"{_MOST_CHARACTERS} characters"
+                        )
+                    rows.append(row)
             except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
                 raise QueryError(str(error) or type(error).__name__) from None
             if cursor.description is None:
                 raise QueryError("only a SELECT statement is allowed")
-            if len(rows) > _MOST_ROWS:
-                raise QueryError(f"the result has more than {_MOST_ROWS} rows")
             return [column[0] for column in cursor.description], rows
 
     def _fill(self, connection: sqlite3.Connection) -> None:
@@ -93,6 +100,7 @@ def _restrict(connection: sqlite3.Connection) -> None:
     connection.set_progress_handler(count, _STEPS_PER_CALL)
     if sys.version_info >= (3, 11):
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, _MOST_COLUMNS)
 
 
 def _authorize(action: int, first: str | None, second: str | None, *_: Any) -> int:

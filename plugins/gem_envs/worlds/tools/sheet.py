@@ -110,7 +110,10 @@ class SheetTools(Toolbox):
         if operator.upper() not in _OPERATORS:
             raise CallError(f"operator must be one of {', '.join(_OPERATORS)}")
         values = [self.grid[r][c] for r, c in self._range(start_position, end_position)]
-        numbers = [float(value) for value in values if not isinstance(value, str)]
+        try:
+            numbers = [float(value) for value in values if not isinstance(value, str)]
+        except OverflowError as error:
+            raise CallError("the range contains a number with too many digits") from error
         if not numbers:
             raise CallError("the range contains no numbers")
         return round(_OPERATORS[operator.upper()](numbers), 2)

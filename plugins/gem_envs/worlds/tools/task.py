@@ -123,7 +123,7 @@ def is_answer(given: Any, gold: Any) -> bool:
     if isinstance(gold, (int, float)):
         try:
             number = float(given) if isinstance(given, (str, int, float)) else math.nan
-        except ValueError:
+        except (ValueError, OverflowError):
             return False
         return not isinstance(given, bool) and abs(number - gold) <= 0.011
     return isinstance(given, (str, int, float)) and _plain(given) == _plain(gold)
