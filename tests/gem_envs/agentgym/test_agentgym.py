@@ -366,7 +366,8 @@ def test_dead_jvm_fails_only_its_episode() -> None:
     env = TextWorld("coin")
     first = env.reset(seed=1)
     env.machine._process.kill()
-    for message in ("the JVM of TextWorldExpress died", "TextWorldExpress has no running JVM"):
+    # the first message depends on whether the process has ended before the step
+    for message in ("TextWorldExpress (died|has no running)", "TextWorldExpress has no running JVM"):
         with pytest.raises(EnvDiedError, match=message):
             env.step("look around")
     assert env.reset(seed=1) == first
