@@ -30,8 +30,8 @@ COSTLY = (
     (0, "sciworld:*"),  # starts a Java VM and plays hundreds of turns
     (2, "textworld:*"),
     (0, "web:*"),  # starts a browser
-    (1, "miniwob:*"),
-    (2, "terminal:*"),  # starts a sandbox for every command
+    (0, "miniwob:*"),
+    (1, "terminal:*"),  # starts a sandbox for every command
     (0, "rg:futoshiki", "rg:puzzle24", "rg:zebra_puzzles"),  # slow generators
 )
 """(count, patterns): the first `count` matching ids always run, the others are marked slow."""

@@ -175,7 +175,7 @@ def test_async_trainer_trains(
         "trainer.total_training_steps=3",
         f"actor_rollout_ref.rollout.calculate_log_probs={logprobs}",
     ]
-    run(out, config, settings)
+    run(out, config, settings, cpus=16)  # the hosts of the environments need some, too
     metrics = read_metrics(out)
     assert [m["step"] for m in metrics] == [0, 1, 2]
     assert all(m["grad_norm"] > 0 and m["failed"] == 0 for m in metrics)

@@ -38,13 +38,19 @@ _SETTINGS = [
 
 
 def run(
-    out: Path, config: dict[str, Any], settings: Sequence[str], loggers: Sequence[str] = ()
+    out: Path,
+    config: dict[str, Any],
+    settings: Sequence[str],
+    loggers: Sequence[str] = (),
+    *,
+    cpus: int = 8,
 ) -> None:
     """Train in a new Ray cluster. Writes metrics, record, checkpoints and verl's log to `out`.
 
     A second run in one cluster would find verl's placement groups of the first.
 
-    The file logger of verl is always on; `loggers` names others.
+    The file logger of verl is always on; `loggers` names others. `cpus`: logical ones; Ray starts a
+    process for each.
     """
     gem_config = GemConfig(
         **config, record=str(out / "episodes.jsonl"), metrics=str(out / "metrics.jsonl")
@@ -55,5 +61,5 @@ def run(
         f"trainer.logger=[console,file{''.join(f',{name}' for name in loggers)}]",
     ]
     shut_down_ray()
-    start_ray(num_cpus=16, num_gpus=2)  # logical ones
+    start_ray(num_cpus=cpus, num_gpus=2)
     train(gem_config, [*_SETTINGS, *verl_on_cpu.SETTINGS, *named, *settings])
