@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import wraps
 from itertools import count
@@ -133,11 +134,15 @@ def test_metrics_per_turn_and_per_environment_reach_every_logger(
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     tags = events.Tags()["scalars"]
-    wandb.finish()  # writes the rest of its file
+    wandb.finish()
     (log,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    for name in names:
-        assert f"train/gem/{name}" in tags
-        assert f"train/gem/{name}".encode() in log.read_bytes()
+    logged, deadline = [f"train/gem/{name}" for name in names], time.monotonic() + 60
+    while time.monotonic() < deadline:  # wandb's own process writes the rest of its file
+        if all(name.encode() in log.read_bytes() for name in logged):
+            break
+        time.sleep(0.2)
+    for name in logged:
+        assert name in tags and name.encode() in log.read_bytes()
     assert f"eval/gem/env/{GAME}/success" in tags
 
 
