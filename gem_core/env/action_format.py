@@ -39,7 +39,7 @@ class ActionFormat(Wrapper):
         `on_error` decides what a completion without an action does: it ends the episode, costs
         the turn (`again`), or goes to the environment unchanged. The environment does not see
         turns lost to `again`, so its own turn limit cannot end the episode; `max_errors` does.
-        An empty action, as in `\\boxed{}`, is no action unless `allow_empty` is set.
+        An empty action, as in `\\boxed{}`, does not count as an action unless `allow_empty` is set.
         """
         super().__init__(env)
         if place not in ("system", "observation"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from inspect import signature
 from statistics import fmean, pstdev
 
@@ -34,8 +34,11 @@ BENCHMARKS = ROOT / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import algorithms  # noqa: E402
+import algorithms_plan  # noqa: E402
 import algorithms_report  # noqa: E402
 import algorithms_reproduce  # noqa: E402
+import algorithms_training  # noqa: E402
+import algorithms_warm_up  # noqa: E402
 from continuous import ContinuousPolicy  # noqa: E402
 
 EASY = "game:GuessTheNumber-v0-easy"
@@ -57,7 +60,7 @@ def policy(tiny):
 @pytest.fixture(scope="module")
 def trainer(tiny, tmp_path_factory):
     work = tmp_path_factory.mktemp("work")
-    trainer = algorithms.Trainer(*algorithms.load("tiny"), work, slots=16)
+    trainer = algorithms_training.Trainer(*algorithms_training.load("tiny"), work, slots=16)
     yield trainer
     trainer.policy.close()
 
@@ -163,10 +166,10 @@ def test_policy_reports_an_engine_failure_and_recovers(policy, tiny, monkeypatch
 
 def short(algorithm, **more):
     settings = {"updates": 2, "episodes": 32, "rate": 1e-3, "evaluated": 16, **more}
-    return algorithms.Run(f"test/{algorithm}", algorithms.GUESS, algorithm, **settings)
+    return algorithms_plan.Run(f"test/{algorithm}", algorithms_plan.GUESS, algorithm, **settings)
 
 
-@pytest.mark.parametrize("algorithm", list(algorithms.TUNED_AS))
+@pytest.mark.parametrize("algorithm", list(algorithms_plan.TUNED_AS))
 def test_every_algorithm_trains(trainer, algorithm):
     result = trainer.train(short(algorithm))
     assert len(result["curve"]["success"]) == 2
@@ -192,7 +195,7 @@ def test_update_uses_the_gradient_of_the_documented_loss(trainer):
     model = trainer.model
     model.load_state_dict(trainer.base)
     trainer.policy.refresh()
-    episodes = trainer.play(algorithms.GUESS, range(24), 1, None, algorithms.Clock())
+    episodes = trainer.play(algorithms_plan.GUESS, range(24), 1, None, algorithms_training.Clock())
     per_turn = advantages(episodes, "rebn", gamma=0.9)
     pairs = [
         (sequence, sequence.broadcast(turns))
@@ -223,9 +226,9 @@ def test_update_uses_the_gradient_of_the_documented_loss(trainer):
 
 def test_optimizer_keeps_steps_that_are_too_small_for_bfloat16(tiny):
     model, _ = load_tiny()
-    algorithms.speed_up(model, torch.bfloat16)
+    algorithms_training.speed_up(model, torch.bfloat16)
     weight = model.model.norm.weight
-    optimizer = algorithms.Optimizer(model, 1e-3)
+    optimizer = algorithms_training.Optimizer(model, 1e-3)
     for step in range(8):
         weight.grad = torch.ones_like(weight)
         norm = optimizer.step(0.0 if step == 0 else 1.0)
@@ -242,7 +245,7 @@ def test_speed_up_does_not_change_the_logits(tiny):
     model, _ = load_tiny()
     ids = torch.arange(5, 40)[None]
     expected = model(ids).logits
-    algorithms.speed_up(model, torch.float32)
+    algorithms_training.speed_up(model, torch.float32)
     logits = model(ids).logits
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
     logits.sum().backward()
@@ -252,11 +255,11 @@ def test_speed_up_does_not_change_the_logits(tiny):
 def test_untrained_critic_gives_whitened_returns(trainer):
     """Its values are 0, so GAE is the sum of (gamma * lambda)^k r."""
     trainer.model.load_state_dict(trainer.base)
-    episodes = trainer.play(algorithms.GUESS, range(16), 1, None, algorithms.Clock())
-    critic = algorithms.Critic(trainer.model)
-    optimizer = algorithms.Optimizer(critic, 0.0)
+    episodes = trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
+    critic = algorithms_training.Critic(trainer.model)
+    optimizer = algorithms_training.Optimizer(critic, 0.0)
     whitened, loss = trainer.critic_advantages(episodes, critic, optimizer, 0.9)
-    discount = 0.9 * algorithms.LAMBDA
+    discount = 0.9 * algorithms_training.LAMBDA
     expected = advantages(episodes, "rebn", gamma=discount)
     assert whitened == [pytest.approx(per_turn, abs=1e-6) for per_turn in expected]
     returns = [g for e in episodes for g in advantages([e], "reinforce", gamma=discount)[0]]
@@ -267,8 +270,8 @@ def test_critic_values_each_turn_before_its_first_token(trainer):
     """The reference evaluates one episode at a time, with GAE written out."""
     trainer.model.load_state_dict(trainer.base)
     trainer.policy.refresh()
-    episodes = trainer.play(algorithms.GUESS, range(16), 1, None, algorithms.Clock())
-    critic = algorithms.Critic(trainer.model)
+    episodes = trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
+    critic = algorithms_training.Critic(trainer.model)
     torch.nn.init.normal_(critic.head.weight, std=0.3, generator=torch.Generator().manual_seed(0))
     raw, errors = [], []
     for episode in episodes:
@@ -278,13 +281,13 @@ def test_critic_values_each_turn_before_its_first_token(trainer):
         gae, per_turn = 0.0, []
         for turn in reversed(range(len(episode.turns))):
             delta = episode.rewards[turn] + 0.9 * values[turn + 1] - values[turn]
-            gae = delta + 0.9 * algorithms.LAMBDA * gae
+            gae = delta + 0.9 * algorithms_training.LAMBDA * gae
             per_turn.insert(0, gae)
         raw.append(per_turn)
         errors += per_turn  # target - value is the advantage
     mean, std = fmean(errors), pstdev(errors)
     assert std > 0.05 and len({round(a, 3) for a in errors}) > 8
-    optimizer = algorithms.Optimizer(critic, 0.0)
+    optimizer = algorithms_training.Optimizer(critic, 0.0)
     whitened, loss = trainer.critic_advantages(episodes, critic, optimizer, 0.9)
     assert whitened == [
         pytest.approx([(a - mean) / std for a in per_turn], abs=1e-3) for per_turn in raw
@@ -294,8 +297,8 @@ def test_critic_values_each_turn_before_its_first_token(trainer):
 
 def test_warm_up_trains_on_the_format_of_an_answer_not_its_content(tiny):
     _, tokenizer = tiny
-    settings = [algorithms.GUESS, algorithms.Setting("logic:Sample-v0")]
-    sequences = algorithms.warm_up_sequences(settings, tokenizer, 2)
+    settings = [algorithms_plan.GUESS, algorithms_plan.Setting("logic:Sample-v0")]
+    sequences = algorithms_warm_up.warm_up_sequences(settings, tokenizer, 2)
     trained = [
         tokenizer.decode([i for i, m in zip(*sequence) if m], skip_special_tokens=False)
         for sequence in sequences
@@ -305,7 +308,7 @@ def test_warm_up_trains_on_the_format_of_an_answer_not_its_content(tiny):
 
 
 def test_plan_contains_all_comparisons():
-    plan = algorithms.plan()
+    plan = algorithms_plan.plan()
     names = [run.name for run in plan]
     assert len(names) == len(set(names))
     main = {
@@ -314,15 +317,15 @@ def test_plan_contains_all_comparisons():
     assert {a for _, a, _ in main} == {"reinforce", "rebn", "grpo", "ppo", "rloo", "reinforce++"}
     assert len({env for env, _, _ in main}) >= 4
     for algorithm in ("reinforce", "rebn", "grpo", "ppo"):
-        for env in algorithms.MAIN:
-            assert sum((env, algorithm) == key[:2] for key in main) == algorithms.SEEDS
+        for env in algorithms_plan.MAIN:
+            assert sum((env, algorithm) == key[:2] for key in main) == algorithms_plan.SEEDS
     assert len({run.setting.env for run in plan if run.name.startswith("breadth/")}) == 24
     defaults = {name: p.default for name, p in signature(Reasoning).parameters.items()}
     last = defaults["seed"] + defaults["size"]
-    assert algorithms.OTHERS["seed"] >= last, "evaluation tasks overlap with training tasks"
+    assert algorithms_plan.OTHERS["seed"] >= last, "evaluation tasks overlap with training tasks"
     for run in plan:
         assert run.episodes % run.samples == 0
-        assert (run.gamma == 1.0) or run.algorithm not in algorithms.GROUPED
+        assert (run.gamma == 1.0) or run.algorithm not in algorithms_plan.GROUPED
 
 
 def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, capfd):
@@ -361,11 +364,11 @@ def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, 
 
 def test_cell_name_selects_its_seeds_and_no_other_cell():
     cell = "main/GuessTheNumber-v0-easy-rebn"
-    names = [run.name for run in algorithms.selected_runs([cell])]
+    names = [run.name for run in algorithms_plan.selected_runs([cell])]
     assert sorted(names) == [f"{cell}-{seed}" for seed in range(5)], "not the undiscounted runs"
-    assert [run.name for run in algorithms.selected_runs([f"{cell}-3"])] == [f"{cell}-3"]
-    assert len(algorithms.selected_runs([f"{cell}-"])) == 10, "the beginning of two cells"
-    assert len(algorithms.selected_runs([])) == len(algorithms.plan())
+    assert [run.name for run in algorithms_plan.selected_runs([f"{cell}-3"])] == [f"{cell}-3"]
+    assert len(algorithms_plan.selected_runs([f"{cell}-"])) == 10, "the beginning of two cells"
+    assert len(algorithms_plan.selected_runs([])) == len(algorithms_plan.plan())
 
 
 def test_comparison_of_several_runs_shows_means(tmp_path):
@@ -389,7 +392,7 @@ def made_up_results():
     """Return a result for every run of the plan, with numbers that are easy to check."""
     results = {}
     returns = {"none": 0.0, "reinforce": 0.1, "rebn": 0.3}
-    for run in algorithms.plan():
+    for run in algorithms_plan.plan():
         training = returns.get(run.algorithm, 0.2) + 0.01 * run.seed
         held_out = 0.0 if "syllogism" in run.name else training
         evaluation = {
@@ -415,7 +418,7 @@ def made_up_results():
         }
         clock = {"generation": 5.0, "environment": 1.0, "update": 4.0, "tokens": 5000}
         results[run.name] = {
-            "run": {**algorithms.asdict(replace(run, rate=rate))},
+            "run": {**asdict(replace(run, rate=rate))},
             "evaluation": evaluation,
             "curve": curve,
             "seconds": 10.0,
@@ -515,23 +518,23 @@ def test_tuned_returns_the_rate_of_the_best_tuning_run(tmp_path):
         if name.startswith("tuning/"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / f"{name}.json").write_text(json.dumps(result))
-    assert algorithms.tuned(tmp_path) == dict.fromkeys(algorithms.TUNED_AS, 3e-5)
+    assert algorithms_plan.tuned(tmp_path) == dict.fromkeys(algorithms_plan.TUNED_AS, 3e-5)
 
 
 def test_committed_results_match_the_plan():
-    planned = {run.name: run for run in algorithms.plan()}
-    known = algorithms_report.read(algorithms.RESULTS)
+    planned = {run.name: run for run in algorithms_plan.plan()}
+    known = algorithms_report.read(algorithms_plan.RESULTS)
     assert set(known) == set(planned)
-    rates = algorithms.tuned(algorithms.RESULTS)
+    rates = algorithms_plan.tuned(algorithms_plan.RESULTS)
     for name, result in known.items():
         run = planned[name]
         chosen = run if run.rate or not run.updates else replace(run, rate=rates[run.algorithm])
-        assert result["run"] == json.loads(json.dumps(algorithms.asdict(chosen)))
+        assert result["run"] == json.loads(json.dumps(asdict(chosen)))
 
 
 @pytest.fixture(scope="module")
 def committed():
-    return algorithms_report.read(algorithms.RESULTS)
+    return algorithms_report.read(algorithms_plan.RESULTS)
 
 
 @pytest.fixture(scope="module")
@@ -558,7 +561,9 @@ def test_page_states_the_measured_verdict_on_rebn(committed, words):
         for kind in ("rebn", "grpo")
     }
     assert f"on TowerofHanoi GRPO is {hanoi['grpo'] - hanoi['rebn']:.2f} higher" in words
-    sums = {seed: committed[f"main/rg-chain-sum-grpo-{seed}"] for seed in range(algorithms.SEEDS)}
+    sums = {
+        seed: committed[f"main/rg-chain-sum-grpo-{seed}"] for seed in range(algorithms_plan.SEEDS)
+    }
     idle = {
         seed: r["curve"]["grad_norm"].count(0.0) / r["run"]["updates"] for seed, r in sums.items()
     }
@@ -618,4 +623,6 @@ def test_page_states_the_measured_verdict_on_horizons(committed, words):
 def test_page_contains_the_tables_of_the_committed_results(page):
     text = page.read_text(encoding="utf-8")
     assert text.count("<!-- table ") >= 1
-    assert algorithms_report.with_tables(text, algorithms_report.read(algorithms.RESULTS)) == text
+    assert (
+        algorithms_report.with_tables(text, algorithms_report.read(algorithms_plan.RESULTS)) == text
+    )

@@ -115,7 +115,7 @@ def _as_type(name: str, value: Any, expected: type) -> Any:
                 return expected(number)
         if expected in (bool, list) and isinstance(value, expected):
             return value
-    except (ValueError, OverflowError):  # an integer of 400 digits is no float
+    except (ValueError, OverflowError):  # an integer of 400 digits does not fit a float
         pass
     raise CallError(f"{name} must be of the type {_TYPES[expected]}")
 

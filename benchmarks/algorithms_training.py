@@ -1,0 +1,331 @@
+"""The training of `algorithms.py`: one run with its rollouts, updates, critic and evaluation."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+from algorithms_plan import Run, Setting
+from continuous import ContinuousPolicy
+from torch.nn import functional
+
+from gem_core import (
+    Episode,
+    HorizonSchedule,
+    Limits,
+    Renderer,
+    Rollout,
+    Sampling,
+    advantages,
+    tasks_for,
+    token_sequences,
+)
+from gem_core.errors import ConfigError
+from gem_core.policies import load_smollm2, load_tiny
+from gem_core.policies.tiny import load_folder
+
+HELD_OUT = 2**30
+"""The first evaluation seed; training uses the seeds below."""
+CONTEXT = 1024
+LAMBDA, CRITIC_RATE = 0.95, 5e-5
+
+
+class Optimizer:
+    """Adam on float32 copies of a model's parameters: bfloat16 would round the small steps to 0."""
+
+    def __init__(self, model: torch.nn.Module, rate: float) -> None:
+        model.zero_grad()  # a failed run may have left gradients
+        self.parameters = list(model.parameters())
+        self.copies = [p.detach().float().clone() for p in self.parameters]
+        self.rate = rate
+        self.adam = torch.optim.Adam(self.copies, lr=rate, fused=self.copies[0].is_cuda)
+
+    def step(self, share: float = 1.0) -> float:
+        """Clip the gradients to norm 1, step with `share` of the rate, return the norm before."""
+        for copied, p in zip(self.copies, self.parameters):
+            copied.grad = None if p.grad is None else p.grad.float()
+            p.grad = None
+        norm = torch.nn.utils.clip_grad_norm_(self.copies, 1.0)
+        for group in self.adam.param_groups:
+            group["lr"] = self.rate * share
+        self.adam.step()
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.copies)
+        return float(norm)
+
+
+class Critic(torch.nn.Module):
+    """A copy of the model with a value head, which is read before the first token of a turn."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.trunk = copy.deepcopy(model.model)
+        self.head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+
+    def forward(self, ids_B_T: torch.Tensor, chosen_B_T: torch.Tensor) -> torch.Tensor:
+        hidden_B_T_D = self.trunk(input_ids=ids_B_T, use_cache=False).last_hidden_state
+        return self.head(hidden_B_T_D[chosen_B_T].float())[:, 0]
+
+
+@dataclass
+class Clock:
+    """Seconds of sampling, of the rest of the rollout, and of updates."""
+
+    generation: float = 0.0
+    environment: float = 0.0
+    update: float = 0.0
+    tokens: int = 0
+
+
+class Trainer:
+    """A model, its rollout engine, and the initial weights of every run."""
+
+    def __init__(self, model: Any, tokenizer: Any, work: Path, slots: int = 128) -> None:
+        self.model, self.tokenizer, self.work, self.slots = model, tokenizer, work, slots
+        self.base = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        self.policy = ContinuousPolicy(model, tokenizer, slots=slots, context=CONTEXT)
+        self.renderer = Renderer(tokenizer)
+        self.engine = Rollout(self.policy, self.renderer, concurrency=slots)
+
+    def train(self, run: Run) -> dict[str, Any]:
+        """Train and evaluate one run; return the content of its result file."""
+        try:
+            return self._train(run)
+        finally:
+            self.engine.close()  # closes the environments; the next run has others
+
+    def _train(self, run: Run) -> dict[str, Any]:
+        self.model.load_state_dict(self.base)
+        self.policy.seed(run.seed)
+        self.policy.refresh()
+        optimizer = Optimizer(self.model, run.rate or 0.0)
+        critic = Critic(self.model) if run.algorithm == "ppo" else None
+        critic_optimizer = Optimizer(critic, CRITIC_RATE) if critic is not None else None
+        rng = random.Random(run.seed)
+        horizon = HorizonSchedule.parse(run.horizon or None)
+        clock, curve, began = Clock(), [], time.time()
+        for step in range(run.updates):
+            seeds = [rng.randrange(HELD_OUT) for _ in range(run.episodes // run.samples)]
+            turns = horizon(step) if horizon else None
+            batch = self.play(run.setting, seeds, run.samples, turns, clock)
+            update_began = time.time()
+            metrics = {}
+            if critic is not None and critic_optimizer is not None:
+                per_turn, metrics["value_loss"] = self.critic_advantages(
+                    batch, critic, critic_optimizer, run.gamma
+                )
+            else:
+                per_turn = advantages(batch, run.algorithm, gamma=run.gamma)
+            metrics["grad_norm"], metrics["apart"] = self.update(batch, per_turn, optimizer)
+            self.policy.refresh()
+            clock.update += time.time() - update_began
+            curve.append({**summary(batch), **metrics})
+        seconds = time.time() - began
+        held_out = range(HELD_OUT, HELD_OUT + run.evaluated)
+        setting = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_kwargs})
+        # evaluate with the environment's turn limit, not with the training horizon
+        after = self.play(setting, held_out, 1, None, Clock())
+        names = curve[0] if curve else {}
+        return {
+            "run": asdict(run),
+            "evaluation": {name: _rounded(value) for name, value in summary(after).items()},
+            "curve": {name: [_rounded(line[name]) for line in curve] for name in names},
+            "seconds": round(seconds, 2),
+            "clock": {name: round(value, 2) for name, value in asdict(clock).items()},
+        }
+
+    def play(
+        self, setting: Setting, seeds: Iterable[int], samples: int, turns: int | None, clock: Clock
+    ) -> list[Episode]:
+        """Play a batch of episodes, and add its time to the clock."""
+        began, busy, tokens = time.time(), self.policy.seconds, self.policy.tokens
+        limits = Limits(
+            max_turns=turns or setting.turns, max_context=CONTEXT - 2, step_deadline=60.0
+        )
+        sampling = Sampling(temperature=1.0, max_tokens=setting.tokens)
+        setting = setting.in_folder(self.work)
+        tasks = tasks_for(
+            setting.env, seeds, samples=samples, wrappers=setting.tools, env_kwargs=setting.kwargs
+        )
+        self.engine.configure(
+            self.policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.slots
+        )
+        episodes = self.engine.run_batch(tasks)
+        if all(e.failed for e in episodes):
+            raise ConfigError(
+                f"all episodes of {setting.env} failed, the first with: {episodes[0].failure}"
+            )
+        generation = self.policy.seconds - busy
+        clock.generation += generation
+        clock.environment += max(0.0, time.time() - began - generation)
+        clock.tokens += self.policy.tokens - tokens
+        return episodes
+
+    def update(
+        self, episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]], optimizer: Optimizer
+    ) -> tuple[float, float]:
+        """Take one step on the loss above.
+
+        Returns the gradient norm before clipping, and the mean difference between the logprobs of
+        sampler and trainer, by which PPO's ratio differs from 1.
+        """
+        pairs = [
+            (sequence, sequence.broadcast(turns))
+            for e, turns in zip(episodes, per_turn)
+            for sequence in token_sequences(e)
+        ]
+        device = self.model.device
+        tokens = max(sum(sum(sequence.mask) for sequence, _ in pairs), 1)
+        difference = 0.0
+        for part in micro_batches(pairs, [len(sequence.ids) for sequence, _ in pairs]):
+            ids_B_T = padded([sequence.ids for sequence, _ in part], device)
+            mask_B_T = padded([sequence.mask for sequence, _ in part], device).bool()
+            advantage_B_T = padded([per_token for _, per_token in part], device)
+            sampled_B_T = padded([sequence.logprobs or () for sequence, _ in part], device)
+            logp = logprobs_of(self.model, ids_B_T, mask_B_T)
+            (-(logp * advantage_B_T[mask_B_T]).sum() / tokens).backward()
+            difference += (logp.detach() - sampled_B_T[mask_B_T]).abs().sum().item()
+        return optimizer.step(), difference / tokens
+
+    def critic_advantages(
+        self, episodes: Sequence[Episode], critic: Critic, optimizer: Optimizer, gamma: float
+    ) -> tuple[list[list[float]], float]:
+        """Return whitened GAE advantages per turn, and train the critic on the returns.
+
+        A turn limit is part of the rules here, so the value after it is 0, as after the end.
+        """
+        values: dict[int, list[float]] = {}
+        pairs = [(sequence, e) for e in episodes for sequence in token_sequences(e)]
+        turns = sum(len(sequence.spans) for sequence, _ in pairs)
+        total = 0.0
+        for part in micro_batches(pairs, [len(sequence.ids) for sequence, _ in pairs]):
+            positions = [[begin - 1 for _, begin, _ in sequence.spans] for sequence, _ in part]
+            ids_B_T = padded([sequence.ids for sequence, _ in part], self.model.device)
+            chosen_B_T = torch.zeros_like(ids_B_T, dtype=torch.bool)
+            for i, before_turns in enumerate(positions):
+                chosen_B_T[i, before_turns] = True
+            predicted = critic(ids_B_T, chosen_B_T)
+            numbers = iter(predicted.tolist())
+            part_values = [[next(numbers) for _ in before_turns] for before_turns in positions]
+            part_episodes = [e for _, e in part]
+            raw = advantages(
+                part_episodes, "gae", values=_with_final(part_values), gamma=gamma, lam=LAMBDA
+            )
+            targets = [a + v for gae, known in zip(raw, part_values) for a, v in zip(gae, known)]
+            targets_N = torch.tensor(targets, device=predicted.device)
+            loss = (predicted - targets_N).square().sum() / turns
+            loss.backward()
+            total += loss.item()
+            values.update({id(e): known for e, known in zip(part_episodes, part_values)})
+        optimizer.step()
+        known = _with_final([values.get(id(e), [0.0] * len(e.turns)) for e in episodes])
+        whitened = advantages(episodes, "gae", values=known, gamma=gamma, lam=LAMBDA, whiten=True)
+        return whitened, total
+
+
+def micro_batches(items: Sequence[Any], lengths: Sequence[int]) -> Iterator[list[Any]]:
+    """Group items of similar length, as many as fit into memory."""
+    room = 16384
+    ordered = sorted(range(len(items)), key=lambda i: lengths[i], reverse=True)
+    while ordered:
+        fit = max(1, room // lengths[ordered[0]])
+        yield [items[i] for i in ordered[:fit]]
+        del ordered[:fit]
+
+
+def _with_final(values: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Append the value after the last turn, 0."""
+    return [[*per_turn, 0.0] for per_turn in values]
+
+
+def padded(sequences: Sequence[Sequence[float]], device: Any) -> torch.Tensor:
+    width = max(map(len, sequences))
+    return torch.tensor([[*s, *[0] * (width - len(s))] for s in sequences], device=device)
+
+
+def logprobs_of(model: Any, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
+    """Return log pi of the tokens in the mask, flat.
+
+    Padding is on the right, so causal attention never sees it.
+    """
+    hidden_B_T_D = model.model(input_ids=ids_B_T, use_cache=False).last_hidden_state
+    logits_N_V = model.lm_head(hidden_B_T_D[:, :-1][mask_B_T[:, 1:]])
+    return -functional.cross_entropy(
+        logits_N_V.float(), ids_B_T[:, 1:][mask_B_T[:, 1:]], reduction="none"
+    )
+
+
+def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
+    """Return the metrics of a batch, over the episodes that did not fail."""
+    known = [e for e in episodes if not e.failed]
+    solved = [len(e.turns) for e in known if e.success]
+    returns = [sum(e.rewards) for e in known]
+    first_actions = Counter(e.turns[0].action for e in known if e.turns)
+    return {
+        "success": fmean(bool(e.success) for e in known),
+        "return": fmean(returns),
+        "return_std": pstdev(returns),
+        "turns": fmean(len(e.turns) for e in known),
+        "turns_to_solve": fmean(solved) if solved else None,
+        "tool_uses": fmean(e.final_info.get("tool_uses", 0) for e in known),
+        "tokens": sum(len(t.action_ids) for e in known for t in e.turns),
+        "commonest": max(first_actions.values(), default=0) / len(known),
+        "failed": len(episodes) - len(known),
+    }
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else float(f"{number:.4g}")
+
+
+def load(model: str) -> tuple[Any, Any]:
+    """Load (model, tokenizer) by name or folder, sped up for training, on a GPU if there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if model == "tiny":
+        loaded, tokenizer = load_tiny(device)
+    elif model == "smollm2":
+        loaded, tokenizer = load_smollm2(device=device)
+    elif (Path(model) / "config.json").is_file():
+        loaded, tokenizer = load_folder(model, "--model", device)
+    else:
+        raise ConfigError(
+            f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; got {model!r}"
+        )
+    speed_up(loaded, torch.bfloat16 if device == "cuda" else torch.float32)
+    return loaded, tokenizer
+
+
+def speed_up(model: Any, dtype: torch.dtype) -> None:
+    """Make training faster with a smaller type, fused norms and gradient checkpointing.
+
+    Checkpointing lets a whole batch fit into memory.
+    """
+    for p in model.parameters():  # not the buffers: the rotary embedding stays in float32
+        p.data = p.data.to(dtype)
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child).__name__ == "LlamaRMSNorm":
+                norm = torch.nn.RMSNorm(child.weight.shape, child.variance_epsilon)
+                norm.weight = child.weight
+                setattr(parent, name, norm)
+    model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+    model.train()
+
+
+def fingerprint(model: Any) -> str:
+    """Hash the weights, to check that all runs of a table start from the same model."""
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.float().sum(dtype=torch.float64).cpu().numpy().tobytes())
+    return digest.hexdigest()[:12]
