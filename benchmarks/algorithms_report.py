@@ -16,10 +16,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from algorithms_figures import draw_panels, smooth
+
 from gem_core import HorizonSchedule
 from gem_core.errors import ConfigError
 from gem_core.training.metrics_file import read_metrics
-from gem_eval.curves import draw_curves, pyplot_module, save_figure
+from gem_eval.curves import draw_curves
 
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
 TRL_PAGE, VERL_PAGE = (
@@ -294,7 +296,7 @@ def gamma(known: dict[str, Result]) -> str:
 
 def _reached(curve: Sequence[float], level: float) -> int | None:
     """Return the first update at which the smoothed curve is above a level."""
-    return next((i for i, value in enumerate(_smooth(curve)) if value > level), None)
+    return next((i for i, value in enumerate(smooth(curve)) if value > level), None)
 
 
 def tools(known: dict[str, Result]) -> str:
@@ -354,7 +356,7 @@ def _return_after(curve: dict[str, list[float]], tokens: float) -> float:
     """Return the smoothed return of the last update within a token budget."""
     totals = list(accumulate(curve["tokens"]))
     last = max(i for i, total in enumerate(totals) if i == 0 or total <= tokens)
-    return _smooth(curve["return"])[last]
+    return smooth(curve["return"])[last]
 
 
 def speed(known: dict[str, Result]) -> str:
@@ -469,7 +471,7 @@ def draw_main(known: dict[str, Result], out: Path) -> None:
         }
         for env, kinds in _kinds(known, "main/").items()
     }
-    _draw(panels, ["return"] * len(panels), out)
+    draw_panels(panels, ["return"] * len(panels), out)
 
 
 def draw_sweeps(known: dict[str, Result], out: Path) -> None:
@@ -486,44 +488,4 @@ def draw_sweeps(known: dict[str, Result], out: Path) -> None:
             curves = horizons.setdefault((f"horizon {turns}", HORIZONS[turns]), [])
             curves.append(result["curve"]["return"])
     panels = {"game:GuessTheNumber-v0-easy, ten turns": discounts, "game:Hangman-v0": horizons}
-    _draw(panels, ["turns", "return"], out)
-
-
-def _draw(
-    panels: dict[str, dict[tuple[str, str], list[list[float]]]], labels: Sequence[str], out: Path
-) -> None:
-    """Draw curves by name and colour: the mean over seeds, and a band from minimum to maximum."""
-    pyplot = pyplot_module()
-    rows = max(1, -(-len(panels) // 2))
-    figure, grid = pyplot.subplots(
-        rows, 2, figsize=(10, 3.4 * rows + 0.8), layout="constrained", squeeze=False
-    )
-    entries: dict[str, Any] = {}
-    for axes in list(grid.flat)[len(panels) :]:
-        axes.axis("off")
-    for axes, (title, lines), label in zip(grid.flat, panels.items(), labels):
-        for (name, colour), raw in lines.items():
-            curves = [_smooth(curve) for curve in raw]
-            steps = range(min(map(len, curves)))
-            seeds = [[curve[i] for curve in curves] for i in steps]
-            (entries[name],) = axes.plot(steps, [fmean(values) for values in seeds], color=colour)
-            if len(curves) > 1:
-                axes.fill_between(
-                    steps,
-                    list(map(min, seeds)),
-                    list(map(max, seeds)),
-                    color=colour,
-                    alpha=0.15,
-                    linewidth=0,
-                )
-        axes.set(title=title, xlabel="update", ylabel=f"{label} (mean of 5 updates)")
-        axes.grid(alpha=0.3)
-    if entries:
-        figure.legend(
-            entries.values(), entries.keys(), loc="outside lower center", ncols=4, fontsize="small"
-        )
-    save_figure(figure, out)
-
-
-def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
-    return [fmean(values[max(0, i + 1 - width) : i + 1]) for i in range(len(values))]
+    draw_panels(panels, ["turns", "return"], out)
