@@ -20,7 +20,7 @@ import vllm
 from oat.algorithms.ppo_multiturn import PPOMultiTurnActor
 from transformers import AutoConfig
 
-from gem_core.adapter_kit.batch import as_trained
+from gem_core.adapter_kit.batch import as_evaluated, as_trained
 from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
@@ -102,8 +102,7 @@ class GemActor(PPOMultiTurnActor):
         episodes: list[Episode] = []
 
         def finish(episode: Episode) -> None:
-            info = {**episode.final_info, "evaluation": True}
-            episodes.append(replace(episode, final_info=info))
+            episodes.append(as_evaluated(episode))
             self.records.write(config.record, episodes[-1:])
 
         with self._rollout(

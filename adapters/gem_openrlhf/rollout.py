@@ -10,13 +10,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import ray
 from openrlhf.utils.agent import AgentExecutorBase
 
-from gem_core.adapter_kit.batch import one_sequence, sequences_or_padding
+from gem_core.adapter_kit.batch import as_evaluated, one_sequence, sequences_or_padding
 from gem_core.adapter_kit.critic import cut_state
 from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
@@ -93,7 +92,7 @@ class GemAgentExecutor(AgentExecutorBase):
             return
         evaluation = is_evaluation(played.label)
         if evaluation:
-            episode = replace(episode, final_info={**episode.final_info, "evaluation": True})
+            episode = as_evaluated(episode)
         recorder = find_recorder()
         if recorder is None:
             self._records.write(path, [episode])

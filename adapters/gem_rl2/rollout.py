@@ -12,13 +12,13 @@ import inspect
 import itertools
 import multiprocessing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
 import RL2.workers.rollout as rl2_rollout
 from RL2.utils.logging import gather_and_log
 
+from gem_core.adapter_kit.batch import as_evaluated
 from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.ports import free_port
@@ -166,8 +166,7 @@ class Episodes:
         """Count a finished episode in the next `report`, and record it if it is not trained."""
         self._finished.append(episode)
         if not train:
-            info = {**episode.final_info, "evaluation": True}
-            self.record([replace(episode, final_info=info)])
+            self.record([as_evaluated(episode)])
 
     def record(self, episodes: Iterable[Episode]) -> None:
         """Append episodes to the record."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from itertools import chain, compress
 from typing import Any
 
@@ -13,7 +12,7 @@ import httpx
 import tinker
 from tinker.lib.base_url import resolve_base_url
 
-from gem_core.adapter_kit.batch import as_trained, check_sequence
+from gem_core.adapter_kit.batch import as_evaluated, as_trained, check_sequence
 from gem_core.adapter_kit.progress import read_checkpoint, seeds_of_update, write_checkpoint
 from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
@@ -131,8 +130,7 @@ class GemTinkerTrainer:
 
     def _evaluate(self) -> dict[str, float]:
         episodes = self.rollout.episodes(self.config.held_out_seeds, self.updates)
-        marked = (replace(e, final_info={**e.final_info, "evaluation": True}) for e in episodes)
-        self._records.write(self.config.record, marked)
+        self._records.write(self.config.record, map(as_evaluated, episodes))
         means = BatchMetrics.of(episodes).means()
         return {f"eval_{name}": means[name] for name in ("success", "return") if name in means}
 

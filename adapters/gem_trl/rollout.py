@@ -17,7 +17,7 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
-from gem_core.adapter_kit.batch import one_sequence
+from gem_core.adapter_kit.batch import as_evaluated, one_sequence
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError
@@ -110,7 +110,7 @@ class GemRollout:
         episodes = play(self._rollout, tasks, engine, config.batch_wait)
         if engine.has_logprobs:
             episodes = [_mask_unscored(episode) for episode in episodes]
-        return episodes if trainer.model.training else [_mark_evaluation(e) for e in episodes]
+        return episodes if trainer.model.training else [as_evaluated(e) for e in episodes]
 
     def record(self, episodes: Iterable[Episode]) -> None:
         """Append episodes to `GemConfig.record`."""
@@ -310,11 +310,6 @@ def _mask_unscored(episode: Episode) -> Episode:
         for turn in episode.turns
     )
     return episode if turns == episode.turns else replace(episode, turns=turns)
-
-
-def _mark_evaluation(episode: Episode) -> Episode:
-    """Return the episode as evaluation records it: `final_info["evaluation"]` is True."""
-    return replace(episode, final_info={**episode.final_info, "evaluation": True})
 
 
 def _context_of(trainer: Any) -> int | None:

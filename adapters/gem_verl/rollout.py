@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +21,7 @@ from verl.experimental.agent_loop.agent_loop import (
     register,
 )
 
-from gem_core.adapter_kit.batch import response_start, trained_sequences
+from gem_core.adapter_kit.batch import as_evaluated, response_start, trained_sequences
 from gem_core.adapter_kit.critic import bootstrap_tail
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError, EngineError, PolicyError
@@ -100,8 +100,7 @@ class GemAgentLoop(AgentLoopBase):
         """Play the episode of a dataset row. gem's trainers record it; verl's own do not."""
         episode = await play(self.shared, engine, row, step, self.rollout_config)
         if self.shared.config.is_evaluation(row):
-            facts = {**episode.final_info, "evaluation": True}
-            episode = replace(episode, final_info=facts)
+            episode = as_evaluated(episode)
         if not has_gem_trainer(self.config):
             self.shared.records.write(self.shared.config.record, [episode])
         return episode

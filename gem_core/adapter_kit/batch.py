@@ -10,6 +10,7 @@ from gem_core.training.sequences import TokenSequence, padding_sequence, token_s
 from gem_core.types import Episode
 
 __all__ = [
+    "as_evaluated",
     "as_trained",
     "check_sequence",
     "one_sequence",
@@ -74,6 +75,11 @@ def check_sequence(
             "A patch or another version of the trainer changes batches; "
             "use a version that the adapter supports"
         )
+
+
+def as_evaluated(episode: Episode) -> Episode:
+    """Return an evaluation episode as the record keeps it: `final_info["evaluation"]` is True."""
+    return replace(episode, final_info={**episode.final_info, "evaluation": True})
 
 
 def as_trained(episode: Episode, advantages: Sequence[float], update: int) -> Episode:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from gem_core.adapter_kit.batch import as_trained
+from gem_core.adapter_kit.batch import as_evaluated, as_trained
 from gem_core.records.file import WorkerRecords
 from gem_core.types import Episode
 
@@ -41,10 +40,7 @@ class RecordLog:
     def evaluated(self, episodes: Sequence[Episode]) -> None:
         """Write episodes of an evaluation."""
         self.evaluation += episodes
-        self._records.write(
-            self._path,
-            [replace(e, final_info={**e.final_info, "evaluation": True}) for e in episodes],
-        )
+        self._records.write(self._path, map(as_evaluated, episodes))
 
     def close(self) -> None:
         """Write the episodes that were not trained, and close the file."""
