@@ -74,7 +74,7 @@ def main(args: Args) -> None:
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate)
     held_out = gem.tasks_for(args.env, range(2**30, 2**30 + args.eval_episodes))
-    before = success(rollout.run_batch(held_out))
+    before = success(rollout.run_batch(held_out, evaluation=True))
     print(f"before training: success {before:.1%} on {len(held_out)} held-out seeds", flush=True)
     rng, log = random.Random(args.seed), UpdateLog(args.out, max_failed_updates=1)
     with gem.RecordWriter(f"{args.out}/episodes.jsonl") as record:
@@ -107,7 +107,7 @@ def main(args: Args) -> None:
             log.write(step, metrics, loss=loss, grad_norm=grad_norm)
             print(f"update {step}: success {success(episodes):.1%}", flush=True)
 
-    after = success(rollout.run_batch(held_out))
+    after = success(rollout.run_batch(held_out, evaluation=True))
     levels = {"before, held-out": before}
     draw_curves({args.advantage: [args.out]}, f"{args.out}/curve.png", smooth=10, levels=levels)
     print(f"held-out success: {before:.1%} before, {after:.1%} after; see {args.out}")

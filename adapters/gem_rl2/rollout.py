@@ -177,7 +177,8 @@ class Episodes:
         episodes, self._finished = self._finished, []
         if not episodes:  # on a rank that does not play
             return
-        send_event("batch_end", episodes=episodes)
+        if suffix == "train":
+            send_event("batch_end", episodes=episodes)
         self.metrics = BatchMetrics.of(episodes)
         gather_and_log(
             {f"gem/{name}/{suffix}": [value] for name, value in self.metrics.means().items()}, step

@@ -49,7 +49,9 @@ class GemRollout:
         self.policy = EnginePolicy(sorted({end for end in ends if end is not None}))
         self.engine = TrainerRollout(config, policy=self.policy, renderer=renderer)
 
-    def episodes(self, seeds: Sequence[int], update: int) -> list[Episode]:
+    def episodes(
+        self, seeds: Sequence[int], update: int, evaluation: bool = False
+    ) -> list[Episode]:
         """Play one episode per seed, with the limits of an update."""
         config, max_tokens = self.config, self.config.max_turn_tokens or 1
         self.engine.configure(
@@ -57,9 +59,12 @@ class GemRollout:
             limits=config.limits(update, max_context=self._max_context),
             concurrency=len(seeds),
         )
-        return play(self.engine, config, seeds)
+        return play(self.engine, config, seeds, evaluation)
 
 
-def play(rollout: Rollout, config: GemConfig, prompts: Sequence[Any]) -> list[Episode]:
+def play(
+    rollout: Rollout, config: GemConfig, prompts: Sequence[Any], evaluation: bool = False
+) -> list[Episode]:
     """Play one episode per prompt and return them in order."""
-    return rollout.run_batch([config.task_of(prompt, i) for i, prompt in enumerate(prompts)])
+    tasks = [config.task_of(prompt, i) for i, prompt in enumerate(prompts)]
+    return rollout.run_batch(tasks, evaluation=evaluation)

@@ -129,7 +129,7 @@ class GemTinkerTrainer:
         return self.rollout.episodes(batch, update)
 
     def _evaluate(self) -> dict[str, float]:
-        episodes = self.rollout.episodes(self.config.held_out_seeds, self.updates)
+        episodes = self.rollout.episodes(self.config.held_out_seeds, self.updates, evaluation=True)
         self._records.write(self.config.record, map(as_evaluated, episodes))
         means = BatchMetrics.of(episodes).means()
         return {f"eval_{name}": means[name] for name in ("success", "return") if name in means}

@@ -107,10 +107,11 @@ class GemRollout:
             if lockstep
             else EnginePolicy(trainer, self.calls)
         )
-        episodes = play(self._rollout, tasks, engine, config.batch_wait)
+        evaluation = not trainer.model.training
+        episodes = play(self._rollout, tasks, engine, config.batch_wait, evaluation)
         if engine.has_logprobs:
             episodes = [_mask_unscored(episode) for episode in episodes]
-        return episodes if trainer.model.training else [as_evaluated(e) for e in episodes]
+        return [as_evaluated(e) for e in episodes] if evaluation else episodes
 
     def record(self, episodes: Iterable[Episode]) -> None:
         """Append episodes to `GemConfig.record`."""
@@ -219,7 +220,11 @@ class LockstepPolicy(EnginePolicy):
 
 
 def play(
-    rollout: Rollout, tasks: Sequence[Task], engine: EnginePolicy, batch_wait: float
+    rollout: Rollout,
+    tasks: Sequence[Task],
+    engine: EnginePolicy,
+    batch_wait: float,
+    evaluation: bool = False,
 ) -> list[Episode]:
     """Play one episode per task. An engine error ends the run.
 
@@ -233,7 +238,7 @@ def play(
             retry=False,
         )
     )
-    episodes = caller.run(lambda: rollout.run_batch(tasks), rollout.stop)
+    episodes = caller.run(lambda: rollout.run_batch(tasks, evaluation=evaluation), rollout.stop)
     engine.wait_for_others(rollout.sampling)
     return episodes
 

@@ -64,7 +64,7 @@ def episode_end(episode: Episode) -> None:
 
 @hookspec
 def batch_end(episodes: Sequence[Episode]) -> None:
-    """Called when all episodes of a batch have ended, with the episodes in task order."""
+    """Called when all episodes of a training batch have ended; not after an evaluation."""
 
 
 @hookspec

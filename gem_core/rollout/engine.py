@@ -199,9 +199,16 @@ class Rollout:
                 await self.pool.rest()
 
     async def batch(
-        self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None
+        self,
+        tasks: Iterable[Task],
+        on_episode: Callable[[Episode], None] | None = None,
+        *,
+        evaluation: bool = False,
     ) -> list[Episode]:
-        """Play tasks and return their episodes in order; call `on_episode` as each one ends."""
+        """Play tasks and return their episodes in order; call `on_episode` as each one ends.
+
+        Plugins get the event `batch_end`, unless the batch is an `evaluation`.
+        """
         with self._under_way():
             listed = [replace(task, index=i) for i, task in enumerate(tasks)]
             episodes: dict[int, Episode] = {}
@@ -214,11 +221,16 @@ class Rollout:
             episodes[i] if i in episodes else self.runner(task).cut_short()
             for i, task in enumerate(listed)
         ]
-        send_event("batch_end", episodes=ordered)
+        if not evaluation:
+            send_event("batch_end", episodes=ordered)
         return ordered
 
     def run_batch(
-        self, tasks: Iterable[Task], on_episode: Callable[[Episode], None] | None = None
+        self,
+        tasks: Iterable[Task],
+        on_episode: Callable[[Episode], None] | None = None,
+        *,
+        evaluation: bool = False,
     ) -> list[Episode]:
         """Run `batch` from synchronous code. Ctrl-C raises `Interrupted` with the episodes."""
         interrupted = False
@@ -229,7 +241,8 @@ class Rollout:
             self.stop()
 
         with self._under_way():  # `stop` must work before the event loop runs
-            episodes = run_sync(self.batch(tasks, on_episode), on_interrupt=interrupt)
+            batch = self.batch(tasks, on_episode, evaluation=evaluation)
+            episodes = run_sync(batch, on_interrupt=interrupt)
         if interrupted:
             raise Interrupted(episodes)
         return episodes

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from gem_core.env.base import Env
 from gem_core.errors import ConfigError
-from gem_core.plugins.events import send_event
 from gem_core.policies.base import ChatPolicy, Player, Policy
 from gem_core.policies.players import RandomPlayer
 from gem_core.records.file import RecordWriter, read_episodes, read_header
@@ -75,9 +74,7 @@ def evaluate(
     by_index = {e.index: e for e in results(path)}
     if not finished:
         raise Interrupted([by_index[i] for i in sorted(by_index)])
-    episodes = [by_index[i] for i in range(plan.size)]
-    send_event("batch_end", episodes=episodes)
-    return episodes
+    return [by_index[i] for i in range(plan.size)]
 
 
 def results(path: str | Path) -> list[Episode]:

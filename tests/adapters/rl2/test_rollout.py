@@ -18,6 +18,7 @@ import RL2.trainer.ppo as rl2_ppo
 import RL2.workers.rollout as rl2_rollout
 import torch
 from rl2_worlds import FICKLE, SLOW, Fickle
+from thinking_template import SHORTENING
 from worlds import ECHO, MOODY
 
 from gem_core import register
@@ -119,6 +120,7 @@ def test_server_is_asked_to_stop_at_the_end_of_a_turn(
 
 def test_plugins_get_the_whole_batch_once(play: Play, batch_ends: list[list[Episode]]) -> None:
     play(ECHO, [0, 1, 2])
+    play(ECHO, [3, 4], train=False)
     assert [sorted(e.seed for e in episodes) for episodes in batch_ends] == [[0, 1, 2]]
 
 
@@ -377,18 +379,8 @@ def test_dataset_row_without_a_task_is_rejected(running: tuple[Any, Any]) -> Non
 
 
 def test_history_as_the_template_writes_it(play: Play, running: tuple[Any, Any]) -> None:
-    """A template that shortens earlier answers, as Qwen3's does with thinking."""
-    tokenizer = running[1].tokenizer
-    original = tokenizer.chat_template
-    tokenizer.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-        "{{ m.content if m.role != 'assistant' or loop.last else m.content[:1] }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    try:
+    with patched(running[1].tokenizer, "chat_template", SHORTENING):
         (tensors, cu_seqs), episodes, state = play(ECHO, [2, 5], history="template")
-    finally:
-        tokenizer.chat_template = original
     sequences = [token_sequences(e) for e in episodes]
     assert [len(s) for s in sequences] == [3, 3]
     assert sorted(cu_seqs.tolist()) == [0, 3, 6]

@@ -231,7 +231,7 @@ def test_history_as_the_template_writes_it(
 def test_plugins_get_the_whole_batch_once(
     make_config: Make, make_settings: Make, batch_ends: list[list[Episode]]
 ) -> None:
-    train(make_config(seeds=4), make_settings(updates=1))
+    train(make_config(seeds=4, eval_seeds=2), make_settings(updates=1, eval_every=1))
     assert [sorted(e.seed for e in episodes) for episodes in batch_ends] == [[0, 1, 2, 3]]
 
 

@@ -287,7 +287,14 @@ def test_unsupported_argument_of_the_trainer_is_rejected(
 def test_plugins_get_the_whole_batch_once(
     make_trainer: Callable[..., Any], batch_ends: list[list[Any]]
 ) -> None:
-    make_trainer(GemConfig(ECHO, seeds=[2, 5], max_turn_tokens=6)).train()
+    trainer = make_trainer(
+        GemConfig(ECHO, seeds=[2, 5], eval_seeds=2, max_turn_tokens=6),
+        eval_strategy="steps",
+        eval_steps=1,
+        per_device_eval_batch_size=2,
+    )
+    trainer.train()
+    assert "eval_gem/return" in trainer.state.log_history[1]
     assert [sorted(e.seed for e in episodes) for episodes in batch_ends] == [[2, 2, 5, 5]]
 
 

@@ -1256,6 +1256,8 @@ def test_plugins_receive_episode_turn_and_batch_events() -> None:
     try:
         play(ScriptedEnv, seed=7)
         play(lambda: ScriptedEnv(raises(OSError("x"))), seed=8)
+        with engine(ScriptedEnv) as rollout:
+            rollout.run_batch([Task("test:Env", 9)], evaluation=True)
     finally:
         unregister_plugin("listener")
     assert listener.events == [
@@ -1274,9 +1276,16 @@ def test_plugins_receive_episode_turn_and_batch_events() -> None:
             ("end", StopReason.ENV_ERROR),
             ("batch", 1),
         ),
+        *(
+            ("start", 9),
+            ("turn", 0, 1.0),
+            ("turn", 1, 2.0),
+            ("turn", 2, 3.0),
+            ("end", StopReason.TERMINATED),
+        ),
     ]
     play(ScriptedEnv)
-    assert len(listener.events) == 11, "an unregistered plugin receives nothing"
+    assert len(listener.events) == 16, "an unregistered plugin receives nothing"
 
 
 def test_a_failing_plugin_is_named_in_the_error() -> None:
