@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from oat.types import Transition
 
+from gem_core.adapter_kit.critic import cut_state
 from gem_core.errors import NotTrainableError
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
-from gem_core.types import Episode, FinishReason, Message
+from gem_core.types import Episode, FinishReason
 
 __all__ = [
     "GemTransition",
@@ -45,12 +45,20 @@ class GemTransition(Transition):
 
 
 def to_batch(
-    episodes: Iterable[Episode], size: int, renderer: Renderer, *, with_critic: bool
+    episodes: Iterable[Episode],
+    size: int,
+    renderer: Renderer,
+    *,
+    with_critic: bool,
+    max_ids: int | None = None,
 ) -> list[list[GemTransition]]:
-    """Convert episodes to oat's transitions, and add padding transitions up to `size`."""
+    """Convert episodes to oat's transitions, and add padding transitions up to `size`.
+
+    `max_ids`: the context of the critic.
+    """
     end = renderer.turn_end or 0
     batch = [
-        _transitions(episode, end, _cut_state(episode, renderer) if with_critic else ())
+        _transitions(episode, end, cut_state(episode, renderer, max_ids) if with_critic else ())
         for episode in episodes
     ]
     room = size - sum(map(len, batch))
@@ -108,7 +116,9 @@ def actor_info(
     return info
 
 
-def _transitions(episode: Episode, end_id: int, cut_state: Sequence[int]) -> list[GemTransition]:
+def _transitions(
+    episode: Episode, end_id: int, next_prompt: tuple[int, ...]
+) -> list[GemTransition]:
     """Return one transition per turn, also for masked turns: rewards flow through all turns.
 
     A turn in which nothing was sampled gets one masked end token: oat rejects an empty response.
@@ -141,7 +151,7 @@ def _transitions(episode: Episode, end_id: int, cut_state: Sequence[int]) -> lis
                 info={},
                 episode=episode,
                 turn=number,
-                cut_state=tuple(cut_state) if last else (),
+                cut_state=next_prompt if last else (),
             )
         )
     return transitions
@@ -164,23 +174,4 @@ def _padding(end_id: int, episode: Episode | None = None) -> GemTransition:
         loss_mask=False,
         info={},
         episode=episode,
-    )
-
-
-def _cut_state(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
-    """Return the prompt after the last turn, for an episode that was cut.
-
-    Wrappers that rewrite the history are not applied to it.
-    """
-    if episode.failed or episode.terminated or not episode.turns:
-        return ()
-    observation = Message("user", episode.final_observation)
-    if renderer.mode == "template":
-        said = [[*turn.messages, Message("assistant", turn.action)] for turn in episode.turns]
-        return renderer.start([*chain(*said), observation])
-    action = episode.turns[-1].action_ids
-    return (
-        *episode.prompt_ids(len(episode.turns) - 1),
-        *action,
-        *renderer.bridge([observation], action),
     )

@@ -68,7 +68,7 @@ class TurnCritic(_Base):
         if renderer is None:  # recorded episodes, which all ended by themselves
             return {}
         states = {
-            number: cut_state(episode, renderer)[:longest]
+            number: cut_state(episode, renderer, longest)
             for number, episode in self.episodes.ledger.find(batch).items()
         }
         return {number: state for number, state in states.items() if state}

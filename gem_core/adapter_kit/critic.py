@@ -36,20 +36,24 @@ def value_positions(episode: Episode, sequences: Sequence[TokenSequence]) -> lis
     return positions[::-1]
 
 
-def cut_state(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
+def cut_state(episode: Episode, renderer: Renderer, max_ids: int | None = None) -> tuple[int, ...]:
     """Return the prompt after the last turn of an episode that did not terminate; otherwise ().
 
-    `gae` bootstraps from its value. Wrappers that rewrite the history are not applied to it.
+    `gae` bootstraps from its value. It has at most `max_ids` ids. Wrappers that rewrite the history
+    are not applied to it.
     """
     if episode.failed or episode.terminated or not episode.turns:
         return ()
-    action = episode.turns[-1].action_ids
-    observation = [Message("user", episode.final_observation)]
-    return (
-        *episode.prompt_ids(len(episode.turns) - 1),
-        *action,
-        *renderer.bridge(observation, action),
-    )
+    try:
+        if renderer.mode == "template" and renderer.chat:
+            observation = Message("user", episode.final_observation)
+            state = renderer.start([*_conversation(episode, renderer), observation])
+        else:
+            state = _appended(episode, renderer)
+    except Exception:  # noqa: BLE001 - templates reject messages with any exception
+        last = len(episode.turns) - 1
+        state = (*episode.prompt_ids(last), *episode.turns[last].action_ids)
+    return state[:max_ids]
 
 
 def bootstrap_tail(
@@ -58,18 +62,38 @@ def bootstrap_tail(
     """Return the ids that follow the last sequence of an episode, for its bootstrap value.
 
     They are the rest of its next prompt and one token more, for trainers that drop the value after
-    the last token; sequence and tail have at most `max_ids` ids. Empty if the episode terminated,
-    failed or fills the context.
+    the last token; sequence and tail have at most `max_ids` ids. If the next prompt rewrites the
+    last turn, for example without its thinking, the tail follows the turn as it was sampled. Empty
+    if the episode terminated, failed or fills the context.
     """
-    try:
-        state = cut_state(episode, renderer)
-    except RenderError:  # in template mode, a template may not allow to append a message
-        return ()
-    known = len(last.ids)
+    state, known = cut_state(episode, renderer), len(last.ids)
+    if state and state[:known] != last.ids:
+        try:
+            state = _appended(episode, renderer)
+        except RenderError:  # in template mode, a template may not allow to append a message
+            return ()
     room = max_ids - known - 1
     if room < 1 or state[:known] != last.ids:
         return ()
     return (*state[known : known + room], renderer.turn_end or 0)
+
+
+def _appended(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
+    """Return the last prompt and action, as they are, and the observation after them."""
+    last, observation = len(episode.turns) - 1, Message("user", episode.final_observation)
+    action = episode.turns[last].action_ids
+    return (*episode.prompt_ids(last), *action, *renderer.bridge([observation], action))
+
+
+def _conversation(episode: Episode, renderer: Renderer) -> list[Message]:
+    """Return the messages of an episode, from the last prompt that a wrapper wrote anew."""
+    messages: list[Message] = []
+    for turn in reversed(episode.turns):
+        messages[:0] = [*turn.messages, Message("assistant", turn.action)]
+        # a prompt that the template rewrote has further messages, from before this turn
+        if turn.restarted and renderer.start(turn.messages) == turn.added_ids:
+            break
+    return messages
 
 
 def critic_targets(

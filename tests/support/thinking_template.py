@@ -1,8 +1,8 @@
-"""A chat template that removes the thinking from all messages but the last, as Qwen3's does."""
+"""Chat templates that rewrite earlier answers, as Qwen3's does with thinking."""
 
 from __future__ import annotations
 
-__all__ = ["STRIPPING"]
+__all__ = ["SHORTENING", "STRIPPING"]
 
 STRIPPING = (
     "{% for message in messages %}"
@@ -14,3 +14,11 @@ STRIPPING = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+"""Removes the thinking from all messages but the last."""
+
+SHORTENING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{{ m.content if m.role != 'assistant' or loop.last else m.content[:1] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Keeps the first character of earlier answers, also of a model that does not think."""

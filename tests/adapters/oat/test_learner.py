@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from thinking_template import STRIPPING
 from worlds import ECHO, MOODY
 
 from gem_core.errors import BatchMismatchError
@@ -115,6 +117,32 @@ def test_critic_bootstraps_only_after_a_cut(make_learner: Callable[..., Any]) ->
         )
     # the target of a padding transition is its own value
     assert all(t.info["returns"] == t.info["values"] for t in buffer[4:])
+
+
+def test_critic_bootstraps_from_the_prompt_that_the_template_writes(
+    make_learner: Callable[..., Any],
+) -> None:
+    """The template removes the thinking of earlier turns; long states end at the context."""
+    learner = make_learner(GemConfig(ECHO, seeds=8, advantage="gae"))
+    tokenizer = copy.deepcopy(learner.tokenizer)
+    tokenizer.chat_template = STRIPPING
+    renderer = Renderer(tokenizer, mode="template")
+    start = [Message("user", "hello")]
+    ids = (*tokenizer.encode("<think>1</think>2", add_special_tokens=False), renderer.turn_end)
+    turn = Turn(
+        tuple(start), "<think>1</think>2", 0.5, renderer.start(start), True, ids, (-1.0,) * len(ids)
+    )
+    cut = Episode(ECHO, 0, (turn,), StopReason.TURN_LIMIT, final_observation="so far")
+    next_prompt = renderer.start(
+        [*start, Message("assistant", turn.action), Message("user", "so far")]
+    )
+    assert "think" not in tokenizer.decode(next_prompt)
+    for max_ids in (None, 9):
+        learner.pi_buffer.clear()
+        batch = to_batch([cut], 16, renderer, with_critic=True, max_ids=max_ids)
+        buffer = update(learner, batch, {})
+        v0, v1 = (_value_of(learner.critic, ids) for ids in (turn.added_ids, next_prompt[:max_ids]))
+        assert buffer[0].info["advantages"] == pytest.approx(0.5 + v1 - v0, abs=1e-6)
 
 
 def test_critic_is_read_at_the_last_token(make_learner: Callable[..., Any]) -> None:

@@ -12,12 +12,13 @@ import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from thinking_template import SHORTENING
 from worlds import ECHO, MOODY
 
 from gem_core.errors import BatchMismatchError, ConfigError, EnvError
 from gem_core.training.advantage import advantages
 from gem_core.training.metrics_file import read_metrics
-from gem_core.types import StopReason
+from gem_core.types import Message, StopReason
 from gem_openrlhf import GemConfig, write_dataset
 from gem_openrlhf.actors import GemCriticActor, class_of
 from gem_openrlhf.convert import all_sequences
@@ -257,17 +258,48 @@ class TestSeveralSequences:
         assert int(experience.action_mask[4:].sum()) == 0, "padding trains nothing"
 
     def test_history_as_the_template_writes_it(self, play: Play, engine: Any) -> None:
-        """A template that shortens earlier answers, as Qwen3's does with thinking."""
-        engine.tokenizer.chat_template = (
-            "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-            "{{ m.content if m.role != 'assistant' or loop.last else m.content[:1] }}<|im_end|>\n"
-            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-        )
+        engine.tokenizer.chat_template = SHORTENING
         config = GemConfig(ECHO, history="template", max_turn_tokens=6)
         (response,) = play(config, seeds=[2])
         label = response["label"]
         assert len(label.sequences) > 1
         assert sorted(t for s in label.sequences for t in s.trained) == [0, 1, 2]
+
+    def test_critic_sees_the_history_as_the_template_writes_it(
+        self, play: Play, engine: Any
+    ) -> None:
+        engine.tokenizer.chat_template = SHORTENING
+        config = GemConfig(
+            ECHO, history="template", max_turn_tokens=6, advantage="gae", gamma=0.9, horizon=2,
+            estimator_kwargs={"lam": 0.5},
+        )  # fmt: skip
+        (response,) = play(config, seeds=[2])
+        label = response["label"]
+        said = [
+            message
+            for turn in label.episode.turns
+            for message in (*turn.messages, Message("assistant", turn.action))
+        ]
+        observation = Message("user", label.episode.final_observation)
+        next_prompt = config.renderer(engine.tokenizer).start([*said, observation])
+        assert label.cut_state == next_prompt
+        assert next_prompt[: len(label.sequences[1].ids)] != label.sequences[1].ids
+        generator = SamplesGenerator.__new__(SamplesGenerator)
+        sample = generator._process_response_into_experience(response, max_len=512)
+        experience = Experience.concat_experiences(all_sequences([sample], 2, 512), 0)
+        experience.values = torch.full(experience.action_mask.shape, 99.0)
+        v, r = [0.1, 0.3], label.episode.rewards
+        starts = [sequence.spans[0][1] - 1 for sequence in label.sequences]
+        for row, (start, value) in enumerate(zip(starts, v)):
+            experience.values[row, start] = value
+        put_advantages([experience], last_values={label.key: 0.8})
+        last = r[1] + 0.9 * 0.8 - v[1]
+        by_hand = [r[0] + 0.9 * v[1] - v[0] + 0.45 * last, last]
+        for row, (start, value, advantage) in enumerate(zip(starts, v, by_hand)):
+            assert float(experience.advantages[row, start]) == pytest.approx(advantage, abs=1e-6)
+            assert float(experience.returns[row, start]) == pytest.approx(
+                value + advantage, abs=1e-6
+            )
 
     def test_openrlhf_s_own_trainer_is_told(self, play: Play, engine: Any) -> None:
         del engine.gem_step

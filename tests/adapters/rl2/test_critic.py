@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import RL2.trainer.ppo as rl2_ppo
 import torch
+from thinking_template import SHORTENING
 from worlds import ECHO
 
-from gem_core.types import StopReason
+from gem_core.adapter_kit.patching import patched
+from gem_core.types import Message, StopReason
 from gem_rl2.critic import TARGETS, TurnCritic
 from gem_rl2.trainer import patched_trainer
 from gem_rl2.unsharded_actor import UnshardedCritic
@@ -71,6 +73,40 @@ def test_values_are_read_and_trained_where_turns_begin(
             critic.update(dict(tensors), step)
     after = critic_error(critic.compute_values(numbered_again(tensors, ordered), 9))
     assert after < 0.8 * before, "the critic learns its targets"
+
+
+def test_critic_sees_the_history_as_the_template_writes_it(
+    play: Callable[..., Any], running: tuple[Any, Any]
+) -> None:
+    """Each turn is a sequence, and the critic bootstraps from the next prompt."""
+    with patched(running[1].tokenizer, "chat_template", SHORTENING):
+        (tensors, cu_seqs), (episode,), state = play(ECHO, [2], history="template", **FIELDS)
+        said = [
+            message
+            for turn in episode.turns
+            for message in (*turn.messages, Message("assistant", turn.action))
+        ]
+        observation = Message("user", episode.final_observation)
+        next_prompt = state.renderer.start([*said, observation])
+        critic = UnshardedCritic(running[0].critic)
+        TurnCritic.replace(critic, state)
+        tensors = critic.compute_values(tensors, 1)
+    with torch.no_grad():
+        bootstrap = float(critic.model(input_ids=torch.tensor([next_prompt])).logits[0, -1, 0])
+    assert list(state.last_values.values()) == [pytest.approx(bootstrap, abs=1e-5)]
+    with patched_trainer(state, "config raw_tensor_dict cu_seqs step"):
+        rl2_ppo.compute_advantages(None, tensors, cu_seqs, 1)
+    ((first, _),), ((second, _),) = spans(tensors, 0), spans(tensors, 1)
+    v, r = (
+        (float(tensors["values"][0, first]), float(tensors["values"][1, second])),
+        episode.rewards,
+    )
+    last = r[1] + 0.9 * bootstrap - v[1]
+    by_hand = [r[0] + 0.9 * v[1] - v[0] + 0.45 * last, last]
+    for row, (start, value, advantage) in enumerate(zip((first, second), v, by_hand)):
+        assert float(tensors["advantages"][row, start]) == pytest.approx(advantage, abs=1e-5)
+        assert float(tensors["returns"][row, start]) == pytest.approx(value + advantage, abs=1e-5)
+        assert int(tensors[TARGETS][row].sum()) == 1
 
 
 def critic_error(tensors: Any) -> float:

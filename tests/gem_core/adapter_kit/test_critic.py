@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from byte_tokenizer import ByteTokenizer
+from scripted_env import ScriptedEnv
 
 import gem_oat
-from gem_core import Episode, Renderer, StopReason, Turn, TurnStatus
-from gem_core.adapter_kit.critic import critic_targets, cut_state, value_positions
+from gem_core import Episode, Message, Renderer, StopReason, Turn, TurnStatus
+from gem_core.adapter_kit.critic import bootstrap_tail, critic_targets, cut_state, value_positions
+from gem_core.rollout.engine import Rollout
+from gem_core.rollout.interrupt import run_sync
+from gem_core.rollout.limits import Limits
 from gem_core.training.config import TrainingConfig
 from gem_core.training.sequences import token_sequences
+from gem_core.types import Generation, Sampling, Task
 
 
 @dataclass
@@ -54,6 +61,70 @@ def test_cut_state_is_the_next_prompt() -> None:
     assert "user\nNext?" in text and text.endswith("assistant\n")
     assert cut_state(replace(CUT, stop=StopReason.TERMINATED), renderer) == ()
     assert cut_state(replace(CUT, stop=StopReason.ENV_ERROR), renderer) == ()
+
+
+class Thinker:
+    """A policy that thinks before each answer."""
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        text = f"<think>{len(prompt_ids)}</think>answer {len(prompt_ids)}"
+        ids = (*ByteTokenizer().encode(text, add_special_tokens=False), 257)
+        return Generation(ids, (-1.0,) * len(ids))
+
+
+def thinking_episodes(style: str, mode: Any) -> tuple[Episode, Episode, Renderer]:
+    """Play the same episode with a cap of two turns and to its end after three."""
+    renderer = Renderer(ByteTokenizer(style), mode=mode)
+    episodes = []
+    for limits in (Limits(max_turns=2), Limits()):
+        rollout = Rollout(Thinker(), renderer, limits=limits, make_env=lambda task: ScriptedEnv())
+        with rollout:
+            episodes.append(run_sync(rollout.episode(Task("scripted", 0)), rollout.stop))
+    return episodes[0], episodes[1], renderer
+
+
+@pytest.mark.parametrize("mode", ["append", "template"])
+@pytest.mark.parametrize("style", ["chatml", "thinking", "alternating", "none"])
+def test_cut_state_is_the_prompt_that_the_next_turn_would_have(style: str, mode: str) -> None:
+    cut, whole, renderer = thinking_episodes(style, mode)
+    assert (cut.stop, len(whole.turns)) == (StopReason.TURN_LIMIT, 3)
+    assert cut_state(cut, renderer) == whole.prompt_ids(2)
+    assert cut_state(cut, renderer, max_ids=20) == whole.prompt_ids(2)[:20]
+    stripped = (style, mode) == ("thinking", "template")
+    assert ("<think>" not in renderer.decode(cut_state(cut, renderer))) is stripped
+
+
+def test_cut_state_begins_where_a_wrapper_rewrote_the_history() -> None:
+    cut, _, renderer = thinking_episodes("chatml", "template")
+    context = (Message("user", "a summary"),)
+    last = replace(
+        cut.turns[1], messages=context, added_ids=renderer.start(context), restarted=True
+    )
+    state = cut_state(replace(cut, turns=(cut.turns[0], last)), renderer)
+    expected = [*context, Message("assistant", last.action), Message("user", "O2")]
+    assert state == renderer.start(expected)
+
+
+def test_cut_state_that_the_template_rejects_ends_with_the_action() -> None:
+    cut, _, renderer = thinking_episodes("alternating", "template")
+    renderer.tokenizer.apply_chat_template = lambda *_, **__: 1 / 0  # type: ignore[assignment]
+    last = cut.turns[1]
+    assert cut_state(cut, renderer) == (*cut.prompt_ids(1), *last.action_ids)
+
+
+@pytest.mark.parametrize("mode", ["append", "template"])
+def test_tail_continues_the_last_sequence(mode: str) -> None:
+    """Also where the template would remove the last turn's thinking from the next prompt."""
+    cut, whole, renderer = thinking_episodes("thinking", mode)
+    last = token_sequences(cut)[-1]
+    tail = bootstrap_tail(cut, last, renderer, 4096)
+    text = renderer.tokenizer.decode([*last.ids, *tail], skip_special_tokens=False)
+    assert text.endswith(
+        "<|im_end|>\n<|im_start|>user\nO2<|im_end|>\n<|im_start|>assistant\n<|im_end|>"
+    )
+    assert text.count("<think>") == (2 if mode == "append" else 1)
+    assert bootstrap_tail(whole, token_sequences(whole)[-1], renderer, 4096) == ()
+    assert len(bootstrap_tail(cut, last, renderer, len(last.ids) + 5)) == 5
 
 
 def test_targets_are_value_plus_advantage_also_if_advantages_are_whitened() -> None:
