@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from algorithms_plan import Run, Setting
 from continuous import ContinuousPolicy
-from torch.nn import functional
+from packed import PackedTrunk
 
 from gem_core import (
     Episode,
@@ -37,6 +37,7 @@ HELD_OUT = 2**30
 """The first evaluation seed; training uses the seeds below."""
 CONTEXT = 1024
 LAMBDA, CRITIC_RATE = 0.95, 5e-5
+MICRO_BATCH_TOKENS = 16384
 
 
 class Optimizer:
@@ -69,13 +70,16 @@ class Critic(torch.nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.trunk = copy.deepcopy(model.model)
+        self.packed = PackedTrunk(self.trunk)
         self.head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
 
-    def forward(self, ids_B_T: torch.Tensor, chosen_B_T: torch.Tensor) -> torch.Tensor:
-        hidden_B_T_D = self.trunk(input_ids=ids_B_T, use_cache=False).last_hidden_state
-        return self.head(hidden_B_T_D[chosen_B_T].float())[:, 0]
+    def forward(
+        self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
+        """Return the values at these positions of each sequence, flat."""
+        return self.head(self.packed.at(sequences, positions).float())[:, 0]
 
 
 @dataclass
@@ -94,6 +98,7 @@ class Trainer:
     def __init__(self, model: Any, tokenizer: Any, work: Path, slots: int = 128) -> None:
         self.model, self.tokenizer, self.work, self.slots = model, tokenizer, work, slots
         self.base = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        self.trunk = PackedTrunk(model.model)
         self.policy = ContinuousPolicy(model, tokenizer, slots=slots, context=CONTEXT)
         self.renderer = Renderer(tokenizer)
         self.engine = Rollout(self.policy, self.renderer, concurrency=slots)
@@ -185,18 +190,16 @@ class Trainer:
             for e, turns in zip(episodes, per_turn)
             for sequence in token_sequences(e)
         ]
-        device = self.model.device
         tokens = max(sum(sum(sequence.mask) for sequence, _ in pairs), 1)
-        difference = 0.0
+        differences = []
         for part in micro_batches(pairs, [len(sequence.ids) for sequence, _ in pairs]):
-            ids_B_T = padded([sequence.ids for sequence, _ in part], device)
-            mask_B_T = padded([sequence.mask for sequence, _ in part], device).bool()
-            advantage_B_T = padded([per_token for _, per_token in part], device)
-            sampled_B_T = padded([sequence.logprobs or () for sequence, _ in part], device)
-            logp = logprobs_of(self.model, ids_B_T, mask_B_T)
-            (-(logp * advantage_B_T[mask_B_T]).sum() / tokens).backward()
-            difference += (logp.detach() - sampled_B_T[mask_B_T]).abs().sum().item()
-        return optimizer.step(), difference / tokens
+            masks = [sequence.mask for sequence, _ in part]
+            logp = logprobs_of(self.model, self.trunk, [s.ids for s, _ in part], masks)
+            advantage = flat([per_token for _, per_token in part], masks, logp.device)
+            sampled = flat([s.logprobs or s.mask for s, _ in part], masks, logp.device)
+            (-(logp * advantage).sum() / tokens).backward()
+            differences.append((logp.detach() - sampled).abs().sum())
+        return optimizer.step(), float(sum(differences)) / tokens
 
     def critic_advantages(
         self, episodes: Sequence[Episode], critic: Critic, optimizer: Optimizer, gamma: float
@@ -211,11 +214,7 @@ class Trainer:
         total = 0.0
         for part in micro_batches(pairs, [len(sequence.ids) for sequence, _ in pairs]):
             positions = [[begin - 1 for _, begin, _ in sequence.spans] for sequence, _ in part]
-            ids_B_T = padded([sequence.ids for sequence, _ in part], self.model.device)
-            chosen_B_T = torch.zeros_like(ids_B_T, dtype=torch.bool)
-            for i, before_turns in enumerate(positions):
-                chosen_B_T[i, before_turns] = True
-            predicted = critic(ids_B_T, chosen_B_T)
+            predicted = critic([sequence.ids for sequence, _ in part], positions)
             numbers = iter(predicted.tolist())
             part_values = [[next(numbers) for _ in before_turns] for before_turns in positions]
             part_episodes = [e for _, e in part]
@@ -235,13 +234,11 @@ class Trainer:
 
 
 def micro_batches(items: Sequence[Any], lengths: Sequence[int]) -> Iterator[list[Any]]:
-    """Group items of similar length, as many as fit into memory."""
-    room = 16384
-    ordered = sorted(range(len(items)), key=lambda i: lengths[i], reverse=True)
-    while ordered:
-        fit = max(1, room // lengths[ordered[0]])
-        yield [items[i] for i in ordered[:fit]]
-        del ordered[:fit]
+    """Group items into few batches of about equal length that fit into memory."""
+    parts = -(-sum(lengths) // MICRO_BATCH_TOKENS)
+    for i in range(parts):
+        if items[i::parts]:
+            yield list(items[i::parts])
 
 
 def _with_final(values: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -249,21 +246,21 @@ def _with_final(values: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[*per_turn, 0.0] for per_turn in values]
 
 
-def padded(sequences: Sequence[Sequence[float]], device: Any) -> torch.Tensor:
-    width = max(map(len, sequences))
-    return torch.tensor([[*s, *[0] * (width - len(s))] for s in sequences], device=device)
+def flat(values: Sequence[Sequence[float]], masks: Sequence[Sequence[int]], device: Any) -> Any:
+    """Return the values of the tokens in the masks."""
+    kept = [v for own, mask in zip(values, masks) for v, m in zip(own, mask) if m]
+    return torch.tensor(kept, dtype=torch.float32, device=device)
 
 
-def logprobs_of(model: Any, ids_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> torch.Tensor:
-    """Return log pi of the tokens in the mask, flat.
-
-    Padding is on the right, so causal attention never sees it.
-    """
-    hidden_B_T_D = model.model(input_ids=ids_B_T, use_cache=False).last_hidden_state
-    logits_N_V = model.lm_head(hidden_B_T_D[:, :-1][mask_B_T[:, 1:]])
-    return -functional.cross_entropy(
-        logits_N_V.float(), ids_B_T[:, 1:][mask_B_T[:, 1:]], reduction="none"
-    )
+def logprobs_of(
+    model: Any,
+    trunk: PackedTrunk,
+    sequences: Sequence[Sequence[int]],
+    masks: Sequence[Sequence[int]],
+) -> torch.Tensor:
+    """Return log pi of the tokens in the masks, flat."""
+    positions = [[i for i, m in enumerate(mask) if m] for mask in masks]
+    return trunk.logprobs(model.lm_head.weight, sequences, positions)
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
@@ -290,7 +287,7 @@ def _rounded(number: float | None) -> float | None:
 
 
 def load(model: str) -> tuple[Any, Any]:
-    """Load (model, tokenizer) by name or folder, sped up for training, on a GPU if there is one."""
+    """Load (model, tokenizer) by name or folder; on a GPU, if there is one, in bfloat16."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if model == "tiny":
         loaded, tokenizer = load_tiny(device)
@@ -302,25 +299,16 @@ def load(model: str) -> tuple[Any, Any]:
         raise ConfigError(
             f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; got {model!r}"
         )
-    speed_up(loaded, torch.bfloat16 if device == "cuda" else torch.float32)
+    if device == "cuda":
+        to_bfloat16(loaded)
+    loaded.train()
     return loaded, tokenizer
 
 
-def speed_up(model: Any, dtype: torch.dtype) -> None:
-    """Make training faster with a smaller type, fused norms and gradient checkpointing.
-
-    Checkpointing lets a whole batch fit into memory.
-    """
-    for p in model.parameters():  # not the buffers: the rotary embedding stays in float32
-        p.data = p.data.to(dtype)
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if type(child).__name__ == "LlamaRMSNorm":
-                norm = torch.nn.RMSNorm(child.weight.shape, child.variance_epsilon)
-                norm.weight = child.weight
-                setattr(parent, name, norm)
-    model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
-    model.train()
+def to_bfloat16(model: Any) -> None:
+    """Convert the parameters, but not the buffers: the rotary embedding stays in float32."""
+    for p in model.parameters():
+        p.data = p.data.to(torch.bfloat16)
 
 
 def fingerprint(model: Any) -> str:

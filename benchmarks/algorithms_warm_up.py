@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from algorithms_plan import Setting
-from algorithms_training import CONTEXT, Optimizer, logprobs_of, micro_batches, padded
+from algorithms_training import CONTEXT, Optimizer, logprobs_of, micro_batches
+from packed import PackedTrunk
 
 from gem_core import Episode, Limits, Renderer, Rollout, tasks_for, token_sequences
 from gem_core.errors import ConfigError
@@ -94,15 +95,14 @@ def warm_up(
     sequences = warm_up_sequences(settings, tokenizer, count)
     print(f"SFT warm-up: {updates} updates on {len(sequences)} episodes", flush=True)
     rng = random.Random(seed)
-    optimizer = Optimizer(model, 1e-4)
+    optimizer, trunk = Optimizer(model, 1e-4), PackedTrunk(model.model)
     for update in range(updates):
         batch = rng.sample(sequences, min(48, len(sequences)))
         tokens = sum(sum(mask) for _, mask in batch)
         loss = 0.0
         for part in micro_batches(batch, [len(ids) for ids, _ in batch]):
-            ids_B_T = padded([ids for ids, _ in part], model.device)
-            mask_B_T = padded([mask for _, mask in part], model.device)
-            part_loss = -logprobs_of(model, ids_B_T, mask_B_T.bool()).sum() / tokens
+            ids, masks = zip(*part)
+            part_loss = -logprobs_of(model, trunk, ids, masks).sum() / tokens
             part_loss.backward()
             loss += part_loss.item()
         optimizer.step(1 - update / updates)

@@ -3,18 +3,17 @@
     policy = ContinuousPolicy(model, tokenizer, slots=256, context=1024)
 
 Every episode has a slot with the keys and values of its turns, so a turn only processes the tokens
-since the last turn. Turns join and leave the running batch independently; the host reads the tokens
-every few steps. `refresh` copies the weights of the trainer's model. The tests run it on a CPU.
+since the last turn. Turns join and leave the running batch independently. The engine runs in the
+event loop of the episodes: while the GPU computes a few decoding steps, the environments of the
+finished turns step. `refresh` copies the weights of the trainer's model. The tests run it on a CPU.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +34,6 @@ class _Request:
     ids: list[int]
     sampling: Sampling
     episode: asyncio.Task[Any] | None
-    loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Generation]
     arrived: float
     sampled: list[int] = field(default_factory=list)
@@ -46,6 +44,7 @@ class _Request:
 class _Slot:
     """The cache slot of one episode."""
 
+    row: int
     episode: asyncio.Task[Any] | None = None
     ids: list[int] = field(default_factory=list)
     """The tokens whose keys and values are cached."""
@@ -75,17 +74,14 @@ class ContinuousPolicy:
         self.tokens = 0
         """Tokens sampled so far."""
         self.seconds = 0.0
-        """Seconds in which the engine was busy."""
+        """Seconds in which this process launched or awaited the engine's work."""
         self._decoder = Decoder(model, slots, context, seed)
-        self._slots = [_Slot() for _ in range(slots)]
+        self._slots = [_Slot(row) for row in range(slots)]
         self._waiting: deque[_Request] = deque()
-        self._condition = threading.Condition()
-        self._closed = False
+        self._engine: asyncio.Task[None] | None = None
         self._live = 0
         self._temperature = 1.0
         """Temperature of the running batch; requests with another one wait until it is empty."""
-        self._thread = threading.Thread(target=self._run, name="gem-continuous", daemon=True)
-        self._thread.start()
 
     def refresh(self) -> None:
         """Copy the model's weights between two batches, and drop the cache of the old weights."""
@@ -106,88 +102,80 @@ class ContinuousPolicy:
         """Sample a turn."""
         _check(prompt_ids, sampling, self.context)
         loop = asyncio.get_running_loop()
-        request = _Request(
-            list(prompt_ids),
-            sampling,
-            asyncio.current_task(),
-            loop,
-            loop.create_future(),
-            time.monotonic(),
+        if self._engine is None or self._engine.done():
+            self._clear()  # an interrupted rollout leaves requests behind
+            self._engine = loop.create_task(self._run())
+        episode, future = asyncio.current_task(), loop.create_future()
+        self._waiting.append(
+            _Request(list(prompt_ids), sampling, episode, future, time.monotonic())
         )
-        with self._condition:
-            self._waiting.append(request)
-            self._condition.notify()
-        return await request.future
+        return await future
 
-    def close(self) -> None:
-        """End the engine's thread."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify()
-        self._thread.join(10.0)
-
-    def _run(self) -> None:
-        while True:
-            with self._condition:
-                busy = any(slot.request is not None for slot in self._slots)
-                while not self._closed and not busy and not self._waiting:
-                    self._condition.wait()
-                if self._closed:
-                    return
+    async def _run(self) -> None:
+        """Generate until no request is left."""
+        await asyncio.sleep(0)  # the other episodes of a batch send their requests
+        while self._waiting or any(slot.request is not None for slot in self._slots):
             began = time.monotonic()
             try:
-                self._admit()
-                self._advance()
+                begun = self._admit()
+                running = [slot for slot in self._slots if slot.request is not None]
+                if running:
+                    self._decoder.decode([s.row for s in running], max(len(s.ids) for s in running))
+                self.seconds += time.monotonic() - began
+                await asyncio.sleep(0 if running else 0.001)
+                # the environments step while the GPU works; CUDA has no awaitable
+                while not self._decoder.finished():  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                began = time.monotonic()
+                if running:
+                    self._read(begun, running)
             except Exception as error:  # noqa: BLE001 - the waiting requests get it
-                self._fail(error)
+                for request in self._clear():
+                    message = f"the engine failed: {type(error).__name__}: {error}"
+                    _settle(request, PolicyError(message))
             self.seconds += time.monotonic() - began
 
-    def _admit(self) -> None:
-        """Start the waiting turns, unless there are too few and more will arrive soon."""
-        running = sum(slot.request is not None for slot in self._slots)
-        with self._condition:
-            count = len(self._waiting)
-            if not count:
-                return
-            enough = count >= min(max(1, self._live // 4), self._live - running)
-            if not enough and time.monotonic() - self._waiting[0].arrived < PATIENCE:
-                if not running:
-                    self._condition.wait(0.001)
-                return
-            free = [slot for slot in self._slots if slot.request is None]
-            by_episode = {
-                slot.episode: slot
-                for slot in free
-                if slot.episode is not None and not slot.episode.done()
-            }
-            empty = [slot for slot in free if slot.episode not in by_episode]
-            if not running:
-                self._temperature = self._waiting[0].sampling.temperature
-            admitted: list[_Slot] = []
-            later: deque[_Request] = deque()
-            for request in self._waiting:
-                slot = by_episode.get(request.episode) if request.episode is not None else None
-                if request.sampling.temperature != self._temperature or (
-                    slot is None and not empty
-                ):
-                    later.append(request)
-                    continue
-                if slot is None:
-                    slot = empty.pop(0)
-                    slot.episode, slot.ids = request.episode, []
-                slot.request = request
-                admitted.append(slot)
-            self._waiting = later
+    def _admit(self) -> set[int]:
+        """Start the waiting turns, unless there are too few and more will arrive soon.
+
+        Returns the rows of the started turns.
+        """
+        count, running = len(self._waiting), sum(s.request is not None for s in self._slots)
+        enough = count >= min(max(1, self._live // 4), self._live - running)
+        if not count or (not enough and time.monotonic() - self._waiting[0].arrived < PATIENCE):
+            return set()
+        free = [slot for slot in self._slots if slot.request is None]
+        by_episode = {
+            slot.episode: slot
+            for slot in free
+            if slot.episode is not None and not slot.episode.done()
+        }
+        empty = deque(slot for slot in free if slot.episode not in by_episode)
+        if not running:
+            self._temperature = self._waiting[0].sampling.temperature
+        admitted: list[_Slot] = []
+        later: deque[_Request] = deque()
+        for request in self._waiting:
+            slot = by_episode.get(request.episode) if request.episode is not None else None
+            if request.sampling.temperature != self._temperature or (slot is None and not empty):
+                later.append(request)
+                continue
+            if slot is None:
+                slot = empty.popleft()
+                slot.episode, slot.ids = request.episode, []
+            slot.request = request
+            admitted.append(slot)
+        self._waiting = later
+        self._decoder.set_temperature(self._temperature)
         # long first prompts separately from short additions
-        first = [slot for slot in admitted if not slot.ids]
-        later_turns = [slot for slot in admitted if slot.ids]
-        for group in (first, later_turns):
+        for group in ([s for s in admitted if not s.ids], [s for s in admitted if s.ids]):
             if group:
                 self._begin(group)
+        return {slot.row for slot in admitted}
 
     def _begin(self, slots: Sequence[_Slot]) -> None:
         """Prefill the tokens of the prompts that are not cached, and sample the first tokens."""
-        rows, new, starts = [], [], []
+        new, starts = [], []
         for slot in slots:
             assert slot.request is not None
             ids = slot.request.ids
@@ -195,28 +183,22 @@ class ContinuousPolicy:
             cached = min(len(slot.ids), len(ids) - 1)
             if slot.ids[:cached] != ids[:cached]:
                 cached = 0  # a rewritten history
-            rows.append(self._slots.index(slot))
             new.append(ids[cached:])
             starts.append(cached)
             slot.ids = list(ids)
-        self._decoder.set_temperature(self._temperature)
-        tokens, logprobs = self._decoder.prefill(rows, new, starts)
-        for slot, token, logprob in zip(slots, tokens, logprobs):
-            self._take(slot, token, logprob)
+        self._decoder.prefill([slot.row for slot in slots], new, starts)
 
-    def _advance(self) -> None:
-        """Run a few decoding steps for all running slots."""
-        running = [i for i, slot in enumerate(self._slots) if slot.request is not None]
-        if not running:
-            return
-        longest = max(len(self._slots[i].ids) for i in running)
-        steps_tokens, steps_logprobs = self._decoder.decode(running, longest)
-        for tokens, logprobs in zip(steps_tokens, steps_logprobs):
-            for i in running:
-                slot = self._slots[i]
-                if slot.request is not None:
+    def _read(self, begun: set[int], running: Sequence[_Slot]) -> None:
+        """Read the tokens of the last steps; a turn that began has one more, from its prefill."""
+        tokens, logprobs = self._decoder.read()
+        for slot in running:
+            row = slot.row
+            for step in range(0 if row in begun else 1, len(tokens)):
+                if slot.request is None:
+                    break  # what follows the end of a turn is discarded
+                if step > 0:
                     slot.ids.append(slot.request.sampled[-1])
-                    self._take(slot, tokens[i], logprobs[i])
+                self._take(slot, tokens[step][row], logprobs[step][row])
 
     def _take(self, slot: _Slot, token: int, logprob: float) -> None:
         """Add a token to a turn, and finish the turn if it is the last."""
@@ -233,28 +215,23 @@ class ContinuousPolicy:
             ids, logprobs = tuple(request.sampled), tuple(request.logprobs)
             _settle(request, Generation(ids, logprobs, finish, versions=versions))
 
-    def _fail(self, error: Exception) -> None:
-        with self._condition:
-            requests = [slot.request for slot in self._slots if slot.request is not None]
-            requests += self._waiting
-            self._waiting.clear()
+    def _clear(self) -> list[_Request]:
+        """Empty all slots and the queue, and return the requests that were in them."""
+        requests = [slot.request for slot in self._slots if slot.request is not None]
+        requests += self._waiting
+        self._waiting.clear()
         for slot in self._slots:
             slot.request, slot.episode, slot.ids = None, None, []
-        for request in requests:
-            _settle(request, PolicyError(f"the engine failed: {type(error).__name__}: {error}"))
+        return requests
 
 
 def _settle(request: _Request, outcome: Generation | Exception) -> None:
-    def settle() -> None:
-        if request.future.done():
-            return
-        if isinstance(outcome, Exception):
-            request.future.set_exception(outcome)
-        else:
-            request.future.set_result(outcome)
-
-    with suppress(RuntimeError):  # the event loop was closed
-        request.loop.call_soon_threadsafe(settle)
+    if request.future.done():
+        return  # its episode was cancelled
+    if isinstance(outcome, Exception):
+        request.future.set_exception(outcome)
+    else:
+        request.future.set_result(outcome)
 
 
 def _check(prompt_ids: Sequence[int], sampling: Sampling, context: int) -> None:

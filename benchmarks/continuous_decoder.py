@@ -1,12 +1,13 @@
 """Decoder of `continuous.py`: weights for fast decoding, key-value cache, and CUDA graphs.
 
-A decoding step, with sampling, is one CUDA graph, captured per batch size and context size. On a
-CPU the same code runs without graphs.
+A decoding step, with sampling, is one CUDA graph, captured per batch size and context size, and so
+is a short prefill. On a CPU the same code runs without graphs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ __all__ = ["STEPS", "Decoder"]
 
 STEPS = 4
 """Decoding steps between two reads by the host; tokens after the end of a turn are discarded."""
+LONGEST_GRAPH = 64
+"""Longest prefill that is captured as a CUDA graph; longer ones keep the GPU busy without one."""
 
 
 class Decoder:
@@ -32,7 +35,9 @@ class Decoder:
         self.epsilon = config.rms_norm_eps
         self.weights: list[torch.Tensor] = []
         self.refresh()
-        shape = (config.num_hidden_layers, slots, context, 2 * self.kv_heads, self.width)
+        self.slots = slots
+        # the row after the last slot takes the padding of prefills
+        shape = (config.num_hidden_layers, slots + 1, context, 2 * self.kv_heads, self.width)
         self.cache = torch.zeros(shape, dtype=self.dtype, device=self.device)
         rotary = model.model.rotary_emb
         cos, sin = rotary(
@@ -42,20 +47,26 @@ class Decoder:
         sign = torch.cat([-torch.ones(self.width // 2), torch.ones(self.width // 2)])
         self.cos = cos[0].to(self.dtype)
         self.sin = (sin[0] * sign.to(self.device)).to(self.dtype)
-        self.rows = torch.arange(slots, device=self.device)
+        self.rows = torch.arange(slots + 1, device=self.device)
         self.places = torch.arange(context, device=self.device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
         # inputs and outputs of the captured graphs, which must keep their addresses
         self.temperature = torch.ones((), device=self.device)
         self.noise = torch.ones((), device=self.device)
-        self.token = torch.zeros(slots, dtype=torch.long, device=self.device)
-        self.place = torch.full((slots,), context - 1, dtype=torch.long, device=self.device)
-        self.moves = torch.zeros(slots, dtype=torch.long, device=self.device)
-        self.out_tokens = torch.zeros(STEPS, slots, dtype=torch.long, device=self.device)
-        self.out_logprobs = torch.zeros(STEPS, slots, device=self.device)
-        self.step = torch.zeros(1, dtype=torch.long, device=self.device)
-        self.captured: dict[tuple[int, int], Any] = {}
+        self.token = self._zeros(slots + 1)
+        self.place = self._zeros(slots + 1)
+        self.moves = self._zeros(slots)
+        self.step = self._zeros(1)
+        self.prompts = self._zeros(slots, LONGEST_GRAPH)
+        self.prompt_rows, self.starts, self.ends = (self._zeros(slots) for _ in range(3))
+        self.out_tokens = self._zeros(STEPS + 1, slots + 1)
+        self.out_logprobs = torch.zeros(STEPS + 1, slots + 1, device=self.device)
+        self.captured: dict[tuple[int, ...], Any] = {}
         self.stream = torch.cuda.Stream() if self.graphs else None
+        self.event = torch.cuda.Event() if self.graphs else None
+
+    def _zeros(self, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.long, device=self.device)
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -89,56 +100,83 @@ class Decoder:
         self.noise.fill_(float(temperature > 0))
 
     @torch.no_grad()
-    def prefill(
-        self, rows: list[int], new: list[list[int]], starts: list[int]
-    ) -> tuple[list[int], list[float]]:
+    def prefill(self, rows: list[int], new: list[list[int]], starts: list[int]) -> None:
         """Add new tokens to the cache of these rows, and sample the next token of each."""
-        tokens: list[int] = []
-        logprobs: list[float] = []
         most = max(1, 65536 // max(map(len, new)))
         for i in range(0, len(rows), most):
             part = slice(i, i + most)
-            token_B, logprob_B = self._prefill(rows[part], new[part], starts[part])
-            tokens += token_B.tolist()
-            logprobs += logprob_B.tolist()
-        return tokens, logprobs
+            self._prefill_part(rows[part], new[part], starts[part])
 
-    def _prefill(
-        self, rows: list[int], new: list[list[int]], starts: list[int]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _prefill_part(self, rows: list[int], new: list[list[int]], starts: list[int]) -> None:
         width = max(map(len, new))
-        ids_B_T = torch.tensor([row + [0] * (width - len(row)) for row in new], device=self.device)
-        start_B = torch.tensor(starts, device=self.device)
-        last_B = torch.tensor([len(row) - 1 for row in new], device=self.device)
-        rows_B = torch.tensor(rows, device=self.device)
+        span = self._span(max(s + len(n) for s, n in zip(starts, new)))
+        size = len(rows)
+        with_graph = self.graphs and width <= LONGEST_GRAPH
+        if with_graph:
+            width = _rounded(width, 16, LONGEST_GRAPH)
+            size = _rounded(size, 32, self.slots)
+        spare = size - len(rows)
+        inputs = (
+            self._sent([[*ids, *[0] * (width - len(ids))] for ids in (*new, *[[0]] * spare)]),
+            self._sent([*rows, *[self.slots] * spare]),
+            self._sent([*starts, *[0] * spare]),
+            self._sent([*(len(ids) - 1 for ids in new), *[0] * spare]),
+        )
+        if not with_graph:
+            self._prefill(*inputs, span)
+            return
+        static = (
+            self.prompts[:size, :width],
+            self.prompt_rows[:size],
+            self.starts[:size],
+            self.ends[:size],
+        )
+        for tensor, values in zip(static, inputs):
+            tensor.copy_(values)
+        self._replay((size, width, span), lambda: self._prefill(*static, span))
+
+    def _prefill(self, ids_B_T: Any, rows_B: Any, start_B: Any, last_B: Any, span: int) -> None:
         # padding is written after the prompt, where the next tokens overwrite it, or to the last
         # position, which is never read
-        place_B_T = start_B[:, None] + torch.arange(width, device=self.device)
+        place_B_T = start_B[:, None] + self.places[: ids_B_T.shape[1]]
         place_B_T = place_B_T.clamp(max=self.context - 1)
-        span = self._span(max(s + len(n) for s, n in zip(starts, new)))
         hidden_B_T_D = self._forward(ids_B_T, place_B_T, rows_B, span)
-        hidden_B_D = hidden_B_T_D[torch.arange(len(rows), device=self.device), last_B]
-        token_B, logprob_B = self._sample(hidden_B_D)
+        token_B, logprob_B = self._sample(hidden_B_T_D[self.rows[: len(rows_B)], last_B])
         self.token[rows_B] = token_B
         self.place[rows_B] = start_B + last_B + 1
-        return token_B, logprob_B
+        self.out_tokens[0, rows_B] = token_B
+        self.out_logprobs[0, rows_B] = logprob_B
 
     @torch.no_grad()
-    def decode(self, running: list[int], longest: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Sample STEPS tokens for the running rows; return (tokens, logprobs) by step and row."""
-        size = _rounded(max(running) + 1, 32, len(self.token))
+    def decode(self, running: list[int], longest: int) -> None:
+        """Start to sample STEPS tokens for the running rows."""
+        size = _rounded(max(running) + 1, 32, self.slots)
         span = self._span(longest + STEPS + 1)
-        moves = torch.zeros(len(self.token), dtype=torch.long)
-        moves[running] = 1
-        self.moves.copy_(moves)
-        self.place.copy_(torch.where(self.moves > 0, self.place, self.context - 1))
-        self.step.zero_()
+        moves = [0] * self.slots
+        for row in running:
+            moves[row] = 1
+        self.moves.copy_(self._sent(moves))
+        place = self.place[: self.slots]
+        place.copy_(torch.where(self.moves > 0, place, self.context - 1))
+        self.step.fill_(1)
         for _ in range(STEPS):
-            if self.graphs:
-                self._graph(size, span).replay()
-            else:
-                self._decode(size, span)
-        return self.out_tokens[:, :size].tolist(), self.out_logprobs[:, :size].tolist()
+            self._replay((size, span), lambda: self._decode(size, span))
+        if self.event is not None:
+            self.event.record()
+
+    def finished(self) -> bool:
+        """Return whether all steps that were started are finished."""
+        return self.event is None or bool(self.event.query())
+
+    def read(self) -> tuple[list[list[int]], list[list[float]]]:
+        """Return (tokens, logprobs) by step and row: of the last prefill, then of each step."""
+        return self.out_tokens.tolist(), self.out_logprobs.tolist()
+
+    def _sent(self, values: list[Any]) -> torch.Tensor:
+        """Return a tensor of integers on the model's device, without waiting for its work."""
+        if not self.graphs:
+            return torch.tensor(values)
+        return torch.tensor(values, pin_memory=True).to(self.device, non_blocking=True)
 
     def _decode(self, size: int, span: int) -> None:
         """Decode one step of the first `size` rows.
@@ -153,22 +191,26 @@ class Decoder:
         self.place[:size].copy_((self.place[:size] + self.moves[:size]).clamp(max=self.context - 1))
         self.step.add_(1)
 
-    def _graph(self, size: int, span: int) -> Any:
-        if (size, span) not in self.captured:
+    def _replay(self, key: tuple[int, ...], call: Callable[[], None]) -> None:
+        """Run `call` as a CUDA graph, which is captured at the first call with this key."""
+        if not self.graphs:
+            call()
+            return
+        if key not in self.captured:
             state = (self.token, self.place, self.step, self.out_tokens, self.out_logprobs)
             saved = [tensor.clone() for tensor in state]
             torch.cuda.synchronize()
             with torch.cuda.stream(self.stream):  # warm up: libraries initialise in the first call
-                self._decode(size, span)
+                call()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self.generator)
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-                self._decode(size, span)
+                call()
             for tensor, before in zip(state, saved):
                 tensor.copy_(before)
-            self.captured[size, span] = graph
-        return self.captured[size, span]
+            self.captured[key] = graph
+        self.captured[key].replay()
 
     def _span(self, tokens: int) -> int:
         """Return the part of the cache to attend to, in few sizes: each size needs a graph."""
@@ -185,7 +227,7 @@ class Decoder:
         H, K, D = self.heads, self.kv_heads, self.width
         weights = iter(self.weights[:-3])
         norm_D, _, embedding_V_D = self.weights[-3:]
-        x_N_E = embedding_V_D[ids_B_T.view(-1)]
+        x_N_E = embedding_V_D[ids_B_T.reshape(-1)]
         cos, sin = self.cos[place_B_T].view(B * T, 1, D), self.sin[place_B_T].view(B * T, 1, D)
         # heads that share keys become further queries of one head, so keys are not repeated
         visible_B_T_S = self.places[:span] <= place_B_T[:, :, None]

@@ -40,6 +40,7 @@ import algorithms_reproduce  # noqa: E402
 import algorithms_training  # noqa: E402
 import algorithms_warm_up  # noqa: E402
 from continuous import ContinuousPolicy  # noqa: E402
+from packed import PackedTrunk  # noqa: E402
 
 EASY = "game:GuessTheNumber-v0-easy"
 
@@ -52,17 +53,13 @@ def tiny():
 
 @pytest.fixture
 def policy(tiny):
-    policy = ContinuousPolicy(*tiny, slots=8, context=512)
-    yield policy
-    policy.close()
+    return ContinuousPolicy(*tiny, slots=8, context=512)
 
 
 @pytest.fixture(scope="module")
 def trainer(tiny, tmp_path_factory):
     work = tmp_path_factory.mktemp("work")
-    trainer = algorithms_training.Trainer(*algorithms_training.load("tiny"), work, slots=16)
-    yield trainer
-    trainer.policy.close()
+    return algorithms_training.Trainer(*algorithms_training.load("tiny"), work, slots=16)
 
 
 def play(policy, tokenizer, count=24, temperature=1.0, wrappers=""):
@@ -226,7 +223,7 @@ def test_update_uses_the_gradient_of_the_documented_loss(trainer):
 
 def test_optimizer_keeps_steps_that_are_too_small_for_bfloat16(tiny):
     model, _ = load_tiny()
-    algorithms_training.speed_up(model, torch.bfloat16)
+    algorithms_training.to_bfloat16(model)
     weight = model.model.norm.weight
     optimizer = algorithms_training.Optimizer(model, 1e-3)
     for step in range(8):
@@ -241,15 +238,22 @@ def test_optimizer_keeps_steps_that_are_too_small_for_bfloat16(tiny):
     torch.testing.assert_close(weight, copied.bfloat16())
 
 
-def test_speed_up_does_not_change_the_logits(tiny):
+def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients():
     model, _ = load_tiny()
-    ids = torch.arange(5, 40)[None]
-    expected = model(ids).logits
-    algorithms_training.speed_up(model, torch.float32)
-    logits = model(ids).logits
-    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-    logits.sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
+    sequences = [list(range(5, 10)), [7, 7, 9], list(range(40, 57))]
+    positions = [[1, 4], [2], [1, 2, 16]]
+    logprobs = PackedTrunk(model.model).logprobs(model.lm_head.weight, sequences, positions)
+    logprobs.square().sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    expected = []
+    for ids, own in zip(sequences, positions):
+        logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        expected += [logits[p - 1, ids[p]] for p in own]
+    torch.testing.assert_close(logprobs, torch.stack(expected), rtol=1e-4, atol=1e-4)
+    torch.stack(expected).square().sum().backward()
+    for gradient, p in zip(gradients, model.parameters()):
+        torch.testing.assert_close(gradient, p.grad, rtol=1e-3, atol=1e-4)
 
 
 def test_untrained_critic_gives_whitened_returns(trainer):

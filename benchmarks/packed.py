@@ -1,0 +1,155 @@
+"""Training passes of small Llama models on packed sequences: one long row without padding.
+
+    trunk = PackedTrunk(model.model)
+    logprobs = trunk.logprobs(model.lm_head.weight, sequences, positions)
+
+The layers read the parameters of the transformers model, so gradients reach them. On a GPU the code
+between two attentions is one compiled function, and attention is torch's variable-length kernel. On
+a CPU the same code runs uncompiled, with one attention per sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from inspect import signature
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+__all__ = ["PackedTrunk"]
+
+
+class PackedTrunk:
+    """The layers of a transformers Llama model, for packed sequences."""
+
+    def __init__(self, trunk: Any) -> None:
+        config = trunk.config
+        heads = config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.trunk = trunk
+        self.sizes = (heads, config.num_key_value_heads, width, config.rms_norm_eps)
+        self.cuda = trunk.embed_tokens.weight.is_cuda
+        self.attention = _varlen_attention if self.cuda else _attention_per_sequence
+        self.before, self.after, self.token_logprobs = (
+            torch.compile(call, dynamic=True) if self.cuda else call
+            for call in (_before_attention, _after_attention, _token_logprobs)
+        )
+
+    def hidden(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Return the hidden states after the last norm, of all tokens in order."""
+        device = self.trunk.embed_tokens.weight.device
+        lengths = [len(sequence) for sequence in sequences]
+        ids_N = torch.tensor([i for sequence in sequences for i in sequence], device=device)
+        place_N = torch.tensor([i for length in lengths for i in range(length)], device=device)
+        bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+        x_N_E = functional.embedding(ids_N, self.trunk.embed_tokens.weight)
+        cos, sin = (t[0, :, None] for t in self.trunk.rotary_emb(x_N_E[None], place_N[None]))
+        for layer in self.trunk.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            queries, keys, values = self.before(
+                x_N_E,
+                cos,
+                sin,
+                self.sizes,
+                layer.input_layernorm.weight,
+                attention.q_proj.weight,
+                attention.k_proj.weight,
+                attention.v_proj.weight,
+            )
+            mixed = self.attention(queries, keys, values, bounds, max(lengths))
+            x_N_E = self.after(
+                x_N_E,
+                mixed,
+                self.sizes,
+                attention.o_proj.weight,
+                layer.post_attention_layernorm.weight,
+                mlp.gate_proj.weight,
+                mlp.up_proj.weight,
+                mlp.down_proj.weight,
+            )
+        norm = self.trunk.norm.weight
+        return functional.rms_norm(x_N_E, norm.shape, norm, self.sizes[-1])
+
+    def at(
+        self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
+        """Return the hidden states at these positions of each sequence, flat."""
+        starts = [0, *accumulate(len(sequence) for sequence in sequences)]
+        chosen = [start + p for start, own in zip(starts, positions) for p in own]
+        hidden_N_E = self.hidden(sequences)
+        return hidden_N_E[torch.tensor(chosen, dtype=torch.long, device=hidden_N_E.device)]
+
+    def logprobs(
+        self,
+        head: torch.Tensor,
+        sequences: Sequence[Sequence[int]],
+        positions: Sequence[Sequence[int]],
+    ) -> torch.Tensor:
+        """Return log pi of the tokens at these positions (1 or more), flat.
+
+        `head` is the weight of the language model head.
+        """
+        before = [[p - 1 for p in own] for own in positions]
+        hidden_M_E = self.at(sequences, before)
+        targets = [sequence[p] for sequence, own in zip(sequences, positions) for p in own]
+        target_M = torch.tensor(targets, dtype=torch.long, device=hidden_M_E.device)
+        logprobs: torch.Tensor = self.token_logprobs(hidden_M_E, head, target_M)
+        return logprobs
+
+
+def _before_attention(
+    x_N_E: Any, cos: Any, sin: Any, sizes: Any, norm: Any, q: Any, k: Any, v: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return rotated queries and keys, and values, each (tokens, heads, width)."""
+    heads, kv_heads, width, epsilon = sizes
+    h_N_E = functional.rms_norm(x_N_E, norm.shape, norm, epsilon)
+    queries = functional.linear(h_N_E, q).view(-1, heads, width)
+    keys = functional.linear(h_N_E, k).view(-1, kv_heads, width)
+    values = functional.linear(h_N_E, v).view(-1, kv_heads, width)
+    return _rotated(queries, cos, sin), _rotated(keys, cos, sin), values
+
+
+def _rotated(x_N_H_D: Any, cos: Any, sin: Any) -> torch.Tensor:
+    first, second = x_N_H_D.chunk(2, -1)
+    return x_N_H_D * cos + torch.cat([-second, first], -1) * sin
+
+
+def _after_attention(
+    x_N_E: Any, mixed: Any, sizes: Any, out: Any, norm: Any, gate: Any, up: Any, down: Any
+) -> torch.Tensor:
+    """Return the residual stream after the layer's output projection and MLP."""
+    x_N_E = x_N_E + functional.linear(mixed.reshape(x_N_E.shape[0], -1), out)
+    h_N_E = functional.rms_norm(x_N_E, norm.shape, norm, sizes[-1])
+    gated = functional.silu(functional.linear(h_N_E, gate)) * functional.linear(h_N_E, up)
+    return x_N_E + functional.linear(gated, down)
+
+
+def _token_logprobs(hidden_M_E: Any, head: Any, target_M: Any) -> torch.Tensor:
+    logits_M_V = functional.linear(hidden_M_E, head).float()
+    return logits_M_V.gather(1, target_M[:, None])[:, 0] - logits_M_V.logsumexp(-1)
+
+
+def _varlen_attention(q: Any, k: Any, v: Any, bounds: Any, longest: int) -> torch.Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    accepted = signature(varlen_attn).parameters
+    # torch 2.10 has is_causal instead of a window
+    causal = {"window_size": (-1, 0)} if "window_size" in accepted else {"is_causal": True}
+    if "enable_gqa" in accepted:
+        causal["enable_gqa"] = True
+    else:
+        repeats = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+    mixed: torch.Tensor = varlen_attn(q, k, v, bounds, bounds, longest, longest, **causal)
+    return mixed
+
+
+def _attention_per_sequence(q: Any, k: Any, v: Any, bounds: Any, longest: int) -> torch.Tensor:
+    parts = []
+    for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist()):
+        part = [t[start:end].transpose(0, 1)[None] for t in (q, k, v)]
+        mixed = functional.scaled_dot_product_attention(*part, is_causal=True, enable_gqa=True)
+        parts.append(mixed[0].transpose(0, 1))
+    return torch.cat(parts)
