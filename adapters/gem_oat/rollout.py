@@ -21,10 +21,10 @@ from oat.algorithms.ppo_multiturn import PPOMultiTurnActor
 from transformers import AutoConfig
 
 from gem_core.adapter_kit.batch import as_evaluated, as_trained
-from gem_core.adapter_kit.engine import generation_of
+from gem_core.adapter_kit.engine import generation_of, vllm_logprobs
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
-from gem_core.errors import ConfigError, EngineError
+from gem_core.errors import ConfigError
 from gem_core.policies.batching import BatchPolicy
 from gem_core.records.file import WorkerRecords
 from gem_core.rollout.caller_thread import CallersThread
@@ -83,7 +83,13 @@ class GemActor(PPOMultiTurnActor):
             )
         self.caller.serve_until(lambda: self.groups.waiting >= size)
         self._delivered = episodes = self.groups.take(size)
-        batch = to_batch(episodes, size, self.renderer, with_critic=self.args.gem.needs_values)
+        batch = to_batch(
+            episodes,
+            size,
+            self.renderer,
+            with_critic=self.args.gem.needs_values,
+            max_ids=self.context,
+        )
         self.updates += 1
         return batch, actor_info(episodes, batch)
 
@@ -176,7 +182,7 @@ class EnginePolicy:
             generations.append(
                 generation_of(
                     ids,
-                    _logprobs(ids, completion),
+                    vllm_logprobs(ids, completion.logprobs),
                     cut=completion.finish_reason == "length",
                     turn_end=turn_end,
                     versions=(version, version),
@@ -264,16 +270,3 @@ class FinishedGroups:
         self._incomplete.clear()
         self.waiting = 0
         return [episode for group in groups for episode in group]
-
-
-def _logprobs(ids: Sequence[int], completion: Any) -> tuple[float, ...]:
-    """Return the logprobs of the sampled ids."""
-    try:
-        return tuple(
-            float(position[id].logprob)
-            for id, position in zip(ids, completion.logprobs, strict=True)
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngineError(
-            f"vLLM returned no logprob for a sampled token ({error!r}); gem_oat needs one for each"
-        ) from error

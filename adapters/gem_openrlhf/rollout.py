@@ -17,9 +17,9 @@ from openrlhf.utils.agent import AgentExecutorBase
 
 from gem_core.adapter_kit.batch import as_evaluated, one_sequence, sequences_or_padding
 from gem_core.adapter_kit.critic import cut_state
-from gem_core.adapter_kit.engine import generation_of
+from gem_core.adapter_kit.engine import generation_of, vllm_logprobs
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
-from gem_core.errors import ConfigError, EngineError
+from gem_core.errors import ConfigError
 from gem_core.policies.base import warn_if_cut
 from gem_core.records.file import WorkerRecords
 from gem_core.rollout.engine import Rollout
@@ -174,26 +174,14 @@ class EnginePolicy:
         params, first_step = copy.copy(self.params), self.step
         params.max_tokens = sampling.max_tokens
         output = (await self.engine.generate(list(prompt_ids), params)).outputs[0]
-        ids = tuple(output.token_ids)
+        requested = params.logprobs is not None
         return generation_of(
-            ids,
-            self._logprobs(ids, output.logprobs),
+            output.token_ids,
+            vllm_logprobs(output.token_ids, output.logprobs) if requested else None,
             cut=output.finish_reason == "length",
             turn_end=self._turn_end,
             versions=(first_step, self.step),
         )
-
-    def _logprobs(self, ids: tuple[int, ...], per_token: Any) -> tuple[float, ...] | None:
-        """Return the logprobs of the sampled ids; None if OpenRLHF does not ask for them."""
-        if self.params.logprobs is None:
-            return None
-        per_token = per_token or ()
-        if len(per_token) != len(ids):
-            raise EngineError(
-                f"vLLM returned {len(per_token)} logprobs for {len(ids)} sampled tokens; use a "
-                "version of vLLM that OpenRLHF supports"
-            )
-        return tuple(float(candidates[id].logprob) for id, candidates in zip(ids, per_token))
 
 
 async def play(
@@ -219,5 +207,5 @@ def _label(
     """Return the label that carries an episode to the trainer."""
     sequences = sequences_or_padding(episode, renderer.turn_end or 0)
     # the critic reads one token after the state
-    state = cut_state(episode, renderer)[: max_length - 1] if config.needs_values else ()
+    state = cut_state(episode, renderer, max_length - 1) if config.needs_values else ()
     return EpisodeLabel(label, config, episode, tuple(sequences), state)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gem_core.adapter_kit.batch import sequences_or_padding
+from gem_core.adapter_kit.batch import response_start, sequences_or_padding
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.sequences import TokenSequence, padding_sequence
 from gem_core.types import Episode
@@ -60,7 +60,7 @@ def to_batch(rows: Sequence[Row]) -> dict[str, Any]:
     fields.
     """
     sequences = [row.sequence for row in rows]
-    starts = [_start(sequence) for sequence in sequences]
+    starts = [response_start(sequence) for sequence in sequences]
     has_logprobs = all(sequence.logprobs is not None for sequence in sequences)
     return {
         "prompt_ids": [list(sequence.ids[:start]) for sequence, start in zip(sequences, starts)],
@@ -80,12 +80,12 @@ def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]
 
     Tokens that are not trained get 0.
     """
-    return sequence.broadcast(per_turn)[_start(sequence) :]
+    return sequence.broadcast(per_turn)[response_start(sequence) :]
 
 
 def completion_of(sequence: TokenSequence) -> tuple[list[int], list[int]]:
     """Return (ids, loss mask) of TRL's completion: all tokens after the first prompt."""
-    start = _start(sequence)
+    start = response_start(sequence)
     return list(sequence.ids[start:]), list(sequence.mask[start:])
 
 
@@ -99,7 +99,7 @@ def turn_ratios(trainer: Any, rows: Sequence[Row], batch: Mapping[str, Any]) -> 
     trained = batch["completion_mask"] * batch["tool_mask"]
     logs = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]) * trained
     for i, row in enumerate(rows):
-        start = _start(row.sequence)
+        start = response_start(row.sequence)
         for _, begin, end in row.sequence.spans:
             logs[i, begin - start : end - start] = logs[i, begin - start : end - start].sum()
     ratios, low = logs.exp(), trainer.vllm_importance_sampling_clip_min or 0.0
@@ -124,11 +124,3 @@ def episode_return(
         for name, value in BatchMetrics.total(gather_object([own])).means().items():
             log_metric(f"gem/{name}", value)
     return [None if row.episode is None else row.episode.total_reward for row in gem_row]
-
-
-def _start(sequence: TokenSequence) -> int:
-    """Return where the completion starts. TRL needs at least one token after it.
-
-    The completion of a padding sequence is its end token.
-    """
-    return min(sequence.prompt_length, len(sequence.ids) - 1)

@@ -23,11 +23,12 @@ from verl.experimental.agent_loop.agent_loop import (
 
 from gem_core.adapter_kit.batch import as_evaluated, response_start, trained_sequences
 from gem_core.adapter_kit.critic import bootstrap_tail
+from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
-from gem_core.errors import ConfigError, EngineError, PolicyError
+from gem_core.errors import ConfigError, PolicyError
 from gem_core.records.file import WorkerRecords
 from gem_core.rollout.renderer import Renderer
-from gem_core.types import Episode, FinishReason, Generation, Sampling, StopReason
+from gem_core.types import Episode, Generation, Sampling, StopReason
 from gem_verl.channel import token_rewards
 from gem_verl.config import (
     AGENT,
@@ -196,28 +197,17 @@ class EnginePolicy:
             )
         finally:
             self.seconds += time.monotonic() - started
-        ids = tuple(output.token_ids)
         if output.stop_reason == "aborted":
             raise PolicyError("verl's server aborted the generation")
         # verl's async client returns an empty list if it does not request logprobs
-        logprobs = output.log_probs if self.sampling_params.get("logprobs") else None
-        if self.sampling_params.get("logprobs") and (logprobs is None or len(logprobs) < len(ids)):
-            raise EngineError(
-                "verl's server returned no logprobs, but rollout.calculate_log_probs=True "
-                "requests them"
-            )
-        if not ids:
-            finish = FinishReason.EMPTY
-        elif len(ids) >= sampling.max_tokens and ids[-1] != self.turn_end:
-            finish = FinishReason.LENGTH
-        else:
-            finish = FinishReason.STOP
+        requested = self.sampling_params.get("logprobs")
         first = output.extra_fields.get("min_global_steps")
         last = output.extra_fields.get("max_global_steps")
-        return Generation(
-            ids,
-            None if logprobs is None else tuple(logprobs),
-            finish,
+        return generation_of(
+            output.token_ids,
+            (output.log_probs or ()) if requested else None,
+            cut=len(output.token_ids) >= sampling.max_tokens,
+            turn_end=self.turn_end,
             versions=None if first is None or last is None else (int(first), int(last)),
         )
 

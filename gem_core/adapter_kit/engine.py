@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gem_core.errors import EngineError
 from gem_core.types import FinishReason, Generation
 
-__all__ = ["generation_of"]
+__all__ = ["generation_of", "vllm_logprobs"]
 
 
 def generation_of(
@@ -33,3 +34,14 @@ def generation_of(
         finish = FinishReason.LENGTH
     sampled = None if logprobs is None else tuple(logprobs)
     return Generation(tuple(ids), sampled, finish, versions=versions)
+
+
+def vllm_logprobs(ids: Sequence[int], candidates: Sequence[Any] | None) -> tuple[float, ...]:
+    """Return the logprobs of sampled ids from vLLM's `logprobs`: a dictionary per token."""
+    try:
+        return tuple(float(c[id].logprob) for id, c in zip(ids, candidates or (), strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(
+            f"vLLM returned no logprob for one of {len(ids)} sampled tokens ({error!r}), but the "
+            "trainer requests one each; use a version of vLLM that the trainer supports"
+        ) from error

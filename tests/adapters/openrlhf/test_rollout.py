@@ -302,7 +302,7 @@ def test_missing_logprobs_end_the_run(
         return result
 
     monkeypatch.setattr(engine, "generate", drop_logprobs)
-    with pytest.raises(EngineError, match="returned 0 logprobs"):
+    with pytest.raises(EngineError, match="no logprob for one of"):
         play(GemConfig(ECHO, max_turn_tokens=4), seeds=[0])
 
 

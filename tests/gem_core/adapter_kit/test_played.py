@@ -12,7 +12,7 @@ import pytest
 import gem_oat
 from gem_core import BatchMismatchError, Episode, FinishReason, StopReason, Turn
 from gem_core.adapter_kit.batch import trained_sequences
-from gem_core.adapter_kit.engine import generation_of
+from gem_core.adapter_kit.engine import generation_of, vllm_logprobs
 from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.adapter_kit.record_log import RecordLog
 from gem_core.adapter_kit.settings import critic_missing, few_seeds, fixed, warn_if_tied
@@ -103,6 +103,15 @@ def test_generation_has_one_logprob_per_token_and_a_finish_reason() -> None:
     assert generation_of([], (), cut=False, turn_end=7).finish is FinishReason.EMPTY
     with pytest.raises(EngineError, match="1 logprobs for 2 tokens"):
         generation_of([1, 2], [-0.1], cut=False, turn_end=7)
+
+
+def test_logprobs_of_vllm_are_those_of_the_sampled_tokens() -> None:
+    likely, sampled = SimpleNamespace(logprob=-0.1), SimpleNamespace(logprob=-2.0)
+    assert vllm_logprobs([5, 6], [{4: likely, 5: sampled}, {6: likely}]) == (-2.0, -0.1)
+    assert vllm_logprobs([], None) == ()
+    for wrong in (None, [{5: likely}], [{5: likely}, {7: likely}], [{5: likely}, None]):
+        with pytest.raises(EngineError, match="no logprob for one of 2 sampled tokens"):
+            vllm_logprobs([5, 6], wrong)
 
 
 def test_fixed_settings_name_the_value_and_the_remedy() -> None:
