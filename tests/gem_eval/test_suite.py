@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from gem_core.__main__ import main
 from gem_core.env.registry import environments
 from gem_core.types import Episode, Failure, FinishReason, StopReason, Turn
-from gem_eval.suite.report import family_scores
-from gem_eval.suite.suite import GEM_EVAL_V1, Suite
-from gem_eval.suite.taxonomy import OUTCOMES, outcome, outcome_shares
+from gem_eval.suite.report import family_scores, id_results
+from gem_eval.suite.suite import GEM_EVAL_V1, Suite, missing_ids
+from gem_eval.suite.taxonomy import OUTCOMES, outcome
+from gem_eval.suite.transcripts import frozen_hashes
 
 
 def turn(action: str = "a", **facts: Any) -> Turn:
@@ -55,16 +57,41 @@ def test_failed_episode_has_its_own_outcome_and_no_score() -> None:
         "game:A-v0", 1, (), StopReason.ENV_ERROR, failure=Failure("ValueError", "x", "step")
     )
     suite = Suite("s", {"f": ("game:A-v0",)}, 0, 2)
-    family, everything = family_scores("p", suite, [episode(turn(), success=True), failed])
+    results = id_results("p", suite, [episode(turn(), success=True), failed])
+    assert (results[0].episodes, results[0].failed) == (2, 1)
+    family, everything = family_scores(suite, results)
     assert (family.episodes, family.success, family.outcomes["failed"]) == (2, 1.0, 0.5)
     assert everything.family == "all"
-    assert outcome_shares([])["solved"] == 0.0
+    assert family_scores(suite, id_results("p", suite, [])) == []
 
 
 def test_suite_has_forty_known_ids() -> None:
     assert len(GEM_EVAL_V1.ids) == len(set(GEM_EVAL_V1.ids)) == 40
     assert set(GEM_EVAL_V1.ids) <= set(environments.all())
     assert all(environments.get(id).offline for id in GEM_EVAL_V1.ids)
+
+
+def test_check_names_the_environments_that_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--families", "sql", "--seeds", "2", "--check")
+    assert suite(tmp_path, *arguments) == 0
+    assert "0 of 2 environments differ from gem-eval-v1" in capsys.readouterr().out
+    first, *others = frozen_hashes("gem-eval-v1")["sql:Query-v0-simple"]
+    changed = {**frozen_hashes("gem-eval-v1"), "sql:Query-v0-simple": [first, "other", *others[1:]]}
+    monkeypatch.setattr("gem_eval.suite.transcripts.frozen_hashes", lambda name: changed)
+    assert suite(tmp_path, *arguments) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "sql:Query-v0-simple: differs at the seeds 1000001"
+    assert printed[-1] == "1 of 2 environments differ from gem-eval-v1"
+    assert not list(tmp_path.iterdir())
+
+
+def test_environment_over_another_corpus_is_missing() -> None:
+    spec = environments.get("game:Wordle-v0-easy")
+    suite = Suite("s", {"f": (spec.id,)}, 0, 1, corpora={spec.id: "1.0 Manual"})
+    assert missing_ids(suite) == {spec.id: "s uses '1.0 Manual'; installed is ''"}
+    assert missing_ids(replace(suite, corpora={})) == {}
 
 
 def suite(tmp_path: Path, *arguments: str) -> int:
@@ -77,12 +104,12 @@ def test_command_writes_a_report_by_family_and_resumes(
     arguments = ("--families", "games,sql", "--seeds", "1")
     assert suite(tmp_path, *arguments) == 0
     table = capsys.readouterr().out
-    assert table.splitlines()[0].split()[:4] == ["FAMILY", "PLAYER", "EPISODES", "SCORE"]
+    assert table.split()[:5] == ["FAMILY", "PLAYER", "IDS", "EPISODES", "SCORE"]
     summary = json.loads((tmp_path / "summary.json").read_text())
     scores = {(s["family"], s["player"]): s["score"] for s in summary["scores"]}
     assert scores["games", "expert"] == scores["sql", "expert"] == scores["all", "expert"] == 1.0
     assert scores["all", "random"] < 0.6
-    assert "| games | random | 7 |" in (tmp_path / "report.md").read_text()
+    assert "| games | random | 6 | 6 |" in (tmp_path / "report.md").read_text()
     played = (tmp_path / "expert.jsonl").read_text()
     assert suite(tmp_path, *arguments) == 0
     assert (tmp_path / "expert.jsonl").read_text() == played

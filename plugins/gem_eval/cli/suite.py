@@ -1,6 +1,7 @@
 """`gem-rl suite`: play a frozen evaluation suite and write a report by family.
 
-The exit code is 1 if episodes failed, and 130 after Ctrl-C; the same command resumes.
+The exit code is 1 if episodes failed, and 130 after Ctrl-C; the same command resumes. `--check`
+exits with 1 if an environment differs from the frozen one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ EXAMPLES = (
     "gem-rl suite gem-eval-v1 --model random,expert",
     "gem-rl suite gem-eval-v1 --model smollm2 --families games,tools --seeds 2",
     "gem-rl suite gem-eval-v1 --model NAME --server http://localhost:8000/v1",
+    "gem-rl suite gem-eval-v1 --check",
 )
 
 
@@ -45,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", default="", metavar="URL", help="an OpenAI-compatible server")
     parser.add_argument("--api-key-env", metavar="NAME", help="the variable with the API key")
     parser.add_argument(
+        "--tokenizer", default="", metavar="NAME", help="exchange token ids with the server (vLLM)"
+    )
+    parser.add_argument(
+        "--max-context", type=int, metavar="N", help="end episodes at this context length"
+    )
+    parser.add_argument(
         "--families", default="", metavar="A,B", help="play only these families (default all)"
     )
     parser.add_argument(
@@ -59,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="skip environments whose packages or programs are missing, and list them",
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="play no model; compare the environments installed here with the frozen ones",
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="(default runs/suite/NAME)")
     parser.add_argument("--overwrite", action="store_true", help="replace earlier results")
     parser.add_argument("--quiet", action="store_true", help="do not show progress")
@@ -67,36 +80,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Play the suite with every player, write the report, and print its table."""
     from gem_core.rollout.engine import Interrupted
-    from gem_eval.suite.report import family_scores, markdown_report, report_rows
+    from gem_eval.suite.report import family_scores, id_results, markdown_report
+    from gem_eval.suite.report import table as report_table
     from gem_eval.suite.suite import suite_named
 
     suite = _chosen(suite_named(args.suite), args)
     suite, skipped = _playable(suite, args)
+    if args.check:
+        return _check(suite)
     out = args.out or Path("runs/suite") / suite.name
     players = [name.strip() for name in args.model.split(",") if name.strip()]
     if not players:
         raise ConfigError("--model must name at least one player, such as random,expert")
-    scores, failures = [], []
+    results, failures = [], []
     try:
         for player in players:
             episodes = _play(suite, player, args, out)
             failures += [f"{e.env_id}, seed {e.seed}: {e.failure}" for e in episodes if e.failed]
-            scores += family_scores(player, suite, episodes)
+            results += id_results(player, suite, episodes)
     except Interrupted:
         print(f"\ninterrupted; run the same command to resume ({out})", file=sys.stderr)
         return 130
+    scores = family_scores(suite, results)
     summary = {
         "suite": suite.name,
-        "ids": list(suite.ids),
         "seeds": suite.seeds,
         "first_seed": suite.first_seed,
+        "max_tokens": args.max_tokens,
+        "max_turns": args.max_turns,
+        "temperature": args.temperature,
         "skipped": skipped,
+        "results": [result.as_json() for result in results],
         "scores": [score.as_json() for score in scores],
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    (out / "report.md").write_text(markdown_report(suite, scores, skipped), encoding="utf-8")
-    headers, rows = report_rows(scores)
-    say(table(headers, rows, width()))
+    (out / "report.md").write_text(markdown_report(suite, results, skipped), encoding="utf-8")
+    say(table(*report_table(scores), width()))
     print(f"\nwritten to {out}: report.md, summary.json and the episodes", file=sys.stderr)
     if failures:
         print(f"gem-rl: {len(failures)} episodes failed; the first: {failures[0]}", file=sys.stderr)
@@ -130,6 +149,22 @@ def _playable(suite: Suite, args: argparse.Namespace) -> tuple[Suite, dict[str, 
     return playable, missing
 
 
+def _check(suite: Suite) -> int:
+    """Replay the experts and print the environments whose transcripts differ."""
+    from gem_eval.suite.transcripts import frozen_hashes, replayed_hashes
+
+    frozen = frozen_hashes(suite.name)
+    different = 0
+    for id in suite.ids:
+        pairs = zip(frozen[id], replayed_hashes(id, suite), strict=False)
+        wrong = [suite.first_seed + n for n, (old, new) in enumerate(pairs) if old != new]
+        different += bool(wrong)
+        seeds = f"differs at the seeds {', '.join(map(str, wrong))}" if wrong else "as frozen"
+        print(f"{id}: {seeds}", flush=True)
+    print(f"{different} of {len(suite.ids)} environments differ from {suite.name}")
+    return int(bool(different))
+
+
 def _play(suite: Suite, player: str, args: argparse.Namespace, out: Path) -> list[Episode]:
     from gem_core.rollout.limits import Limits
     from gem_eval.evaluation import evaluate
@@ -142,6 +177,7 @@ def _play(suite: Suite, player: str, args: argparse.Namespace, out: Path) -> lis
         player,
         server=server,
         api_key_env=args.api_key_env if server else None,
+        tokenizer=args.tokenizer if server else "",
         max_connections=args.concurrency,
     )
     plan = _plan(suite, player, named, args)
@@ -152,7 +188,7 @@ def _play(suite: Suite, player: str, args: argparse.Namespace, out: Path) -> lis
             named.policy,
             out / f"{_file_name(player)}.jsonl",
             renderer=named.renderer,
-            limits=Limits(max_context=named.max_context),
+            limits=Limits(max_context=args.max_context or named.max_context),
             concurrency=args.concurrency,
             overwrite=args.overwrite,
             on_begin=progress.begin,

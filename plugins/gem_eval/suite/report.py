@@ -1,17 +1,40 @@
-"""Suite report: scores by family and outcomes, for each player, as Markdown and JSON."""
+"""Suite report: results by environment, scores by family and outcomes, as Markdown and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from gem_core.types import Episode
 from gem_eval.suite.suite import Suite
-from gem_eval.suite.taxonomy import OUTCOMES, outcome_shares
+from gem_eval.suite.taxonomy import OUTCOMES, outcome
 
-__all__ = ["FamilyScore", "family_scores", "markdown_report", "report_rows"]
+__all__ = ["FamilyScore", "IdResult", "family_scores", "id_results", "markdown_report", "table"]
+
+
+@dataclass(frozen=True)
+class IdResult:
+    """One player's result on one environment. Failed episodes are in no mean."""
+
+    player: str
+    id: str
+    episodes: int
+    failed: int
+    score: float
+    """The mean return."""
+    success: float
+    """The share of solved episodes."""
+    turns: float
+    """The mean number of turns."""
+    outcomes: Mapping[str, int]
+    """The number of episodes by outcome."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON data."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -20,6 +43,8 @@ class FamilyScore:
 
     player: str
     family: str
+    ids: int
+    """The number of environments played."""
     episodes: int
     score: float
     """The mean over the ids of the mean return, so that every id has the same weight."""
@@ -27,76 +52,94 @@ class FamilyScore:
     """The mean over the ids of the share of solved episodes."""
     turns: float
     outcomes: Mapping[str, float]
+    """The shares of the episodes by outcome."""
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON data."""
-        return {**vars(self), "outcomes": dict(self.outcomes)}
+        return asdict(self)
 
 
-def family_scores(player: str, suite: Suite, episodes: Sequence[Episode]) -> list[FamilyScore]:
-    """Return the scores of a player by family, with `all` as the last.
+def id_results(player: str, suite: Suite, episodes: Sequence[Episode]) -> list[IdResult]:
+    """Return the results of a player by environment, without those that it did not play."""
+    results = []
+    for id in suite.ids:
+        played = [episode for episode in episodes if episode.env_id == id]
+        known = [episode for episode in played if not episode.failed]
+        if played:
+            results.append(
+                IdResult(
+                    player,
+                    id,
+                    len(played),
+                    len(played) - len(known),
+                    _mean(episode.total_reward or 0.0 for episode in known),
+                    _mean(float(bool(episode.success)) for episode in known),
+                    _mean(float(len(episode.turns)) for episode in known),
+                    dict(Counter(map(outcome, played))),
+                )
+            )
+    return results
 
-    Failed episodes count among the outcomes, but in no mean.
-    """
-    by_id = {id: [e for e in episodes if e.env_id == id] for id in suite.ids}
+
+def family_scores(suite: Suite, results: Sequence[IdResult]) -> list[FamilyScore]:
+    """Return the scores of every player by family, with `all` as the last."""
     groups = [*suite.families.items(), ("all", suite.ids)]
-    return [
-        _family_score(player, family, [by_id[id] for id in ids])
-        for family, ids in groups
-        if any(by_id[id] for id in ids)
-    ]
+    players = dict.fromkeys(result.player for result in results)
+    scores = []
+    for family, ids in groups:
+        for player in players:
+            chosen = [r for r in results if r.player == player and r.id in ids]
+            if chosen:
+                scores.append(_family_score(player, family, chosen))
+    return scores
 
 
-def _family_score(player: str, family: str, by_id: Sequence[Sequence[Episode]]) -> FamilyScore:
-    known = [[e for e in episodes if not e.failed] for episodes in by_id]
-    known = [episodes for episodes in known if episodes]
-    every = [e for episodes in by_id for e in episodes]
+def _family_score(player: str, family: str, results: Sequence[IdResult]) -> FamilyScore:
+    known = [result for result in results if result.episodes > result.failed]
+    episodes = sum(result.episodes for result in results)
+    counts: Counter[str] = Counter()
+    for result in results:
+        counts.update(result.outcomes)
+    turns = sum(result.turns * (result.episodes - result.failed) for result in known)
     return FamilyScore(
         player,
         family,
-        len(every),
-        _mean([_mean([e.total_reward or 0.0 for e in episodes]) for episodes in known]),
-        _mean([_mean([float(bool(e.success)) for e in episodes]) for episodes in known]),
-        _mean([len(e.turns) for episodes in known for e in episodes]),
-        outcome_shares(every),
+        len(results),
+        episodes,
+        _mean(result.score for result in known),
+        _mean(result.success for result in known),
+        turns / max(1, sum(result.episodes - result.failed for result in known)),
+        {name: counts[name] / episodes for name in OUTCOMES},
     )
 
 
-def _mean(numbers: Sequence[float]) -> float:
-    return fmean(numbers) if numbers else 0.0
+def _mean(numbers: Iterable[float]) -> float:
+    listed = list(numbers)
+    return fmean(listed) if listed else 0.0
 
 
-def report_rows(scores: Sequence[FamilyScore]) -> tuple[list[str], list[list[str]]]:
+def table(scores: Sequence[FamilyScore]) -> tuple[list[str], list[list[str]]]:
     """Return the headers and rows of the table, family by family."""
-    families = list(dict.fromkeys(score.family for score in scores))
-    ordered = sorted(scores, key=lambda score: families.index(score.family))
     shown = [name for name in OUTCOMES if any(score.outcomes[name] for score in scores)]
+    headers = ["FAMILY", "PLAYER", "IDS", "EPISODES", "SCORE", "SUCCESS", "TURNS"]
     rows = [
         [
             score.family,
             score.player,
+            str(score.ids),
             str(score.episodes),
             f"{score.score:.3f}",
             f"{score.success:.0%}",
             f"{score.turns:.1f}",
             *(f"{score.outcomes[name]:.0%}" for name in shown),
         ]
-        for score in ordered
+        for score in scores
     ]
-    return [
-        "FAMILY",
-        "PLAYER",
-        "EPISODES",
-        "SCORE",
-        "SUCCESS",
-        "TURNS",
-        *map(str.upper, shown),
-    ], rows
+    return [*headers, *map(str.upper, shown)], rows
 
 
-def markdown_report(suite: Suite, scores: Sequence[FamilyScore], skipped: Mapping[str, str]) -> str:
+def markdown_report(suite: Suite, results: Sequence[IdResult], skipped: Mapping[str, str]) -> str:
     """Return the report as a Markdown page."""
-    headers, rows = report_rows(scores)
     lines = [
         f"# {suite.name}",
         "",
@@ -104,11 +147,32 @@ def markdown_report(suite: Suite, scores: Sequence[FamilyScore], skipped: Mappin
         "mean return, SUCCESS the share of solved episodes, both averaged over the environments "
         "of a family. The other columns are shares of episodes by outcome.",
         "",
-        f"| {' | '.join(headers)} |",
-        f"|{'---|' * len(headers)}",
-        *[f"| {' | '.join(row)} |" for row in rows],
+        *_markdown_table(*table(family_scores(suite, results))),
+        "",
+        *_markdown_table(["ID", "PLAYER", "SCORE", "SUCCESS", "OUTCOMES"], _id_rows(results)),
     ]
     if skipped:
         lines += ["", "Not played, because packages or programs are missing:", ""]
         lines += [f"- `{id}`: {reason}" for id, reason in skipped.items()]
     return "\n".join(lines) + "\n"
+
+
+def _id_rows(results: Sequence[IdResult]) -> list[list[str]]:
+    return [
+        [
+            f"`{result.id}`",
+            result.player,
+            f"{result.score:.3f}",
+            f"{result.success:.0%}",
+            ", ".join(f"{count} {name}" for name, count in sorted(result.outcomes.items())),
+        ]
+        for result in results
+    ]
+
+
+def _markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(headers)} |",
+        f"|{'---|' * len(headers)}",
+        *[f"| {' | '.join(row)} |" for row in rows],
+    ]

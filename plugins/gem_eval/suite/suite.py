@@ -1,22 +1,20 @@
 """Suite: a frozen list of environment ids by family, with fixed seeds.
 
-A change of an id, a seed or the text of a first observation makes a new suite with a new name.
-`fingerprint` detects the last of these.
+A change of an id, a seed, or what an environment shows and pays makes a new suite with a new name.
+`gem_eval.suite.transcripts` detects the last of these.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from gem_core.env.registry import make
 from gem_core.errors import ConfigError, MissingDependencyError, UnknownNameError
 from gem_core.policies.players import PLAYERS, unplayable
 from gem_core.rollout.env_pool import close_unused
 
-__all__ = ["SUITES", "Suite", "fingerprint", "missing_ids", "suite_named", "unplayable_ids"]
+__all__ = ["SUITES", "Suite", "missing_ids", "suite_named", "unplayable_ids"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,8 @@ class Suite:
     families: Mapping[str, tuple[str, ...]]
     first_seed: int
     seeds: int
+    corpora: Mapping[str, str] = field(default_factory=dict)
+    """The `corpus_name` of environments over texts that the system installs."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -65,7 +65,6 @@ GEM_EVAL_V1 = Suite(
             "game:Mastermind-v0-easy",
             "game:Minesweeper-v0-easy",
             "game:Wordle-v0-easy",
-            "game:Hangman-v0-easy",
             "game:Sudoku-v0-easy",
             "game:Sokoban-v0-easy",
         ),
@@ -73,12 +72,10 @@ GEM_EVAL_V1 = Suite(
             "rg:chain_sum",
             "rg:letter_counting",
             "rg:family_relationships",
-            "rg:number_sorting",
         ),
         "questions": ("math:Sample-v0", "qa:Sample-v0", "logic:Sample-v0", "code:Sample-v0"),
         "grids": (
             "babyai:GoToRedBall-v0",
-            "babyai:PickupLoc-v0",
             "babyai:Unlock-v0",
             "maze:DoubleT-v0",
             "maze:Random-v0",
@@ -87,7 +84,6 @@ GEM_EVAL_V1 = Suite(
             "textcraft:TextCraft-v0-depth2",
             "sciworld:find-plant",
             "sciworld:use-thermometer",
-            "textworld:CoinCollector-v0",
             "textworld:CookingWorld-v0",
             "household:PickAndPlace-v0",
             "household:HeatAndPlace-v0",
@@ -106,11 +102,19 @@ GEM_EVAL_V1 = Suite(
             "wiki:WikiGame-v0",
             "webshop:WebShop-v0",
         ),
-        "computer": ("web:Shop-v0", "terminal:CountErrors-v0"),
+        "computer": (
+            "web:Shop-v0",
+            "miniwob:click-checkboxes",
+            "miniwob:login-user",
+            "terminal:CountErrors-v0",
+            "mcp:Sqlite-v0",
+            "mcp:Workplace-v0",
+        ),
     },
     # Recipes train on seeds from 0 on.
     first_seed=1_000_000,
     seeds=10,
+    corpora={"wiki:WikiGame-v0": "3.11.2 Documentation"},  # Debian 12's python3-doc
 )
 SUITES = {suite.name: suite for suite in (GEM_EVAL_V1,)}
 
@@ -123,11 +127,15 @@ def suite_named(name: str) -> Suite:
 
 
 def missing_ids(suite: Suite) -> dict[str, str]:
-    """Return the ids whose packages or programs are missing, with the reason."""
+    """Return the ids whose packages, programs or corpus are missing, with the reason."""
     missing = {}
     for id in suite.ids:
         try:
-            close_unused(make(id))
+            env = make(id)
+            corpus = getattr(env.unwrapped, "corpus_name", "")
+            if corpus != suite.corpora.get(id, corpus):
+                missing[id] = f"{suite.name} uses {suite.corpora[id]!r}; installed is {corpus!r}"
+            close_unused(env)
         except (MissingDependencyError, ConfigError) as error:  # the latter: bubblewrap, git, make
             missing[id] = str(error)
     return missing
@@ -142,14 +150,3 @@ def unplayable_ids(suite: Suite, player: str) -> list[str]:
             unable.append(id)
         close_unused(env)
     return unable
-
-
-def fingerprint(id: str, suite: Suite) -> str:
-    """Return a hash of the first observations of an id at the suite's seeds."""
-    env: Any = make(id)
-    digest = hashlib.sha256()
-    for seed in range(suite.first_seed, suite.first_seed + suite.seeds):
-        observation, _ = env.reset(seed=seed)
-        digest.update(observation.encode("utf-8", "replace") + b"\x00")
-    close_unused(env)
-    return digest.hexdigest()[:16]

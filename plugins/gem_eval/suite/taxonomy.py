@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 
 from gem_core.types import Episode, FinishReason, Turn
 
-__all__ = ["OUTCOMES", "outcome", "outcome_shares"]
+__all__ = ["OUTCOMES", "outcome"]
 
 OUTCOMES = (
     "solved", "wrong", "loop", "unreadable", "gave up", "tool error", "unfinished", "failed",
@@ -47,13 +46,6 @@ def outcome(episode: Episode) -> str:
     if _loops([_action(turn) for turn in turns]):
         return "loop"
     return "wrong" if episode.terminated else "unfinished"
-
-
-def outcome_shares(episodes: Iterable[Episode]) -> dict[str, float]:
-    """Return the share of each outcome, in the order of `OUTCOMES`."""
-    counts = Counter(map(outcome, episodes))
-    total = sum(counts.values())
-    return {name: counts[name] / total if total else 0.0 for name in OUTCOMES}
 
 
 def _unreadable(turns: tuple[Turn, ...]) -> bool:

@@ -30,13 +30,14 @@ def corpus(tmp_path: Path) -> str:
             '<a href="https://example.org/p1.html">outside</a></div>'
             '<div class="sphinxsidebar"><a href="../even/p0.html">home</a></div></html>'
         )
-    (tmp_path / "index.html").write_text("".join(f'<a href="p{n}.html">' for n in range(PAGES)))
+    (tmp_path / "index.html").write_text("<title>1.2 Manual</title>" + "".join(f'<a href="p{n}.html">' for n in range(PAGES)))
     return str(tmp_path)
 
 
 def test_graph_has_the_links_of_the_body(corpus: str) -> None:
     graph = link_graph(corpus)
     assert len(graph.pages) == PAGES  # not the list of contents
+    assert graph.name == WikiGame(corpus).corpus_name == "1.2 Manual"
     page = graph.pages["Page 3"]
     assert page.summary == "This is page 3 of the manual, which is quite short."
     assert page.links == ("Page 4",)

@@ -50,10 +50,13 @@ class Page:
 
 
 class LinkGraph:
-    """Pages by title, with the lengths of the shortest paths between them."""
+    """Pages by title, with the lengths of the shortest paths between them.
 
-    def __init__(self, pages: Mapping[str, Page]) -> None:
-        self.pages = dict(pages)
+    `name` is the title of the folder's first page, such as "3.11.2 Documentation".
+    """
+
+    def __init__(self, pages: Mapping[str, Page], name: str = "") -> None:
+        self.pages, self.name = dict(pages), name
         self._back: dict[str, list[str]] = {title: [] for title in self.pages}
         for page in self.pages.values():
             for link in page.links:
@@ -97,7 +100,12 @@ def link_graph(folder: str) -> LinkGraph:
         raise ConfigError(
             f"{folder} has {len(pages)} HTML pages; expected at least {_SMALLEST_GRAPH}"
         )
-    return LinkGraph(pages)
+    return LinkGraph(pages, _name(root / "index.html"))
+
+
+def _name(index: Path) -> str:
+    text = index.read_text(encoding="utf-8", errors="replace") if index.is_file() else ""
+    return _plain(match[1]) if (match := _TITLE.search(text)) else ""
 
 
 def _titles(texts: Mapping[str, str]) -> dict[str, str]:

@@ -38,6 +38,7 @@ class WikiGame(Game):
         self.max_distance = whole_number("max_distance", max_distance, self.min_distance)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         self.graph = link_graph(corpus or python_docs())
+        self.corpus_name = self.graph.name
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         titles = sorted(self.graph.pages)
