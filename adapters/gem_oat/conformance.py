@@ -75,15 +75,14 @@ class OatHarness(Harness):
         return gradient
 
     def gradient_factor(self, case: Case) -> float:
-        """Return oat's scale: it divides by turns and a constant, not by trained tokens."""
-        trained = sum(
+        """Return oat's scale: it divides by trained turns and a constant, not by trained tokens."""
+        lengths = [
             len(turn.action_ids)
             for e in case.episodes
             for t, turn in enumerate(e.turns)
             if e.trained(t)
-        )
-        turns = sum(len(e.turns) for e in case.episodes if not e.failed)
-        return trained / (max(turns, 1) * _TOKENS)
+        ]
+        return sum(lengths) / (max(len(lengths), 1) * _TOKENS)
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Run two processes under gloo or NCCL, each with its own learner and part of the batch."""

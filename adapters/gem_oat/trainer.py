@@ -7,6 +7,7 @@ advantages. Everything else is oat's own code.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -20,6 +21,7 @@ from oat.args import default_args_validation
 from oat.interface import get_program
 
 from gem_core.adapter_kit.batch import check_sequence
+from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError
@@ -116,7 +118,7 @@ class GemLearner(PPOMultiTurnLearner):
         self.gem_trained = Progress()
         self.gem_metrics = BatchMetrics()
         self.gem_weight = 1.0
-        """The weight of a trained transition: all transitions over those that are no padding."""
+        """The weight of a trained transition: all transitions over those that are trained."""
         self._logprobs: list[list[float]] | None = None
         rank = torch.distributed.get_rank()
         self.gem_actor = actors[rank % len(actors)] if actors else None
@@ -166,18 +168,21 @@ class GemLearner(PPOMultiTurnLearner):
             self.gem_actor.record_trained(update, per_turn)
         _send_batch_end(episodes)
         turns = [t for t in transitions if not t.padding]
-        older = sum(_version(t) < update for t in turns)
-        metrics = BatchMetrics.of(episodes, per_turn)
-        parts = _gather((metrics, len(turns), older))
-        self.gem_metrics = BatchMetrics.total(metrics for metrics, _, _ in parts)
-        trained, older = sum(count for _, count, _ in parts), sum(count for _, _, count in parts)
-        # oat's loss divides by all transitions of the update
-        self.gem_weight = size * len(parts) / trained if trained else 1.0
+        counts = Counter(
+            turns=len(turns),
+            trained=sum(bool(t.loss_mask) for t in turns),
+            older=sum(_version(t) < update for t in turns),
+        )
+        parts = _gather((BatchMetrics.of(episodes, per_turn), counts))
+        self.gem_metrics = BatchMetrics.total(metrics for metrics, _ in parts)
+        counts = sum((count for _, count in parts), Counter())
+        # oat's losses divide by all transitions of the update
+        self.gem_weight = size * len(parts) / (counts["trained"] or size * len(parts))
         shown = {
             **self.gem_metrics.means(),
             "episodes": float(self.gem_metrics.episodes),
-            "padding": 1.0 - trained / (size * len(parts)),
-            "older_weights": older / trained if trained else 0.0,
+            "padding": 1.0 - counts["turns"] / (size * len(parts)),
+            "older_weights": counts["older"] / max(counts["turns"], 1),
         }
         self.actor_info = {
             **self.actor_info,
@@ -185,13 +190,18 @@ class GemLearner(PPOMultiTurnLearner):
         }
 
     def learning_step(self, trajectory: dict[str, Any]) -> Any:
-        """Check the batch, then train on it as oat does, without padding in the loss's divisor."""
+        """Check the batch, then train on it as oat does, with a mean over the trained transitions.
+
+        oat's losses are means over all transitions, padding included.
+        """
         check_batch(trajectory, self.pi_buffer)
         if not self.gem_metrics.tokens:  # on all ranks; Adam's momentum would move the weights
             return {name: torch.zeros(()) for name in ("pg_loss", "policy_grad_norm")}
         weights = [self.gem_weight * mask for mask in trajectory["loss_masks"]]
         self._logprobs = []
-        infos = super().learning_step({**trajectory, "loss_masks": weights})
+        # the critic's loss has no mask: the others have their own value as a target
+        with patched(self.args, "vf_coef", self.gem_weight * self.args.vf_coef):
+            infos = super().learning_step({**trajectory, "loss_masks": weights})
         gap = _logprob_gap(trajectory, self._logprobs)
         self._logprobs = None
         self.actor_info = {**self.actor_info, **{f"gem/{n}": value for n, value in gap.items()}}

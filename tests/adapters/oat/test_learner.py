@@ -13,10 +13,11 @@ import torch
 from thinking_template import STRIPPING
 from worlds import ECHO, MOODY
 
+from gem_core.adapter_kit.patching import patched
 from gem_core.errors import BatchMismatchError
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.advantage import advantages
-from gem_core.types import Episode, Message, StopReason, Turn
+from gem_core.types import Episode, Message, StopReason, Turn, TurnStatus
 from gem_oat import GemActor, GemConfig
 from gem_oat.convert import to_batch
 from gem_oat.trainer import GemDataset, _value_of
@@ -176,20 +177,35 @@ def test_learner_trains_a_batch_with_padding(
 
 
 @ON_A_CPU
-def test_padding_does_not_change_the_policy_loss(make_learner: Callable[..., Any]) -> None:
-    """oat divides by all transitions; the same turns with more padding give the same gradient."""
-    learner = make_learner(GemConfig(ECHO, seeds=64))
-    renderer, norms = Renderer(learner.tokenizer), []
+@pytest.mark.parametrize("estimator", ["rebn", "gae"])
+def test_padding_and_masked_turns_do_not_change_the_losses(
+    make_learner: Callable[..., Any], estimator: str
+) -> None:
+    """oat divides by all transitions; with more padding, the same turns give the same gradients."""
+    learner = make_learner(GemConfig(ECHO, seeds=64, advantage=estimator, gamma=0.9))
+    renderer, losses = Renderer(learner.tokenizer), []
     episode = two_turns(renderer, StopReason.TERMINATED)
     other = replace(episode, turns=(replace(episode.turns[0], reward=1.0), episode.turns[1]))
-    for copies in (1, 4):  # 4 and 16 of 16 transitions
+    masked = replace(
+        episode, turns=tuple(replace(t, status=TurnStatus.MASKED) for t in episode.turns)
+    )
+    # 4 of 16 transitions, all of them, and 4 with 4 masked ones
+    for episodes in ([episode, other], [episode, other] * 4, [episode, other, masked, masked]):
         learner.pi_buffer.clear()
-        batch = to_batch([episode, other] * copies, 16, renderer, with_critic=False)
-        update(learner, batch, {})
-        learner.gradient_update_st = 0.0
-        norms.append(float(learner.learn(2)["train/policy_grad_norm"]))
-    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
-    assert norms[0] > 0
+        update(learner, to_batch(episodes, 16, renderer, with_critic=estimator == "gae"), {})
+        learner.gradient_update_st, of_critic = 0.0, []
+
+        def backward(loss: Any, model: Any, *args: Any, of_critic: list[float] = of_critic) -> None:
+            if model is learner.critic:
+                of_critic.append(float(loss))
+            original(loss, model, *args)
+
+        with patched(learner.strategy, "backward", backward) as original:
+            norm = float(learner.learn(2)["train/policy_grad_norm"])
+        losses.append([norm, sum(of_critic)])
+    assert losses[0][0] > 0 and (losses[0][1] > 0) is (estimator == "gae")
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-4)
 
 
 def test_plugins_get_the_whole_batch_once(
