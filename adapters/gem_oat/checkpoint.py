@@ -12,6 +12,8 @@ from typing import Any
 
 import torch.distributed
 
+from gem_core.adapter_kit.progress import changed_settings
+from gem_core.adapter_kit.settings import reject
 from gem_core.errors import ConfigError
 
 __all__ = ["Progress", "resume", "save"]
@@ -49,7 +51,9 @@ def save(learner: Any, save_as_oat: Any, model: Any, folder: str, **settings: An
     trained: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(trained, learner.gem_trained)
     plain = [(progress.first_missing, sorted(progress.later)) for progress in trained]
-    state = {"gem": {"updates": learner.gem_finished, "trained": plain}}
+    state = {
+        "gem": {"updates": learner.gem_finished, "trained": plain, "same": _same(learner.args)}
+    }
     save_as_oat(model, folder, client_state=state, **settings)
     if learner.critic is not None:
         save_as_oat(learner.critic, folder + _CRITIC, **settings)
@@ -60,18 +64,24 @@ def resume(learner: Any) -> None:
     args, load = learner.args, learner.strategy.load_ckpt
     _, saved = load(learner.model.model, args.resume_dir, args.resume_tag)
     state, ranks = saved.get("gem"), torch.distributed.get_world_size()
+    where = f"the checkpoint in resume_dir={args.resume_dir!r}"
     if state is None or len(state["trained"]) != ranks:
-        found = "no state of gem" if state is None else f"{len(state['trained'])} learner(s)"
+        given = "no state of gem" if state is None else f"{len(state['trained'])} learner(s)"
         raise ConfigError(
-            f"the checkpoint in resume_dir={args.resume_dir!r} has {found}, but this run has "
-            f"{ranks} learner(s) of gem_oat; resume with the settings of the run that saved it"
+            f"{where} has {given}, but this run has {ranks} learner(s) of gem_oat; resume with the "
+            "settings of the run that saved it"
         )
     left = args.max_train - state["updates"] * args.rollout_batch_size
-    if left < args.rollout_batch_size:
-        raise ConfigError(
-            f"the checkpoint in resume_dir={args.resume_dir!r} has {state['updates']} updates, and "
-            f"max_train={args.max_train} transitions are not more; raise max_train, the total"
-        )
+    reject(
+        [
+            *changed_settings(where, state.get("same", {}), _same(args)),
+            (
+                left < args.rollout_batch_size,
+                f"{where} has {state['updates']} updates, and max_train={args.max_train} "
+                "transitions are not more; raise max_train, the total",
+            ),
+        ]
+    )
     if learner.critic is not None:
         load(learner.critic, args.resume_dir + _CRITIC, args.resume_tag)
     learner.gem_updates = state["updates"]
@@ -82,3 +92,15 @@ def resume(learner: Any) -> None:
     if learner.gem_actor is not None:
         learner.gem_actor.resume(learner.gem_updates, learner.gem_trained)
         learner.sync_params_to_actors()  # they have the weights of `pretrain`
+
+
+def _same(args: Any) -> dict[str, Any]:
+    """Return the settings that decide which task has which episode number."""
+    config = args.gem
+    return {
+        "env_id": config.env_id,
+        "seeds": list(config.train_seeds),
+        "samples": config.samples,
+        "seed": args.seed,
+        "rollout_batch_size": args.rollout_batch_size,
+    }

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gem_core.adapter_kit.settings import reject
+from gem_core.adapter_kit.settings import Rejection, reject
 from gem_core.errors import RecordError
 
-__all__ = ["read_checkpoint", "seeds_of_update", "write_checkpoint"]
+__all__ = ["changed_settings", "read_checkpoint", "seeds_of_update", "write_checkpoint"]
 
 _NAME = "checkpoint.json"
 
@@ -53,14 +53,7 @@ def read_checkpoint(
         raise RecordError(f"{path} is not a checkpoint file: {error!r}; remove it") from error
     reject(
         [
-            *(
-                (
-                    saved.get(name) != value,
-                    f"{path} was written with {name}={saved.get(name)!r}, but this run has "
-                    f"{value!r}; use the same, or another folder",
-                )
-                for name, value in same.items()
-            ),
+            *changed_settings(path, saved, same),
             (
                 done >= total_updates,
                 f"{path} has {done} updates, and updates={total_updates}, the total, is not more; "
@@ -69,6 +62,20 @@ def read_checkpoint(
         ]
     )
     return saved
+
+
+def changed_settings(
+    path: str | os.PathLike[str], saved: Mapping[str, Any], same: Mapping[str, Any]
+) -> list[Rejection]:
+    """Reject settings in `same` that differ from those saved with the checkpoint at `path`."""
+    return [
+        (
+            saved.get(name) != value,
+            f"{path} was written with {name}={saved.get(name)!r:.80}, but this run has "
+            f"{value!r:.80}; use the same, or another folder",
+        )
+        for name, value in same.items()
+    ]
 
 
 def write_checkpoint(folder: str | os.PathLike[str], updates: int, **facts: Any) -> None:

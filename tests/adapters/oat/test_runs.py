@@ -7,6 +7,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,11 @@ def test_resumed_run_trains_every_episode_once(
     assert set(range(len(indices) - 12)) <= indices
     with pytest.raises(ConfigError, match="raise max_train"):
         make_learner(config("parts"), resume_dir=folder, **{**settings, "max_train": 32})
+    changed = replace(config("parts"), samples=2, seeds=41)
+    with pytest.raises(ConfigError, match="3 settings are rejected") as raised:
+        make_learner(changed, resume_dir=folder, seed=7, **settings)
+    for text in ("samples=1, but this run has 2", "seeds=[0, 1", "seed=42, but this run has 7"):
+        assert text in str(raised.value)
 
 
 def test_progress_counts_trained_episodes() -> None:
