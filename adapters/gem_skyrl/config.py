@@ -26,6 +26,7 @@ __all__ = ["ESTIMATOR", "GemConfig", "check_settings", "skyrl_config"]
 ESTIMATOR = "gem"
 """The value of `trainer.algorithm.advantage_estimator`; `GemConfig.advantage` names gem's own."""
 _DROPS = "it drops episodes by SkyRL's own rewards, in which a failed episode has 0"
+_LOGPROBS = "set it to 1: gem compares the logprobs of sampler and trainer"
 _REMEDIES = {
     "data.train_data": "set GemConfig(seeds=...)",
     "data.val_data": "set GemConfig(eval_seeds=...)",
@@ -41,6 +42,11 @@ _REMEDIES = {
     "generator.vision_language_generator": "gem plays text environments",
     "generator.merge_stepwise_output": "gem's sequences are already merged",
     "generator.step_wise_trajectories": "an episode may have several sequences",
+    "generator.sampling_params.logprobs=None": _LOGPROBS,
+    "generator.eval_sampling_params.logprobs=None": _LOGPROBS,
+    "generator.inference_engine.enable_return_routed_experts": "gem does not replay routing",
+    "generator.inference_engine.enable_return_sample_support_set": "gem does not replay supports",
+    "trainer.fully_async.simulate_training": "nothing would be trained; remove it",
     "trainer.algorithm.advantage_estimator": "set GemConfig(advantage=...)",
     "trainer.algorithm.gamma": "set GemConfig(gamma=...)",
     "trainer.algorithm.lambd": "set GemConfig(estimator_kwargs={'lam': ...})",
@@ -49,8 +55,12 @@ _REMEDIES = {
     "trainer.algorithm.advantage_batch_normalize": "set GemConfig(advantage='rebn')",
     "trainer.algorithm.zero_variance_filter": _DROPS,
     "trainer.algorithm.dynamic_sampling.type": _DROPS,
+    "trainer.algorithm.policy_loss_type=gspo": "it has one ratio per sequence; use regular",
+    "trainer.algorithm.policy_loss_type=cross_entropy": "it ignores advantages; use regular",
+    "trainer.algorithm.off_policy_correction.sequence_mask_metric=product": "it multiplies the "
+    "ratios of all turns, which drops long episodes; use geometric",
 }
-"""SkyRL settings that gem ignores or that change its advantages, and what to do instead."""
+"""SkyRL settings, or values of them, that gem ignores or that change its advantages."""
 
 
 @dataclass
@@ -63,7 +73,6 @@ class GemConfig(TrainingConfig):
         """Return the SkyRL settings of this config. Put other settings after them."""
         overrides = [
             f"trainer.algorithm.advantage_estimator={ESTIMATOR}",
-            f"trainer.algorithm.gamma={self.gamma}",
             "environment.env_class=gem",
             "generator.max_turns=0",  # with 1, SkyRL requires max_input_length=max_prompt_length
             "generator.step_wise_trajectories=true",
@@ -87,35 +96,17 @@ def skyrl_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
 def check_settings(settings: Any, config: GemConfig) -> None:
     """Raise one `ConfigError` that lists every setting of a `SkyRLTrainConfig` gem rejects."""
     require(ADAPTER)
-    trainer, generator, algorithm = settings.trainer, settings.generator, settings.trainer.algorithm
-    sampling, evaluates = generator.sampling_params, trainer.eval_interval > 0
-    loss, masking = algorithm.policy_loss_type, algorithm.off_policy_correction.sequence_mask_metric
-    cap = "generator.sampling_params.max_generate_length"
+    trainer, generator, remedies = settings.trainer, settings.generator, dict(_REMEDIES)
+    if not config.held_out_seeds:
+        remedies["trainer.eval_interval"] = "set GemConfig(eval_seeds=...)"
+    sampling, cap = generator.sampling_params, "generator.sampling_params.max_generate_length"
     reject(
         [
-            *fixed(settings, skyrl_config(config), _REMEDIES),
+            *fixed(settings, skyrl_config(config), remedies),
             few_samples(config, generator.n_samples_per_prompt, "generator.n_samples_per_prompt"),
             long_turns(config, sampling.max_generate_length, cap),
             few_seeds(config, trainer.train_batch_size, "trainer.train_batch_size"),
             critic_missing(config, trainer.critic.model.path, "trainer.critic.model.path"),
-            (
-                evaluates and not config.held_out_seeds,
-                "trainer.eval_interval needs seeds; set GemConfig(eval_seeds=...)",
-            ),
-            (
-                loss in ("gspo", "cross_entropy"),
-                f"trainer.algorithm.policy_loss_type={loss} does not use one advantage per token; "
-                "use another, such as regular",
-            ),
-            (
-                masking == "product",
-                "off_policy_correction.sequence_mask_metric=product multiplies the ratios of all "
-                "turns, which drops long episodes; use geometric",
-            ),
-            (
-                trainer.fully_async.enabled and sampling.logprobs is None,
-                "trainer.fully_async needs logprobs; set generator.sampling_params.logprobs=1",
-            ),
         ]
     )
     warn_if_cut(Sampling(top_p=sampling.top_p, top_k=max(int(sampling.top_k), 0)))

@@ -82,6 +82,7 @@ class SkyRLHarness(Harness):
         numbered = [
             (order[number], _sequence(data, played, i))
             for i, number in enumerate(played.episode_of)
+            if number is not None
         ]
         return [sequence for _, sequence in sorted(numbered, key=lambda item: item[0])]
 
@@ -179,7 +180,6 @@ class SkyRLHarness(Harness):
             estimator_kwargs={k: v for k, v in case.arguments.items() if k != "values"},
         )
         settings = trainer.cfg.trainer
-        settings.algorithm.gamma = case.gamma
         settings.critic.model.path = str(tiny_model_path()) if values else None
         check_settings(trainer.cfg, generator.config)
         sizes = settings.train_batch_size, settings.policy_mini_batch_size
@@ -208,7 +208,7 @@ def harness() -> SkyRLHarness:
 
 def _prompts(seeds: Sequence[int], global_step: int) -> dict[str, Any]:
     """Return a `GeneratorInput` with one prompt per seed, as SkyRL's trainer makes it."""
-    params = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": 1}
+    params = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": 1, "max_tokens": 256}
     return {
         "prompts": [[] for _ in seeds],
         "env_classes": ["gem" for _ in seeds],

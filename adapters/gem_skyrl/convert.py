@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from gem_core.adapter_kit.batch import response_start, trained_sequences
+from gem_core.adapter_kit.critic import bootstrap_tail
+from gem_core.rollout.renderer import Renderer
 from gem_core.training.sequences import TokenSequence, channel_rewards
 from gem_core.types import Episode
+from gem_skyrl.config import GemConfig
 
 __all__ = ["PLAYED", "per_token", "to_batch"]
 
@@ -16,36 +20,36 @@ PLAYED = "gem_played"
 
 
 def to_batch(
-    episode: Episode, trajectory_id: Any, end_id: int, gamma: float, tail: Sequence[int] = ()
-) -> list[dict[str, Any]]:
-    """Return the fields of a `GeneratorOutput` for each sequence of an episode.
+    episodes: Sequence[Episode],
+    trajectory_ids: Sequence[Any],
+    config: GemConfig,
+    renderer: Renderer,
+    max_ids: int,
+) -> dict[str, list[Any]]:
+    """Return a `GeneratorOutput` in which the sequences of an episode are steps of a trajectory.
 
-    The sequences are the steps of a trajectory. The response is everything after the first prompt;
-    the untrained `tail` ends the last one. A failed episode becomes one padding sequence.
+    The response is everything after the first prompt. For a critic, the last one ends with the
+    state from which its value bootstraps. A failed episode becomes one padding sequence.
     """
-    fields = []
-    sequences = trained_sequences(episode, end_id)
-    for sequence in sequences:
-        start, last, logprobs = (
-            response_start(sequence),
-            sequence is sequences[-1],
-            sequence.logprobs,
-        )
-        end, zeros = (list(tail), [0] * len(tail)) if last else ([], [])
-        fields.append(
-            {
-                "prompt_token_ids": list(sequence.ids[:start]),
-                "response_ids": [*sequence.ids[start:], *end],
-                "loss_masks": [*sequence.mask[start:], *zeros],
-                "rewards": [*channel_rewards(episode, sequence, gamma)[start:], *zeros],
-                "rollout_logprobs": None if logprobs is None else [*logprobs[start:], *zeros],
-                "stop_reasons": episode.stop.value,
-                "trajectory_ids": trajectory_id,
-                "is_last_step": last,
-                PLAYED: (episode, sequence),
-            }
-        )
-    return fields
+    output, critic = defaultdict[str, list[Any]](list), config.needs_values
+    for episode, trajectory_id in zip(episodes, trajectory_ids):
+        sequences = trained_sequences(episode, renderer.turn_end or 0)
+        tail = bootstrap_tail(episode, sequences[-1], renderer, max_ids) if critic else ()
+        for sequence in sequences:
+            start, last = response_start(sequence), sequence is sequences[-1]
+            end = tail if last else ()
+            zeros = [0] * len(end)
+            rewards = channel_rewards(episode, sequence, config.gamma)
+            output["prompt_token_ids"].append(list(sequence.ids[:start]))
+            output["response_ids"].append([*sequence.ids[start:], *end])
+            output["loss_masks"].append([*sequence.mask[start:], *zeros])
+            output["rewards"].append([*rewards[start:], *zeros])
+            output["rollout_logprobs"].append([*(sequence.logprobs or ())[start:], *zeros])
+            output["stop_reasons"].append(episode.stop.value)
+            output["trajectory_ids"].append(trajectory_id)
+            output["is_last_step"].append(last)
+            output[PLAYED].append((episode, sequence))
+    return dict(output)
 
 
 def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:

@@ -10,8 +10,6 @@ from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_mo
 from skyrl.train.generators.base import GeneratorInterface
 from transformers import AutoConfig
 
-from gem_core.adapter_kit.batch import trained_sequences
-from gem_core.adapter_kit.critic import bootstrap_tail
 from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.record_log import RecordLog
 from gem_core.adapter_kit.settings import model_context, warn_if_tied
@@ -32,31 +30,28 @@ class EnginePolicy:
     """
 
     def __init__(self, generator: GemGenerator, params: dict[str, Any]) -> None:
-        self.generator, self.client, self.params = generator, generator.client, dict(params)
-        self.turn_end = generator.renderer.turn_end
-        if self.turn_end not in (None, generator.renderer.tokenizer.eos_token_id):
-            self.params["stop_token_ids"] = [self.turn_end]  # the end of this template's turns
-        self.request: dict[str, Any] = {"session_ids": [uuid4().hex]}
+        self.generator, self.session = generator, uuid4().hex
+        stop = {generator.renderer.turn_end, *(params.get("stop_token_ids") or ())} - {None}
+        self.request: dict[str, Any] = {"session_ids": [self.session]}
+        self.params = {**params, "stop_token_ids": sorted(stop)}
         if generator.settings.use_cache_salt:  # do not reuse a prefix cached with older weights
-            self.request["cache_salt"] = f"{generator.model}@{self.client.weight_version}"
+            self.request["cache_salt"] = f"{generator.model}@{generator.client.weight_version}"
 
     async def generate(self, prompt_ids: Any, sampling: Sampling) -> Generation:
         """Generate one turn."""
-        first = self.generator.weights_update
+        generator, first = self.generator, self.generator.weights_update
         params = {**self.params, "max_tokens": sampling.max_tokens}
         prompt = {"prompt_token_ids": [list(prompt_ids)], "sampling_params": params}
-        output = await self.client.generate({**self.request, **prompt}, self.generator.model)
-        reason, logprobs = output["stop_reasons"][0], None
+        output = await generator.client.generate({**self.request, **prompt}, generator.model)
+        (reason,) = output["stop_reasons"]
         if reason == "abort":
             raise PolicyError("SkyRL's engine aborted the generation")
-        if params.get("logprobs") is not None:
-            logprobs = (output["response_logprobs"] or [None])[0] or ()
         return generation_of(
             output["response_ids"][0],
-            logprobs,
+            (output["response_logprobs"] or [()])[0],
             cut=reason == "length",
-            turn_end=self.turn_end,
-            versions=(first, self.generator.weights_update),
+            turn_end=generator.renderer.turn_end,
+            versions=(first, generator.weights_update),
         )
 
 
@@ -66,16 +61,19 @@ class GemGenerator(GeneratorInterface):
     def __init__(self, config: GemConfig, settings: Any, client: Any, tokenizer: Any) -> None:
         """`settings`: a `SkyRLTrainConfig`. `client`: SkyRL's client of its inference engines."""
         self.config, self.settings, self.client = config, settings.generator, client
+        self.model = resolve_policy_model_name(settings)
         self.renderer, self.rollout = config.renderer(tokenizer), TrainerRollout(config)
-        self.model, self.records = resolve_policy_model_name(settings), RecordLog(config.record)
-        self.update_log = UpdateLog.of(config)
-        cap = self.settings.sampling_params.max_generate_length
-        self.max_tokens = config.max_turn_tokens or cap
-        policy, fsdp = settings.trainer.policy.model, settings.trainer.strategy == "fsdp"
+        self.records, self.update_log = RecordLog(config.record), UpdateLog.of(config)
+        policy = settings.trainer.policy.model
         model = AutoConfig.from_pretrained(policy.path, trust_remote_code=True)
-        if fsdp and not policy.lora.rank:
+        if settings.trainer.strategy == "fsdp" and not policy.lora.rank:
             warn_if_tied(model, "SkyRL's FSDP worker")
-        caps = self.settings.max_input_length + cap, model_context(model), config.max_context
+        caps = (
+            self.settings.max_input_length + self.settings.sampling_params.max_generate_length,
+            self.settings.inference_engine.engine_init_kwargs.get("max_model_len"),
+            model_context(model),
+            config.max_context,
+        )
         self.max_context = min(cap for cap in caps if cap is not None)
         self._updates_before: int | None = None
 
@@ -93,17 +91,8 @@ class GemGenerator(GeneratorInterface):
             self._updates_before = step - self.client.weight_version
         episodes = await self.episodes(input_batch, step)
         (self.records.evaluated if evaluates else self.records.played)(episodes)
-        end_id, rows = self.renderer.turn_end or 0, []
-        for episode, trajectory_id in zip(episodes, input_batch["trajectory_ids"]):
-            tail: tuple[int, ...] = ()
-            if self.config.needs_values:
-                last = trained_sequences(episode, end_id)[-1]
-                tail = bootstrap_tail(episode, last, self.renderer, self.max_context)
-            rows += to_batch(episode, trajectory_id, end_id, self.config.gamma, tail)
-        output: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-        if None in output["rollout_logprobs"]:
-            output["rollout_logprobs"] = None
-        return {**output, "rollout_metrics": None}
+        ids, caps = input_batch["trajectory_ids"], (self.renderer, self.max_context)
+        return {"rollout_metrics": None, **to_batch(episodes, ids, self.config, *caps)}
 
     async def episodes(self, input_batch: Any, step: int) -> list[Episode]:
         """Play the episodes of one batch after `step` updates."""
@@ -122,14 +111,18 @@ async def play(
     generator: GemGenerator, policy: EnginePolicy, extras: dict[str, Any], index: int, step: int
 ) -> Episode:
     """Play the episode of a prompt."""
-    config, temperature = generator.config, float(policy.params["temperature"])
+    config, cap = generator.config, int(policy.params["max_tokens"])
+    sampling = Sampling(
+        temperature=float(policy.params["temperature"]),
+        max_tokens=min(cap, config.max_turn_tokens or cap),
+    )
     try:
         return await generator.rollout.episode(
             config.task_of(extras, index),
             policy=policy,
             renderer=generator.renderer,
-            sampling=Sampling(temperature=temperature, max_tokens=generator.max_tokens),
+            sampling=sampling,
             limits=config.limits(step, max_context=generator.max_context),
         )
     finally:
-        await policy.client.finish_session(policy.request["session_ids"][0])
+        await generator.client.finish_session(policy.session)

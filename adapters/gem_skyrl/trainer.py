@@ -135,16 +135,16 @@ class GemTrainer:
         config, played = self.generator.config, data.metadata.pop(PLAYED)
         check_batch(data, played)
         send_event("batch_end", episodes=played.episodes)
-        responses = data["response_mask"]
-        of_tokens = read_responses(data["values"], responses) if config.needs_values else None
-        values = None if of_tokens is None else played.values(of_tokens)
+        responses, values = data["response_mask"], None
+        if config.needs_values:
+            values = played.values(read_responses(data["values"], responses))
         per_turn = config.compute_advantages(played.episodes, values=values)
         put_advantages(data, played, advantages=per_turn, returns=played.returns(config, values))
         self.critic_mask = write_responses(played.critic_masks(), responses)
         self.generator.records.trained(played.episodes, per_turn, self.global_step - 1)
         self.batch_metrics = BatchMetrics.of(played.episodes, per_turn)
-        logprobs = data.get("rollout_logprobs"), data.get("action_log_probs")
-        self.gap = gap_of(*logprobs, data["loss_mask"])
+        own = data.get("action_log_probs")  # None with a loss that does not need them
+        self.gap = gap_of(data["rollout_logprobs"], own, data["loss_mask"])
         shown = {**self.batch_metrics.means(), **self.gap}
         self.all_metrics |= {f"gem/{name}": value for name, value in shown.items()}
         return data
@@ -170,7 +170,10 @@ class GemTrainer:
 def put_advantages(data: Any, played: PlayedBatch, **numbers: Sequence[Sequence[float]]) -> None:
     """Write numbers per turn, such as `advantages`, as one per token; 0 on untrained tokens."""
     for name, per_turn in numbers.items():
-        rows = [per_token(s, per_turn[n]) for s, n in zip(played.sequences, played.episode_of)]
+        rows = [
+            [] if n is None else per_token(sequence, per_turn[n])
+            for sequence, n in zip(played.sequences, played.episode_of)
+        ]
         data[name] = write_responses(rows, data["response_mask"])
 
 

@@ -100,13 +100,21 @@ def critic_missing(config: TrainingConfig, critic: Any, setting: str) -> Rejecti
 def fixed(settings: Any, expected: Any, remedies: Mapping[str, str]) -> list[Rejection]:
     """Reject settings that differ from `expected`, which the adapter ignores or cannot support.
 
-    `remedies`: what to do instead, by the dotted name of the setting.
+    `remedies`: what to do instead, by the dotted name of the setting, or by `name=value` to reject
+    only that value. A name that this version of the trainer does not have is skipped.
     """
     rejections = []
-    for name, remedy in remedies.items():
-        value, own = (reduce(getattr, name.split("."), each) for each in (settings, expected))
-        rejections.append((value != own, f"{name}={value} is not supported: {remedy}"))
+    for key, remedy in remedies.items():
+        name, _, rejected = key.partition("=")
+        value, own = (_setting(each, name) for each in (settings, expected))
+        wrong = str(value) == rejected if rejected else value != own
+        rejections.append((wrong, f"{name}={value} is not supported: {remedy}"))
     return rejections
+
+
+def _setting(settings: Any, name: str) -> Any:
+    """Return a setting by its dotted name; None if there is none."""
+    return reduce(lambda value, part: getattr(value, part, None), name.split("."), settings)
 
 
 def model_context(model_config: Any) -> int | None:

@@ -52,6 +52,7 @@ def test_defaults_are_accepted() -> None:
         "trainer.fully_async.enabled=true",
         "generator.sampling_params.temperature=0.7",
         "generator.sampling_params.stop=['</answer>']",
+        "generator.sampling_params.logprobs=0",  # the same as 1
         "generator.use_cache_salt=false",
     )
 
@@ -82,12 +83,16 @@ def test_defaults_are_accepted() -> None:
         ("trainer.algorithm.advantage_batch_normalize=true", "rebn"),
         ("trainer.algorithm.zero_variance_filter=true", "drops episodes"),
         ("trainer.algorithm.dynamic_sampling.type=filter", "drops episodes"),
-        ("trainer.algorithm.policy_loss_type=gspo", "use another, such as regular"),
-        ("trainer.algorithm.policy_loss_type=cross_entropy", "use another, such as regular"),
+        ("trainer.algorithm.policy_loss_type=gspo", "one ratio per sequence; use regular"),
+        ("trainer.algorithm.policy_loss_type=cross_entropy", "ignores advantages; use regular"),
         (
             "trainer.algorithm.off_policy_correction.sequence_mask_metric=product",
             "use geometric",
         ),
+        ("generator.sampling_params.logprobs=null", "set it to 1"),
+        ("generator.eval_sampling_params={logprobs: null}", "set it to 1"),
+        ("generator.inference_engine.enable_return_routed_experts=true", "does not replay"),
+        ("trainer.fully_async.simulate_training=true", "nothing would be trained"),
         ("trainer.critic.model.path=a/critic", "uses no critic; remove it"),
         ("trainer.eval_interval=5", "eval_seeds"),
         ("trainer.train_batch_size=2048", "GemConfig(seeds=...) or a smaller batch"),
@@ -106,9 +111,6 @@ def test_settings_that_depend_on_the_config_are_rejected() -> None:
     assert "needs a critic; set it" in rejection(advantage="gae")
     assert "max_generate_length=16" in rejection(
         "generator.sampling_params.max_generate_length=16", max_turn_tokens=24
-    )
-    assert "logprobs=1" in rejection(
-        "trainer.fully_async.enabled=true", "generator.sampling_params.logprobs=null"
     )
 
 

@@ -52,9 +52,13 @@ def generator_of(client: Client, model: str, *settings: str, **fields: Any) -> G
 
 
 def generate(
-    generator: GemGenerator, seeds: Sequence[int], step: int = 1, phase: Any = "train"
+    generator: GemGenerator,
+    seeds: Sequence[int],
+    step: int = 1,
+    phase: Any = "train",
+    **sampling: Any,
 ) -> Any:
-    params = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": 1}
+    params = {"temperature": 1.0, "logprobs": 1, "max_tokens": 64, **sampling}
     batch = {
         "prompts": [[] for _ in seeds],
         "env_extras": [{"seed": seed} for seed in seeds],
@@ -78,6 +82,18 @@ def test_turns_of_an_episode_share_a_session_and_a_cache_salt(model: str) -> Non
     assert {request["cache_salt"] for request in client.requests} == {f"{model}@1"}
     assert {request["model"] for request in client.requests} == {model}
     assert {r["sampling_params"]["max_tokens"] for r in client.requests} == {6}
+
+
+def test_turn_ends_at_the_smaller_cap_and_at_every_stop_token(model: str) -> None:
+    """SkyRL's caps of training and evaluation differ; `additional_kwargs` may have stop tokens."""
+    client = Client(model)
+    generator = generator_of(client, model, max_turn_tokens=5)
+    generate(generator, [0], max_tokens=3, stop_token_ids=[7], phase="eval")
+    assert client.requests[0]["sampling_params"]["max_tokens"] == 3
+    stop = client.requests[0]["sampling_params"]["stop_token_ids"]
+    assert stop == sorted([7, generator.renderer.turn_end])
+    generate(generator, [0])
+    assert client.requests[-1]["sampling_params"]["max_tokens"] == 5
 
 
 def test_salt_can_be_switched_off(model: str) -> None:
@@ -150,6 +166,8 @@ def test_context_is_that_of_the_smallest_cap(model: str) -> None:
     sizes = ("generator.max_input_length=100", "generator.sampling_params.max_generate_length=20")
     assert generator_of(Client(model), model, *sizes).max_context == 120
     assert generator_of(Client(model), model, *sizes, max_context=90).max_context == 90
+    engine = "generator.inference_engine.engine_init_kwargs.max_model_len=80"
+    assert generator_of(Client(model), model, *sizes, engine).max_context == 80
     huge = "generator.max_input_length=1000000"
     assert generator_of(Client(model), model, huge).max_context == 2048
 

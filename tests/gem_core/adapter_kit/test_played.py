@@ -21,6 +21,7 @@ from gem_core.errors import EngineError
 from gem_core.records.file import read_episodes
 from gem_core.training.config import TrainingConfig
 from gem_core.training.metrics import BatchMetrics
+from gem_core.training.sequences import padding_sequence
 
 GAME = "game:GuessTheNumber-v0-easy"
 
@@ -56,6 +57,18 @@ def test_values_are_read_before_each_turn_and_after_the_end(batch: PlayedBatch) 
     assert batch.values(numbers) == [[0.0, 5.0, 8.0], [10.0, 15.0, 18.0], [20.0, 30.0, 38.0], []]
 
 
+def test_sequences_of_an_episode_may_be_apart_and_in_any_order(batch: PlayedBatch) -> None:
+    order = [3, 0, 2]  # the second sequence of SPLIT, ONE, the first sequence of SPLIT
+    padding = padding_sequence((1, 2), 7)
+    apart = PlayedBatch(
+        [ONE, SPLIT], [*(batch.sequences[i] for i in order), padding], [1, 0, 1, -1]
+    )
+    assert apart.places == [[1], [2, 0]]
+    numbers = [[float(10 * i + j) for j in range(9)] for i in range(4)]
+    assert apart.values(numbers) == [[10.0, 15.0, 18.0], [20.0, 0.0, 8.0]]
+    assert apart.critic_masks()[3] == [0]
+
+
 def test_critic_trains_the_first_token_of_each_trained_turn(batch: PlayedBatch) -> None:
     assert batch.critic_masks() == [[1, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 1], [1, 0], [1], [0]]
 
@@ -74,10 +87,12 @@ def test_check_compares_ids_and_loss_mask_and_rejects_trained_padding(batch: Pla
     batch.check_sequence(0, sequence.ids, response)
     batch.check_sequence(0, (*sequence.ids, 5, 5), (*response, 0, 0))
     batch.check_sequence(5, (1, 2, 3), (0.0, 0.0))
+    batch.check_sequence(4, (1, 2, 3), (0.0, 0.0))  # a failed episode
     for i, ids, mask in (
         (0, (8, *sequence.ids[1:]), response),
         (0, sequence.ids, (0, *response[1:])),
         (5, (1, 2, 3), (0.0, 1.0)),
+        (4, (1, 2, 3), (0.0, 1.0)),
     ):
         with pytest.raises(BatchMismatchError, match="is not what was played"):
             batch.check_sequence(i, ids, mask)
@@ -121,6 +136,14 @@ def test_fixed_settings_name_the_value_and_the_remedy() -> None:
     (kl, message), (clip, _) = fixed(settings, expected, remedies)
     assert kl and not clip
     assert message == "loss.kl=True is not supported: set it to False"
+
+
+def test_fixed_settings_reject_one_value_and_skip_unknown_names() -> None:
+    remedies = {"loss.kind=gspo": "use ppo", "loss.new": "remove it"}
+    settings = [SimpleNamespace(loss=SimpleNamespace(kind=kind)) for kind in ("gspo", "ppo")]
+    rejected = [[wrong for wrong, _ in fixed(s, settings[1], remedies)] for s in settings]
+    assert rejected == [[True, False], [False, False]]
+    assert fixed(settings[0], settings[1], remedies)[0][1].startswith("loss.kind=gspo is not supp")
 
 
 def test_common_checks_name_the_trainers_setting() -> None:
