@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transfer_queue as tq
 
 from gem_core.adapter_kit.batch import response_start, trained_sequences
+from gem_core.adapter_kit.played import PlayedBatch
+from gem_core.adapter_kit.response_tensors import gap_of
 from gem_core.errors import BatchMismatchError
-from gem_core.training.metrics import logprob_gap
-from gem_core.training.sequences import TokenSequence, padding_sequence
+from gem_core.training.sequences import padding_sequence
 from gem_core.types import Episode
 from gem_verl.config import AGENT
 from gem_verl.convert import per_token
 
 __all__ = [
-    "PlayedBatch",
     "episodes_at",
-    "gap_of",
+    "logprob_gap_of",
     "mean_per_turn",
     "put",
     "put_per_turn",
@@ -32,25 +31,6 @@ __all__ = [
     "session_of",
     "stored",
 ]
-
-
-@dataclass(frozen=True)
-class PlayedBatch:
-    """The played sequences of a batch in verl's queue, in the batch's order, and their episodes."""
-
-    episodes: list[Episode]
-    sequences: list[TokenSequence]
-    episode_of: list[int | None]
-    """The index of each sequence's episode; None for verl's padding sequences."""
-
-    def sequences_of(self, episode: int) -> list[tuple[int, TokenSequence]]:
-        """Return (index in the batch, sequence) of an episode, in the order of its turns."""
-        own = [
-            (index, sequence)
-            for index, (sequence, number) in enumerate(zip(self.sequences, self.episode_of))
-            if number == episode
-        ]
-        return sorted(own, key=lambda item: min((t for t, _, _ in item[1].spans), default=0))
 
 
 def session_of(key: str) -> str:
@@ -80,15 +60,17 @@ def put(batch: Any, **fields: Sequence[torch.Tensor]) -> Any:
     )
 
 
-def put_per_turn(batch: Any, played: PlayedBatch, **numbers: Sequence[Sequence[float]]) -> Any:
-    """Write numbers per turn to verl's queue as numbers per token, 0 on untrained tokens."""
+def put_per_turn(
+    batch: Any, played: PlayedBatch, **fields_per_turn: Sequence[Sequence[float]]
+) -> Any:
+    """Write fields with one number per turn to verl's queue, per token: 0 on untrained tokens."""
     lengths = [len(responses) for responses in stored(batch, "responses")["responses"]]
     fields: dict[str, list[torch.Tensor]] = {}
-    for name, per_turn in numbers.items():
+    for name, per_turn in fields_per_turn.items():
         fields[name] = []
         for sequence, index, length in zip(played.sequences, played.episode_of, lengths):
             tokens = torch.zeros(length, dtype=torch.float32)  # a tail may follow the sequence
-            if index is not None:
+            if index >= 0:
                 own = per_token(sequence, per_turn[index])
                 tokens[: len(own)] = torch.tensor(own, dtype=torch.float32)
             fields[name].append(tokens)
@@ -111,16 +93,16 @@ def read_batch(batch: Any) -> PlayedBatch:
     sequences, episode_of, missing = [], [], [len(of_episode) for of_episode in expected]
     for key, is_padding in zip(batch.keys, padding):
         session, _, number = key.rpartition("_")
-        index = None if is_padding else index_of.get(session)
-        if not is_padding and (index is None or int(number) >= len(expected[index])):
+        index = -1 if is_padding else index_of.get(session, len(expected))
+        if index == len(expected) or (index >= 0 and int(number) >= len(expected[index])):
             raise BatchMismatchError(
                 f"sequence {key} of verl's batch does not belong to an episode of gem; play all "
                 "dataset rows with gem's agent loop: remove agent_name from the rows, and set "
                 f"actor_rollout_ref.rollout.agent.default_agent_loop={AGENT}"
             )
         episode_of.append(index)
-        sequences.append(padding_sequence((), 0) if index is None else expected[index][int(number)])
-        if index is not None:
+        sequences.append(padding_sequence((), 0) if is_padding else expected[index][int(number)])
+        if not is_padding:
             missing[index] -= 1
     if any(missing):
         raise BatchMismatchError(
@@ -135,20 +117,16 @@ def episodes_at(keys: Iterable[str], partition_id: str) -> list[Episode]:
     first = [key for key in keys if key.endswith("_0")]
     if not first:
         return []
-    found = tq.kv_batch_get(keys=first, partition_id=partition_id, select_fields=["extra_fields"])
-    pickled = [_fields(item).get("gem") for item in found["extra_fields"]]
+    items = tq.kv_batch_get(keys=first, partition_id=partition_id, select_fields=["extra_fields"])
+    pickled = [_fields(item).get("gem") for item in items["extra_fields"]]
     return [pickle.loads(episode) for episode in pickled if episode]
 
 
-def gap_of(batch: Any) -> dict[str, float]:
+def logprob_gap_of(batch: Any) -> dict[str, float]:
     """Return the difference of the sampler's and the trainer's logprobs over trained tokens."""
-    found = stored(batch, "rollout_log_probs", "old_log_probs", "response_mask")
-    if "rollout_log_probs" not in found or "old_log_probs" not in found:
-        return {}
-    mask = torch.cat(list(found["response_mask"])).bool()
-    sampler = torch.cat(list(found["rollout_log_probs"]))[mask]
-    trainer = torch.cat(list(found["old_log_probs"]))[mask]
-    return logprob_gap(sampler.tolist(), trainer.tolist())
+    names = ("rollout_log_probs", "old_log_probs", "response_mask")
+    fields = stored(batch, *names)
+    return gap_of(*(torch.cat(list(fields[name])) if name in fields else None for name in names))
 
 
 def mean_per_turn(batch: Any, played: PlayedBatch) -> list[list[float]]:
@@ -162,7 +140,7 @@ def mean_per_turn(batch: Any, played: PlayedBatch) -> list[list[float]]:
         offset = response_start(sequence)
         for turn, start, end in sequence.spans:
             of_turn = advantages[start - offset : end - offset]
-            per_turn[index or 0][turn] = float(of_turn.abs().mean())
+            per_turn[index][turn] = float(of_turn.abs().mean())
     return per_turn
 
 

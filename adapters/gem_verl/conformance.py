@@ -235,8 +235,8 @@ class VerlHarness(Harness):
         """Write the case's values where the trainer reads those of its critic."""
         played, known = read_batch(batch), self._case.arguments["values"]
         values = [torch.zeros(len(r)) for r in stored(batch, "responses")["responses"]]
-        for number, episode in enumerate(played.episodes):
-            own = played.sequences_of(number)
+        for episode, places in zip(played.episodes, played.places):
+            own = [(i, played.sequences[i]) for i in places]
             of_episode = known[self._case.episodes.index(episode)]
             positions = value_positions(episode, [sequence for _, sequence in own])
             for (s, i), value in zip(positions, of_episode):

@@ -15,9 +15,10 @@ from typing import Any
 import transfer_queue as tq
 
 from gem_core.adapter_kit.batch import as_trained
+from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.records.file import RecordTakenError, WorkerRecords
 from gem_core.types import Episode
-from gem_verl.batch import PlayedBatch, episodes_at, session_of
+from gem_verl.batch import episodes_at, session_of
 
 __all__ = ["Recorder", "interrupted_episodes", "unrecorded", "write_when_free"]
 

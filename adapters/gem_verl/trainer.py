@@ -19,18 +19,15 @@ from typing import Any
 import torch
 from omegaconf import open_dict
 
-from gem_core.adapter_kit.batch import check_sequence
-from gem_core.adapter_kit.critic import critic_targets
+from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import ConfigError
 from gem_core.plugins.events import send_event
 from gem_core.training.metrics import BatchMetrics
-from gem_core.training.sequences import TokenSequence, discounted_returns
 from gem_core.types import Episode
 from gem_verl.batch import (
-    PlayedBatch,
-    gap_of,
+    logprob_gap_of,
     mean_per_turn,
     put_per_turn,
     read_batch,
@@ -152,7 +149,7 @@ class GemTrainer:
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         config, algorithm = self.gem_config, self.config.algorithm
         self._played = played = read_batch(batch)
-        check_batch(batch, played.sequences)
+        check_batch(batch, played)
         send_event("batch_end", episodes=played.episodes)
         total = BatchMetrics.of(played.episodes)
         values = read_values(batch, played) if config.needs_values else None
@@ -176,7 +173,7 @@ class GemTrainer:
         correction = self.config.algorithm.get("rollout_correction") or {}
         if correction.get("bypass_mode"):  # verl then takes the sampler's as its own
             return {}
-        return gap_of(batch)
+        return logprob_gap_of(batch)
 
     def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Train the critic where its values are read. Skip a batch without trained tokens."""
@@ -231,23 +228,20 @@ def put_advantages(
 
     Also writes the returns; with a critic's `values`, they are its targets. Returns the batch.
     """
-    returns = [discounted_returns(episode.rewards, config.gamma) for episode in played.episodes]
-    if values is not None:
-        returns = critic_targets(config, played.episodes, values)
+    returns = played.returns(config, values)
     return put_per_turn(batch, played, advantages=per_turn, returns=returns)
 
 
-def check_batch(batch: Any, sequences: Sequence[TokenSequence]) -> None:
+def check_batch(batch: Any, played: PlayedBatch) -> None:
     """Raise `BatchMismatchError` unless the batch holds the played ids and loss masks.
 
     Padding sequences must not be trained.
     """
-    found = stored(batch, "input_ids", "response_mask", "loss_mask")
+    fields = stored(batch, "input_ids", "response_mask", "loss_mask")
     for name in ("response_mask", "loss_mask"):  # the loss masks with one, divides by the other
-        for key, sequence, ids, mask in zip(batch.keys, sequences, found["input_ids"], found[name]):
-            ids, mask = ids.tolist(), [0] * (len(ids) - len(mask)) + mask.tolist()
-            played = (sequence.ids, sequence.mask) if sequence.trained else (ids, [0] * len(ids))
-            check_sequence(f"sequence {key} of verl's batch ({name})", ids, mask, *played)
+        for i, (key, ids, mask) in enumerate(zip(batch.keys, fields["input_ids"], fields[name])):
+            where = f"sequence {key} of verl's batch ({name})"
+            played.check_sequence(i, ids.tolist(), mask.tolist(), where)
 
 
 def check_registered() -> None:

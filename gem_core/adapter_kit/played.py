@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from gem_core.adapter_kit.batch import check_sequence, response_start
 from gem_core.adapter_kit.critic import critic_targets, value_positions
@@ -20,16 +21,19 @@ __all__ = ["PlayedBatch"]
 
 @dataclass(frozen=True)
 class PlayedBatch:
-    """Sequences in the order of the batch. The sequences of one episode are adjacent."""
+    """Sequences in the order of the batch."""
 
     episodes: list[Episode]
     sequences: list[TokenSequence]
     episode_of: list[int]
-    """The index of each sequence's episode."""
+    """The index of each sequence's episode; -1 for the trainer's padding sequences."""
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Episode, TokenSequence]]) -> PlayedBatch:
-        """Create the batch from pairs. Equal episodes are two if they are different objects."""
+        """Create the batch from pairs, those of one episode next to each other.
+
+        Equal episodes are two if they are different objects.
+        """
         episodes: list[Episode] = []
         sequences, episode_of = [], []
         for episode, sequence in pairs:
@@ -39,16 +43,33 @@ class PlayedBatch:
             episode_of.append(len(episodes) - 1)
         return cls(episodes, sequences, episode_of)
 
-    def check_sequence(self, i: int, ids: Sequence[int], mask: Sequence[float]) -> None:
+    @cached_property
+    def places(self) -> list[list[int]]:
+        """The indices of each episode's sequences, in the order of its turns."""
+        places: list[list[int]] = [[] for _ in self.episodes]
+        for i, number in enumerate(self.episode_of):
+            if number >= 0:
+                places[number].append(i)
+        for own in places:
+            own.sort(key=lambda i: min((t for t, _, _ in self.sequences[i].spans), default=0))
+        return places
+
+    def check_sequence(
+        self,
+        i: int,
+        ids: Sequence[int],
+        mask: Sequence[float],
+        where: str = "",
+    ) -> None:
         """Raise `BatchMismatchError` unless the batch's sequence i is the played one.
 
         `mask`: the loss mask of its response. Sequences after the played ones are the trainer's
-        padding and must not be trained.
+        padding. Padding must not be trained, whatever its ids are.
         """
         own = self.sequences[i] if i < len(self.sequences) else None
-        expected = (ids, [0] * len(ids)) if own is None else (own.ids, own.mask)
+        expected = (own.ids, own.mask) if own and own.trained else (ids, [0] * len(ids))
         full = [0] * (len(ids) - len(mask)) + [int(m) for m in mask]
-        check_sequence(f"sequence {i} of the trainer's batch", ids, full, *expected)
+        check_sequence(where or f"sequence {i} of the trainer's batch", ids, full, *expected)
 
     def returns(
         self, config: TrainingConfig, values: Sequence[Sequence[float]] | None = None
@@ -65,8 +86,7 @@ class PlayedBatch:
         for each sequence with its `bootstrap_tail`.
         """
         values: list[list[float]] = []
-        for number, episode in enumerate(self.episodes):
-            own = [i for i, n in enumerate(self.episode_of) if n == number]
+        for episode, own in zip(self.episodes, self.places):
             if episode.failed or not episode.turns:
                 values.append([])
                 continue

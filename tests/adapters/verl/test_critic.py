@@ -15,11 +15,12 @@ from test_trainer import Queue
 
 from gem_core.adapter_kit.batch import response_start, trained_sequences
 from gem_core.adapter_kit.critic import bootstrap_tail
+from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.policies.tiny import load_tiny
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode, StopReason
 from gem_verl import GemConfig, batch, critic, trainer
-from gem_verl.batch import PlayedBatch, read_batch
+from gem_verl.batch import read_batch
 from gem_verl.critic import critic_masks, read_values, training_turn_starts
 
 RAGGED = next(case.episodes for case in CASES if case.name == "ragged turns")
@@ -50,8 +51,8 @@ def test_values_are_read_before_each_turn_and_after_the_end(
     values = read_values(queue.batch, played)
     for number, episode in enumerate(played.episodes):
         assert len(values[number]) == len(episode.turns) + 1
-        for _, sequence in played.sequences_of(number):
-            for turn, start, _ in sequence.spans:
+        for i in played.places[number]:
+            for turn, start, _ in played.sequences[i].spans:
                 assert values[number][turn] == start - 1
     masks = critic_masks(queue.batch, played)
     for sequence, mask in zip(played.sequences, masks):

@@ -69,8 +69,8 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
 def test_read_batch_returns_the_episodes_in_the_queue(queue: Queue) -> None:
     played = read_batch(queue.batch)
     assert tuple(played.episodes) == EPISODES
-    assert played.episode_of == [0, 0, 1, 2, 3, 4, None]
-    check_batch(queue.batch, played.sequences)
+    assert played.episode_of == [0, 0, 1, 2, 3, 4, -1]
+    check_batch(queue.batch, played)
 
 
 def change_ids(queue: Queue) -> None:
@@ -108,7 +108,7 @@ def test_check_batch_rejects_changed_ids_or_mask(
     played = read_batch(queue.batch)
     change(queue)
     with pytest.raises(BatchMismatchError, match="of verl.s batch"):
-        check_batch(queue.batch, played.sequences)
+        check_batch(queue.batch, played)
 
 
 @pytest.mark.parametrize(
