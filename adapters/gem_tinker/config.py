@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gem_core.adapter_kit.declaration import require
-from gem_core.adapter_kit.settings import few_samples, reject, too_small, unknown_fields
+from gem_core.adapter_kit.settings import few_samples, few_seeds, reject, too_small, unknown_fields
 from gem_core.errors import ConfigError
 from gem_core.training.config import TrainingConfig
 from gem_core.types import Task
@@ -79,7 +79,7 @@ class TinkerSettings:
 def check_settings(settings: TinkerSettings, config: GemConfig) -> None:
     """Raise one `ConfigError` that lists every setting gem does not support."""
     require(ADAPTER)
-    seeds, loss = len(config.train_seeds), settings.loss
+    loss = settings.loss
     why = _OTHER_LOSSES.get(loss, "does not take one advantage per token")
     reject(
         [
@@ -92,11 +92,7 @@ def check_settings(settings: TinkerSettings, config: GemConfig) -> None:
                 config.max_turn_tokens is None,
                 "a turn has no token cap; set GemConfig(max_turn_tokens=...)",
             ),
-            (
-                seeds < settings.batch_size,
-                f"batch_size={settings.batch_size} is above the number of seeds, {seeds}; "
-                "set GemConfig(seeds=...) to at least as many",
-            ),
+            few_seeds(config, settings.batch_size, "batch_size"),
             few_samples(config, settings.samples, "samples"),
             (
                 bool(settings.eval_every) != bool(config.held_out_seeds),

@@ -32,9 +32,8 @@ def to_batch(episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]]) -
                     "logprobs": TensorData(list(sequence.logprobs[1:]), "float32"),
                     "advantages": TensorData(per_token(sequence, advantages), "float32"),
                 }
-                rows.append(
-                    (sequence, Datum(ModelInput.from_ints(list(sequence.ids[:-1])), inputs))
-                )
+                ids = ModelInput.from_ints(list(sequence.ids[:-1]))
+                rows.append((sequence, Datum(ids, inputs)))
     return rows
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from tinker import ModelInput, SamplingParams
 
+from gem_core.adapter_kit.engine import generation_of
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.rollout.engine import Rollout
-from gem_core.types import Episode, FinishReason, Generation, Sampling
+from gem_core.types import Episode, Generation, Sampling
 from gem_tinker.config import GemConfig
 
 __all__ = ["EnginePolicy", "GemRollout", "play"]
@@ -29,10 +30,11 @@ class EnginePolicy:
         params = SamplingParams(max_tokens=sampling.max_tokens, seed=sampling.seed, stop=self._stop)
         response = await client.sample_async(ModelInput.from_ints(list(prompt_ids)), 1, params)
         (sampled,) = response.sequences
-        return Generation(
-            tuple(sampled.tokens),
-            None if sampled.logprobs is None else tuple(sampled.logprobs),
-            FinishReason.STOP if sampled.stop_reason == "stop" else FinishReason.LENGTH,
+        return generation_of(
+            sampled.tokens,
+            sampled.logprobs,
+            cut=sampled.stop_reason == "length",
+            turn_end=None,  # a turn that ends with a stop token has the reason "stop"
             versions=(version, version),
         )
 
