@@ -25,7 +25,7 @@ def batch_labels(experiences: Sequence[Any]) -> list[EpisodeLabel]:
 
 
 def batch_config(experiences: Sequence[Any]) -> GemConfig:
-    """Return the config of a batch. All its labels must have the same estimator settings."""
+    """Return the config of a batch. All its labels must have the same settings of an update."""
     labels = batch_labels(experiences)
     for label in labels:
         if not isinstance(label, EpisodeLabel):
@@ -35,14 +35,20 @@ def batch_config(experiences: Sequence[Any]) -> GemConfig:
                 f"GemAgentExecutor as AgentExecutor. Got: the label {str(label)[:80]!r}"
             )
     configs: list[GemConfig] = [label.config for label in labels]
-    estimators = {
-        (config.advantage, config.gamma, str(sorted(config.estimator_kwargs.items())))
+    settings = {
+        (
+            config.advantage,
+            config.gamma,
+            str(sorted(config.estimator_kwargs.items())),
+            str(config.metrics),
+            config.max_failed_updates,
+        )
         for config in configs
     }
-    if len(estimators) > 1:
+    if len(settings) > 1:
         raise ConfigError(
-            "all datasets must have the same advantage estimator, gamma and estimator_kwargs; "
-            f"write them with one of these: {sorted(estimators)}"
+            "all datasets must have the same advantage estimator, gamma, estimator_kwargs, "
+            f"metrics and max_failed_updates; write them with one of these: {sorted(settings)}"
         )
     return configs[0]
 

@@ -21,6 +21,7 @@ patches nothing in the workers:
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -44,12 +45,11 @@ from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError, ConfigError, UnknownNameError
 from gem_core.plugins.events import send_event
-from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.sequences import discounted_returns
 from gem_core.types import Episode
 from gem_openrlhf.actors import GemCriticActor, GemPolicyActor, GemRolloutActor, class_of
-from gem_openrlhf.config import GemConfig, carried_fields, check_settings, config_of, estimator_flag
+from gem_openrlhf.config import GemConfig, check_settings, config_of, estimator_flag
 from gem_openrlhf.convert import EpisodeLabel, all_sequences, at_turn_starts, per_token
 from gem_openrlhf.dataset import first_label
 from gem_openrlhf.experiences import (
@@ -135,6 +135,8 @@ class GemExperienceMaker(RemoteExperienceMaker):
 
     step = 0
     """The number of the update."""
+    config: GemConfig | None = None
+    """The config of the last batch."""
     last_batch: BatchMetrics | None = None
     """The metrics of the last batch's episodes."""
     last_gap: Mapping[str, float] = {}
@@ -164,7 +166,7 @@ class GemExperienceMaker(RemoteExperienceMaker):
 
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
         """Take the episodes out of the labels and set gem's advantages."""
-        batch_config(experiences)  # raises for samples that gem did not play
+        self.config = batch_config(experiences)
         last_values = None
         if self.critic_model_group is not None:
             last_values = self._last_values(batch_labels(experiences))
@@ -209,8 +211,9 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
 
     gem_step = 0
     """Finished updates."""
-    gem_log: UpdateLog
+    gem_log: UpdateLog | None = None
     experience_maker: Any
+    _gem_start = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -218,17 +221,9 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
         self.experience_maker.__class__ = GemExperienceMaker
 
     def init_checkpoint_states(self) -> dict[str, Any]:
-        """Open the metrics file, and read the number of finished updates of a resumed run."""
+        """Read the number of finished updates of a resumed run."""
         states: dict[str, Any] = super().init_checkpoint_states()
-        self.gem_step = int(states["global_step"])
-        label = first_label(self.args.data)
-        fields = {} if label is None else carried_fields(label)
-        self.gem_log = UpdateLog(
-            fields.get("metrics"),
-            max_failed_updates=fields.get("max_failed_updates", GemConfig.max_failed_updates),
-            estimator=fields.get("advantage", GemConfig.advantage),
-            schedule=HorizonSchedule.parse(fields.get("horizon")),
-        )
+        self.gem_step, self._gem_start = int(states["global_step"]), time.monotonic()
         return states
 
     def train_step(
@@ -277,6 +272,8 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if self.experience_maker.last_batch is None:  # before the first update
             return
+        if self.gem_log is None:  # the config travels in the labels of a batch
+            self.gem_log = UpdateLog.of(self.experience_maker.config, since=self._gem_start)
         logs = logs_dict or {}
         numbers = {name: logs[key] for name, key in _LOGGED.items() if key in logs}
         self.gem_log.write(global_step - 1, self.experience_maker.last_batch, **numbers)

@@ -52,23 +52,30 @@ class UpdateLog:
         max_failed_updates: int = 0,
         estimator: str = "",
         schedule: HorizonSchedule | None = None,
+        since: float | None = None,
     ) -> None:
-        """Create the log; None as `path` writes nothing. 0 as `max_failed_updates` never stops."""
+        """Create the log; None as `path` writes nothing. 0 as `max_failed_updates` never stops.
+
+        `since`: when the first update began, by `time.monotonic`; None: now.
+        """
         self._file = MetricsFile(path) if path is not None else None
         self._max_failed_updates, self._estimator = max_failed_updates, estimator
         self._schedule = schedule
         self._failed_updates = 0
         self._warnings: dict[str, int] = {}
-        self._last = time.monotonic()
+        self._last = time.monotonic() if since is None else since
 
     @classmethod
-    def of(cls, config: TrainingConfig, *, write: bool = True) -> UpdateLog:
+    def of(
+        cls, config: TrainingConfig, *, write: bool = True, since: float | None = None
+    ) -> UpdateLog:
         """Create the log of a config; `write`: whether this rank writes the metrics file."""
         return cls(
             config.metrics if write else None,
             max_failed_updates=config.max_failed_updates,
             estimator=config.advantage,
             schedule=config.schedule,
+            since=since,
         )
 
     def write(self, step: int, batch: BatchMetrics, **trainer: float | None) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,14 @@ class MetricsFile:
             file.truncate(size)
         if not size:  # no file before the first update
             self.path.unlink()
+        self._first = True
 
     def write(self, step: int, **numbers: float | None) -> None:
-        """Append the metrics of one update; NaN and infinity are written as null."""
+        """Append the metrics of one update; NaN and infinity are written as null.
+
+        The first call, if not of update 0, belongs to a resumed run: it removes the last lines of
+        this and later updates, which came after the checkpoint.
+        """
         for name, value in numbers.items():
             if value is not None and not isinstance(value, (int, float)):
                 raise ConfigError(
@@ -52,6 +58,12 @@ class MetricsFile:
             name: value if value is None or math.isfinite(value) else None
             for name, value in numbers.items()
         }
+        if self._first and step > 0 and self.path.exists():
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            while lines and _step_of(lines[-1]) >= step:
+                lines.pop()
+            os.truncate(self.path, sum(map(len, lines)))
+        self._first = False
         with self.path.open("ab") as file:
             file.write((json.dumps({"step": step, **plain}) + "\n").encode())
         send_event("update_end", step=step, metrics=plain)
@@ -76,6 +88,12 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             )
         lines.append(line)
     return lines
+
+
+def _step_of(line: bytes) -> int:
+    """Return the update of a line; -1 if it has none."""
+    step = re.match(rb'\{"step": (\d+)', line)
+    return int(step[1]) if step else -1
 
 
 def metrics_path(path: str | os.PathLike[str]) -> Path:

@@ -19,11 +19,17 @@ from gem_core.errors import BatchMismatchError, ConfigError, EnvError
 from gem_core.training.advantage import advantages
 from gem_core.training.metrics_file import read_metrics
 from gem_core.types import Message, StopReason
-from gem_openrlhf import GemConfig, write_dataset
+from gem_openrlhf import GemConfig
 from gem_openrlhf.actors import GemCriticActor, class_of
 from gem_openrlhf.convert import all_sequences
 from gem_openrlhf.samples import GemSamplesGenerator
-from gem_openrlhf.trainer import GemPPOTrainer, GemTraining, check_batch, put_advantages
+from gem_openrlhf.trainer import (
+    GemExperienceMaker,
+    GemPPOTrainer,
+    GemTraining,
+    check_batch,
+    put_advantages,
+)
 
 Play = Callable[..., list[dict[str, Any]]]
 
@@ -91,9 +97,10 @@ def test_samples_of_another_agent_are_rejected(play: Play) -> None:
 
 def test_datasets_with_different_estimators_are_rejected(play: Play) -> None:
     config = GemConfig(ECHO, max_turn_tokens=6)
-    responses = play(config, seeds=[0]) + play(replace(config, gamma=0.5), seeds=[1])
-    with pytest.raises(ConfigError, match="must have the same advantage estimator"):
-        put_advantages([batch(responses)])
+    for change in ({"gamma": 0.5}, {"metrics": "other.jsonl"}):
+        responses = play(config, seeds=[0]) + play(replace(config, **change), seeds=[1])
+        with pytest.raises(ConfigError, match="must have the same advantage estimator"):
+            put_advantages([batch(responses)])
 
 
 @pytest.mark.parametrize("change", ["ids", "mask", "cut"])
@@ -116,34 +123,43 @@ def test_check_batch_rejects_changed_ids_or_mask(play: Play, change: str) -> Non
         put_advantages([experience])
 
 
-def trainer_of(config: GemConfig, folder: Path) -> Any:
+def trainer_of(folder: Path) -> Any:
     """Return a trainer without models, after OpenRLHF has read its checkpoint."""
     trainer: Any = GemTraining.__new__(GemTraining)
     trainer.args = SimpleNamespace(
-        data=SimpleNamespace(
-            prompt_dataset=str(write_dataset(config, folder / "data.jsonl")), label_key="label"
-        ),
+        # the trainer does not read the dataset, which may be on the hub
+        data=SimpleNamespace(prompt_dataset="someone/data", label_key="label"),
         ckpt=SimpleNamespace(load_enable=False, path=str(folder), save_steps=10),
         logger=SimpleNamespace(logging_steps=10),
     )
     trainer.init_checkpoint_states()
-    trainer.experience_maker = SimpleNamespace(last_batch=None)
+    trainer.experience_maker = GemExperienceMaker.__new__(GemExperienceMaker)
+    trainer.experience_maker.critic_model_group = None
     return trainer
 
 
+def make_experience(trainer: Any, responses: list[dict[str, Any]]) -> None:
+    """Let the experience maker compute the advantages of a batch."""
+    experience = batch(responses)
+    experience.action_log_probs = experience.rollout_log_probs.clone()
+    trainer.experience_maker.compute_advantages_and_returns([experience])
+
+
 def test_metrics_file_has_one_line_per_update(play: Play, tmp_path: Path) -> None:
-    """The trainer reads the path of the file from the labels of the dataset."""
-    config = GemConfig(ECHO, seeds=2, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"))
-    trainer = trainer_of(config, tmp_path)
-    episodes = put_advantages([batch(play(config, seeds=[0, 1]))])
-    trainer.experience_maker.last_batch = episodes
+    """The path of the file and other settings travel in the labels of a batch."""
+    config = GemConfig(
+        ECHO, seeds=2, max_turn_tokens=6, metrics=str(tmp_path / "metrics.jsonl"), horizon="1,3@1"
+    )
+    trainer = trainer_of(tmp_path)
+    make_experience(trainer, play(config, seeds=[0, 1]))
+    episodes = trainer.experience_maker.last_batch
     trainer.save_logs_and_checkpoints(
         1, {"policy_loss": 0.5, "actor_grad_norm": 2.0, "generated_samples": ["text", 0.0]}
     )
     (line,) = read_metrics(config.metrics or "")
     assert (line["step"], line["loss"], line["grad_norm"], line["episodes"]) == (0, 0.5, 2.0, 2)
-    assert line["tokens"] == episodes.tokens
-    for name in ("advantage_abs", "return", "turn/0/advantage_abs", "turn/1/return"):
+    assert (line["tokens"], line["horizon"]) == (episodes.tokens, 1)
+    for name in ("advantage_abs", "return", "turn/0/advantage_abs", "turn/0/return"):
         assert line[name] == pytest.approx(episodes.means()[name])
     assert line["seconds"] > 0
 
@@ -156,8 +172,8 @@ class TestFailures:
     def test_run_stops_after_three_updates_of_failed_episodes(
         self, play: Play, config: GemConfig, tmp_path: Path
     ) -> None:
-        trainer = trainer_of(config, tmp_path)
-        trainer.experience_maker.last_batch = put_advantages([batch(play(config, seeds=[1, 3]))])
+        trainer = trainer_of(tmp_path)
+        make_experience(trainer, play(config, seeds=[1, 3]))
         trainer.save_logs_and_checkpoints(1)
         trainer.save_logs_and_checkpoints(2)
         with pytest.raises(EnvError, match="last 3 updates failed") as raised:
@@ -169,7 +185,7 @@ class TestFailures:
         self, play: Play, config: GemConfig, tmp_path: Path
     ) -> None:
         """A gradient of 0 would still move the weights by the optimizer's momentum."""
-        trainer, calls = trainer_of(config, tmp_path), []
+        trainer, calls = trainer_of(tmp_path), []
         trainer.actor_model_group = trainer.critic_model_group = SimpleNamespace(
             async_run_method=lambda method_name: calls.append(method_name) or []
         )

@@ -1,0 +1,39 @@
+"""The metrics file of runs that are resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gem_core.training.metrics_file import MetricsFile, read_metrics
+
+
+def steps(path: Path) -> list[tuple[int, str]]:
+    """Return (update, run) of each line."""
+    return [(line["step"], run) for line in read_metrics(path) for run in line.keys() - {"step"}]
+
+
+def write(path: Path, run: str, updates: range) -> None:
+    file = MetricsFile(path)
+    for update in updates:
+        file.write(update, **{run: 1.0})
+
+
+def test_resumed_run_replaces_the_updates_after_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write(path, "killed", range(4))
+    write(path, "resumed", range(2, 5))
+    expected = [(0, "killed"), (1, "killed"), (2, "resumed"), (3, "resumed"), (4, "resumed")]
+    assert steps(path) == expected
+
+
+def test_lines_of_an_earlier_run_stay(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write(path, "first", range(3))
+    write(path, "second", range(2))
+    write(path, "resumed", range(1, 3))
+    first = [(0, "first"), (1, "first"), (2, "first")]
+    assert steps(path) == [*first, (0, "second"), (1, "resumed"), (2, "resumed")]
+    with path.open("a") as file:
+        file.write('{"note": 5}\n')
+    write(path, "resumed", range(1, 2))
+    assert '{"note": 5}\n' in path.read_text(), "a line of another program stays, with those before"
