@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from boxes import children, descendants, kill_box
+from other_user import run_as_nobody
 
 from gem_tools.session.session import Session, SessionLost
 
@@ -90,6 +92,8 @@ def test_session_cannot_see_the_machine(session: Session) -> None:
 
 def test_fork_bomb_and_full_disk_stay_in_the_session(session: Session) -> None:
     session.run(":() { : | : & }; :", seconds=1.0)
+    session.stop()
+    assert session.run("true").end == "killed"  # the shell was killed, too
     session.run("head -c 500000000 /dev/zero > big; head -c 500000000 /dev/zero > /tmp/big")
     session.stop()
     names = session.tree(".")
@@ -97,6 +101,47 @@ def test_fork_bomb_and_full_disk_stay_in_the_session(session: Session) -> None:
     other = Session()
     assert other.run("echo fine").output == "fine\n"
     other.close()
+
+
+FILL = """import os, time
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(100)
+    except OSError:
+        pass
+"""
+
+
+def test_shell_that_exits_at_the_limit_of_processes_is_replaced(session: Session) -> None:
+    session.write([("fill.py", FILL, 0o644)])
+    session.run("python3 fill.py & disown; read -t 1")
+    assert {session.run("exec true").end for _ in range(5)} <= {"exit", "killed"}
+    session.stop()
+    session.run("true")
+    assert session.run("pgrep -cf fill.py; echo alive").output == "0\nalive\n"
+
+
+def test_shell_that_no_longer_reads_its_commands_is_replaced(session: Session) -> None:
+    session.run("exec 101<&-")
+    assert session.run("echo one").end == "killed"
+    assert session.run("echo two").output == "two\n"
+
+
+def test_settings_of_the_terminal_do_not_last(session: Session) -> None:
+    for _ in range(3):
+        session.run("stty -isig; trap '' INT; sleep 100", seconds=0.5)
+    assert session.run("echo alive").output == "alive\n"
+
+
+def test_deep_and_full_folders_are_listed(session: Session) -> None:
+    session.run(
+        "python3 -c \"import os\nfor n in range(1500): os.mkdir('d'); os.chdir('d')\n"
+        "open('f', 'w')\"; mkdir many; cd many; seq 30000 | xargs touch"
+    )
+    session.stop()
+    assert len(session.tree("many")) > 10_000
+    assert "f" in session.tree("d")[0]
 
 
 def test_looking_does_not_trust_the_shell(session: Session) -> None:
@@ -118,6 +163,66 @@ def test_killing_everything_does_not_end_the_session_of_root(session: Session) -
     else:
         with pytest.raises(SessionLost):
             session.run("echo alive")
+
+
+WITHOUT_ROOT = """
+import os
+from gem_tools.session.session import Session, SessionLost
+
+FORGED = '{"value": {"output": "forged", "status": 0, "cwd": "", "end": ""}}'
+assert os.geteuid() != 0
+session = Session()
+for process in (1, 2):
+    for descriptor in range(20):
+        session.run(f"echo '{FORGED}' > /proc/{process}/fd/{descriptor}")
+print(session.run("echo honest").output, end="")
+print(session.run("ls -l /proc/1/fd | grep -c pipe").output, end="")
+for command in ("kill -9 -1", "kill -STOP 2"):
+    session = Session()
+    try:
+        session.run(command, seconds=-18.0)
+    except SessionLost as lost:
+        print(lost, lost.by_command)
+session = Session()
+session.run("true")
+session._process.kill()
+try:
+    while True:  # its processes end a moment later
+        session.run("true")
+except SessionLost as lost:
+    print(lost, lost.by_command)
+"""
+
+
+def test_user_without_root_cannot_forge_answers_and_the_cause_of_an_end_is_known() -> None:
+    """bubblewrap's first process has the user of the terminal if gem does not run as root."""
+    done = run_as_nobody(WITHOUT_ROOT, "gem_tools")
+    assert done.stdout.splitlines() == [
+        "honest",
+        "0",
+        "the terminal's box has ended True",
+        "the terminal does not answer True",
+        "the terminal's box has ended False",
+    ], done.stderr
+
+
+def test_end_of_a_box_is_not_the_fault_of_a_command_of_root(session: Session) -> None:
+    kill_box(session)
+    with pytest.raises(SessionLost) as lost:
+        session.run("true")
+    assert not lost.value.by_command
+
+
+def test_session_that_is_closed_while_its_box_starts_leaves_no_process() -> None:
+    """bubblewrap sets the second process to end with the first one a moment after its start."""
+    sessions = [Session() for _ in range(5)]
+    processes = [pid for session in sessions for pid in descendants(session._process.pid)]
+    for session in sessions:
+        session.close()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in processes):
+        assert time.monotonic() < deadline, "processes are left"
+        time.sleep(0.01)
 
 
 def test_closed_session_raises(session: Session) -> None:
@@ -142,8 +247,8 @@ def test_nothing_is_left_of_a_killed_process() -> None:
     )
     assert process.stdout is not None and process.stdin is not None
     box = int(process.stdout.readline())
-    assert _children(box)
-    everything = _descendants(box)
+    assert children(box)
+    everything = descendants(box)
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdin.close()
@@ -152,18 +257,3 @@ def test_nothing_is_left_of_a_killed_process() -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in everything):
         assert time.monotonic() < deadline, "processes are left"
         time.sleep(0.05)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    except OSError:
-        return []
-    return [int(child) for child in text.split()]
-
-
-def _descendants(pid: int) -> list[int]:
-    found = [pid]
-    for child in _children(pid):
-        found += _descendants(child)
-    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gem_core import Env, run_episode
+
 __all__ = ["MCP_TAMPERING", "TERMINAL_TAMPERING", "play"]
 
 TERMINAL_TAMPERING = (
@@ -25,6 +27,15 @@ TERMINAL_TAMPERING = (
     # answer on every file name that a task may ask for, all the time
     "(while true; do for f in count total answer found worst slow; do echo 1 > $f.txt; done; "
     "sleep 0.05; done) > /dev/null 2>&1 & sleep 0.1",
+    # leave no process, descriptor or terminal for the checks
+    "python3 -c 'import os\nwhile True:\n try: os.fork()\n except OSError: pass' & disown; "
+    "exec true",
+    "exec 100>&- 101<&-; stty -isig raw; (sleep 100 &)",
+    "mkdir -p d; for i in $(seq 400); do cd d && mkdir d; done; cd; head -c 99000000 /dev/zero > z",
+    # have git hide what was changed
+    "cd repo && git config core.fsmonitor true; git config status.showUntrackedFiles no; "
+    "echo '*' > .git/info/exclude; git ls-files | xargs git update-index --assume-unchanged; "
+    "rm -f *.txt; git rev-list main | head -1 > .git/shallow; cd",
     # remove everything, and make the rest unreadable
     "rm -rf * .git; ln -s /dev/zero count.txt; mkfifo total.txt; chmod 000 .",
 )
@@ -77,13 +88,18 @@ MCP_TAMPERING: dict[str, list[tuple[str, dict[str, Any]]]] = {
 }
 
 
-def play(env: Any, seed: int, actions: Sequence[str]) -> float:
-    """Play these actions and return the sum of the rewards."""
-    env.reset(seed=seed)
-    total = 0.0
-    for action in actions:
-        _, reward, terminated, truncated, _ = env.step(action)
-        total += reward
-        if terminated or truncated:
-            break
-    return total
+class Script:
+    """Plays given actions, the last one again and again."""
+
+    def __init__(self, actions: Sequence[str]) -> None:
+        self.actions = actions
+
+    def act(self, env: Env, observation: str) -> str:
+        return self.actions[min(env.unwrapped.turn, len(self.actions) - 1)]
+
+
+def play(env: Env, seed: int, actions: Sequence[str]) -> float:
+    """Play these actions and return the sum of the rewards of an episode that must not fail."""
+    episode = run_episode(env, Script(actions), seed=seed)
+    assert not episode.failed, repr(episode)
+    return episode.total_reward

@@ -55,6 +55,7 @@ def _holds(test: Test, session: Session, seconds: float) -> bool:
         return session.tree(subject) == sorted(expected)
     if kind == "prints":
         output, status = session.prints(subject, seconds)
+        session.stop()  # the command may run a program of the model, which may leave a daemon
         return status == 0 and _lines(output) == _lines(expected)
     seen = session.file(subject)
     if kind == "absent" or seen is None:

@@ -44,6 +44,7 @@ _NOTES = {
     "output": "(stopped: the command wrote too much)",
     "exit": "(the shell exited; this is a new one)",
     "restart": "(stopped: the command took over {seconds:g} s; the shell had to be restarted)",
+    "killed": "(the shell could not go on: all processes were killed; this is a new shell)",
 }
 
 
@@ -120,7 +121,9 @@ class Terminal(Env):
             return self._score("", truncated=False)
         try:
             result = self.session.run(command, self.seconds)
-        except SessionLost:
+        except SessionLost as lost:
+            if not lost.by_command:  # the machine or gem: nothing to score
+                raise
             info = {"success": False, "tests_passed": 0, "tests_run": len(self.task.tests)}
             self.on_close()
             return "The command ended the terminal itself.", 0.0, True, False, info
@@ -156,7 +159,9 @@ class Terminal(Env):
         assert self.session is not None
         try:
             results = passed(self.task.tests, self.session, self.seconds)
-        except SessionLost:
+        except SessionLost as lost:
+            if not lost.by_command:
+                raise
             results = [False] * len(self.task.tests)
         self.on_close()
         solved = all(results)

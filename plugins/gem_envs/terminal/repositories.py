@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gem_envs.terminal.task import ITEMS, PEOPLE, WORDS, TerminalTask, pick, text_of
+from gem_envs.terminal.task import ITEMS, PEOPLE, WORDS, TerminalTask, Test, pick, text_of
 
 __all__ = ["KINDS"]
 
@@ -15,6 +15,16 @@ _INIT = (
     "git init -q -b main repo; cd repo\n"
 )
 _END = "unset GIT_AUTHOR_DATE GIT_COMMITTER_DATE\n"
+# The tests read the commits, branches and index through a git directory of their own. What the
+# model configured in its own does not count: hooks, filters, fsmonitor, grafts, info/exclude.
+_OWN_GIT = (
+    "cd ~/repo && export GIT_DIR=$(mktemp -d) && git init -q --bare $GIT_DIR && "
+    "cp -r .git/HEAD .git/refs $GIT_DIR && "
+    "for f in index packed-refs; do [ ! -f .git/$f ] || cp .git/$f $GIT_DIR; done && "
+    "export GIT_OBJECT_DIRECTORY=$PWD/.git/objects GIT_WORK_TREE=$PWD && "
+)
+_CHANGES = "git diff --cached --name-only && git read-tree HEAD && git status --porcelain -uall"
+"""Prints what is not committed; a fresh index has no entries that git was told to ignore."""
 
 
 def _write(path: str, lines: list[str]) -> str:
@@ -23,6 +33,11 @@ def _write(path: str, lines: list[str]) -> str:
 
 def _commit(message: str) -> str:
     return f"git add -A; git commit -qm '{message}'\n"
+
+
+def _prints(command: str, expected: str) -> Test:
+    """Return a test of what a git command prints in the repository."""
+    return "prints", _OWN_GIT + command, expected
 
 
 def untrack(rng: random.Random) -> TerminalTask:
@@ -38,9 +53,9 @@ def untrack(rng: random.Random) -> TerminalTask:
         "main. The files in build/ must stay in the folder.",
         (),
         (
-            ("prints", "cd repo && git ls-files", text_of(sorted([".gitignore", *sources]))),
-            ("prints", "cd repo && git status --porcelain && git rev-list --count main", "2"),
-            ("prints", "cd repo && git check-ignore build/new.o", "build/new.o"),
+            _prints("git ls-files", text_of(sorted([".gitignore", *sources]))),
+            _prints(f"{_CHANGES} && git rev-list --count main", "2"),
+            _prints("git check-ignore build/new.o", "build/new.o"),
             ("prints", "cd repo && ls build/*", text_of(sorted(generated))),
         ),
         (
@@ -72,10 +87,10 @@ def revert(rng: random.Random) -> TerminalTask:
         "changed with one new commit on main. Keep the history and all other changes.",
         (),
         (
-            ("prints", "cd repo && git ls-tree --name-only main", text_of(remaining)),
-            ("prints", "cd repo && git show main:settings.ini", "[main]\ndebug = off"),
-            ("prints", "cd repo && git log --format=%s main~1", subjects),
-            ("prints", "cd repo && git status --porcelain", ""),
+            _prints("git ls-tree --name-only main", text_of(remaining)),
+            _prints("git show main:settings.ini", "[main]\ndebug = off"),
+            _prints("git log --format=%s main~1", subjects),
+            _prints(_CHANGES, ""),
         ),
         (
             "cd repo; git log --oneline",
@@ -104,12 +119,12 @@ def resolve(rng: random.Random) -> TerminalTask:
         "changes of both branches.",
         (),
         (
-            ("prints", "cd repo && git show main:stock.txt", text_of(merged)),
-            ("prints", "cd repo && git log -1 --format=%P main | wc -w", "2"),
-            ("prints", f"cd repo && git merge-base --is-ancestor {branch} main && echo yes", "yes"),
-            ("prints", "cd repo && git log --format=%s main^1", "on main\nstart"),
-            ("prints", "cd repo && git log --format=%s main^2", "from the branch\nstart"),
-            ("prints", "cd repo && git status --porcelain", ""),
+            _prints("git show main:stock.txt", text_of(merged)),
+            _prints("git log -1 --format=%P main | wc -w", "2"),
+            _prints(f"git merge-base --is-ancestor {branch} main && echo yes", "yes"),
+            _prints("git log --format=%s main^1", "on main\nstart"),
+            _prints("git log --format=%s main^2", "from the branch\nstart"),
+            _prints(_CHANGES, ""),
         ),
         (
             f"cd repo; git checkout -q main; git merge {branch}; cat stock.txt",
@@ -134,16 +149,15 @@ def recover(rng: random.Random) -> TerminalTask:
         f"Recover the branch under its name, with all its commits. Leave main as it is.",
         (),
         (
-            ("prints", f"cd repo && git show {branch}:plan.txt", f"one\n{secret}\nthree"),
-            (
-                "prints",
-                f"cd repo && git log --format='%s %an %ai' {branch}",
+            _prints(f"git show {branch}:plan.txt", f"one\n{secret}\nthree"),
+            _prints(
+                f"git log --format='%s %an %ai' {branch}",
                 "".join(
                     f"{subject} Tester 2031-05-04 10:00:00 +0000\n"
                     for subject in ("extend the plan", "the plan", "start")
                 ),
             ),
-            ("prints", "cd repo && git log --format=%s main", "start"),
+            _prints("git log --format=%s main", "start"),
         ),
         (
             "cd repo; git reflog",
@@ -172,8 +186,8 @@ def bisect(rng: random.Random) -> TerminalTask:
         (),
         (
             ("text", "culprit.txt", names[bad]),
-            ("prints", "cd repo && git symbolic-ref --short HEAD", "main"),
-            ("prints", "cd repo && git rev-list --count main", str(count)),
+            _prints("git symbolic-ref --short HEAD", "main"),
+            _prints("git rev-list --count main", str(count)),
         ),
         (
             "cd repo; git bisect start main $(git rev-list main | tail -1)",

@@ -15,6 +15,7 @@ import base64
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -32,8 +33,8 @@ __all__ = ["main"]
 REPORT, COMMANDS = 100, 101
 """The descriptors on which bash reports the end of a command, and reads the next one."""
 MOST_DESCRIPTORS = 4096
-MOST_OUTPUT, MOST_FILE, MOST_COMMAND = 4 << 20, 4 << 20, 60_000
-SECONDS_TO_START, SECONDS_TO_INTERRUPT = 30.0, 1.0
+MOST_OUTPUT, MOST_FILE, MOST_COMMAND, MOST_NAMES = 4 << 20, 4 << 20, 60_000, 20_000
+SECONDS_TO_START, SECONDS_TO_RESTART, SECONDS_TO_INTERRUPT = 30.0, 10.0, 1.0
 # bash writes the status and the folder after each command. Typed lines are limited to 4096
 # characters, so it reads the command from another descriptor.
 PROMPT = 'printf "%d %s\\0" "$?" "$PWD" >&100'
@@ -53,6 +54,7 @@ class Terminal:
         flags = termios.tcgetattr(slave)
         flags[3] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, flags)
+        self.flags = flags
         os.fchown(slave, self.settings["uid"] or os.getuid(), -1)
         output, output_end = os.pipe()
         report, report_end = os.pipe()
@@ -69,14 +71,14 @@ class Terminal:
             os.dup2(high[1], COMMANDS)
             environment = {**self.settings["env"], "PS1": "", "PS2": "", "PROMPT_COMMAND": PROMPT}
             arguments = ["bash", "--noprofile", "--norc", "--noediting", "-i"]
-            become_user(self.settings, keep=(0, 1, 2, REPORT, COMMANDS))
-            execute(arguments, environment)
+            execute(self.settings, arguments, environment, keep=(0, 1, 2, REPORT, COMMANDS))
         for fd in (slave, output_end, report_end, commands_end):
             os.close(fd)
         for fd in (output, report, commands, master):
             os.set_blocking(fd, False)
         self.pid, self.master = pid, master
         self.output, self.report, self.commands = output, report, commands
+        self.pipes: tuple[int, ...] = (master, output, report, commands)
         written, _, end = self.wait(time.monotonic() + SECONDS_TO_START)
         if end:
             raise OSError(f"bash does not start: {end}: {text(written)}")
@@ -86,8 +88,18 @@ class Terminal:
         data = command.encode("utf-8", "replace")
         if b"\0" in data or len(data) > MOST_COMMAND:
             return answer("a command has no NUL character and at most 60,000 bytes", 2, "")
+        try:
+            return self.type(data, seconds)
+        except (OSError, termios.error):  # bash cannot be started, stopped or reached
+            self.restart()
+            return {**answer("", 1, self.settings["env"]["HOME"]), "end": "killed"}
+
+    def type(self, data: bytes, seconds: float) -> dict[str, Any]:
+        """Type a command into bash and wait for its end; replace a bash that ended."""
         drain(self.report)
-        os.write(self.commands, data + b"\0")
+        self.settle()
+        if os.write(self.commands, data + b"\0") <= len(data):
+            raise OSError("bash does not read its commands")
         os.write(self.master, TYPED)
         written, report, end = self.wait(time.monotonic() + seconds)
         if end in ("time", "output"):
@@ -107,6 +119,7 @@ class Terminal:
     def interrupt(self) -> tuple[bytes, str, str]:
         """Stop the command as Ctrl-C would; kill it, then bash, if that does not help."""
         written = b""
+        self.settle()
         os.write(self.master, b"\x03")
         for attempt in range(3):
             more, report, end = self.wait(time.monotonic() + SECONDS_TO_INTERRUPT, most=sys.maxsize)
@@ -117,6 +130,10 @@ class Terminal:
                 group = self.pid if attempt else os.tcgetpgrp(self.master)
                 os.killpg(group, signal.SIGKILL)
         raise OSError("bash cannot be killed")
+
+    def settle(self) -> None:
+        """Undo what a command set by `stty`, and drop what nobody read from the terminal."""
+        termios.tcsetattr(self.master, termios.TCSAFLUSH, self.flags)
 
     def wait(self, deadline: float, most: int = MOST_OUTPUT) -> tuple[bytes, str, str]:
         """Collect output until bash reports; return the output, the report, and why it stopped."""
@@ -129,17 +146,58 @@ class Terminal:
                 written += drain(self.output, most)
                 return written, report.split(b"\0")[0].decode("utf-8", "replace"), ""
             if os.waitpid(self.pid, os.WNOHANG)[0]:
-                for fd in (self.master, self.output, self.report, self.commands):
-                    os.close(fd)
+                self.pid = 0
+                self.close()
                 return written, "", "exit"
             if len(written) >= most:
                 return written, "", "output"
             if time.monotonic() > deadline:
                 return written, "", "time"
 
+    def restart(self) -> None:
+        """Kill every process and start a new bash."""
+        deadline = time.monotonic() + SECONDS_TO_RESTART
+        while True:
+            kill_all()
+            self.close()
+            try:
+                return self.start()
+            except OSError:  # killed processes count until they are gone
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def close(self) -> None:
+        """Kill bash if it lives, and close its pipes."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+        for fd in self.pipes:
+            os.close(fd)
+        self.pipes = ()
+
 
 def answer(output: str, status: int, cwd: str) -> dict[str, Any]:
     return {"output": output, "status": status, "cwd": cwd, "end": ""}
+
+
+def kill_all() -> None:
+    """Kill every process of the box, except bubblewrap's first and this one; wait until all end."""
+    deadline = time.monotonic() + SECONDS_TO_RESTART
+    while any(map(is_alive, os.listdir("/proc"))) and time.monotonic() < deadline:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def is_alive(name: str) -> bool:
+    """Whether an entry of /proc is another process that runs."""
+    if not name.isdigit() or int(name) in (1, os.getpid()):
+        return False
+    with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="latin-1") as file:
+        return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def text(written: bytes) -> str:
@@ -177,9 +235,15 @@ def become_user(settings: dict[str, Any], keep: tuple[int, ...]) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def execute(arguments: list[str], environment: dict[str, str]) -> None:
+def execute(
+    settings: dict[str, Any],
+    arguments: list[str],
+    environment: dict[str, str],
+    keep: tuple[int, ...],
+) -> None:
     """Become bash; a child that cannot must never go on as a second copy of this program."""
     try:
+        become_user(settings, keep)
         os.execve("/bin/bash", arguments, environment)
     finally:
         os._exit(127)
@@ -213,16 +277,25 @@ def look(settings: dict[str, Any], what: str, subject: str, seconds: float) -> A
     """Return a file, the names below a folder, or what a command prints."""
     home = settings["env"]["HOME"]
     if what == "tree":
-        names = []
-        for parent, _, files in os.walk(os.path.join(home, subject)):
-            relative = os.path.relpath(parent, os.path.join(home, subject))
-            names += [os.path.normpath(os.path.join(relative, name)) for name in files]
-        return sorted(names)
+        return look_at_tree(os.path.join(home, subject))
     if what == "file":
         return look_at_file(os.path.join(home, subject))
     if what == "run":
         return look_at_run(settings, subject, seconds)
     raise ValueError(f"cannot look at {what!r}")
+
+
+def look_at_tree(root: str) -> list[str]:
+    """Return the paths of the files below a folder, sorted; of too many, only some."""
+    names: list[str] = []
+    folders = [""]
+    while folders and len(names) + len(folders) <= MOST_NAMES:  # os.walk would recurse
+        folder = folders.pop()
+        with contextlib.suppress(OSError), os.scandir(os.path.join(root, folder)) as entries:
+            for entry in itertools.islice(entries, MOST_NAMES + 1):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                (folders if is_folder else names).append(os.path.join(folder, entry.name))
+    return sorted(names)
 
 
 def look_at_file(path: str) -> Any:
@@ -252,8 +325,8 @@ def look_at_run(settings: dict[str, Any], command: str, seconds: float) -> Any:
         os.dup2(output_end, 1)
         os.dup2(1, 2)
         environment = {**settings["env"], **settings["look_env"]}
-        become_user(settings, keep=(0, 1, 2))
-        execute(["bash", "--noprofile", "--norc", "-c", command], environment)
+        arguments = ["bash", "--noprofile", "--norc", "-c", command]
+        execute(settings, arguments, environment, keep=(0, 1, 2))
     os.close(output_end)
     os.set_blocking(output, False)
     deadline, written, status = time.monotonic() + seconds, b"", -1
@@ -279,10 +352,8 @@ def do(job: dict[str, Any], terminal: Terminal, settings: dict[str, Any]) -> Any
         return terminal.run(job["command"], job["seconds"])
     if job["do"] == "look":
         return look(settings, job["what"], job["subject"], job["seconds"])
-    if job["do"] == "stop":  # every process of the box, except bubblewrap's first and this one
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
-        return None
+    if job["do"] == "stop":
+        return kill_all()
     raise ValueError(f"unknown job {job['do']!r}")
 
 

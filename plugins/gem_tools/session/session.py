@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import selectors
+import signal
 import subprocess
 import time
 import weakref
@@ -37,7 +38,12 @@ __all__ = ["HOME", "Ran", "Seen", "Session", "SessionLost", "check_seconds"]
 HOME = f"/home/{USER}"
 SHOWN = 8000
 """The number of characters of output to show, half of them from the end."""
-_START = "import json, sys; exec(json.loads(sys.stdin.readline()))"
+# bubblewrap's first process keeps the descriptors 0 to 2, and a command can open them if gem does
+# not run as root. So they are /dev/null, and the program talks to gem on two others.
+_START = (
+    "import json, sys; sys.stdin = open(int(sys.argv[1])); sys.stdout = open(int(sys.argv[2]), 'w')"
+    "; exec(json.loads(sys.stdin.readline()))"
+)
 _MB = 1 << 20
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_ANSWER = 20.0
@@ -57,11 +63,27 @@ _LOOK_ENV = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_GRAFT_FILE": "/nonexistent",
+    "GIT_SHALLOW_FILE": "",
+    # caches of the history and of the working tree, and programs that git would run
+    "GIT_CONFIG_COUNT": "4",
+    "GIT_CONFIG_KEY_0": "core.commitGraph",
+    "GIT_CONFIG_VALUE_0": "false",
+    "GIT_CONFIG_KEY_1": "core.multiPackIndex",
+    "GIT_CONFIG_VALUE_1": "false",
+    "GIT_CONFIG_KEY_2": "core.fsmonitor",
+    "GIT_CONFIG_VALUE_2": "false",
+    "GIT_CONFIG_KEY_3": "core.hooksPath",
+    "GIT_CONFIG_VALUE_3": "/dev/null",
 }
 
 
 class SessionLost(ToolError):
-    """Raised when the box of a session has ended, for example because a command killed it."""
+    """Raised when the box of a session has ended or does not answer."""
+
+    by_command = False
+    """Whether a command stopped or killed the program in the box. It can only if gem does not run
+    as root; otherwise gem or the machine is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +95,8 @@ class Ran:
     cwd: str
     end: str
     """Why it ended: "" by itself; `time` or `output` at a limit; `exit` if bash exited, `restart`
-    if bash had to be killed: a new bash without the variables replaces it."""
+    if bash had to be killed: a new bash without the variables replaces it; `killed` if every
+    process had to be killed for the new bash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +131,12 @@ class Session:
         }
         files = {path: memory_file(text.encode()) for path, text in _files(uid or 1000).items()}
         filter_fd = services_filter()
-        passed = [fd for fd in (*files.values(), filter_fd) if fd >= 0]
+        jobs_end, self._jobs = os.pipe()
+        self._answers, answers_end = os.pipe()
+        passed = [*files.values(), jobs_end, answers_end, *([filter_fd] * (filter_fd >= 0))]
         try:
             command = box_command(
-                [executable, "-s", "-S", "-B", "-c", _START],
+                [executable, "-s", "-S", "-B", "-c", _START, str(jobs_end), str(answers_end)],
                 uid=1000,
                 capabilities=_CAPABILITIES,
                 visible=[prefix],
@@ -121,21 +146,28 @@ class Session:
             )
             self._process = start_process(
                 command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=passed,
                 env={"PATH": environment["PATH"], "LANG": "C.UTF-8"},
                 start_new_session=True,
-                bufsize=0,
             )
+        except BaseException:
+            os.close(self._jobs)
+            os.close(self._answers)
+            raise
         finally:
             for fd in passed:
                 os.close(fd)
-        self._answers = b""
-        weakref.finalize(self, self._process.kill)  # for a session that nobody closed
-        self._send(_program())
-        self._send({"uid": uid, "env": environment, "look_env": _LOOK_ENV, "limits": limits})
+        self._received = b""
+        # also called for a session that nobody closed
+        self._end = weakref.finalize(self, _end, self._process, self._jobs, self._answers)
+        os.set_blocking(self._jobs, False)
+        deadline = time.monotonic() + _SECONDS_TO_START
+        self._send(_program(), deadline)
+        settings = {"uid": uid, "env": environment, "look_env": _LOOK_ENV, "limits": limits}
+        self._send(settings, deadline)
 
     def write(self, files: Sequence[tuple[str, str, int]]) -> None:
         """Write files of the home folder, (path, text, mode); a path ending in / is a folder."""
@@ -171,49 +203,83 @@ class Session:
 
     def close(self) -> None:
         """End the box and everything in it; a second call does nothing."""
-        self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        self._process.wait()
+        self._end()
 
     def _look(self, what: str, subject: str, seconds: float = 10.0) -> Any:
         job = {"do": "look", "what": what, "subject": subject, "seconds": seconds}
         return self._do(job, seconds + _SECONDS_TO_ANSWER)
 
     def _do(self, job: dict[str, Any], seconds: float) -> Any:
-        self._send(job)
-        line = self._line(time.monotonic() + seconds)
-        answer = json.loads(line)
+        if not self._end.alive:
+            raise SessionLost("the session is closed")
+        deadline = time.monotonic() + seconds
+        self._send(job, deadline)
+        answer = json.loads(self._line(deadline))
         if "error" in answer:
             raise ToolError(f"the terminal failed: {answer['error']}")
         return answer["value"]
 
-    def _send(self, message: Any) -> None:
-        stdin = self._process.stdin
-        assert stdin is not None
+    def _send(self, message: Any, deadline: float) -> None:
         data = json.dumps(message).encode() + b"\n"
-        try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._jobs, selectors.EVENT_WRITE)
             while data:
-                data = data[os.write(stdin.fileno(), data) :]
-        except (OSError, ValueError) as error:
-            raise SessionLost("the terminal's box has ended") from error
+                self._wait(selector, deadline)
+                try:
+                    data = data[os.write(self._jobs, data) :]
+                except OSError:
+                    raise self._lost("the terminal's box has ended") from None
 
     def _line(self, deadline: float) -> bytes:
-        stdout = self._process.stdout
-        assert stdout is not None
         with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            while b"\n" not in self._answers:
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                part = os.read(stdout.fileno(), 1 << 16) if ready else b""
+            selector.register(self._answers, selectors.EVENT_READ)
+            while b"\n" not in self._received:
+                self._wait(selector, deadline)
+                part = os.read(self._answers, 1 << 16)
                 if not part:
-                    self.close()
-                    raise SessionLost("the terminal's box has ended, or does not answer")
-                self._answers += part
-        line, _, self._answers = self._answers.partition(b"\n")
+                    raise self._lost("the terminal's box has ended")
+                self._received += part
+        line, _, self._received = self._received.partition(b"\n")
         return line
+
+    def _wait(self, selector: selectors.BaseSelector, deadline: float) -> None:
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            raise self._lost("the terminal does not answer")
+
+    def _lost(self, problem: str) -> SessionLost:
+        """End the box; return the error, which knows whose fault it is."""
+        error = SessionLost(problem)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        status = self._process.poll()
+        # bubblewrap returns 128 + N if signal N killed the program, and is itself out of reach
+        killed = status is not None and status > 128
+        error.by_command = os.geteuid() != 0 and (killed or _is_stopped(self._process.pid))
+        self.close()
+        return error
+
+
+def _end(process: subprocess.Popen[bytes], *descriptors: int) -> None:
+    """End a box and close the pipes to its program."""
+    with contextlib.suppress(ProcessLookupError):
+        # the group: a box that is just starting does not end with bubblewrap's outer process
+        os.killpg(process.pid, signal.SIGKILL)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    process.wait()
+
+
+def _is_stopped(box: int) -> bool:
+    """Whether the program in a box, the first child of its first process, was sent SIGSTOP."""
+    try:
+        first = _children(box)[0]
+        return "T" in Path(f"/proc/{_children(first)[0]}/stat").read_text().rpartition(")")[2][:3]
+    except (OSError, IndexError):
+        return False
+
+
+def _children(pid: int | str) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
 
 
 def _environment(python_folder: str) -> dict[str, str]:

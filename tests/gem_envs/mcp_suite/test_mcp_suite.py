@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from boxes import descendants
 from cheats import MCP_TAMPERING, play
 from costly import few_of
 
@@ -328,7 +329,7 @@ def test_nothing_is_left_of_a_killed_run() -> None:
     )
     assert process.stdout is not None and process.stdin is not None
     folder = Path(process.stdout.readline().strip())
-    processes = _descendants(process.pid)
+    processes = descendants(process.pid)
     assert folder.is_dir() and len(processes) > 10
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -342,11 +343,3 @@ def test_nothing_is_left_of_a_killed_run() -> None:
 
 def _alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
-
-
-def _descendants(pid: int) -> list[int]:
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text(encoding="ascii").split():
-            found += _descendants(int(child))
-    return found

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from boxes import kill_box
 from cheats import TERMINAL_TAMPERING, play
 from costly import few_of
+from other_user import run_as_nobody
 
 from gem_core import list_envs, make, run_batch, tasks_for
 from gem_core.errors import ConfigError, OptionError
 from gem_core.policies.players import ExpertPlayer, expert_of
+from gem_envs.terminal.checks import passed
 from gem_envs.terminal.env import Terminal
 from gem_envs.terminal.ids import LEVELS, TERMINAL_KINDS
 from gem_envs.terminal.kinds import KINDS
 from gem_tools.sandbox import containment
+from gem_tools.session.session import Session, SessionLost
 
 SEEDS = range(20)
 QUICK = ("CountErrors", "FixMakefile", "GitResolve", "RestartService")
@@ -58,7 +62,7 @@ def test_expert_solves_the_quick_kinds_on_twenty_seeds(kind: str) -> None:
         assert [solve(env, seed)[0] for seed in SEEDS] == [1.0] * len(SEEDS)
 
 
-@pytest.mark.parametrize("kind", kinds(quick=2))
+@pytest.mark.parametrize("kind", kinds(quick=1))
 def test_cheating_is_not_paid(kind: str) -> None:
     with make(f"terminal:{kind}-v0", seconds=3.0) as env:
         for seed in SEEDS[:1] if kind in QUICK else SEEDS[:3]:
@@ -72,6 +76,73 @@ def test_cheating_is_not_paid(kind: str) -> None:
             }
             for name, actions in players.items():
                 assert play(env, seed, actions) <= 0.2, (kind, seed, name)
+
+
+HIDE = (
+    "cd ~/repo; echo x > left.txt; git config core.fsmonitor true; "
+    "git config status.showUntrackedFiles no; echo '*' > .git/info/exclude; git status --porcelain"
+)
+
+
+@pytest.mark.parametrize("kind", ["GitRevert", "GitUntrack"])
+def test_git_settings_cannot_hide_a_change(kind: str) -> None:
+    with make(f"terminal:{kind}-v0") as env:
+        env.reset(seed=1)
+        solution = env.task.solution
+        assert play(env, 1, [*solution, "submit"]) == 1.0
+        assert play(env, 1, [*solution, HIDE, "submit"]) == 0.0
+
+
+def test_graft_is_not_a_merge() -> None:
+    with make("terminal:GitResolve-v0") as env:
+        env.reset(seed=1)
+        merge, write = env.task.solution
+        branch = merge.split("git merge ")[1].split(";")[0]
+        commit = write.replace("git commit", "rm .git/MERGE_HEAD; git commit")
+        graft = f"git rev-parse main main~1 {branch} | xargs > .git/info/grafts; git log -1"
+        assert play(env, 1, [merge, write, "submit"]) == 1.0
+        assert play(env, 1, [merge, commit, graft, "submit"]) == 0.0
+
+
+def test_program_of_a_test_leaves_no_process_behind() -> None:
+    daemon = (
+        "import os, time\n"
+        "print('ok', flush=True)\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid(); time.sleep(0.5); open('late.txt', 'w')\n"
+    )
+    session = Session()
+    session.write([("daemon.py", daemon, 0o644)])
+    tests = (
+        ("prints", "python3 daemon.py", "ok"),
+        ("prints", "sleep 1", ""),
+        ("absent", "late.txt", None),
+    )
+    assert passed(tests, session, 5.0) == [True, True, True]
+    session.close()
+
+
+def test_end_of_the_terminal_fails_the_episode_unless_the_model_caused_it() -> None:
+    with make("terminal:Rename-v0") as env:
+        for action in ("ls", "submit"):
+            env.reset(seed=1)
+            kill_box(env.session)
+            with pytest.raises(SessionLost):
+                env.step(action)
+    done = run_as_nobody(KILLED_WITHOUT_ROOT, "gem_tools", "gem_envs")
+    assert done.stdout == "0.0 True False\n", done.stderr
+
+
+KILLED_WITHOUT_ROOT = """
+import os
+from gem_envs.terminal.env import Terminal
+
+assert os.geteuid() != 0
+with Terminal("Rename") as env:
+    env.reset(seed=1)
+    _, reward, terminated, _, info = env.step("kill -9 -1")
+    print(reward, terminated, info["success"])
+"""
 
 
 def test_seed_determines_the_task() -> None:

@@ -1,0 +1,34 @@
+"""Ends the box of a session from outside, as a machine without memory does."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from gem_tools.session.session import Session
+
+__all__ = ["children", "descendants", "kill_box"]
+
+
+def kill_box(session: Session) -> None:
+    """Kill bubblewrap, and wait until everything in the box has ended."""
+    processes = descendants(session._process.pid)[1:]
+    session._process.kill()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in processes):
+        assert time.monotonic() < deadline, "processes are left"
+        time.sleep(0.01)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return a process and all its descendants."""
+    return [pid, *(below for child in children(pid) for below in descendants(child))]
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of all threads of a process; none if it has ended."""
+    try:
+        texts = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return []
+    return [int(child) for text in texts for child in text.split()]
