@@ -25,6 +25,9 @@ def harness() -> OatHarness:
     return harness
 
 
+@pytest.mark.setting("Rewritten history", "works")
+@pytest.mark.setting("Failed episodes", "works")
+@pytest.mark.setting("Token-level ratios", "works")
 def test_conformance_table_passes(harness: OatHarness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))

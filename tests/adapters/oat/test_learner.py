@@ -92,6 +92,7 @@ def two_turns(renderer: Renderer, stop: StopReason) -> Episode:
     return Episode(ECHO, 0, tuple(turns), stop, final_observation="so far")
 
 
+@pytest.mark.setting("Critic", "works")
 def test_critic_bootstraps_only_after_a_cut(make_learner: Callable[..., Any]) -> None:
     config = GemConfig(ECHO, seeds=8, advantage="gae", gamma=0.9, estimator_kwargs={"lam": 0.8})
     learner = make_learner(config)
@@ -208,6 +209,7 @@ def test_padding_and_masked_turns_do_not_change_the_losses(
     assert losses[2] == pytest.approx(losses[0], rel=1e-4)
 
 
+@pytest.mark.setting("`batch_end`", "works")
 def test_plugins_get_the_whole_batch_once(
     make_actor: Callable[..., GemActor],
     make_learner: Callable[..., Any],
@@ -220,6 +222,7 @@ def test_plugins_get_the_whole_batch_once(
 
 
 @ON_A_CPU
+@pytest.mark.setting("Importance correction", "works")
 def test_update_raises_the_logprobs_that_the_advantages_favour(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any]
 ) -> None:

@@ -61,6 +61,7 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None], updates: int)
     assert {v for e in episodes for t in e.turns for v in t.versions or ()} == set(range(updates))
 
 
+@pytest.mark.setting("Data parallel", "works")
 @pytest.mark.long
 def test_recipe_resumes_on_two_learners_with_a_critic(tmp_path: Path) -> None:
     """The actors of the second run get the saved weights and the seeds that were not trained."""

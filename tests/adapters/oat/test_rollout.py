@@ -159,6 +159,7 @@ def test_turn_without_sampled_tokens_is_masked(make_actor: Callable[..., GemActo
     assert transitions[1].response_logprobs == [0.0]
 
 
+@pytest.mark.setting("Growing horizon", "works")
 def test_horizon_grows_with_the_update(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(
         GemConfig(ECHO, seeds=[2, 5, 8], max_turn_tokens=2, concurrency=2, horizon="1,2,3@2")
@@ -196,6 +197,7 @@ def test_missing_logprobs_end_the_run(make_actor: Callable[..., GemActor]) -> No
         actor.collect_experience()
 
 
+@pytest.mark.setting("Evaluation", "works")
 def test_evaluation_plays_the_held_out_seeds_between_batches(
     make_actor: Callable[..., GemActor],
 ) -> None:

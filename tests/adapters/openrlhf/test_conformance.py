@@ -22,6 +22,8 @@ def harness() -> OpenRLHFHarness:
     return OpenRLHFHarness()
 
 
+@pytest.mark.setting("Failed episodes", "works")
+@pytest.mark.setting("Token-level ratios", "works")
 def test_conformance_table_passes(harness: OpenRLHFHarness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))

@@ -132,6 +132,7 @@ def test_failed_episode_becomes_a_padding_sequence(play: Play) -> None:
     assert len(finished["action_ranges"]) == 2
 
 
+@pytest.mark.setting("Growing horizon", "works")
 def test_horizon_and_weight_version_follow_the_step_of_the_engine(
     play: Play, engine: Engine
 ) -> None:
@@ -210,6 +211,7 @@ def test_episodes_are_recorded_as_trained(play: Play, tmp_path: Path) -> None:
     assert find_recorder() is None
 
 
+@pytest.mark.setting("Processes", "works")
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.parametrize("execution", ["process", "ray"])
 def test_environments_run_outside_of_the_engine_s_process(execution: Any, engine: Engine) -> None:

@@ -69,6 +69,7 @@ def test_every_token_gets_the_advantage_of_its_turn(play: Play, estimator: str) 
         assert experience.kl is None
 
 
+@pytest.mark.setting("`batch_end`", "works")
 def test_plugins_get_the_whole_batch_once(play: Play, batch_ends: list[Any]) -> None:
     responses = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[0, 1, 2])
     put_advantages([batch(responses[:2]), batch(responses[2:])])
@@ -169,6 +170,7 @@ class TestFailures:
     def config(self) -> GemConfig:
         return GemConfig(MOODY, seeds=[1, 3], max_turn_tokens=6)
 
+    @pytest.mark.setting("Failing runs", "works")
     def test_run_stops_after_three_updates_of_failed_episodes(
         self, play: Play, config: GemConfig, tmp_path: Path
     ) -> None:
@@ -206,6 +208,7 @@ class TestCritic:
             horizon=2,
         )
 
+    @pytest.mark.setting("Critic", "works")
     def test_values_are_read_and_trained_where_turns_begin(
         self, play: Play, config: GemConfig
     ) -> None:
@@ -256,6 +259,7 @@ class TestCritic:
 
 
 class TestSeveralSequences:
+    @pytest.mark.setting("Rewritten history", "works")
     def test_all_sequences_are_trained_with_their_turns(self, play: Play) -> None:
         config = GemConfig(ECHO, wrappers=["concat"], max_turn_tokens=6, gamma=0.9)
         responses = play(config, seeds=[2, 0])
@@ -273,6 +277,7 @@ class TestSeveralSequences:
             assert trained and trained == pytest.approx([number] * len(trained), abs=1e-6)
         assert int(experience.action_mask[4:].sum()) == 0, "padding trains nothing"
 
+    @pytest.mark.setting("Template mode", "works")
     def test_history_as_the_template_writes_it(self, play: Play, engine: Any) -> None:
         engine.tokenizer.chat_template = SHORTENING
         config = GemConfig(ECHO, history="template", max_turn_tokens=6)
@@ -323,6 +328,7 @@ class TestSeveralSequences:
             play(GemConfig(ECHO, wrappers=["concat"], max_turn_tokens=6), seeds=[2])
 
 
+@pytest.mark.setting("Evaluation", "works")
 def test_evaluation_is_logged_per_environment(play: Play) -> None:
     mixture = f"1*{ECHO} + 1*{MOODY}"
     config = GemConfig(mixture, max_turn_tokens=6, eval_seeds=6)

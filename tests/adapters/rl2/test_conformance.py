@@ -28,6 +28,9 @@ def harness() -> RL2Harness:
     return RL2Harness()
 
 
+@pytest.mark.setting("Packing", "works")
+@pytest.mark.setting("Failed episodes", "works")
+@pytest.mark.setting("Token-level ratios", "works")
 def test_conformance_table_passes(harness: RL2Harness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))

@@ -33,6 +33,7 @@ def spans(tensors: Any, row: int) -> list[tuple[int, int]]:
     return list(zip(starts, ends))
 
 
+@pytest.mark.setting("Critic", "works")
 def test_values_are_read_and_trained_where_turns_begin(
     play: Callable[..., Any], running: tuple[Any, Any]
 ) -> None:

@@ -118,6 +118,7 @@ def test_server_is_asked_to_stop_at_the_end_of_a_turn(
     assert body["input_ids"] == list(episodes[0].prompt_ids(len(episodes[0].turns) - 1))
 
 
+@pytest.mark.setting("`batch_end`", "works")
 def test_plugins_get_the_whole_batch_once(play: Play, batch_ends: list[list[Episode]]) -> None:
     play(ECHO, [0, 1, 2])
     play(ECHO, [3, 4], train=False)
@@ -134,6 +135,7 @@ def test_last_token_of_each_turn_carries_its_reward(play: Play) -> None:
         assert tensors["rewards"][i, : len(rewards) - 1].tolist() == pytest.approx(rewards[1:])
 
 
+@pytest.mark.setting("Rewritten history", "works")
 def test_rewritten_history_becomes_several_sequences_of_one_trajectory(play: Play) -> None:
     batch, episodes, _ = play(ECHO, [2, 5, 8], wrappers="concat_chat(window=1)")
     assert [len(trajectory) for trajectory in sequences_in(batch)] == [
@@ -190,6 +192,7 @@ def test_rl2_alone_makes_the_weights_nan_in_a_batch_of_failed_episodes(
     assert any(torch.isnan(p).any() for p in actor.model.parameters())
 
 
+@pytest.mark.setting("DAPO filter", "works")
 def test_dropped_groups_do_not_change_the_advantages_of_others(
     play: Play, running: tuple[Any, Any]
 ) -> None:
@@ -300,6 +303,7 @@ def test_slow_environment_delays_only_its_own_episode(play: Play) -> None:
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.setting("Growing horizon", "works")
 def test_horizon_grows_with_the_step(play: Play) -> None:
     turns = [
         max(len(e.turns) for e in play(ECHO, [2, 5], step=step, horizon="1,2,3@1")[1])
@@ -318,6 +322,7 @@ def test_sequences_do_not_exceed_the_maximum_length(play: Play, running: tuple[A
     assert "context_full" in {e.stop.value for e in episodes}
 
 
+@pytest.mark.setting("Evaluation", "works")
 def test_evaluation_episodes_do_not_enter_the_ledger(play: Play) -> None:
     batch, episodes, state = play(ECHO, [0, 1, 2], train=False)
     assert batch is None
@@ -378,6 +383,7 @@ def test_dataset_row_without_a_task_is_rejected(running: tuple[Any, Any]) -> Non
         running[1]([{"extra_info": {}}], True, 1)
 
 
+@pytest.mark.setting("Template mode", "works")
 def test_history_as_the_template_writes_it(play: Play, running: tuple[Any, Any]) -> None:
     with patched(running[1].tokenizer, "chat_template", SHORTENING):
         (tensors, cu_seqs), episodes, state = play(ECHO, [2, 5], history="template")
@@ -415,6 +421,7 @@ def test_episodes_are_recorded_as_trained(play: Play, tmp_path: Path) -> None:
     assert "update" not in untrained.final_info, "the end of the run records it"
 
 
+@pytest.mark.setting("Processes", "works")
 def test_environments_run_in_their_own_processes(play: Play) -> None:
     register("test:Where-v0", "rl2_worlds:Where")
     try:

@@ -64,13 +64,25 @@ def test_defaults_are_accepted() -> None:
         ("data.val_data=['a.parquet']", "eval_seeds"),
         ("environment.env_class=gsm8k", "env_id"),
         ("environment.skyrl_gym.max_env_workers=4", "env_id"),
-        ("generator.max_turns=4", "horizon"),
+        pytest.param(
+            "generator.max_turns=4",
+            "horizon",
+            marks=pytest.mark.setting("Trainer's own turn limits and tools", "rejected"),
+        ),
         ("generator.batched=true", "at the same time"),
         ("generator.chat_template.name_or_path=qwen3_with_thinking", "tokenizer"),
-        ("generator.chat_template_kwargs={enable_thinking: false}", "template_kwargs"),
+        pytest.param(
+            "generator.chat_template_kwargs={enable_thinking: false}",
+            "template_kwargs",
+            marks=pytest.mark.setting("Trainer's own template settings", "rejected"),
+        ),
         ("generator.use_conversation_multi_turn=false", "history"),
         ("generator.append_eos_token_after_stop_str_in_multi_turn=false", "sampled ids"),
-        ("generator.zero_reward_on_non_stop=true", "on_cut='mask'"),
+        pytest.param(
+            "generator.zero_reward_on_non_stop=true",
+            "on_cut='mask'",
+            marks=pytest.mark.setting("Trainer's own rewards", "rejected"),
+        ),
         ("generator.apply_overlong_filtering=true", "on_cut='mask'"),
         ("generator.vision_language_generator=true", "text environments"),
         ("generator.merge_stepwise_output=true", "already merged"),
@@ -78,13 +90,33 @@ def test_defaults_are_accepted() -> None:
         ("trainer.algorithm.advantage_estimator=grpo", "GemConfig(advantage=...)"),
         ("trainer.algorithm.gamma=0.3", "GemConfig(gamma=...)"),
         ("trainer.algorithm.lambd=0.9", "'lam'"),
-        ("trainer.algorithm.grpo_norm_by_std=false", "{'scale': False}"),
-        ("trainer.algorithm.use_kl_in_reward=true", "use_kl_loss=true"),
+        pytest.param(
+            "trainer.algorithm.grpo_norm_by_std=false",
+            "{'scale': False}",
+            marks=pytest.mark.setting("Estimator settings", "rejected"),
+        ),
+        pytest.param(
+            "trainer.algorithm.use_kl_in_reward=true",
+            "use_kl_loss=true",
+            marks=pytest.mark.setting("KL in the reward", "rejected"),
+        ),
         ("trainer.algorithm.advantage_batch_normalize=true", "rebn"),
         ("trainer.algorithm.zero_variance_filter=true", "drops episodes"),
-        ("trainer.algorithm.dynamic_sampling.type=filter", "drops episodes"),
-        ("trainer.algorithm.policy_loss_type=gspo", "one ratio per sequence; use regular"),
-        ("trainer.algorithm.policy_loss_type=cross_entropy", "ignores advantages; use regular"),
+        pytest.param(
+            "trainer.algorithm.dynamic_sampling.type=filter",
+            "drops episodes",
+            marks=pytest.mark.setting("DAPO filter", "rejected"),
+        ),
+        pytest.param(
+            "trainer.algorithm.policy_loss_type=gspo",
+            "one ratio per sequence; use regular",
+            marks=pytest.mark.setting("GSPO", "rejected"),
+        ),
+        pytest.param(
+            "trainer.algorithm.policy_loss_type=cross_entropy",
+            "ignores advantages; use regular",
+            marks=pytest.mark.setting("One advantage per sequence", "rejected"),
+        ),
         (
             "trainer.algorithm.off_policy_correction.sequence_mask_metric=product",
             "use geometric",
@@ -104,6 +136,7 @@ def test_setting_is_rejected_with_its_remedy(setting: str, remedy: str) -> None:
     assert remedy in message
 
 
+@pytest.mark.setting("Groups of one episode", "rejected")
 def test_settings_that_depend_on_the_config_are_rejected() -> None:
     assert "generator.n_samples_per_prompt is 1" in rejection(
         "generator.n_samples_per_prompt=1", advantage="grpo"

@@ -25,6 +25,9 @@ def harness() -> SkyRLHarness:
     return SkyRLHarness()
 
 
+@pytest.mark.setting("Rewritten history", "works")
+@pytest.mark.setting("Failed episodes", "works")
+@pytest.mark.setting("Token-level ratios", "works")
 def test_conformance_table_passes(harness: SkyRLHarness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))
@@ -89,6 +92,7 @@ def test_batch_that_differs_from_its_episodes_is_rejected(harness: SkyRLHarness)
         data[name] = before
 
 
+@pytest.mark.setting("Critic", "works")
 def test_critic_trains_the_start_of_each_turn(harness: SkyRLHarness) -> None:
     case = BY_NAME["gae, truncated"]
     _, played, _ = harness._batch(case)

@@ -172,6 +172,7 @@ def test_context_is_that_of_the_smallest_cap(model: str) -> None:
     assert generator_of(Client(model), model, huge).max_context == 2048
 
 
+@pytest.mark.setting("`batch_end`", "works")
 def test_plugins_get_the_whole_batch_once() -> None:
     class Plugin:
         batches: list[Sequence[Episode]] = []  # noqa: RUF012

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,8 @@ def update_of(episodes: list[Episode], update: int) -> list[Episode]:
     return [e for e in episodes if e.final_info.get("update") == update]
 
 
+@pytest.mark.setting("Growing horizon", "works")
+@pytest.mark.setting("Processes", "works")
 def test_critic_run_trains_every_update(critic_run: Path) -> None:
     metrics = read_metrics(critic_run)
     assert [m["step"] for m in metrics] == [0, 1, 2]
@@ -86,6 +89,8 @@ def test_critic_run_trains_every_update(critic_run: Path) -> None:
     assert (checkpoints / "global_step_2/critic").is_dir()
 
 
+@pytest.mark.setting("Evaluation", "works")
+@pytest.mark.setting("Template mode", "works")
 def test_critic_run_records_episodes_as_trained(critic_run: Path) -> None:
     episodes = list(read_episodes(critic_run / "episodes.jsonl"))
     evaluated = [e for e in episodes if e.final_info.get("evaluation")]
@@ -103,6 +108,7 @@ def test_critic_run_records_episodes_as_trained(critic_run: Path) -> None:
     assert len(episodes) == 4 + 3 * 8
 
 
+@pytest.mark.setting("Resume", "works")
 @pytest.mark.long
 def test_resumed_run_continues_after_its_last_update(
     critic_run: Path, templated: str, tmp_path: Path
@@ -122,6 +128,9 @@ def test_resumed_run_continues_after_its_last_update(
         assert metrics[update]["logprob_gap"] < 1e-4, "the sampler has the checkpoint's weights"
 
 
+@pytest.mark.setting("Importance correction", "works")
+@pytest.mark.setting("Entropy", "works")
+@pytest.mark.setting("Asynchronous training", "works")
 @pytest.mark.long
 def test_async_run_trains_on_earlier_weights(cluster: None, model: str, tmp_path: Path) -> None:
     run(
@@ -130,6 +139,7 @@ def test_async_run_trains_on_earlier_weights(cluster: None, model: str, tmp_path
         {"env_id": GAME, "seeds": 48, "gamma": 0.9, "max_turn_tokens": 12},
         [
             "trainer.algorithm.policy_loss_type=rollout_is",
+            "trainer.algorithm.use_entropy_loss=true",
             "trainer.fully_async.enabled=true",
             "trainer.fully_async.max_staleness_steps=1",
             "trainer.fully_async.num_parallel_generation_workers=8",
@@ -150,6 +160,7 @@ def test_async_run_trains_on_earlier_weights(cluster: None, model: str, tmp_path
     assert len(episodes) > 32, "episodes that the run did not train are recorded, too"
 
 
+@pytest.mark.setting("Failing runs", "works")
 @pytest.mark.long
 def test_failing_environment_ends_the_run(cluster: None, model: str, tmp_path: Path) -> None:
     with pytest.raises(EnvError, match="every episode of the last 2 updates failed"):
@@ -170,7 +181,9 @@ def test_recipe_improves_the_model(tmp_path: Path) -> None:
         str(ROOT / "examples/skyrl_guess_the_number.py"),
         *("--updates", "40", "--episodes", "64", "--out", str(tmp_path / "run")),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    path = os.pathsep.join(folder for folder in sys.path if folder)  # it has `skyrl_on_cpu`
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     metrics = read_metrics(tmp_path / "run")
     success = [m["success"] for m in metrics]

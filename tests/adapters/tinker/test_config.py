@@ -22,9 +22,19 @@ Make = Callable[..., Any]
 @pytest.mark.parametrize(
     ("settings", "fields", "message"),
     [
-        ({"loss": "gspo"}, {}, "loss='gspo' has one ratio per sequence.*use 'importance_sampling'"),
+        pytest.param(
+            {"loss": "gspo"},
+            {},
+            "loss='gspo' has one ratio per sequence.*use 'importance_sampling'",
+            marks=pytest.mark.setting("GSPO", "rejected"),
+        ),
         ({"loss": "dro"}, {}, "also trains tokens with an advantage of 0"),
-        ({"loss": "cross_entropy"}, {}, "does not take one advantage per token"),
+        pytest.param(
+            {"loss": "cross_entropy"},
+            {},
+            "does not take one advantage per token",
+            marks=pytest.mark.setting("One advantage per sequence", "rejected"),
+        ),
         ({"loss_config": {"beta": 1}}, {}, "loss_config has unknown fields: beta.*none"),
         ({"loss": "ppo", "loss_config": {"clip": 1}}, {}, "known fields: clip_low_threshold"),
         ({"adam": {"lr": 1}}, {}, "adam has unknown fields: lr; known fields: beta1"),
@@ -34,7 +44,12 @@ Make = Callable[..., Any]
         ({"batch_size": 13}, {}, "batch_size=13 is above the number of seeds, 12"),
         ({"eval_every": 1}, {}, "eval_every=1 does not fit 0 evaluation seeds"),
         ({}, {"eval_seeds": 2}, "eval_every=0 does not fit 2 evaluation seeds"),
-        ({}, {"advantage": "grpo"}, "compares episodes of one seed, but samples is 1"),
+        pytest.param(
+            {},
+            {"advantage": "grpo"},
+            "compares episodes of one seed, but samples is 1",
+            marks=pytest.mark.setting("Groups of one episode", "rejected"),
+        ),
         ({}, {"max_turn_tokens": None}, "a turn has no token cap"),
     ],
 )
@@ -52,6 +67,7 @@ def test_all_settings_are_rejected_at_once(make_config: Make) -> None:
     assert str(caught.value).count("\n- ") == 4
 
 
+@pytest.mark.setting("Critic", "rejected")
 def test_estimator_with_a_critic_is_rejected() -> None:
     with pytest.raises(ConfigError, match="needs a critic, which tinker does not offer"):
         GemConfig(ECHO, advantage="gae")

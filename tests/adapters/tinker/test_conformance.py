@@ -25,6 +25,8 @@ def harness() -> Iterator[TinkerHarness]:
     harness.close()
 
 
+@pytest.mark.setting("Importance correction", "works")
+@pytest.mark.setting("Token-level ratios", "works")
 def test_conformance_table_passes(harness: TinkerHarness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))

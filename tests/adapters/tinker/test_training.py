@@ -68,6 +68,8 @@ def test_run_records_what_it_trained(
         assert not first.inputs["advantages"][i][~trained].any()
 
 
+@pytest.mark.setting("Growing horizon", "works")
+@pytest.mark.setting("Resume", "works")
 def test_resumed_run_equals_a_run_without_a_break(
     make_config: Make, make_settings: Make, server: LocalServer, tmp_path: Path
 ) -> None:
@@ -101,6 +103,7 @@ def test_resume_with_other_settings_is_rejected(make_config: Make, make_settings
         train(make_config(), make_settings(updates=2, rank=8))
 
 
+@pytest.mark.setting("Asynchronous training", "works")
 def test_one_step_off_plays_with_the_weights_before_the_update(
     make_config: Make, make_settings: Make, tmp_path: Path
 ) -> None:
@@ -163,6 +166,7 @@ def test_all_requests_of_an_update_are_sent_before_a_result_is_awaited(
     assert calls == [sampler, *pair, *pair, sampler, *["result"] * 4]
 
 
+@pytest.mark.setting("Failing runs", "works")
 def test_failing_episodes_stop_the_run_and_do_not_move_the_weights(
     make_config: Make, make_settings: Make, server: LocalServer, tmp_path: Path
 ) -> None:
@@ -177,6 +181,7 @@ def test_failing_episodes_stop_the_run_and_do_not_move_the_weights(
     assert all(e.failed for e in recorded(tmp_path))
 
 
+@pytest.mark.setting("Failed episodes", "works")
 def test_failed_episodes_are_dropped_and_the_others_trained(
     make_config: Make, make_settings: Make, server: LocalServer, tmp_path: Path
 ) -> None:
@@ -187,6 +192,7 @@ def test_failed_episodes_are_dropped_and_the_others_trained(
     assert len(data.ids) == 2
 
 
+@pytest.mark.setting("Evaluation", "works")
 def test_evaluation_plays_held_out_seeds(
     make_config: Make, make_settings: Make, tmp_path: Path
 ) -> None:
@@ -198,6 +204,7 @@ def test_evaluation_plays_held_out_seeds(
     assert {t.versions for e in evaluated for t in e.turns} == {(2, 2)}
 
 
+@pytest.mark.setting("Rewritten history", "works")
 def test_rewritten_history_trains_several_sequences_per_episode(
     make_config: Make, make_settings: Make, server: LocalServer, tmp_path: Path
 ) -> None:
@@ -208,6 +215,7 @@ def test_rewritten_history_trains_several_sequences_per_episode(
     assert len(data.ids) == turns == 12
 
 
+@pytest.mark.setting("Template mode", "works")
 def test_history_as_the_template_writes_it(
     make_config: Make, make_settings: Make, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +236,7 @@ def test_history_as_the_template_writes_it(
     assert len(data.ids) == 12, "four episodes of three turns"
 
 
+@pytest.mark.setting("`batch_end`", "works")
 def test_plugins_get_the_whole_batch_once(
     make_config: Make, make_settings: Make, batch_ends: list[list[Episode]]
 ) -> None:
@@ -235,6 +244,7 @@ def test_plugins_get_the_whole_batch_once(
     assert [sorted(e.seed for e in episodes) for episodes in batch_ends] == [[0, 1, 2, 3]]
 
 
+@pytest.mark.setting("Processes", "works")
 def test_environments_run_in_processes(
     make_config: Make, make_settings: Make, tmp_path: Path
 ) -> None:
@@ -252,6 +262,7 @@ def test_environment_that_fails_at_once_stops_before_a_model_is_created(
     assert len(server.service.trainings) == models
 
 
+@pytest.mark.setting("LoRA", "works")
 @pytest.mark.parametrize("rank", [1, 16])
 def test_rank_of_the_lora_matrices(
     rank: int, make_config: Make, make_settings: Make, server: LocalServer

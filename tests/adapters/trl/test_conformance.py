@@ -29,6 +29,8 @@ def harness() -> TRLHarness:
     return TRLHarness()
 
 
+@pytest.mark.setting("Failed episodes", "works")
+@pytest.mark.setting("Token-level ratios", "works")
 def test_conformance_table_passes(harness: TRLHarness, say: Callable[[str], None]) -> None:
     results = run(harness)
     say(report(harness, results))

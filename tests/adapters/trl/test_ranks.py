@@ -29,6 +29,7 @@ def ranks(folder: Path) -> list[dict[str, Any]]:
     return start_ranks("trl_ranks", inputs, timeout=600)
 
 
+@pytest.mark.setting("Data parallel", "works")
 def test_ranks_train_one_model_on_their_own_episodes(
     ranks: list[dict[str, Any]], folder: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_environment_that_fails_at_once_stops_before_a_model_is_loaded(
         trainer_kwargs(GemConfig(ECHO, seeds=8))
 
 
+@pytest.mark.setting("Failing runs", "works")
 def test_failing_environment_stops_the_run(
     make_trainer: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,6 +147,7 @@ def test_metrics_per_turn_and_per_environment_reach_every_logger(
     assert f"eval/gem/env/{GAME}/success" in tags
 
 
+@pytest.mark.setting("Resume", "works")
 def test_resumed_run_continues_seeds_horizon_records_and_metrics(
     trainer_settings: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -170,6 +172,7 @@ def test_resumed_run_continues_seeds_horizon_records_and_metrics(
     assert horizons[0] == 1 and horizons[1] <= 2 and max(horizons) > 1
 
 
+@pytest.mark.setting("LoRA", "works")
 def test_lora_trains_the_adapter_only(make_trainer: Callable[..., Any]) -> None:
     trainer = make_trainer(
         GemConfig(ECHO, seeds=16, max_turn_tokens=6),
@@ -181,6 +184,8 @@ def test_lora_trains_the_adapter_only(make_trainer: Callable[..., Any]) -> None:
     assert changed and all("lora_" in name for name in changed)
 
 
+@pytest.mark.setting("Template mode", "works")
+@pytest.mark.setting("Rewritten history", "works")
 def test_several_sequences_per_episode_are_trained_with_their_advantages(
     make_trainer: Callable[..., Any],
     trainer_settings: Callable[..., dict[str, Any]],
@@ -238,6 +243,7 @@ def test_several_sequences_per_episode_are_trained_with_their_advantages(
     assert log["reward"] == pytest.approx(sum(e.total_reward for e in episodes) / 4)
 
 
+@pytest.mark.setting("Processes", "works")
 def test_environments_run_in_processes_that_end(
     make_trainer: Callable[..., Any],
     located: str,

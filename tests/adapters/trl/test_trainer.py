@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.gmpo import GMPOTrainer
 from worlds import ECHO, MOODY
 
@@ -37,6 +37,8 @@ MATRIX: dict[str, dict[str, Any]] = {
     "off-policy mask": {"off_policy_mask_threshold": 0.5},
     "high-entropy tokens only": {"top_entropy_quantile": 0.5},
 }
+if "entropy_coef" in GRPOConfig.__dataclass_fields__:  # not in TRL 1.10
+    MATRIX["entropy bonus"] = {"entropy_coef": 0.01}
 
 
 def spy(trainer: Any) -> list[tuple[Any, Any, Any]]:
@@ -53,6 +55,7 @@ def spy(trainer: Any) -> list[tuple[Any, Any, Any]]:
     return calls
 
 
+@pytest.mark.setting("Entropy", "works")
 @pytest.mark.parametrize("settings", MATRIX.values(), ids=MATRIX.keys())
 def test_settings_of_the_loss_accept_advantages_per_token(
     make_trainer: Callable[..., Any], settings: dict[str, Any]
@@ -166,6 +169,7 @@ def test_failed_episodes_are_not_trained_and_others_are(make_trainer: Callable[.
     assert sorted(trained) == [False, False, True, True]
 
 
+@pytest.mark.setting("Growing horizon", "works")
 def test_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
     config = GemConfig(
         ECHO,
@@ -245,12 +249,23 @@ def test_continuous_batching_uses_the_same_rollout_function(
     [
         ({}, {"mask_truncated_completions": True}, "on_cut='mask'"),
         ({"max_turn_tokens": 500}, {}, "max_completion_length"),
-        ({}, {"scale_rewards": "none"}, "estimator_kwargs={'scale': False}"),
-        ({}, {"importance_sampling_level": "sequence"}, "set it to 'token'"),
-        (
+        pytest.param(
+            {},
+            {"scale_rewards": "none"},
+            "estimator_kwargs={'scale': False}",
+            marks=pytest.mark.setting("Estimator settings", "rejected"),
+        ),
+        pytest.param(
+            {},
+            {"importance_sampling_level": "sequence"},
+            "set it to 'token'",
+            marks=pytest.mark.setting("GSPO", "rejected"),
+        ),
+        pytest.param(
             {"template_kwargs": {"enable_thinking": True}},
             {"chat_template_kwargs": {"enable_thinking": False}},
             r"GemConfig\(template_kwargs=...\)",
+            marks=pytest.mark.setting("Trainer's own template settings", "rejected"),
         ),
     ],
 )
@@ -272,7 +287,18 @@ def test_chat_template_kwargs_that_agree_with_the_config_are_accepted(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("tools", r"GemConfig\(tools=...\)"), ("use_liger_kernel", "one advantage per sequence")],
+    [
+        pytest.param(
+            "tools",
+            r"GemConfig\(tools=...\)",
+            marks=pytest.mark.setting("Trainer's own turn limits and tools", "rejected"),
+        ),
+        pytest.param(
+            "use_liger_kernel",
+            "one advantage per sequence",
+            marks=pytest.mark.setting("Liger", "rejected"),
+        ),
+    ],
 )
 def test_unsupported_argument_of_the_trainer_is_rejected(
     make_trainer: Callable[..., Any], name: str, message: str
@@ -284,6 +310,7 @@ def test_unsupported_argument_of_the_trainer_is_rejected(
         check_settings(trainer, config)
 
 
+@pytest.mark.setting("`batch_end`", "works")
 def test_plugins_get_the_whole_batch_once(
     make_trainer: Callable[..., Any], batch_ends: list[list[Any]]
 ) -> None:
@@ -346,6 +373,7 @@ def test_turn_with_an_unscored_token_is_masked(
     assert line["logprob_gap_p99"] == pytest.approx(log["gem/logprob_gap_p99"])
 
 
+@pytest.mark.setting("Importance correction", "works")
 @pytest.mark.parametrize("mode", ["sequence_mask", "sequence_truncate"])
 def test_importance_ratio_per_turn(
     make_trainer: Callable[..., Any], with_logprobs: Callable[..., None], mode: str
@@ -413,7 +441,12 @@ def test_all_rejected_settings_are_reported_at_once(make_trainer: Callable[..., 
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"advantage": "gae"}, ConfigError, "a critic, which trl does not offer"),
+        pytest.param(
+            {"advantage": "gae"},
+            ConfigError,
+            "a critic, which trl does not offer",
+            marks=pytest.mark.setting("Critic", "rejected"),
+        ),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
         ({"wrappers": ["nothing"]}, UnknownNameError, "nothing"),
         ({"gamma": 1.5}, ConfigError, "between 0 and 1"),
@@ -430,6 +463,7 @@ def test_unsupported_config_is_rejected(
         GemConfig(**{"env_id": ECHO, **fields})
 
 
+@pytest.mark.setting("One advantage per sequence", "rejected")
 def test_trainer_with_one_advantage_per_sequence_is_rejected(
     make_trainer: Callable[..., Any],
 ) -> None:
@@ -457,6 +491,7 @@ def test_settings_of_a_second_trainer_are_checked_too(make_trainer: Callable[...
         trainer.train()
 
 
+@pytest.mark.setting("Trainer's own rewards", "rejected")
 def test_weighted_reward_function_is_rejected(make_trainer: Callable[..., Any]) -> None:
     def brevity(completions: Any, **_: Any) -> list[float]:
         return [-float(len(c)) for c in completions]
@@ -580,6 +615,7 @@ def test_unsupported_version_is_rejected(
         make_trainer(GemConfig(ECHO, seeds=8, max_turn_tokens=6))
 
 
+@pytest.mark.setting("Evaluation", "works")
 def test_metrics_file_has_one_line_per_update(
     make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
