@@ -114,8 +114,8 @@ class GemAdvantages:
             raise
         training = self.model.training  # type: ignore[attr-defined]
         rollout.record(
-            as_trained(episode, numbers, update) if training else episode
-            for episode, numbers in zip(episodes, per_turn)
+            as_trained(episode, advantages, update) if training else episode
+            for episode, advantages in zip(episodes, per_turn)
         )
         return batch
 

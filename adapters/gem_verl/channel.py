@@ -23,7 +23,8 @@ from gem_core.adapter_kit.settings import reject
 from gem_core.training.advantage import advantages, estimators
 from gem_core.training.sequences import channel_rewards, discounted_returns
 from gem_core.types import Episode, StopReason, Turn
-from gem_verl.config import PREFIX, algorithm_rejections, plain
+from gem_verl.checks import PREFIX, algorithm_rejections
+from gem_verl.config import plain
 
 __all__ = ["estimate", "register_estimators", "token_rewards", "turns_of"]
 
@@ -45,7 +46,7 @@ def token_rewards(episode: Episode, end_id: int, algorithm: Any) -> list[list[fl
         turn, _, end = next(span for span in first.spans if span[0] in first.trained)
         returns = discounted_returns(episode.rewards, gamma)
         rewards[0][end - 1] += returns[0] - returns[turn]
-    return [numbers[response_start(sequence) :] for sequence, numbers in zip(sequences, rewards)]
+    return [of_tokens[response_start(s) :] for s, of_tokens in zip(sequences, rewards)]
 
 
 def register_estimators() -> None:

@@ -216,7 +216,7 @@ class VerlHarness(Harness):
                 self._put_values(batch)
             self.metrics: dict[str, Any] = {}
             trainer._compute_advantage(batch, self.metrics)
-            found = stored(batch, *fields)
+            contents = stored(batch, *fields)
             self._tails = tails_of(batch)
             self.tags = dict(zip(batch.keys, batch.tags))
         finally:
@@ -225,7 +225,7 @@ class VerlHarness(Harness):
                 tq.kv_clear(keys=list(remaining), partition_id="train")
         return {
             key: trained_sequence(
-                {name: found[name][i] for name in fields}, self._tails.get(key, 0)
+                {name: contents[name][i] for name in fields}, self._tails.get(key, 0)
             )
             for i, (key, tag) in enumerate(zip(batch.keys, batch.tags))
             if not tag.get("is_padding", False)

@@ -18,7 +18,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopW
 
 from gem_core.adapter_kit.settings import reject
 from gem_core.errors import ConfigError
-from gem_verl.config import read_config, rewrites_history
+from gem_verl.checks import rewrites_history
+from gem_verl.config import read_config
 
 __all__ = ["GemAgentLoopManager", "GemAgentLoopWorker"]
 

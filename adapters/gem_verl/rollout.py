@@ -30,14 +30,8 @@ from gem_core.records.file import WorkerRecords
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode, Generation, Sampling, StopReason
 from gem_verl.channel import token_rewards
-from gem_verl.config import (
-    AGENT,
-    GemConfig,
-    check_settings,
-    has_gem_trainer,
-    one_sequence_reason,
-    read_config,
-)
+from gem_verl.checks import has_gem_trainer, one_sequence_reason
+from gem_verl.config import AGENT, GemConfig, check_settings, read_config
 from gem_verl.convert import to_batch
 
 __all__ = ["EnginePolicy", "GemAgentLoop", "GemAgentLoopOutput", "play"]

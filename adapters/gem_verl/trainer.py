@@ -36,6 +36,7 @@ from gem_verl.batch import (
 )
 from gem_verl.config import AGENT, PREFIX, GemConfig, check_settings, hydra_config, read_config
 from gem_verl.critic import read_values, training_turn_starts
+from gem_verl.mini_batches import deal, mini_batch_size
 from gem_verl.recorder import Recorder, interrupted_episodes, write_when_free
 
 __all__ = [
@@ -92,6 +93,7 @@ class GemTrainer:
     `@register_trainer("gem_mine") class Mine(GemTrainer, PPOTrainerSync): ...`
     """
 
+    actor_rollout_wg: Any
     config: Any
     global_steps: int
     use_critic: bool
@@ -133,18 +135,20 @@ class GemTrainer:
         return buffer
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Keep the number of optimizer steps if an episode has several sequences.
-
-        verl fills mini-batches with sequences. Here, a mini-batch has the sequences of as many
-        episodes.
-        """
+        """Fill verl's mini-batches: see `gem_verl.mini_batches`."""
         samples = int(self.config.actor_rollout_ref.rollout.n)
-        size = self._mini_batches[0][1] * samples
-        episodes = len({session_of(key) for key in batch.keys})
-        factor = _rounded_up(len(batch.keys), _rounded_up(episodes, size) * size)
+        masks = zip(batch.keys, stored(batch, "response_mask")["response_mask"])
+        trained = {key for key, mask in masks if mask.any()}
+        episodes = len(set(map(session_of, trained)))
         for section, prompts in self._mini_batches:
-            section.ppo_mini_batch_size = factor * prompts
-        return super()._balance_batch(batch, metrics, *args, **kwargs)  # type: ignore[misc]
+            size = mini_batch_size(prompts, samples, episodes, len(batch.keys))
+            section.ppo_mini_batch_size = size
+        batch = super()._balance_batch(batch, metrics, *args, **kwargs)  # type: ignore[misc]
+        sizes = [section.ppo_mini_batch_size for section, _ in self._mini_batches]
+        steps = len(batch.keys) // (samples * min(sizes if self.use_critic else sizes[:1]))
+        ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+        batch.reorder(deal([key in trained for key in batch.keys], ranks, steps))
+        return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         config, algorithm = self.gem_config, self.config.algorithm
@@ -287,11 +291,6 @@ def _shown(batches: Sequence[BatchMetrics]) -> dict[str, float]:
     """Return the metrics of a step for verl's logger."""
     means = BatchMetrics.total(batches).means()
     return {f"gem/{name}": value for name, value in means.items()}
-
-
-def _rounded_up(number: int, unit: int) -> int:
-    """Return how many units `number` needs."""
-    return -(-number // unit)
 
 
 def _zero(response_mask: Any, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -80,27 +80,47 @@ def test_dataset_has_one_row_per_seed() -> None:
 N = "actor_rollout_ref.rollout.n=2"
 STOCK = "trainer.v1.trainer_mode=sync"
 GAE = ["algorithm.adv_estimator=gem_gae", "critic.enable=True"]
-REJECTED: list[tuple[Sequence[str], str]] = [
-    (["algorithm.use_kl_in_reward=True"], "KL in the loss"),
+REJECTED: list[Any] = [
+    pytest.param(
+        ["algorithm.use_kl_in_reward=True"],
+        "KL in the loss",
+        marks=pytest.mark.setting("KL in the reward", "rejected"),
+    ),
     (["algorithm.rollout_correction.rollout_rs=token_k1"], "changes the loss mask"),
     (["algorithm.adv_estimator=gem_gae"], "set critic.enable=True"),
     ([*GAE, STOCK], "gem's trainers, which read the critic's values"),
     ([*GAE, "algorithm.lam=0.5"], r"set \+algorithm.gem.lam=0.5"),
     (["+data.gem.history=template", "algorithm.adv_estimator=grpo"], "history='template'"),
-    (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "one advantage per sequence"),
+    pytest.param(
+        ["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"],
+        "one advantage per sequence",
+        marks=pytest.mark.setting("One advantage per sequence", "rejected"),
+    ),
     (["reward.reward_model.enable=True"], "overwrites the environment's rewards"),
-    (["reward.custom_reward_function.path=score.py"], "in a wrapper around the environment"),
+    pytest.param(
+        ["reward.custom_reward_function.path=score.py"],
+        "in a wrapper around the environment",
+        marks=pytest.mark.setting("Trainer's own rewards", "rejected"),
+    ),
     (["custom_reward_function.path=score.py"], "in a wrapper around the environment"),
     (["reward.reward_manager.name=dapo"], "reward.reward_manager: verl calls no reward function"),
     (["reward_model.reward_manager=dapo"], "reward_model.reward_manager: verl calls no reward"),
     (["+reward.reward_kwargs.overlong_buffer_cfg.enable=True"], "data.gem.on_cut=mask"),
     (["+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True"], "data.gem.on_cut=mask"),
     (["reward.sandbox_fusion.url=http://sandbox"], "reward.sandbox_fusion.url: verl calls no"),
-    (["actor_rollout_ref.rollout.multi_turn.max_assistant_turns=4"], "data.gem.horizon"),
+    pytest.param(
+        ["actor_rollout_ref.rollout.multi_turn.max_assistant_turns=4"],
+        "data.gem.horizon",
+        marks=pytest.mark.setting("Trainer's own turn limits and tools", "rejected"),
+    ),
     (["actor_rollout_ref.rollout.multi_turn.max_user_turns=4"], "data.gem.horizon"),
     (["actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml"], "data.gem.tools"),
     (["actor_rollout_ref.rollout.multi_turn.function_tool_path=tools.py"], "data.gem.tools"),
-    (["+data.apply_chat_template_kwargs.enable_thinking=False"], "data.gem.template_kwargs"),
+    pytest.param(
+        ["+data.apply_chat_template_kwargs.enable_thinking=False"],
+        "data.gem.template_kwargs",
+        marks=pytest.mark.setting("Trainer's own template settings", "rejected"),
+    ),
     (
         [
             "algorithm.rollout_correction.rollout_is=token",
@@ -128,16 +148,24 @@ REJECTED: list[tuple[Sequence[str], str]] = [
         "per_env needs the environment",
     ),
     ([STOCK, "+data.gem.metrics=metrics.jsonl"], "needs gem's trainers, which write it"),
-    (
+    pytest.param(
         ["algorithm.adv_estimator=gem_grpo"],
         "'grpo' compares episodes .*rollout.n is 1; set it to 2 or more",
+        marks=pytest.mark.setting("Groups of one episode", "rejected"),
     ),
     (["algorithm.adv_estimator=gem_rloo"], "'rloo' compares episodes of one seed"),
-    (
+    pytest.param(
         [N, "algorithm.adv_estimator=gem_grpo", "algorithm.norm_adv_by_std_in_grpo=False"],
         r"\+algorithm.gem.scale=False",
+        marks=pytest.mark.setting("Estimator settings", "rejected"),
     ),
     (["algorithm.use_pf_ppo=True"], "for verl's own gae only"),
+    (["algorithm.pf_ppo.weight_pow=3.0"], "algorithm.pf_ppo=.* applies to use_pf_ppo"),
+    (["algorithm.lam=0.9"], r"algorithm.lam=0.9 applies to verl's own gae"),
+    (["algorithm.kl_ctrl.kl_coef=0.01"], "applies to KL in the reward; remove it"),
+    (["algorithm.kl_penalty=low_var_kl"], "actor.use_kl_loss=True"),
+    (["+algorithm.gdpo_reward_keys=[acc]"], "applies to verl's own gdpo"),
+    (["+algorithm.gdpo_reward_weights=[1.0]"], "applies to verl's own gdpo"),
     (["critic.enable=True"], "which only 'gae' uses"),
     (
         ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=success"],
@@ -147,9 +175,7 @@ REJECTED: list[tuple[Sequence[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"), REJECTED, ids=[settings[-1] for settings, _ in REJECTED]
-)
+@pytest.mark.parametrize(("settings", "message"), REJECTED, ids=str)
 def test_unsupported_setting_is_rejected(settings: Sequence[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(GemConfig(ECHO, seeds=8, max_turn_tokens=6), *settings)
@@ -301,6 +327,20 @@ def test_gems_estimators_do_not_warn(estimator: str) -> None:
         warnings.simplefilter("always")
         check(GemConfig(ECHO, seeds=8, advantage=estimator), N)
     assert caught == []
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_sequence_level_importance_correction_warns(level: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check(
+            GemConfig(ECHO, seeds=8),
+            f"algorithm.rollout_correction.rollout_is={level}",
+            "actor_rollout_ref.rollout.calculate_log_probs=True",
+        )
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (level == "sequence")
+    assert all("Set it to token" in message for message in messages)
 
 
 @pytest.mark.parametrize(("estimator", "advantage"), [("grpo", 0.577), ("gem_grpo", 0.0)])

@@ -37,6 +37,8 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kit, "_tolerance", lambda case: 1e-6)
 
 
+@pytest.mark.setting("Failed episodes", "works")
+@pytest.mark.setting("Token-level ratios", "works")
 def test_conformance_table_passes(
     harness: VerlHarness, exact: None, say: Callable[[str], None]
 ) -> None:
@@ -53,6 +55,7 @@ def test_conformance_table_passes(
     }
 
 
+@pytest.mark.setting("GSPO", "works")
 def test_gspo_keeps_the_advantage_of_each_turn(harness: VerlHarness) -> None:
     """verl's gspo is the token form: a sequence-level ratio would give a gradient of 0."""
     gspo = VerlHarness(settings=["actor_rollout_ref.actor.policy_loss.loss_mode=gspo"])

@@ -37,6 +37,7 @@ def hand_computed(rewards: list[float], values: list[float], gamma: float, lam: 
     return numbers[::-1]
 
 
+@pytest.mark.setting("Critic", "works")
 def test_values_are_read_before_each_turn_and_after_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -178,6 +178,7 @@ def test_batch_without_trained_tokens_is_not_an_update(play: Callable[..., Any])
     assert harness.trainer._update_critic("the batch", {}) == "the batch"
 
 
+@pytest.mark.setting("Rewritten history", "works")
 @pytest.mark.parametrize("estimator", ["rebn", "grpo"])
 def test_rewritten_history_becomes_several_sequences(
     play: Callable[..., Any], estimator: str
@@ -191,6 +192,7 @@ def test_rewritten_history_becomes_several_sequences(
     assert harness.metrics["gem/advantage_abs"] == pytest.approx(advantage_abs(episodes, estimator))
 
 
+@pytest.mark.setting("Growing horizon", "works")
 def test_horizon_grows_with_the_step(play: Callable[..., Any]) -> None:
     harness, _, episodes = play([2, 5], horizon={"rounds": [1, 2], "every": 1})
     assert [len(e.turns) for e in episodes] == [1, 1]
@@ -280,6 +282,7 @@ def test_async_trainers_play_without_logprobs(
     check_same(sequences, episodes)
 
 
+@pytest.mark.setting("`batch_end`", "works")
 def test_plugins_get_the_whole_batch_once(
     play: Callable[..., Any], batch_ends: list[list[Episode]]
 ) -> None:

@@ -18,7 +18,8 @@ from gem_core.types import Episode
 from gem_verl import batch
 from gem_verl.batch import read_batch
 from gem_verl.conformance import VerlHarness
-from gem_verl.trainer import GemTrainer, check_batch
+from gem_verl.mini_batches import deal, mini_batch_size
+from gem_verl.trainer import check_batch
 
 BY_NAME = {case.name: case for case in CASES}
 EPISODES: tuple[Episode, ...] = BY_NAME["rewritten history"].episodes
@@ -200,25 +201,26 @@ def test_metrics_file_has_one_line_per_update(
         (8, 20, 12),  # one optimizer step: 24 sequences with padding
         (16, 40, 12),  # two steps of 24 sequences
         (7, 7, 4),  # a failed prompt
+        (8, 16, 8),  # eight failed episodes do not add a step
+        (0, 16, 8),  # nothing is trained
     ],
 )
-def test_sequences_do_not_add_optimizer_steps(
-    episodes: int, sequences: int, mini_batch: int, monkeypatch: pytest.MonkeyPatch
+def test_optimizer_steps_depend_on_trained_episodes(
+    episodes: int, sequences: int, mini_batch: int
 ) -> None:
     """verl fills a mini-batch with `ppo_mini_batch_size * n` sequences, here 4 * 2."""
-    section = SimpleNamespace(ppo_mini_batch_size=4)
+    assert mini_batch_size(4, 2, episodes, sequences) == mini_batch
 
-    class Base:
-        config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(n=2)))
 
-        def _balance_batch(self, batch: Any, metrics: Any) -> int:
-            return section.ppo_mini_batch_size
-
-    class Trainer(GemTrainer, Base):
-        def __init__(self) -> None:
-            self._mini_batches = [(section, 4)]
-
-    keys = [f"uid_{i % episodes}_{i // episodes}" for i in range(sequences)]
-    trainer = Trainer()
-    assert trainer._balance_batch(SimpleNamespace(keys=keys), {}) == mini_batch
-    assert trainer._balance_batch(SimpleNamespace(keys=keys[:episodes]), {}) == 4
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("trained", [{0}, {0, 1, 2, 3}, {1, 7, 8, 9}, {12, 13, 14, 15}])
+def test_every_mini_batch_has_trained_sequences(trained: set[int], ranks: int) -> None:
+    """16 sequences, four optimizer steps; each rank has its half of every mini-batch."""
+    order = deal([i in trained for i in range(16)], ranks, 4)
+    shares = [order[rank * 16 // ranks :][: 16 // ranks] for rank in range(ranks)]
+    assert [sorted(share) for share in shares] == [
+        list(range(rank * 16 // ranks, (rank + 1) * 16 // ranks)) for rank in range(ranks)
+    ]
+    size = 4 // ranks
+    steps = [{i for s in shares for i in s[step * size :][:size]} for step in range(4)]
+    assert sum(bool(step & trained) for step in steps) == min(len(trained), 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ def update_of(episodes: list[Episode], update: int) -> list[Episode]:
     return [e for e in episodes if e.final_info.get("update") == update]
 
 
+@pytest.mark.setting("LoRA", "works")
+@pytest.mark.setting("Processes", "works")
 def test_critic_run_trains_every_update(critic_run: Path, training_cluster: Path) -> None:
     metrics, log = read_metrics(critic_run), logged(training_cluster, critic_run)
     assert [m["step"] for m in metrics] == [0, 1, 2]
@@ -81,6 +84,8 @@ def test_critic_run_trains_every_update(critic_run: Path, training_cluster: Path
     )
 
 
+@pytest.mark.setting("Evaluation", "works")
+@pytest.mark.setting("Template mode", "works")
 def test_critic_run_records_episodes_as_trained(critic_run: Path) -> None:
     episodes = list(read_episodes(critic_run / "episodes.jsonl"))
     evaluated = [e for e in episodes if e.final_info.get("evaluation")]
@@ -116,6 +121,7 @@ def test_critic_run_reaches_tensorboard_and_wandb(critic_run: Path, training_clu
     assert all(name.encode() in offline.read_bytes() for name in names)
 
 
+@pytest.mark.setting("Resume", "works")
 @pytest.mark.long
 def test_resumed_run_continues_as_without_the_interruption(
     critic_run: Path, training_cluster: Path
@@ -155,6 +161,7 @@ ASYNC = {
 }
 
 
+@pytest.mark.setting("Asynchronous training", "works")
 @pytest.mark.long
 @pytest.mark.parametrize("logprobs", [True, False], ids=["logprobs", "no logprobs"])
 @pytest.mark.parametrize("mode", ASYNC)
@@ -195,6 +202,67 @@ def test_async_trainer_trains(
     assert len(episodes) >= 24
 
 
+UNEVEN = '''
+from gem_core import Env
+
+
+class Uneven(Env):
+    """Pays what the sampled text decides, which also makes every third step fail."""
+
+    execution = "inline"
+    action_example = "anything"
+
+    def on_reset(self, options):
+        self.turns = 0
+        return "Say anything.", {}
+
+    def on_step(self, action):
+        digest = sum(action.encode())
+        if digest % 3 == 0 and action != self.action_example:
+            raise RuntimeError("no such word")
+        self.turns += 1
+        return "Again.", float(digest % 7), self.turns == 2, False, {}
+'''
+
+
+@pytest.mark.setting("Data parallel", "works")
+@pytest.mark.setting("DAPO filter", "works")
+@pytest.mark.setting("Entropy", "works")
+@pytest.mark.setting("Importance correction", "works")
+@pytest.mark.setting("Packing", "works")
+@pytest.mark.long
+def test_two_processes_train_in_mini_batches_beside_failed_episodes(
+    training_cluster: Path, tmp_path: Path
+) -> None:
+    """A mini-batch is two episodes, one per process. One without trained tokens would give NaN."""
+    source = tmp_path / "uneven.py"
+    source.write_text(UNEVEN)
+    config = {"env_id": f"{source}:Uneven", "gamma": 0.9, "max_turn_tokens": 12}
+    settings = [
+        "trainer.n_gpus_per_node=2",
+        "trainer.total_training_steps=2",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+        "actor_rollout_ref.actor.entropy_coeff=0.01",
+        "actor_rollout_ref.actor.use_dynamic_bsz=True",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True",
+        "algorithm.filter_groups.enable=True",
+        "algorithm.rollout_correction.rollout_is=token",
+    ]
+    run(tmp_path / "two", config, settings, cpus=16)
+    metrics, log = read_metrics(tmp_path / "two"), logged(training_cluster, tmp_path / "two")
+    assert [m["step"] for m in metrics] == [0, 1]
+    assert sum(m["failed"] for m in metrics) > 0
+    assert all(m["grad_norm"] > 0 for m in metrics), "NaN would be None"
+    assert all(0.5 < log[step]["rollout_corr/rollout_is_mean"] < 2 for step in (1, 2))
+    episodes = list(read_episodes(tmp_path / "two" / "episodes.jsonl"))
+    for update in range(2):
+        returns = defaultdict(set)
+        for episode in update_of(episodes, update):
+            returns[episode.seed].add(episode.total_reward)
+        assert all(len(group) == 2 for group in returns.values()), "equal returns are dropped"
+
+
 FAILS_IN_TRAINING = '''
 from gem_core import Env
 
@@ -215,6 +283,7 @@ class Fails(Env):
 '''
 
 
+@pytest.mark.setting("Failing runs", "works")
 @pytest.mark.long
 def test_run_in_which_every_episode_fails_stops_with_the_traceback(
     training_cluster: Path, tmp_path: Path
