@@ -172,6 +172,12 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "asynchronous collector; set it to False",
             ),
             (
+                args.lora_rank > 0 and args.lora_sync_only,
+                "lora_sync_only=True numbers the adapters for vLLM by a hash of their path, which "
+                "is negative for half of them, and vLLM raises for negative numbers; remove it, "
+                "and oat sends the merged weights",
+            ),
+            (
                 args.lora_rank > 0 and config.needs_values,
                 f"lora_rank={args.lora_rank} also applies to oat's critic, whose forward pass does "
                 "not accept adapters; set it to 0, or use an estimator without a critic",

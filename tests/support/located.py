@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from worlds import Echo
 
 from gem_core.types import Episode
 
-__all__ = ["LOCATED", "Located", "processes_of", "wait_for_exit"]
+__all__ = ["LOCATED", "Located", "local_ray", "processes_of", "wait_for_exit"]
 
 LOCATED = "test:Located-v0"
 
@@ -21,6 +24,28 @@ class Located(Echo):
     def on_step(self, action: str) -> Any:
         observation, _, ends, cut, info = super().on_step(action)
         return observation, 0.0, ends, cut, {**info, "pid": os.getpid()}
+
+
+@contextmanager
+def local_ray(execution: str) -> Iterator[None]:
+    """Run a small Ray instance inside the block if environments run on Ray hosts."""
+    if execution != "ray":
+        yield
+        return
+    import ray
+
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": path}},  # hosts import this module
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def processes_of(episodes: list[Episode]) -> set[int]:

@@ -32,14 +32,30 @@ from gem_oat.config import check_settings, learners, longest_episode
             "too few for 16 actors",
         ),
         ({"reinforce_update": True}, "divides by zero"),
-        ({"asynchronous": True}, "set it to False"),
+        pytest.param(
+            {"asynchronous": True},
+            "set it to False",
+            marks=pytest.mark.setting("Asynchronous training", "rejected"),
+        ),
         ({"resume_dir": "runs/checkpoint"}, "is not a folder"),
-        ({"kl_penalty_coef": 0.1}, "use beta"),
+        pytest.param(
+            {"kl_penalty_coef": 0.1},
+            "use beta",
+            marks=pytest.mark.setting("KL in the reward", "rejected"),
+        ),
         ({"reward_scale": 2.0}, "scale the rewards in the environment"),
         ({"temperature": 0.7}, "set tis_c=None"),
         ({"ignore_no_eos": True}, "on_cut='mask'"),
-        ({"non_stop_penalty": -1.0}, "on_cut='mask'"),
-        ({"whiten_adv": True}, "needs whiten_adv=False"),
+        pytest.param(
+            {"non_stop_penalty": -1.0},
+            "on_cut='mask'",
+            marks=pytest.mark.setting("Trainer's own rewards", "rejected"),
+        ),
+        pytest.param(
+            {"whiten_adv": True},
+            "needs whiten_adv=False",
+            marks=pytest.mark.setting("Estimator settings", "rejected"),
+        ),
         ({"gamma": 0.5}, "needs gamma=0.9"),
         ({"num_samples": 4}, "needs num_samples=1"),
         ({"critic_type": "ppo"}, "needs critic_type='drgrpo'"),
@@ -57,7 +73,12 @@ def test_unsupported_setting_is_rejected(changes: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"advantage": "grpo"}, ConfigError, "samples is 1; set it to 2 or more"),
+        pytest.param(
+            {"advantage": "grpo"},
+            ConfigError,
+            "samples is 1; set it to 2 or more",
+            marks=pytest.mark.setting("Groups of one episode", "rejected"),
+        ),
         ({"advantage": "rebm"}, UnknownNameError, "rebn"),
         (
             {"advantage": "gae", "estimator_kwargs": {"values": [[0.0]]}},
@@ -87,10 +108,21 @@ def test_lora_with_a_critic_is_rejected() -> None:
         check_settings(oat_args(config, lora_rank=4), config)
 
 
+def test_lora_that_sends_adapters_only_is_rejected() -> None:
+    config = GemConfig(ECHO, seeds=8)
+    check_settings(oat_args(config, lora_rank=4), config)
+    with pytest.raises(ConfigError, match="oat sends the merged weights"):
+        check_settings(oat_args(config, lora_rank=4, lora_sync_only=True), config)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("apply_chat_template", True),
+        pytest.param(
+            "apply_chat_template",
+            True,
+            marks=pytest.mark.setting("Trainer's own template settings", "rejected"),
+        ),
         ("eval_n", 4),
         ("max_eval", 64),
         ("num_prompt_epoch", 2),

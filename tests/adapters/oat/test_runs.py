@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from located import LOCATED, processes_of, wait_for_exit
+from located import LOCATED, local_ray, processes_of, wait_for_exit
 from thinking_template import STRIPPING
 from worlds import ECHO, MOODY
 
 from gem_core import register
+from gem_core.adapter_kit.patching import patched
 from gem_core.env.registry import environments
 from gem_core.errors import ConfigError, EnvError
 from gem_core.records.file import read_episodes
@@ -65,6 +67,7 @@ def trained(path: Path) -> list[Episode]:
     return [e for e in read_episodes(path) if "update" in e.final_info]
 
 
+@pytest.mark.setting("Failing runs", "works")
 def test_failing_environment_stops_the_run(
     make_actor: Callable[..., GemActor],
     make_learner: Callable[..., Any],
@@ -173,6 +176,7 @@ def test_run_records_and_logs_what_it_trains(
     assert len({e.index for e in episodes if e not in evaluated}) == len(episodes) - len(evaluated)
 
 
+@pytest.mark.setting("Resume", "works")
 def test_resumed_run_trains_every_episode_once(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -229,6 +233,7 @@ def test_progress_counts_trained_episodes() -> None:
     assert (progress.first_missing, progress.later) == (5, set())
 
 
+@pytest.mark.setting("LoRA", "works")
 def test_lora_trains_the_adapter_only(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any]
 ) -> None:
@@ -239,8 +244,38 @@ def test_lora_trains_the_adapter_only(
     changed = {n for n, p in parameters(learner).items() if not torch.equal(p, before[n])}
     assert changed and all("lora_" in name for name in changed)
     assert math.isfinite(learner.actor_info["gem/logprob_gap"])
+    gaps = []
+    for sync in (False, True):
+        actor = make_actor(config)  # with the weights from before training
+        if sync:
+            send_weights(learner, actor)
+        run(actor, learner, 1)
+        gaps.append(learner.actor_info["gem/logprob_gap"])
+    assert gaps[1] < 1e-4 < 1e-3 < gaps[0], "the actors sample from the merged weights"
 
 
+def send_weights(learner: Any, actor: GemActor) -> None:
+    """Send the weights as oat does after an update; its process group has only this process."""
+    names: list[str] = []
+
+    def update_weight(name: str, **_: Any) -> Any:
+        names.append(name)
+        return SimpleNamespace(result=lambda: None)
+
+    def broadcast(weight: torch.Tensor, source: int, group: Any) -> None:
+        actor.llm.model.get_parameter(names[-1]).data.copy_(weight)
+
+    futures = SimpleNamespace(futures=SimpleNamespace(update_weight=update_weight))
+    with (
+        patched(learner, "actors", [futures]),
+        patched(torch.distributed, "broadcast", broadcast),
+    ):
+        learner._model_update_group = None
+        learner._broadcast_to_vllm()
+    assert len(set(names)) == len(names) > 0
+
+
+@pytest.mark.setting("Template mode", "works")
 def test_thinking_is_removed_from_history_and_every_turn_is_trained(
     make_actor: Callable[..., GemActor], make_learner: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -283,23 +318,31 @@ def test_thinking_is_removed_from_history_and_every_turn_is_trained(
     assert len(episodes) == 8 and learner.actor_info["gem/padding"] == 0
 
 
+@pytest.mark.setting("Processes", "works")
+@pytest.mark.setting("Processes", "works")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of Ray's own processes
+@pytest.mark.parametrize("execution", ["process", "ray"])
 def test_environments_run_in_processes_that_end(
     make_actor: Callable[..., GemActor],
     make_learner: Callable[..., Any],
     located: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    execution: Any,
 ) -> None:
     config = GemConfig(
         located,
         seeds=8,
         max_turn_tokens=4,
         concurrency=2,
-        execution="process",
+        execution=execution,
+        hosts=1 if execution == "ray" else None,
         record=str(tmp_path / "e.jsonl"),
     )
-    run(make_actor(config), make_learner(config), 1)
+    with local_ray(execution):
+        run(make_actor(config), make_learner(config), 1)
     processes = processes_of(trained(tmp_path / "e.jsonl"))
     assert processes and os.getpid() not in processes
+    assert execution == "process" or len(processes) == 1, "one host has all environments"
     assert wait_for_exit(processes)
     assert "all advantages are 0, so this update has no gradient" in caplog.text

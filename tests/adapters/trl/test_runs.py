@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import wandb
-from located import LOCATED, processes_of, wait_for_exit
+from located import LOCATED, local_ray, processes_of, wait_for_exit
 from peft import LoraConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from thinking_template import STRIPPING
@@ -244,16 +244,28 @@ def test_several_sequences_per_episode_are_trained_with_their_advantages(
 
 
 @pytest.mark.setting("Processes", "works")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of Ray's own processes
+@pytest.mark.parametrize(("execution", "expected"), [("process", 4), ("ray", 1)])
 def test_environments_run_in_processes_that_end(
     make_trainer: Callable[..., Any],
     located: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    execution: Any,
+    expected: int,
 ) -> None:
     files = {"record": str(tmp_path / "e.jsonl")}
-    config = GemConfig(located, seeds=[2, 5], max_turn_tokens=4, execution="process", **files)
-    make_trainer(config).train()
+    config = GemConfig(
+        located,
+        seeds=[2, 5],
+        max_turn_tokens=4,
+        execution=execution,
+        hosts=1 if execution == "ray" else None,
+        **files,
+    )
+    with local_ray(execution):
+        make_trainer(config).train()
     processes = processes_of(list(read_episodes(tmp_path / "e.jsonl")))
-    assert len(processes) == 4 and os.getpid() not in processes
+    assert len(processes) == expected and os.getpid() not in processes
     assert wait_for_exit(processes)
     assert "all advantages are 0, so this update has no gradient" in caplog.text
