@@ -155,9 +155,15 @@ def settings_folder() -> Path:
     return Path(next(iter(package.submodule_search_locations))).resolve() / "trainer" / "config"
 
 
-def longest_sequence(settings: Any) -> int | None:
+def longest_sequence(settings: Any, *, with_critic: bool = False) -> int | None:
     """Return the maximum sequence length; RL2 fails if a sequence exceeds what its devices hold."""
-    actor = settings.actor
-    limits = (actor.max_length_per_device, actor.max_inference_length_per_device)
-    per_device = min(filter(None, limits), default=None)
-    return None if per_device is None else per_device * actor.sp_size * actor.tp_size
+    workers = [settings.actor]
+    workers += [settings.critic] if with_critic else []
+    workers += [settings.ref_actor] if settings.actor.kl.coef > 0 else []
+    limits = [
+        per_device * worker.sp_size * worker.tp_size
+        for worker in workers
+        for name in ("max_length_per_device", "max_inference_length_per_device")
+        if (per_device := getattr(worker, name, None))
+    ]
+    return min(limits, default=None)

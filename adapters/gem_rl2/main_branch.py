@@ -108,6 +108,12 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "counts the pause; remove one of them",
             ),
             (
+                settings.trainer.load_ckpt_from is not None,
+                f"trainer.load_ckpt_from={settings.trainer.load_ckpt_from}: the main branch loads "
+                "a checkpoint, but counts the updates from 1 again and plays with the weights of "
+                "actor.model_name; resume with the release",
+            ),
+            (
                 config.needs_values,
                 f"advantage={config.advantage!r} needs a critic, which gem supports in the "
                 "release only; use 'rebn', or the release",
@@ -119,6 +125,15 @@ def check_settings(settings: Any, config: GemConfig) -> None:
 def _release_names(settings: Any) -> Any:
     """Return the settings under the names of the release."""
     data, rollout, actor = settings.rollout.train, settings.rollout, settings.actor
+
+    def lengths(worker: Any) -> dict[str, Any]:
+        return {
+            "max_length_per_device": worker.get("max_length_per_device"),
+            "max_inference_length_per_device": worker.max_inference_length_per_device,
+            "sp_size": worker.get("cp_size", 1),
+            "tp_size": worker.get("tp_size", 1),
+        }
+
     return SimpleNamespace(
         adv=settings.adv,
         trainer=settings.trainer,
@@ -128,13 +143,9 @@ def _release_names(settings: Any) -> Any:
             env_path=rollout.env_path, max_turns=1, train_sampling_params=data.sampling_params
         ),
         actor=SimpleNamespace(
-            kl=actor.kl,
-            freeze_steps=actor.get("freeze_steps", 0),
-            max_length_per_device=actor.max_length_per_device,
-            max_inference_length_per_device=actor.max_inference_length_per_device,
-            sp_size=actor.get("cp_size", 1),
-            tp_size=actor.get("tp_size", 1),
+            kl=actor.kl, freeze_steps=actor.get("freeze_steps", 0), **lengths(actor)
         ),
+        ref_actor=SimpleNamespace(**lengths(settings.ref_actor)),
     )
 
 

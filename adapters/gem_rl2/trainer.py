@@ -71,7 +71,8 @@ class GemPPOTrainer(rl2_ppo.PPOTrainer):
         self._folder = tempfile.TemporaryDirectory(prefix="gem_rl2_")
         prepare_settings(settings, config, self._folder.name)
         try_environment(config)
-        rollout = partial(GemRollout, config=config, max_context=longest_sequence(settings))
+        longest = longest_sequence(settings, with_critic=config.needs_values)
+        rollout = partial(GemRollout, config=config, max_context=longest)
         with patched(rl2_ppo, "Rollout", rollout, "config"):
             super().__init__(settings)
         if self.critic is not None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["SHORTENING", "STRIPPING"]
+import shutil
+from pathlib import Path
+
+from gem_core.policies.tiny import tiny_model_path
+
+__all__ = ["SHORTENING", "STRIPPING", "model_with_template"]
 
 STRIPPING = (
     "{% for message in messages %}"
@@ -22,3 +27,14 @@ SHORTENING = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Keeps the first character of earlier answers, also of a model that does not think."""
+
+
+def model_with_template(template: str, folder: Path) -> Path:
+    """Copy the tiny model to a folder, with another chat template, and return the folder."""
+    from transformers import AutoTokenizer
+
+    shutil.copytree(tiny_model_path(), folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thinking_template import SHORTENING, model_with_template
 
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.records.file import read_episodes
 from gem_core.training.metrics_file import read_metrics
+from gem_core.training.sequences import token_sequences
 
 RECIPE = Path(__file__).parents[3] / "examples" / "openrlhf_guess_the_number.py"
 UPDATES, EPISODES = 2, 32
@@ -83,35 +85,46 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     assert sorted(seeds * 2) == sorted(e.seed for e in episodes)
 
 
+@pytest.mark.setting("Resume", "works")
+@pytest.mark.setting("Asynchronous training", "works")
+@pytest.mark.setting("Importance correction", "works")
+@pytest.mark.setting("Data parallel", "works")
+@pytest.mark.setting("Entropy", "works")
 @pytest.mark.long
 def test_run_with_a_critic_resumes_asynchronously_after_ctrl_c(tmp_path: Path) -> None:
-    """A critic, environments in processes and on Ray hosts, evaluation, loggers, checkpoints."""
+    """A critic, environments in processes and on Ray hosts, evaluation, loggers, checkpoints.
+
+    Policy and critic have two processes each. The chat template rewrites the history, so an episode
+    has several sequences.
+    """
     settings: dict[str, Any] = {
         "gem.env_id": f"{Path(__file__).parent}/cpu/worlds_with_pids.py:Where",
         "gem.advantage": "gae",
         "gem.eval_seeds": 4,
+        "gem.history": "template",
         "gem.horizon": "1,3@1",
         "gem.max_turn_tokens": 8,
         "gem.metrics": "metrics.jsonl",
         "gem.record": "episodes.jsonl",
         "gem.seeds": 24,
-        "actor.model_name_or_path": tiny_model_path(),
-        "actor.num_gpus_per_node": 1,
+        "actor.model_name_or_path": model_with_template(SHORTENING, tmp_path / "before"),
+        "actor.entropy_coef": 0.01,
+        "actor.num_gpus_per_node": 2,
         "algo.advantage.is_correction_level": "token",
         "algo.kl.init_coef": 0,
         "ckpt.output_dir": tmp_path / "model",
         "ckpt.path": tmp_path / "checkpoints",
         "ckpt.save_steps": 1,
-        "critic.num_gpus_per_node": 1,
+        "critic.num_gpus_per_node": 2,
         "data.max_len": 512,
         "ds.attn_implementation": "sdpa",
         "eval.steps": 2,
         "logger.tensorboard_dir": tmp_path / "tensorboard",
         "logger.wandb.key": "0" * 40,
         "rollout.batch_size": 8,
-        "rollout.micro_batch_size": 8,
+        "rollout.micro_batch_size": 4,
         "train.batch_size": 8,
-        "train.micro_batch_size": 8,
+        "train.micro_batch_size": 4,
         "vllm.num_engines": 1,
     }
     flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
@@ -145,6 +158,8 @@ def test_run_with_a_critic_resumes_asynchronously_after_ctrl_c(tmp_path: Path) -
         # the horizon grows with the updates
         assert len(episode.turns) <= (1 if episode.turns[0].versions[0] == 0 else 3)
     assert max(len(e.turns) for e in trained) == 3
+    later = [e for e in trained if len(e.turns) > 1]
+    assert sum(len(token_sequences(e)) > 1 for e in later) > len(later) / 2
     for m in read_metrics(path):
         assert m["critic_loss"] > 0 and m["grad_norm"] > 0 and m["logprob_gap"] < 1e-2
         assert m["turn/0/advantage_abs"] > 0

@@ -22,16 +22,36 @@ Settings = Callable[..., Any]
 @pytest.mark.parametrize(
     ("fields", "overrides", "message"),
     [
-        ({}, ["adv.estimator=gae"], "GemConfig(advantage=...)"),
+        pytest.param(
+            {},
+            ["adv.estimator=gae"],
+            "GemConfig(advantage=...)",
+            marks=pytest.mark.setting("Estimator settings", "rejected"),
+        ),
         ({"gamma": 0.9}, ["adv.gamma=0.5"], "remove adv.gamma"),
         ({}, ["adv.norm_var=true"], "apply to RL2's own estimators only"),
         ({}, ["adv.lamda=0.9"], "apply to RL2's own estimators only"),
-        ({}, ["actor.kl.coef=0.1", "actor.kl.type=reward"], "actor.kl.type=loss"),
+        pytest.param(
+            {},
+            ["actor.kl.coef=0.1", "actor.kl.type=reward"],
+            "actor.kl.type=loss",
+            marks=pytest.mark.setting("KL in the reward", "rejected"),
+        ),
         ({}, ["rollout.env_path=mine.py"], "remove it"),
-        ({}, ["rollout.max_turns=8"], "GemConfig(horizon=...)"),
+        pytest.param(
+            {},
+            ["rollout.max_turns=8"],
+            "GemConfig(horizon=...)",
+            marks=pytest.mark.setting("Trainer's own turn limits and tools", "rejected"),
+        ),
         ({}, ["train_data.path=mine.jsonl"], "gem writes the train and test data"),
         ({"seeds": 4}, [], "without a batch"),
-        ({"advantage": "grpo"}, [], "responses_per_prompt is 1; set it to 2"),
+        pytest.param(
+            {"advantage": "grpo"},
+            [],
+            "responses_per_prompt is 1; set it to 2",
+            marks=pytest.mark.setting("Groups of one episode", "rejected"),
+        ),
         (
             {"max_turn_tokens": None},
             ["rollout.train_sampling_params.max_new_tokens=null"],
@@ -116,6 +136,17 @@ def test_longest_sequence_multiplies_by_the_devices_that_share_it(settings_for: 
     assert longest_sequence(settings_for(per_device)) == 100
     shared = settings_for(per_device, "actor.sp_size=2", "actor.tp_size=3")
     assert longest_sequence(shared) == 600
+
+
+def test_longest_sequence_fits_all_models_that_rl2_loads(settings_for: Settings) -> None:
+    critic = settings_for("critic.max_length_per_device=300")
+    assert (longest_sequence(critic), longest_sequence(critic, with_critic=True)) == (512, 300)
+    inference = settings_for("critic.max_inference_length_per_device=200")
+    assert longest_sequence(inference, with_critic=True) == 200
+    reference = settings_for(
+        "ref_actor.max_inference_length_per_device=100", "actor.kl.coef=0.1", "actor.kl.type=loss"
+    )
+    assert longest_sequence(reference) == 100
 
 
 def test_command_line_sets_the_config() -> None:

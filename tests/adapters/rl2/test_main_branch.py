@@ -338,6 +338,7 @@ settings = compose(
         "rollout.train.partial_rollout=true",
         "rollout.env_path=mine.py",
         "rollout.train.prompts_per_rollout=8",
+        "trainer.load_ckpt_from=latest",
     ]
 )
 config = GemConfig("game:GuessTheNumber-v0-easy", max_turn_tokens=6, episode_deadline=9.0)
@@ -352,5 +353,5 @@ def test_all_rejected_settings_are_reported_at_once(tmp_path: Path) -> None:
     program = tmp_path / "rejected.py"
     program.write_text(REJECTED)
     output = run(tmp_path, program)
-    assert "2 settings are rejected" in output
+    assert "3 settings are rejected" in output and "resume with the release" in output
     assert "rollout.env_path=mine.py" in output and "partial_rollout=true pauses episodes" in output

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from rl2_programs import EXAMPLES, run, start
+from thinking_template import SHORTENING, model_with_template
 
 from gem_core.adapter_kit.ports import free_port
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.records.file import read_episodes
 from gem_core.training.metrics_file import read_metrics
+from gem_core.training.sequences import token_sequences
 
 
 def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
@@ -51,8 +53,15 @@ def test_recipe_appends_to_an_earlier_run(tmp_path: Path) -> None:
     assert len(list(read_episodes(out / "episodes.jsonl"))) == 16
 
 
+@pytest.mark.setting("Resume", "works")
+@pytest.mark.setting("Importance correction", "works")
+@pytest.mark.setting("Entropy", "works")
 def test_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
-    """A critic, environments in processes and on Ray hosts, evaluation, wandb, checkpoints."""
+    """A critic, environments in processes and on Ray hosts, evaluation, wandb, checkpoints.
+
+    The chat template rewrites the history, so an episode has several sequences.
+    """
+    model = model_with_template(SHORTENING, tmp_path / "model")
     command = (
         "-m",
         "gem_rl2",
@@ -60,12 +69,15 @@ def test_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
         "+gem.seeds=16",
         "+gem.eval_seeds=4",
         "+gem.advantage=gae",
+        "+gem.history=template",
         "+gem.horizon='1,3@1'",
         "+gem.max_turn_tokens=6",
         "+gem.metrics=metrics.jsonl",
         "+gem.record=episodes.jsonl",
-        f"actor.model_name={tiny_model_path()}",
+        f"actor.model_name={model}",
         "actor.max_length_per_device=1024",
+        "actor.entropy.coef=0.01",
+        "actor.tis_coef=2.0",
         "actor.lr=1e-3",
         "actor.update_per_rollout=2",
         "train_data.prompts_per_rollout=8",
@@ -103,6 +115,8 @@ def test_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
     assert max(len(e.turns) for e in trained) == 3
     evaluated = [e for e in episodes if e.final_info.get("evaluation")]
     assert {e.seed for e in evaluated} == set(range(1_000_000, 1_000_004))
+    later = [e for e in trained if len(e.turns) > 1]
+    assert sum(len(token_sequences(e)) > 1 for e in later) > len(later) / 2
     for m in metrics:
         assert m["critic_loss"] > 0 and 0 <= m["logprob_gap"] < 1e-2
         assert m["turn/0/advantage_abs"] > 0
@@ -115,6 +129,8 @@ def test_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
         assert name.encode() in logs
 
 
+@pytest.mark.setting("Failing runs", "works")
+@pytest.mark.setting("Data parallel", "works")
 def test_two_ranks_train_and_stop_together_when_every_episode_fails(tmp_path: Path) -> None:
     """The environment works in the trial and in two updates, then always raises."""
     command = (

