@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -28,8 +29,9 @@ class McpTask(Env):
     """A task on MCP servers; the reward is 1 if the final data are as requested, else 0.
 
     An action calls tools, in the format of `style`. An action without a call ends the episode, and
-    so does the last turn; the data are then checked. The last `info` has `tool_calls`, the number
-    of calls. The option `template` selects the kind of task.
+    so does the last turn; the data are then checked. The `info` of a step has the same
+    keys as that of `ToolWrapper`: `tool_uses`, `tool_successes` and `tool_errors`, and after calls
+    `tool_error` and `tool_calls`. The option `template` selects the kind of task.
     """
 
     execution = "thread"
@@ -79,7 +81,7 @@ class McpTask(Env):
             self.on_close()
         self.slot = self.slot or acquire(self.family)
         self.tools: dict[str, Tool] = self.slot.begin(self.task.setup)
-        self.calls = 0
+        self.uses = self.errors = 0
         observation = (
             f"{self.task.instruction}\nWork with the tools; nobody answers questions. "
             "A message without a tool call ends the task. "
@@ -96,20 +98,29 @@ class McpTask(Env):
     def on_step(self, action: str) -> StepResult:
         calls = find_calls(action, self.tools, self.style)
         if not calls:
-            return self._score("", truncated=False)
-        texts = []
+            return self._score("", truncated=False, info={"use_tool": False})
+        texts, details = [], []
         for call in calls[:_MOST_CALLS]:
             head = f"[{call.name or 'call'}]\n" if len(calls) > 1 else ""
-            texts.append(head + self._use(call))
+            result = self._use(call)
+            self.uses += 1
+            self.errors += result.error
+            texts.append(head + result.text)
+            facts = {"error": result.error, "outage": result.outage, **result.info}
+            details.append({"name": call.name, "id": call.id, **facts})
         if len(calls) > _MOST_CALLS:
             texts.append(f"Only the first {_MOST_CALLS} of {len(calls)} calls were made.")
         observation = "\n".join(texts)
+        info = {
+            "role": "tool",
+            "use_tool": True,
+            "tool_error": any(detail["error"] for detail in details),
+            "tool_calls": details,
+        }
         if self.turn + 1 >= self.max_turns:
-            return self._score(
-                f"{observation}\nThat was the last of {self.max_turns} messages.\n", truncated=True
-            )
-        info = {"role": "tool", "use_tool": True, "tool_calls": self.calls}
-        return observation, 0.0, False, False, info
+            last = f"{observation}\nThat was the last of {self.max_turns} messages.\n"
+            return self._score(last, truncated=True, info=info)
+        return observation, 0.0, False, False, {**info, **self._counts()}
 
     def on_close(self) -> None:
         slot, self.slot = self.slot, None
@@ -126,17 +137,16 @@ class McpTask(Env):
             yield write_call(ToolCall(name, arguments), self.style)
         yield "The task is done."
 
-    def _use(self, call: ToolCall) -> str:
-        self.calls += 1
+    def _use(self, call: ToolCall) -> ToolResult:
         tool = self.tools.get(call.name)
         problem = call.problem or ("" if tool else f"There is no tool {call.name!r}.")
         if tool is not None and not problem:
             problem = check_arguments(tool, call.arguments)
         if tool is None or problem:
-            return problem
+            return ToolResult(problem, error=True)
         slot = self.slot
         if slot is None:  # `close` came from another thread, after a deadline
-            return "The episode has ended."
+            return ToolResult("The episode has ended.", error=True)
         was_busy, slot.busy = slot.busy, True
         result = cast(ToolResult, tool.call(call.arguments))
         slot.busy = was_busy or result.info.get("problem") == "deadline"
@@ -145,15 +155,22 @@ class McpTask(Env):
         text = result.text
         if len(text) > _SHOWN:
             text = f"{text[:_SHOWN]}\n(... {len(text) - _SHOWN} characters left out)"
-        return text
+        return replace(result, text=text)
 
-    def _score(self, output: str, truncated: bool) -> StepResult:
+    def _score(self, output: str, truncated: bool, info: dict[str, Any]) -> StepResult:
         assert self.slot is not None
         solved = self.task.check(self.family.state(self.slot))
         self.on_close()
         word = "solved" if solved else "not solved"
-        info = {"success": solved, "tool_calls": self.calls}
+        info = {**info, **self._counts(), "success": solved}
         return f"{output}The task is {word}.", float(solved), not truncated, truncated, info
+
+    def _counts(self) -> dict[str, int]:
+        return {
+            "tool_uses": self.uses,
+            "tool_successes": self.uses - self.errors,
+            "tool_errors": self.errors,
+        }
 
     def _checked(self, name: object, error: type[ConfigError | OptionError]) -> str:
         if name in self.templates:

@@ -17,7 +17,7 @@ from gem_envs.mcp_suite.task import Template
 __all__ = ["family_named", "templates_of"]
 
 
-class SqliteFamily:
+class SqliteFamily(Family):
     """A SQLite database, served by a program of gem."""
 
     name = "Sqlite"
@@ -44,7 +44,7 @@ class WorkplaceFamily(SqliteFamily):
     server = "workplace.py"
 
 
-class FilesFamily:
+class FilesFamily(Family):
     """A folder, served by a program of gem with the tools of the reference server."""
 
     name = "Files"
@@ -60,7 +60,7 @@ class FilesFamily:
         return read_files(slot.folder)
 
 
-class GitFamily:
+class GitFamily(Family):
     """A repository, served by `mcp-server-git` from PyPI, and its files."""
 
     name = "Git"
@@ -77,7 +77,8 @@ class GitFamily:
         slot.own_all()
 
     def state(self, slot: Slot) -> GitState:
-        return GitState(os.path.join(slot.folder, "repo"))
+        # beside the folder of the slot, which the model can write to
+        return GitState(os.path.join(slot.folder, "repo"), f"{slot.folder}.git")
 
 
 def _files_server(slot: Slot) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import itertools
 import os
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from gem_envs.mcp_suite.scratch import scratch_folder
 from gem_tools.mcp import McpTools
@@ -32,19 +33,25 @@ _time: dict[int, McpTools] = {}
 _lock = threading.Lock()
 
 
-class Family(Protocol):
+class Family(ABC):
     """A kind of data with its servers."""
 
     name: str
 
+    @abstractmethod
     def servers(self, slot: Slot) -> Mapping[str, Mapping[str, Any]]:
         """Return the configuration of the servers of a slot."""
 
+    @abstractmethod
     def prepare(self, slot: Slot, setup: Any) -> None:
         """Fill the empty folder of a slot with the initial data of an episode."""
 
+    @abstractmethod
     def state(self, slot: Slot) -> Any:
         """Return what the checks of this family read."""
+
+    def end(self, slot: Slot) -> None:  # noqa: B027 - most families have nothing to do
+        """End what the slot keeps running besides its servers."""
 
 
 class Slot:
@@ -103,6 +110,7 @@ def release(slot: Slot) -> None:
     """Return a slot to the pool, or end it if a server may still work on a call."""
     if slot.busy:
         slot.toolset.close()
+        slot.family.end(slot)
         remove_tree(slot.folder)
         return
     with _lock:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 
+from gem_tools.sandbox.homes import remove_tree
+
 __all__ = ["GitState", "History", "write_repository"]
 
+# The caches of the history are not read, nor what the repository configures.
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/nonexistent",
@@ -16,14 +20,17 @@ _ENVIRONMENT = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_NO_REPLACE_OBJECTS": "1",
-    # Nothing that a repository configures may run a program here.
-    "GIT_CONFIG_COUNT": "3",
+    "GIT_CONFIG_COUNT": "5",
     "GIT_CONFIG_KEY_0": "safe.directory",
     "GIT_CONFIG_VALUE_0": "*",
     "GIT_CONFIG_KEY_1": "core.hooksPath",
     "GIT_CONFIG_VALUE_1": "/dev/null",
     "GIT_CONFIG_KEY_2": "core.fsmonitor",
     "GIT_CONFIG_VALUE_2": "false",
+    "GIT_CONFIG_KEY_3": "core.commitGraph",
+    "GIT_CONFIG_VALUE_3": "false",
+    "GIT_CONFIG_KEY_4": "core.multiPackIndex",
+    "GIT_CONFIG_VALUE_4": "false",
 }
 _AUTHOR = "Dana <dana@example.com>"
 
@@ -62,24 +69,34 @@ class History:
 
 
 class GitState:
-    """The final repository of an episode."""
+    """The final repository of an episode, read through a git directory of gem's own.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    The directory has the branches and the index of the repository, not its settings, hooks,
+    filters and grafts: none of them may run a program here or hide a change.
+    """
+
+    def __init__(self, path: str, git_folder: str) -> None:
+        self.path, self.environment = path, dict(_ENVIRONMENT)
+        remove_tree(git_folder)  # of the previous episode
+        _run(path, self.environment, "init", "--quiet", "--bare", git_folder)
+        self.environment |= {
+            "GIT_DIR": git_folder,
+            "GIT_OBJECT_DIRECTORY": os.path.join(path, ".git/objects"),
+            "GIT_WORK_TREE": path,
+        }
+        for name in ("HEAD", "index", "packed-refs", "refs"):
+            source, target = os.path.join(path, ".git", name), os.path.join(git_folder, name)
+            if os.path.isdir(source):
+                shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+            elif os.path.isfile(source):
+                shutil.copyfile(source, target, follow_symlinks=False)
 
     def git(self, *arguments: str) -> str:
         """Return the output of a git command without trailing space; "" if it fails."""
         try:
-            done = subprocess.run(
-                ["git", "-C", self.path, *arguments],
-                env=_ENVIRONMENT,
-                capture_output=True,
-                timeout=20,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+            return _run(self.path, self.environment, *arguments).rstrip()
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
             return ""
-        return done.stdout.decode("utf-8", "replace").rstrip() if done.returncode == 0 else ""
 
     def files(self, revision: str = "main") -> dict[str, str]:
         """Return all files of a revision, without trailing white space."""
@@ -106,20 +123,21 @@ class GitState:
 def write_repository(path: str, history: str) -> None:
     """Create a repository from a `git fast-import` stream and check out main."""
     os.makedirs(path)
+    _run(path, _ENVIRONMENT, "init", "--quiet", "--initial-branch=main")
+    _run(path, _ENVIRONMENT, "fast-import", "--quiet", stdin=history)
+    _run(path, _ENVIRONMENT, "checkout", "--quiet", "--force", "main")
 
-    def git(*arguments: str, stdin: bytes = b"") -> None:
-        subprocess.run(
-            ["git", "-C", path, *arguments],
-            env=_ENVIRONMENT,
-            input=stdin,
-            capture_output=True,
-            timeout=60,
-            check=True,
-        )
 
-    git("init", "--quiet", "--initial-branch=main")
-    git("fast-import", "--quiet", stdin=history.encode())
-    git("checkout", "--quiet", "--force", "main")
+def _run(path: str, environment: Mapping[str, str], *arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        ["git", "-C", path, *arguments],
+        env=environment,
+        input=stdin.encode(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.decode("utf-8", "replace")
 
 
 def _data(text: str) -> str:

@@ -1,28 +1,32 @@
 """SQL tasks: expected data come from a reference solution that gem runs on its own copy.
 
-The final tables and views are compared as a whole: a change that nobody asked for fails the task.
-The model wrote the views, so gem reads at most one row more than it expects, and no large values.
+The final tables, views and definitions are compared with those of the copy: a change that nobody
+asked for fails the task. In a table that the reference solution alters, the model may choose other
+types and constraints, so only the definitions that stay are compared there, and probes show
+what constraints, triggers and functions do.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sqlite3
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gem_envs.mcp_suite import sqlite_reader
 from gem_envs.mcp_suite.task import Call, SuiteTask
+from gem_tools.tool import ToolError
 
-__all__ = ["MOST_ROWS", "Dump", "SqlSetup", "SqliteState", "plain", "sql_task", "write_database"]
+__all__ = ["Schema", "SqlSetup", "SqliteState", "only_requested", "sql_task", "write_database"]
 
-Dump = dict[str, Any]
-"""The type, columns and sorted rows of each table and view, and the outcome of each probe."""
-MOST_ROWS = 1000
-"""Rows of a table or view that gem reads; the tasks have fewer."""
-_LARGEST_VALUE = 1_000_000
-_MOST_OPERATIONS = 20_000_000
+Schema = Mapping[str, Mapping[str, str]]
+"""The definitions of each table or view (columns, constraints, indexes, triggers) by name."""
+_SECONDS_TO_READ = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +64,54 @@ class SqliteState:
 
     def as_requested(self) -> bool:
         """Whether the data equal those of the reference solution."""
-        expected = sqlite3.connect(":memory:")
-        final = sqlite3.connect(":memory:")
+        before, expected = self._reference()
+        final = _read(self.path, self.setup)
+        return (
+            final is not None
+            and only_requested(before, expected["schema"], final["schema"])
+            and final["data"] == expected["data"]
+        )
+
+    def _reference(self) -> tuple[Schema, dict[str, Any]]:
+        """Return the schema before the reference solution, and the content after it."""
+        database = sqlite3.connect(":memory:")
         try:
-            expected.executescript(self.setup.script)
+            database.executescript(self.setup.script)
+            before = sqlite_reader.read(database, (), ())["schema"]
             for statement in self.setup.reference:
-                expected.execute(statement)
-            source = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
-            try:
-                source.backup(final)
-            finally:
-                source.close()
-            if sys.version_info >= (3, 11):
-                final.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
-                final.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, 50)
-            budget = iter(range(_MOST_OPERATIONS // 10_000))
-            final.set_progress_handler(lambda: next(budget, None) is None, 10_000)
-            return _dump(final, self.setup) == _dump(expected, self.setup)
-        except sqlite3.Error:  # the model's views, triggers or locks
-            return False
+                database.execute(statement)
+            return before, sqlite_reader.read(database, self.setup.probes, self.setup.unordered)
         finally:
-            expected.close()
-            final.close()
+            database.close()
+
+
+def _read(path: str, setup: SqlSetup) -> dict[str, Any] | None:
+    """Return the content of a database, or None if the model made it unreadable."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", sqlite_reader.__file__, path],
+        input=json.dumps({"probes": setup.probes, "unordered": setup.unordered}),
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS_TO_READ,
+        check=False,
+    )
+    if done.returncode in (sqlite_reader.UNREADABLE, -signal.SIGXCPU):
+        return None
+    if done.returncode:
+        raise ToolError(f"cannot read the database: {done.stderr[-500:] or done.returncode}")
+    content: dict[str, Any] = json.loads(done.stdout)
+    return content
+
+
+def only_requested(before: Schema, expected: Schema, final: Schema) -> bool:
+    """Whether no definition changed that the reference solution left as it was."""
+    for name in {*before, *expected, *final}:
+        old, new, now = (schema.get(name, {}) for schema in (before, expected, final))
+        if old == new and now != new:
+            return False
+        if any(now.get(key) != old[key] for key in old if new.get(key) == old[key]):
+            return False
+    return True
 
 
 def write_database(path: str, script: str) -> None:
@@ -93,39 +123,3 @@ def write_database(path: str, script: str) -> None:
         database.executescript(f"pragma synchronous = off; begin; {script} commit;")
     finally:
         database.close()
-
-
-def plain(value: Any) -> Any:
-    """Return a value in which equal numbers are equal, whatever their type."""
-    if isinstance(value, (bool, str, bytes, type(None))):
-        return value
-    try:
-        return round(float(value), 4)
-    except (TypeError, ValueError):
-        return str(value)
-
-
-def _dump(database: sqlite3.Connection, setup: SqlSetup) -> Dump:
-    kinds = dict(
-        database.execute(
-            "select name, type from sqlite_master where type in ('table', 'view') "
-            "and name not like 'sqlite_%' order by 1"
-        )
-    )
-    dump: Dump = {}
-    for name, kind in kinds.items():
-        cursor = database.execute(f'select * from "{name}" limit {MOST_ROWS + 1}')
-        columns = [str(column[0]) for column in cursor.description]
-        rows = [tuple(map(plain, row)) for row in cursor]
-        if name in setup.unordered and "id" in columns:
-            skipped = columns.index("id")
-            columns.pop(skipped)
-            rows = [(*row[:skipped], *row[skipped + 1 :]) for row in rows]
-        dump[name] = (kind, columns, sorted(rows, key=repr))
-    database.execute("pragma foreign_keys = on")
-    for probe in setup.probes:
-        try:
-            dump[probe] = sorted((tuple(map(plain, r)) for r in database.execute(probe)), key=repr)
-        except sqlite3.IntegrityError:
-            dump[probe] = "refused"
-    return dump

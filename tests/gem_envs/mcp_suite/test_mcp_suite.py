@@ -27,10 +27,12 @@ from gem_envs.mcp_suite import postgres
 from gem_envs.mcp_suite.env import McpTask
 from gem_envs.mcp_suite.families import templates_of
 from gem_envs.mcp_suite.ids import SUITES
+from gem_envs.mcp_suite.postgres_server import server_of
+from gem_envs.mcp_suite.repository import GitState, History, write_repository
 from gem_envs.mcp_suite.sqlite_tasks import raise_prices
 from gem_envs.mcp_suite.task import LEVELS
 from gem_tools.calls import write_call
-from gem_tools.tool import ToolCall
+from gem_tools.tool import ToolCall, ToolError
 
 SEEDS = range(20)
 TEMPLATES = [(suite, name) for suite in SUITES for name in templates_of(suite)]
@@ -38,6 +40,19 @@ TEMPLATES = [(suite, name) for suite in SUITES for name in templates_of(suite)]
 
 def call(name: str, /, **arguments: Any) -> str:
     return write_call(ToolCall(name, arguments), "json")
+
+
+def run_sql(suite: str, statement: str) -> str:
+    if suite == "Postgres":
+        return call("execute_sql", sql=statement)
+    return call("write_query", query=statement)
+
+
+FIRST = {"Sqlite": "Restock", "Postgres": "ReturnBook"}
+FILL_DISK = """do $$ begin for n in 1..99 loop
+execute format('create table t%s as select repeat(md5(x::text), 60) as a, x
+from generate_series(1, 10000) x', n); end loop; end $$"""
+FILL_TEMPORARY = "select count(*) from (select x from generate_series(1, 9000000) x order by 1) t"
 
 
 def suppress_errors(function: Any, *arguments: Any) -> None:
@@ -79,7 +94,7 @@ def test_expert_solves_the_template_in_3_to_12_calls(suite: str, template: str) 
     with make(f"mcp:{suite}-v0", template=template) as env:
         for seed in SEEDS[:2]:
             reward, info = solve(env, seed)
-            assert reward == 1.0 and 3 <= info["tool_calls"] <= 12, (seed, info)
+            assert reward == 1.0 and 3 <= info["tool_uses"] <= 12, (seed, info)
 
 
 @pytest.mark.slow
@@ -115,34 +130,142 @@ def test_a_change_that_nobody_asked_for_fails_the_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("suite", "tool", "views"),
+    ("template", "statements"),
     [
         (
-            "Postgres",
-            "execute_sql",
+            "OverdueView",
+            # survives its cancellation
             [
-                "create view a as select set_config('statement_timeout', '0', true)",
-                "create view b as select pg_sleep(1000)::text",
+                "create function f() returns integer language plpgsql as $$ begin loop begin "
+                "perform pg_sleep(1000); exception when query_canceled then end; end loop; end $$",
+                "create view overdue as select f() as id, '' as name, '' as title",
             ],
         ),
-        ("Postgres", "execute_sql", ["create view a as select repeat('x', 200000000)"]),
-        ("Sqlite", "write_query", ["create view a as select zeroblob(900000000)"]),
+        (
+            "OverdueView",
+            # small when it is measured, large when it is read
+            [
+                "create sequence s",
+                "create view overdue as select 1 as id, '' as name, "
+                "repeat('x', case when nextval('s') > 1 then 100000000 else 1 end) as title "
+                "from generate_series(1, 20)",
+            ],
+        ),
+        (
+            "PriceLog",
+            [
+                "create table price_log as with recursive n(x) as "
+                "(select 1 union all select x + 1 from n limit 900) select x as product_id, "
+                "zeroblob(50000) as old_price, 1 as new_price from n"
+            ],
+        ),
+        (
+            "PriceLog",
+            [
+                "create view price_log as select a || a as product_id, 1 as old_price, "
+                "1 as new_price from (select hex(zeroblob(400000000)) as a)"
+            ],
+        ),
     ],
 )
-def test_view_that_never_ends_or_is_huge_fails_the_task(
-    suite: str, tool: str, views: list[str], monkeypatch: pytest.MonkeyPatch
+def test_database_that_never_ends_or_is_huge_fails_the_task(
+    template: str, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_SECONDS_TO_READ", 1.0)
-    argument = "sql" if suite == "Postgres" else "query"
-    with make(f"mcp:{suite}-v0") as env:
+    monkeypatch.setattr(postgres, "_SECONDS_TO_READ", 2.0)
+    suite = "Postgres" if template in templates_of("Postgres") else "Sqlite"
+    with make(f"mcp:{suite}-v0", template=template) as env:
         env.reset(seed=1)
-        for view in views:
-            observation = env.step(call(tool, **{argument: view}))[0]
+        actions = [run_sql(suite, statement) for statement in statements]
+        for action in actions:
+            observation = env.step(action)[0]
             assert "rror" not in observation, observation
         began = time.monotonic()
-        _, reward, terminated, _, info = env.step("done")
-        assert (reward, terminated, info["success"]) == (0.0, True, False)
-        assert time.monotonic() - began < 30.0
+        assert play(env, 1, [*actions, "done"]) == 0.0
+        assert time.monotonic() - began < 60.0
+        assert solve(env, 1)[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create index extra on orders (day)",
+        "create trigger extra after insert on orders begin delete from products; end",
+        "alter table loans add check (id > 0)",
+        "alter table members alter name type varchar(90)",
+        "alter table members alter joined drop not null",
+        "create index extra on loans (taken)",
+        "create function extra() returns integer language sql as 'select 1'",
+        "create type mood as enum ('sad', 'happy')",
+        "create schema extra",
+        "alter table loans enable row level security",
+        "create rule extra as on delete to loans do instead nothing",
+    ],
+)
+def test_definition_that_nobody_asked_for_fails_the_task(statement: str) -> None:
+    suite = "Sqlite" if any(table in statement for table in ("orders", "custom")) else "Postgres"
+    with make(f"mcp:{suite}-v0", template=FIRST[suite]) as env:
+        env.reset(seed=1)
+        solution = [call(name, **arguments) for name, arguments in env.task.solution]
+        assert play(env, 1, [*solution, "done"]) == 1.0
+        assert play(env, 1, [*solution, run_sql(suite, statement), "done"]) == 0.0
+
+
+def test_other_names_and_types_solve_a_task_that_asks_for_definitions() -> None:
+    with make("mcp:Sqlite-v0", template="CityTable") as env:
+        env.reset(seed=1)
+        own = [call(name, **arguments) for name, arguments in env.task.solution]
+        table = "create table cities (id integer primary key autoincrement, name varchar not null)"
+        own = [call("create_table", query=table) if "create table" in a else a for a in own]
+        assert play(env, 1, [*own, "done"]) == 1.0
+    with make("mcp:Postgres-v0", template="ForbidMistakes") as env:
+        env.reset(seed=1)
+        own = [call(name, **arguments) for name, arguments in env.task.solution]
+        index = run_sql("Postgres", "create unique index one_title on books (title)")
+        own = [index if "unique" in action else action for action in own]
+        assert play(env, 1, [*own, "done"]) == 1.0
+
+
+def test_full_disk_and_temporary_files_of_an_episode_do_not_reach_another_one() -> None:
+    with make("mcp:Postgres-v0") as one, make("mcp:Postgres-v0") as two:
+        one.reset(seed=1)
+        text = one.step(call("execute_sql", sql=FILL_DISK))[0]
+        assert "could not extend file" in text
+        text = one.step(call("execute_sql", sql=FILL_TEMPORARY))[0]
+        assert "temp_file_limit" in text or "No space left" in text
+        assert solve(two, 2)[0] == 1.0
+        assert one.step("done")[1] == 0.0
+        assert solve(one, 3)[0] == 1.0
+
+
+def test_settings_of_a_repository_do_not_count_in_the_check(tmp_path: Path) -> None:
+    path, ran = str(tmp_path / "repo"), tmp_path / "ran"
+    history = History()
+    history.commit("first", {"a.txt": "1\n"})
+    write_repository(path, history.text())
+    config = Path(path, ".git/config")
+    config.write_text(f"{config.read_text()}[core]\nfsmonitor = touch {ran}; echo\n")
+    Path(path, ".git/info/exclude").write_text("*")
+    Path(path, ".git/info/grafts").write_text("")
+    state = GitState(path, str(tmp_path / "git"))
+    assert state.clean() and state.current() == "main" and state.subjects() == ["first"]
+    Path(path, "new.txt").write_text("2")
+    assert not GitState(path, str(tmp_path / "git")).clean()
+    assert not ran.exists()
+
+
+def test_info_has_the_keys_of_tools() -> None:
+    with make("mcp:Files-v0") as env:
+        env.reset(seed=1)
+        action = call("list_directory", path="/data") + call("fly")
+        info = env.step(action)[4]
+        assert info["tool_error"] and info["use_tool"] and info["role"] == "tool"
+        assert [(c["name"], c["error"]) for c in info["tool_calls"]] == [
+            ("list_directory", False),
+            ("fly", True),
+        ]
+        counts = {"tool_uses": 2, "tool_successes": 1, "tool_errors": 1}
+        assert counts.items() <= info.items()
+        assert counts.items() <= env.step("done")[4].items()
 
 
 def test_message_with_many_calls_makes_only_the_first_ones() -> None:
@@ -150,15 +273,16 @@ def test_message_with_many_calls_makes_only_the_first_ones() -> None:
         env.reset(seed=1)
         observation = env.step(call("get_current_time", timezone="UTC") * 20)[0]
         assert "Only the first 16 of 20 calls were made." in observation
-        assert env.unwrapped.calls == 16
+        assert env.unwrapped.uses == 16
 
 
 def test_postgres_that_died_is_started_again() -> None:
     with make("mcp:Postgres-v0") as env:
         assert solve(env, 1)[0] == 1.0
-        server = postgres._server().process
-        server.kill()
-        server.wait()
+        env.reset(seed=2)
+        server_of(env.unwrapped.slot.number).close()
+        with pytest.raises(ToolError, match="PostgreSQL ended during the episode"):
+            env.step("done")
         assert solve(env, 2)[0] == 1.0
 
 
@@ -212,7 +336,7 @@ def test_wrong_calls_are_answered_and_the_last_message_is_scored() -> None:
         assert "access denied" in env.step(call("read_text_file", path="/etc/passwd"))[0]
         observation, reward, terminated, truncated, info = env.step(call("list_directory", path=""))
         assert (reward, terminated, truncated) == (0.0, False, True)
-        assert "last of 4 messages" in observation and info["tool_calls"] == 4
+        assert "last of 4 messages" in observation and info["tool_uses"] == 4
 
 
 @pytest.mark.parametrize("suite", few_of(["Postgres", *(s for s in SUITES if s != "Postgres")], 1))
@@ -242,10 +366,12 @@ def test_episodes_cannot_reach_the_data_of_others() -> None:
             "create extension dblink",
             "copy (select 1) to program 'true'",
             "select pg_read_file('/etc/passwd')",
-            f"set role episode_{one.unwrapped.slot.number}",
+            "set role admin",
         ):
             answer = two.step(call("execute_sql", sql=sql))[0]
             assert "permission denied" in answer or "must be" in answer, (sql, answer)
+        answer = two.step(call("execute_sql", sql="select datname from pg_database"))[0]
+        assert f"episode_{one.unwrapped.slot.number}" not in answer
 
 
 def test_servers_stay_and_data_go_between_episodes() -> None:
