@@ -93,9 +93,9 @@ ROWS = (
     Row("KL in the reward", "use the KL term of the loss", not_offered="trl tinker"),
     Row(
         "DAPO filter",
-        "drops groups with equal returns; SkyRL's counts a failed episode as 0",
+        "drops groups with equal returns, OpenRLHF's with a mean of 0 or 1; SkyRL's counts a "
+        "failed episode as 0",
         not_offered="trl oat tinker",
-        untested="openrlhf",
     ),
     Row(
         "Entropy",

@@ -69,6 +69,11 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
             "episode, at which verl would fail; set it to reward",
         ),
         (
+            filter_groups.get("enable") and not settings.trainer.use_v1,
+            "algorithm.filter_groups.enable=True has no effect in verl's legacy trainer; set it to "
+            "False, or trainer.use_v1=True",
+        ),
+        (
             per_turn and actor.policy_loss.get("loss_mode") == "geo_mean",
             "actor.policy_loss.loss_mode=geo_mean takes one advantage per sequence; "
             "use another, such as vanilla",

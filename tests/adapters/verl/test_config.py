@@ -171,6 +171,10 @@ REJECTED: list[Any] = [
         ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=success"],
         "set it to reward",
     ),
+    (
+        ["algorithm.filter_groups.enable=True", "trainer.use_v1=False"],
+        "no effect in verl's legacy trainer",
+    ),
     (["+algorithm.gem.no_such=1"], "does not take"),
 ]
 
