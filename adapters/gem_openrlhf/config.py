@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +23,6 @@ from gem_openrlhf import ADAPTER
 
 __all__ = [
     "GemConfig",
-    "carried_fields",
     "check_settings",
     "config_of",
     "estimator_flag",
@@ -73,12 +73,7 @@ class GemConfig(TrainingConfig):
 
 def config_of(label: Any) -> GemConfig:
     """Return the config that a dataset row's label carries."""
-    return _config(json.dumps(carried_fields(label)))
-
-
-def carried_fields(label: Any) -> dict[str, Any]:
-    """Return the fields of that config as plain data. The environment need not be registered."""
-    return _read(label)[1]
+    return _config(json.dumps(_read(label)[1]))
 
 
 def is_evaluation(label: Any) -> bool:
@@ -163,6 +158,11 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             "template, and a wrapper can change observations)",
         ),
         (
+            settings.data.apply_chat_template,
+            "--data.apply_chat_template applies to the prompts of a dataset; remove it: gem always "
+            "renders observations with the chat template",
+        ),
+        (
             settings.data.max_images_per_prompt > 0,
             "--data.max_images_per_prompt: gem's environments are text only; remove it",
         ),
@@ -200,6 +200,12 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             ),
         ]
     reject(rejections)
+    if algo.advantage.is_correction_level == "seq":
+        warnings.warn(
+            "--algo.advantage.is_correction_level seq keeps or drops all turns of an episode by "
+            "the mean over its tokens. Set it to token for one ratio per token.",
+            stacklevel=1,  # always this line, so Python shows the warning once per process
+        )
 
 
 def _read(label: Any) -> tuple[int, dict[str, Any]]:

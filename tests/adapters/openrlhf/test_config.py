@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +140,38 @@ class TestSettings:
         [
             ("algo.advantage.estimator", "gae", "GemConfig\\(advantage"),
             ("algo.advantage.lambd", 0.9, "'lam': ..."),
-            ("algo.advantage.gamma", 0.9, "GemConfig\\(gamma"),
+            pytest.param(
+                "algo.advantage.gamma",
+                0.9,
+                "GemConfig\\(gamma",
+                marks=pytest.mark.setting("Estimator settings", "rejected"),
+            ),
             ("algo.advantage.no_std_norm", True, "'scale': False"),
-            ("algo.kl.init_coef", 0.01, "--algo.kl.use_loss"),
-            ("actor.policy_loss_type", "gspo", "set it to ppo"),
+            pytest.param(
+                "algo.kl.init_coef",
+                0.01,
+                "--algo.kl.use_loss",
+                marks=pytest.mark.setting("KL in the reward", "rejected"),
+            ),
+            pytest.param(
+                "actor.policy_loss_type",
+                "gspo",
+                "set it to ppo",
+                marks=pytest.mark.setting("GSPO", "rejected"),
+            ),
+            pytest.param(
+                "data.apply_chat_template",
+                True,
+                "always renders observations",
+                marks=pytest.mark.setting("Trainer's own template settings", "rejected"),
+            ),
             ("data.input_template", "User: {}", "GemConfig\\(template_kwargs"),
-            ("reward.overlong_buffer_len", 10, "on_cut='mask'"),
+            pytest.param(
+                "reward.overlong_buffer_len",
+                10,
+                "on_cut='mask'",
+                marks=pytest.mark.setting("Trainer's own rewards", "rejected"),
+            ),
             ("reward.stop_properly_penalty_coef", 0.5, "on_cut='mask'"),
             ("data.max_images_per_prompt", 1, "text only"),
             ("vllm.num_engines", 0, "1 or more"),
@@ -153,6 +180,16 @@ class TestSettings:
     def test_unsupported_setting_is_rejected(self, name: str, value: Any, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             check_settings(read(**{name: value}), GemConfig(ECHO), GPUS)
+
+    @pytest.mark.parametrize("level", ["token", "seq"])
+    def test_sequence_level_importance_correction_warns(self, level: str) -> None:
+        settings = read(**{"algo.advantage.is_correction_level": level})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            check_settings(settings, GemConfig(ECHO), GPUS)
+        messages = [str(warning.message) for warning in caught]
+        assert len(messages) == (level == "seq")
+        assert all("Set it to token" in message for message in messages)
 
     @pytest.mark.parametrize("name", ["--reward.remote_url", "--reward.model_name_or_path"])
     def test_reward_of_the_trainer_is_rejected(self, name: str, tmp_path: Path) -> None:
@@ -168,7 +205,11 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            ({"advantage": "grpo"}, "n_samples_per_prompt"),
+            pytest.param(
+                {"advantage": "grpo"},
+                "n_samples_per_prompt",
+                marks=pytest.mark.setting("Groups of one episode", "rejected"),
+            ),
             ({"max_turn_tokens": 4000}, "data.max_len"),
             ({"max_context": 4000}, "data.max_len"),
             ({"advantage": "gae"}, "set the flag to `gae`"),
