@@ -61,6 +61,7 @@ class UpdateLog:
         self._file = MetricsFile(path) if path is not None else None
         self._max_failed_updates, self._estimator = max_failed_updates, estimator
         self._schedule = schedule
+        self._begun = False
         self._failed_updates = 0
         self._warnings: dict[str, int] = {}
         self._last = time.monotonic() if since is None else since
@@ -89,6 +90,9 @@ class UpdateLog:
         if self._schedule is not None:
             trainer = {"horizon": self._schedule(step), **trainer}
         if self._file is not None:
+            if step and not self._begun:  # of a resumed run: a new one begins with update 0
+                self._file.resume(step)
+            self._begun = True
             self._file.write(
                 step=step,
                 **{name: means.pop(name, None) for name in _ALWAYS},

@@ -40,14 +40,17 @@ class MetricsFile:
             file.truncate(size)
         if not size:  # no file before the first update
             self.path.unlink()
-        self._first = True
+
+    def resume(self, step: int) -> None:
+        """Remove the last lines of this and later updates, which a resumed run makes again."""
+        if self.path.exists():
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            while lines and _step_of(lines[-1]) >= step:
+                lines.pop()
+            os.truncate(self.path, sum(map(len, lines)))
 
     def write(self, step: int, **numbers: float | None) -> None:
-        """Append the metrics of one update; NaN and infinity are written as null.
-
-        The first call, if not of update 0, belongs to a resumed run: it removes the last lines of
-        this and later updates, which came after the checkpoint.
-        """
+        """Append the metrics of one update; NaN and infinity are written as null."""
         for name, value in numbers.items():
             if value is not None and not isinstance(value, (int, float)):
                 raise ConfigError(
@@ -58,12 +61,6 @@ class MetricsFile:
             name: value if value is None or math.isfinite(value) else None
             for name, value in numbers.items()
         }
-        if self._first and step > 0 and self.path.exists():
-            lines = self.path.read_bytes().splitlines(keepends=True)
-            while lines and _step_of(lines[-1]) >= step:
-                lines.pop()
-            os.truncate(self.path, sum(map(len, lines)))
-        self._first = False
         with self.path.open("ab") as file:
             file.write((json.dumps({"step": step, **plain}) + "\n").encode())
         send_event("update_end", step=step, metrics=plain)

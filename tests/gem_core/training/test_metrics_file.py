@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.training.metrics import BatchMetrics
 from gem_core.training.metrics_file import MetricsFile, read_metrics
+
+RUNS = {"killed", "resumed", "first", "second"}
 
 
 def steps(path: Path) -> list[tuple[int, str]]:
     """Return (update, run) of each line."""
-    return [(line["step"], run) for line in read_metrics(path) for run in line.keys() - {"step"}]
+    return [(line["step"], run) for line in read_metrics(path) for run in line.keys() & RUNS]
 
 
 def write(path: Path, run: str, updates: range) -> None:
-    file = MetricsFile(path)
+    """Write the updates of a run as adapters do."""
+    log = UpdateLog(str(path))
     for update in updates:
-        file.write(update, **{run: 1.0})
+        log.write(update, BatchMetrics(), **{run: 1.0})
 
 
 def test_resumed_run_replaces_the_updates_after_its_checkpoint(tmp_path: Path) -> None:
@@ -37,3 +42,10 @@ def test_lines_of_an_earlier_run_stay(tmp_path: Path) -> None:
         file.write('{"note": 5}\n')
     write(path, "resumed", range(1, 2))
     assert '{"note": 5}\n' in path.read_text(), "a line of another program stays, with those before"
+
+
+def test_file_without_an_update_log_is_appended_to(tmp_path: Path) -> None:
+    """A program with its own loop may count from 1."""
+    for _ in range(2):
+        MetricsFile(tmp_path).write(1, loss=0.5)
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 1]
