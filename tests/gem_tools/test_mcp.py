@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -259,12 +262,14 @@ def test_published_server_works() -> None:
     clock.close()
 
 
-def test_client_credentials_open_a_guarded_server() -> None:
+@contextlib.contextmanager
+def http_server(script: str, *arguments: str) -> Iterator[str]:
+    """Run a server of the tests; yield its address."""
     pytest.importorskip("mcp.server.mcpserver", reason="the test server needs mcp 2")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, str(SUPPORT / "mcp_oauth_server.py"), str(port)])
+    server = subprocess.Popen([sys.executable, str(SUPPORT / script), str(port), *arguments])
     try:
         for _ in range(400):
             try:
@@ -272,11 +277,19 @@ def test_client_credentials_open_a_guarded_server() -> None:
                 break
             except OSError:
                 time.sleep(0.05)
-        url = f"http://127.0.0.1:{port}/mcp"
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_client_credentials_open_a_guarded_server() -> None:
+    with http_server("mcp_oauth_server.py") as base:
+        url = f"{base}/mcp"
         stranger = McpTools(url=url, start_deadline=10, share=False)
         with pytest.raises(ToolError, match="cannot be reached"):
             stranger.tools()
-        client = {"client_id": "trainer", "issuer": f"http://127.0.0.1:{port}"}
+        client = {"client_id": "trainer", "issuer": base}
         wrong = {**client, "client_secret": "guess"}
         with pytest.raises(ToolError, match="cannot be reached"):
             McpTools(url=url, oauth=wrong, start_deadline=10, share=False).tools()
@@ -284,9 +297,45 @@ def test_client_credentials_open_a_guarded_server() -> None:
         secret: Any = by_name(stranger)["secret"].call({})
         assert secret.text == "the cake is in the cellar"
         stranger.close()
-    finally:
-        server.kill()
-        server.wait()
+
+
+def test_login_in_a_browser_opens_a_guarded_server_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The browser is any program that follows the redirects of the authorization server."""
+    opened: list[str] = []
+
+    def browse(url: str) -> bool:
+        opened.append(url)
+        with urllib.request.urlopen(url, timeout=20) as page:
+            assert b"close this" in page.read()
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", browse)
+    tokens = tmp_path / "folder" / "tokens.json"
+
+    def read_secret(base: str) -> str:
+        tools = McpTools(url=f"{base}/mcp", oauth={"tokens": str(tokens)}, share=False)
+        result: Any = by_name(tools)["secret"].call({})
+        tools.close()
+        return str(result.text)
+
+    with http_server("mcp_login_server.py", "--seconds", "2") as base:
+        assert read_secret(base) == "the cake is in the cellar"
+        assert len(opened) == 1 and "code_challenge_method=S256" in opened[0]
+        assert tokens.stat().st_mode & 0o777 == 0o600
+        first = json.loads(tokens.read_text())["tokens"]["access_token"]
+        time.sleep(2.5)  # the access token expires, and is refreshed without a person
+        assert read_secret(base) == "the cake is in the cellar"
+        assert len(opened) == 1
+        assert json.loads(tokens.read_text())["tokens"]["access_token"] != first
+    with http_server("mcp_login_server.py", "--refuse") as base:
+        tokens.unlink()
+        with pytest.raises(ToolError, match="the login was refused: access_denied"):
+            read_secret(base)
+    tokens.write_text("[")
+    with pytest.raises(ToolError, match="is not a file of tokens"):
+        read_secret("http://127.0.0.1:1")
 
 
 def test_tools_are_reconfigured(shop: McpTools, tmp_path: Path) -> None:
@@ -308,7 +357,10 @@ def test_tools_are_reconfigured(shop: McpTools, tmp_path: Path) -> None:
             {"url": "http://x", "oauth": {"client_id": "a"}},
             "must have client_id, client_secret and issuer",
         ),
-        ({"url": "http://x", "oauth": "token"}, "must have client_id, client_secret and issuer"),
+        (
+            {"url": "http://x", "oauth": "token"},
+            "must have client_id, client_secret and issuer, or tokens",
+        ),
         ({"servers": {"a": {}}}, "either a command or a url"),
         ({"servers": {"a": {"command": "x", "url": "y"}}}, "either a command or a url"),
         ({"servers": "nowhere.json"}, "not a JSON file"),

@@ -1,4 +1,4 @@
-"""OAuth of MCP servers: the client credentials grant, which needs no browser."""
+"""OAuth of MCP servers: client credentials, which need no browser, or a login in a browser."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gem_core.errors import ConfigError
+from gem_tools.mcp.login import login_of
 
 __all__ = ["check_oauth", "oauth_of"]
 
@@ -44,6 +45,8 @@ def oauth_of(config: Mapping[str, Any]) -> Any:
             "oauth needs mcp 2 or newer, which sends the secret to the issuer only; upgrade mcp, "
             "or send a token with `headers`"
         )
+    if "tokens" in oauth:
+        return login_of(config)
     return ClientCredentialsOAuthProvider(
         server_url=str(config["url"]),
         storage=_Tokens(),
@@ -59,12 +62,12 @@ def check_oauth(name: str, config: Mapping[str, Any]) -> None:
     oauth = config.get("oauth")
     if oauth is None:
         return
-    needed = {"client_id", "client_secret", "issuer"}
-    if not isinstance(oauth, Mapping) or not needed <= set(oauth) <= {*needed, "scope"}:
-        keys = sorted(oauth) if isinstance(oauth, Mapping) else oauth
+    keys = set(oauth) - {"scope"} if isinstance(oauth, Mapping) else oauth
+    if keys not in ({"client_id", "client_secret", "issuer"}, {"tokens"}):
+        shown = sorted(oauth) if isinstance(oauth, Mapping) else oauth
         raise ConfigError(
-            f"oauth of the MCP server {name!r} must have client_id, client_secret and issuer, and "
-            f"may have scope; got {keys}"
+            f"oauth of the MCP server {name!r} must have client_id, client_secret and issuer, or "
+            f"tokens, a file for the tokens of a login in a browser; it may have scope; got {shown}"
         )
     if not config.get("url"):
         raise ConfigError(f"oauth of the MCP server {name!r} needs a url, not a command")

@@ -42,8 +42,9 @@ class McpTools(Toolset):
 
         `servers` is {name: {command, args, env, cwd} or {url, headers, oauth}}, or a JSON file with
         that mapping under `mcpServers`. A single server can be set by `command` or `url` instead.
-        `oauth` is {client_id, client_secret, issuer} and optionally {scope}: the client credentials
-        grant, which needs no browser. `issuer` is the only server that gets the secret.
+        `oauth` is {client_id, client_secret, issuer}, which needs no browser (`issuer` is the only
+        server that gets the secret), or {tokens}, the file of the tokens of a login in a browser;
+        both may have {scope}.
         `seconds` is the time limit of a call. `only` lists the tools to show. With `share`, all
         environments share a connection; otherwise each has its own, restarted at every reset.
         """
