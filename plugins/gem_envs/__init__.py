@@ -43,6 +43,7 @@ def register_wrappers(register: Callable[..., Any]) -> None:
 
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
-    """Register the commands `serve` and `show`."""
+    """Register the commands `corpus`, `serve` and `show`."""
+    register("corpus", "gem_envs.cli.corpus")
     register("serve", "gem_envs.cli.serve")
     register("show", "gem_envs.cli.show")

@@ -11,6 +11,7 @@ import pytest
 
 from gem_core.__main__ import main
 from gem_core.env.registry import environments
+from gem_core.errors import UnknownNameError
 from gem_core.types import Episode, Failure, FinishReason, StopReason, Turn
 from gem_eval.suite.report import family_scores, id_results
 from gem_eval.suite.suite import GEM_EVAL_V1, Suite, missing_ids
@@ -85,6 +86,16 @@ def test_check_names_the_environments_that_changed(
     assert printed[0] == "sql:Query-v0-simple: differs at the seeds 1000001"
     assert printed[-1] == "1 of 2 environments differ from gem-eval-v1"
     assert not list(tmp_path.iterdir())
+
+
+def test_families_and_ids_can_be_chosen() -> None:
+    chosen = GEM_EVAL_V1.only(["wiki:WikiGame-v0", "sql"])
+    assert chosen.families == {
+        "sql": ("sql:Query-v0-simple", "sql:Query-v0-challenging"),
+        "search": ("wiki:WikiGame-v0",),
+    }
+    with pytest.raises(UnknownNameError, match="maze:Random-v0"):
+        GEM_EVAL_V1.only(["maze:Radom-v0"])
 
 
 def test_environment_over_another_corpus_is_missing() -> None:

@@ -14,7 +14,6 @@ import shutil
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, resources
 from importlib.util import find_spec
@@ -22,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from gem_core.errors import EnvError, MissingDependencyError
+from gem_envs.web.accessibility import read_tree
+from gem_envs.web.page import Element, Outline
 
-__all__ = ["Browser", "Element", "Outline", "Tab", "find_chromium"]
+__all__ = ["Browser", "Tab", "find_chromium"]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _ARGUMENTS = (
@@ -44,27 +45,26 @@ _READY = """() => new Promise((done) => {
     const ready = () => !window.gemLeaving && document.readyState === "complete";
     setTimeout(() => setTimeout(() => done(ready())));
 })"""
-
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """An element on a page that the agent can act on."""
-
-    kind: str
-    """`link`, `button`, `textbox`, `combobox`, `checkbox` or `radio`."""
-    disabled: bool
-    options: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """A page as text."""
-
-    title: str
-    path: str
-    lines: tuple[str, ...]
-    elements: tuple[Element, ...]
-    """Ordered by element number, starting with 1."""
+_MARK = "function (number) { (this.closest ? this : this.parentElement).dataset.gem = number; }"
+_UNMARK = """() => {
+    document.querySelectorAll("[data-gem]").forEach((e) => e.removeAttribute("data-gem"));
+    return { title: document.title, path: location.pathname + location.search };
+}"""
+_OBSTACLE = """(element, text) => {
+    if (text !== null) {
+        if (element.readOnly) return "cannot be changed";
+        const probe = element.cloneNode();
+        if (!["text", "textarea", "password", "email", "search", "tel", "url"].includes(probe.type)
+            && "value" in probe && (probe.value = text) && probe.value !== text)
+            return `is a field of the type ${probe.type}, which does not take this text`;
+    }
+    element.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const box = element.getClientRects()[0];
+    if (!box) return "is not visible";
+    const hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    const targets = [element, ...(element.labels || [])];
+    return targets.some((target) => target.contains(hit)) ? "" : "is covered";
+}"""
 
 
 class Browser:
@@ -151,6 +151,7 @@ class Tab:
         self._browser = browser
         self._context: Any = None
         self._page: Any = None
+        self._tree_nodes: tuple[int, ...] = ()
         self.dialogs: list[str] = []
         """The messages of the dialogs since the last look; the tab answers every dialog with OK."""
 
@@ -168,23 +169,37 @@ class Tab:
 
     def click(self, number: int) -> None:
         """Click on an element."""
-        self._browser.do(self._settle(self._element(number).click()))
+        self._browser.do(self._settle(self._act(number, "click")))
 
     def fill(self, number: int, text: str) -> None:
         """Replace the text of a field."""
-        self._browser.do(self._settle(self._element(number).fill(text)))
+        self._browser.do(self._settle(self._act(number, "fill", text)))
 
     def select(self, number: int, option: int) -> None:
         """Select an option of a list by its index."""
-        self._browser.do(self._settle(self._element(number).select_option(index=option)))
+        self._browser.do(self._settle(self._act(number, "select_option", index=option)))
+
+    def obstacle(self, number: int, text: str | None) -> str:
+        """Return why a person could not click on an element, or type a text; "" if they could.
+
+        The browser would wait for the obstacle to go away.
+        """
+        reason: str = self._browser.do(self._act(number, "evaluate", _OBSTACLE, text))
+        return reason
 
     def outline(self) -> Outline:
         """Return the page as text and renumber its elements."""
+        self._tree_nodes = ()
         page = self._browser.do(self._evaluate(_script("outline.js")))
         elements = (
             Element(e["kind"], e["disabled"], tuple(e.get("options", ()))) for e in page["elements"]
         )
         return Outline(page["title"], page["path"], tuple(page["lines"]), tuple(elements))
+
+    def accessibility_outline(self) -> Outline:
+        """Return the accessibility tree of the page and renumber its elements."""
+        outline: Outline = self._browser.do(self._read_tree())
+        return outline
 
     def run(self, script: str) -> Any:
         """Run a script on the complete page and return its result, which must not be empty."""
@@ -202,8 +217,26 @@ class Tab:
             with contextlib.suppress(Exception):  # the browser may have died
                 self._browser.do(context.close())
 
-    def _element(self, number: int) -> Any:
-        return self._page.locator(f"[data-gem='{number}']")
+    async def _act(self, number: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of an element's locator."""
+        if self._tree_nodes:
+            session = await self._context.new_cdp_session(self._page)
+            node = {"backendNodeId": self._tree_nodes[number - 1]}
+            resolved = await session.send("DOM.resolveNode", node)
+            call = {"functionDeclaration": _MARK, "arguments": [{"value": number}]}
+            call["objectId"] = resolved["object"]["objectId"]
+            await session.send("Runtime.callFunctionOn", call)
+            await session.detach()
+        return await getattr(self._page.locator(f"[data-gem='{number}']"), method)(*args, **kwargs)
+
+    async def _read_tree(self) -> Outline:
+        page = await self._evaluate(_UNMARK)
+        session = await self._context.new_cdp_session(self._page)
+        nodes = (await session.send("Accessibility.getFullAXTree"))["nodes"]
+        await session.detach()
+        tree = read_tree(nodes, page["title"], page["path"])
+        self._tree_nodes = tree.dom_nodes
+        return tree.outline
 
     async def _open(self, url: str) -> None:
         if self._context is None or not self._context.browser.is_connected():

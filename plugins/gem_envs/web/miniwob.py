@@ -2,8 +2,9 @@
 
     click [3]               type [4] [some text]      select [5] [an option]
 
-The page pays at its own end: its reward without the time penalty, and 0 for a failure. Time does
-not pass: the countdown of the page is switched off.
+The observation is the page's text, or its accessibility tree. The page pays at its own end: its
+reward without the time penalty, and 0 for a failure. Time does not pass: the countdown of the page
+is switched off.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_envs.web.browser import Browser, Tab
-from gem_envs.web.ids import MINIWOB_TASKS
+from gem_envs.web.ids import MINIWOB_TASKS, TREE_TASKS
+from gem_envs.web.miniwob_solvers import SOLVERS
+from gem_envs.web.page import Outline
 from gem_envs.web.text_browser import TextBrowser
 
-__all__ = ["SOLVERS", "MiniWoB", "miniwob_folder"]
+__all__ = ["MiniWoB", "miniwob_folder"]
 
+_OBSERVATIONS = ("text", "accessibility")
 _ACTION = re.compile(r"(click|type|select)\s*\[(\d{1,6})\](?:\s*\[(.*)\])?", re.DOTALL)
-_QUOTED = re.compile(r'"([^"]+)"')
 _START = """() => {
     Math.seedrandom("%d");
     core.EPISODE_MAX_TIME = 1e9;
@@ -42,22 +45,31 @@ _STATE = "() => ({ done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL })"
 class MiniWoB(TextBrowser):
     """A MiniWoB++ task; the reward is the page's, at least 0.
 
-    `task` is the name of a page, such as `click-button`. Elements that are not links, buttons or
-    fields (drawings, drag and drop) have no number, so the tasks that need them cannot be solved.
-    `screenshots` puts a PNG of every page into `info["screenshot"]`, base64-encoded.
+    `task` is the name of a page, such as `click-button`. `observation` is "text", in which links,
+    buttons and fields have numbers, or "accessibility": the accessibility tree, in which every node
+    has one. Tasks that need drawing or dragging cannot be solved in either. `screenshots` puts a
+    PNG of every page into `info["screenshot"]`, base64-encoded.
     """
 
     action_example = "type [1] [some text]"
 
     def __init__(
-        self, task: str = "click-button", max_turns: int = 10, screenshots: bool = False
+        self,
+        task: str = "click-button",
+        max_turns: int = 10,
+        screenshots: bool = False,
+        observation: str = "text",
     ) -> None:
         self.page = miniwob_folder() / f"{task}.html"
         if not re.fullmatch(r"[a-z0-9-]+", task) or not self.page.is_file():
             known = ", ".join(MINIWOB_TASKS)
             raise ConfigError(f"MiniWoB++ has no task {task!r}; tasks with an expert: {known}")
+        if observation not in _OBSERVATIONS:
+            raise ConfigError(
+                f"observation must be one of {', '.join(_OBSERVATIONS)}; got {observation!r}"
+            )
         super().__init__()
-        self.task, self.screenshots = task, screenshots
+        self.task, self.screenshots, self.observation = task, screenshots, observation
         self.max_turns = whole_number("max_turns", max_turns, 1)
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
@@ -90,6 +102,11 @@ class MiniWoB(TextBrowser):
         info = {"action_failed": True} if problem else {}
         return observation, 0.0, False, False, {**info, **self._image()}
 
+    def read_page(self) -> Outline:
+        if self.observation == "accessibility":
+            return self.tab.accessibility_outline()
+        return super().read_page()
+
     def shown_path(self) -> str:
         return self.task
 
@@ -107,9 +124,12 @@ class MiniWoB(TextBrowser):
 
     @property
     def expert(self) -> Callable[[], Iterator[str]] | None:
-        """The solver of the task, which reads the instruction; None if there is none."""
+        """The solver of the task, which reads what the agent reads; None if there is none."""
         solver = SOLVERS.get(self.task)
-        return None if solver is None else lambda: solver(self)
+        reads = "accessibility" if self.task in TREE_TASKS else "text"
+        if solver is None or self.observation != reads:
+            return None
+        return lambda: solver(self)
 
 
 def miniwob_folder() -> Path:
@@ -118,59 +138,3 @@ def miniwob_folder() -> Path:
     if module is None or not module.submodule_search_locations:
         raise MissingDependencyError("MiniWoB++", "miniwob", "No module named 'miniwob'")
     return Path(module.submodule_search_locations[0]) / "html" / "miniwob"
-
-
-# Solvers: they read the instruction and the page, and nothing else.
-
-
-def _click_only_button(env: MiniWoB) -> Iterator[str]:
-    yield f"click [{env.numbers_of('button')[0]}]"
-
-
-def _click_named_buttons(env: MiniWoB) -> Iterator[str]:
-    """Click the buttons that the instruction names, in quotes or in capitals."""
-    names = _QUOTED.findall(env.instruction) or re.findall(r"\b[A-Z]{2,}\b", env.instruction)
-    for name in names:
-        number = env.number_of(f"button '{name}'", "")
-        yield f"click [{number}]"
-
-
-def _select_and_submit(env: MiniWoB) -> Iterator[str]:
-    match = re.fullmatch(r"Select (.*?)(?: from the list)? and click Submit\.", env.instruction)
-    assert match is not None
-    if lists := env.numbers_of("combobox"):
-        yield f"select [{lists[0]}] [{match[1]}]"
-    elif match[1] != "nothing":
-        kind = "checkbox" if env.numbers_of("checkbox") else "radio"
-        for name in match[1].split(", "):
-            number = env.number_of(f"{kind} '{name}'", "")
-            yield f"click [{number}]"
-    yield f"click [{env.numbers_of('button')[0]}]"
-
-
-def _type_and_submit(env: MiniWoB) -> Iterator[str]:
-    texts = _QUOTED.findall(env.instruction)
-    for number, field in enumerate(env.numbers_of("textbox")):
-        yield f"type [{field}] [{texts[min(number, len(texts) - 1)]}]"
-    yield f"click [{env.numbers_of('button')[0]}]"
-
-
-def _focus(env: MiniWoB) -> Iterator[str]:
-    yield f"click [{env.numbers_of('textbox')[0]}]"
-
-
-SOLVERS: dict[str, Callable[[MiniWoB], Iterator[str]]] = {
-    "choose-list": _select_and_submit,
-    "click-button": _click_named_buttons,
-    "click-button-sequence": _click_named_buttons,
-    "click-checkboxes": _select_and_submit,
-    "click-option": _select_and_submit,
-    "click-test": _click_only_button,
-    "click-test-2": _click_named_buttons,
-    "enter-password": _type_and_submit,
-    "enter-text": _type_and_submit,
-    "enter-text-dynamic": _type_and_submit,
-    "focus-text": _focus,
-    "login-user": _type_and_submit,
-}
-"""The solvers by task."""

@@ -7,7 +7,8 @@ import re
 from gem_core.arguments import whole_number
 from gem_core.env.base import Env
 from gem_core.errors import PolicyError
-from gem_envs.web.browser import Browser, Outline, Tab
+from gem_envs.web.browser import Browser, Tab
+from gem_envs.web.page import Outline
 
 __all__ = ["TextBrowser"]
 
@@ -57,6 +58,8 @@ class TextBrowser(Env):
         if verb == "type":
             if element.kind != "textbox":
                 return f"[{number}] is a {element.kind}, not a field to type into."
+            if obstacle := self.tab.obstacle(number, text):
+                return f"The {element.kind} [{number}] {obstacle}."
             self.tab.fill(number, text)
         elif verb == "select":
             if element.kind != "combobox":
@@ -67,14 +70,16 @@ class TextBrowser(Env):
                 return f"[{number}] has no option {option[:80]!r}; it has: {options}."
             self.tab.select(number, element.options.index(option))
         else:
+            if obstacle := self.tab.obstacle(number, None):
+                return f"The {element.kind} [{number}] {obstacle}."
             self.tab.click(number)
-        if self.tab.outline().path != before:
+        if self.read_page().path != before:
             self.first_line = 0
         return ""
 
     def look(self) -> str:
         """Read the page and return its visible lines."""
-        self.outline: Outline = self.tab.outline()
+        self.outline: Outline = self.read_page()
         lines = self.outline.lines
         if self.first_line >= len(lines):
             self.first_line = 0
@@ -84,6 +89,10 @@ class TextBrowser(Env):
             return text
         first, last = self.first_line + 1, self.first_line + len(shown)
         return f"{text}\n(lines {first} to {last} of {len(lines)}; scroll to see the others)"
+
+    def read_page(self) -> Outline:
+        """Return the page as text."""
+        return self.tab.outline()
 
     def shown_path(self) -> str:
         """Return the path of the page as an observation shows it."""

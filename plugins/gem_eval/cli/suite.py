@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-context", type=int, metavar="N", help="end episodes at this context length"
     )
     parser.add_argument(
-        "--families", default="", metavar="A,B", help="play only these families (default all)"
+        "--families",
+        default="",
+        metavar="A,B",
+        help="play only these families or ids (default all)",
     )
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="play only the first N seeds (default all)"
@@ -104,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
     scores = family_scores(suite, results)
     summary = {
         "suite": suite.name,
+        "date": date.today().isoformat(),
         "seeds": suite.seeds,
         "first_seed": suite.first_seed,
         "max_tokens": args.max_tokens,

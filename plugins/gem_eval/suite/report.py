@@ -12,7 +12,15 @@ from gem_core.types import Episode
 from gem_eval.suite.suite import Suite
 from gem_eval.suite.taxonomy import OUTCOMES, outcome
 
-__all__ = ["FamilyScore", "IdResult", "family_scores", "id_results", "markdown_report", "table"]
+__all__ = [
+    "FamilyScore",
+    "IdResult",
+    "family_scores",
+    "id_results",
+    "markdown_report",
+    "markdown_table",
+    "table",
+]
 
 
 @dataclass(frozen=True)
@@ -147,9 +155,9 @@ def markdown_report(suite: Suite, results: Sequence[IdResult], skipped: Mapping[
         "mean return, SUCCESS the share of solved episodes, both averaged over the environments "
         "of a family. The other columns are shares of episodes by outcome.",
         "",
-        *_markdown_table(*table(family_scores(suite, results))),
+        *markdown_table(*table(family_scores(suite, results))),
         "",
-        *_markdown_table(["ID", "PLAYER", "SCORE", "SUCCESS", "OUTCOMES"], _id_rows(results)),
+        *markdown_table(["ID", "PLAYER", "SCORE", "SUCCESS", "OUTCOMES"], _id_rows(results)),
     ]
     if skipped:
         lines += ["", "Not played, because packages or programs are missing:", ""]
@@ -170,7 +178,8 @@ def _id_rows(results: Sequence[IdResult]) -> list[list[str]]:
     ]
 
 
-def _markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
     return [
         f"| {' | '.join(headers)} |",
         f"|{'---|' * len(headers)}",

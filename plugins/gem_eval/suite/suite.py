@@ -37,14 +37,15 @@ class Suite:
         """Return the family of an id."""
         return next(family for family, ids in self.families.items() if id in ids)
 
-    def only(self, families: Iterable[str]) -> Suite:
-        """Return the suite with some of its families."""
-        chosen = {}
-        for family in families:
-            if family not in self.families:
-                raise UnknownNameError(f"family of {self.name}", family, tuple(self.families))
-            chosen[family] = self.families[family]
-        return replace(self, families=chosen)
+    def only(self, names: Iterable[str]) -> Suite:
+        """Return the suite with some of its families and ids."""
+        chosen = set()
+        for name in names:
+            if name not in self.families and name not in self.ids:
+                known = (*self.families, *self.ids)
+                raise UnknownNameError(f"family or environment of {self.name}", name, known)
+            chosen |= set(self.families.get(name, (name,)))
+        return self.without(id for id in self.ids if id not in chosen)
 
     def without(self, ids: Iterable[str]) -> Suite:
         """Return the suite without some ids, and without families that become empty."""

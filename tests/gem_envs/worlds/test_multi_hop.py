@@ -7,10 +7,12 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gem_core.__main__ import main
 from gem_core.errors import ConfigError
 from gem_envs.worlds.deep_search.documents import corpus_index, documents
 from gem_envs.worlds.deep_search.encyclopedia import RELATIONS, encyclopedia
@@ -50,6 +52,25 @@ def test_outdated_text_disagrees_with_the_article() -> None:
         for name, (year, value) in entity.outdated.items():
             assert value != entity.facts[name]
             assert year < entity.years[name]
+
+
+def test_command_writes_the_corpus_for_other_search_engines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = list(documents(encyclopedia()))
+    for form, last in (
+        ("gem", {"id": texts[-1].id, "title": texts[-1].title, "text": texts[-1].text}),
+        ("search-r1", {"id": texts[-1].id, "contents": f'"{texts[-1].title}"\n{texts[-1].text}'}),
+    ):
+        file = tmp_path / form / "corpus.jsonl"
+        assert main(["corpus", str(file), "--format", form]) == 0
+        assert f"{len(texts)} texts in" in capsys.readouterr().out
+        lines = file.read_text(encoding="utf-8").splitlines()
+        assert len(lines) == len(texts) and json.loads(lines[-1]) == last
+    assert main(["corpus", str(file)]) == 2
+    assert "pass --overwrite" in capsys.readouterr().err
+    assert main(["corpus", str(file), "--overwrite", "--seed", "-1"]) == 2
+    assert "--seed must be 0 or more" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -149,3 +149,20 @@ def test_finishing_at_once_does_not_solve_a_change() -> None:
     env = tool("Todo")
     reset_to(env, "Mark the task")
     assert env.step(write_call("finish", {"answer": "done"}))[1] == 0.0
+
+
+def test_random_player_calls_functions_with_texts_it_has_seen() -> None:
+    env = tool("Movie")
+    names, answered = set(), 0
+    for seed in range(40):
+        env.reset(seed=seed)
+        over = False
+        while not over:
+            name, arguments = parse_call(env.sample_action())
+            names.add(name)
+            assert all(a in env.seen for a in arguments.values() if isinstance(a, str))
+            observation, _, terminated, truncated, _ = env.step(write_call(name, arguments))
+            over = terminated or truncated
+            answered += name != "finish" and not observation.startswith(("Error", "[]"))
+    assert names == {*env.toolbox.declared, "finish"}
+    assert answered

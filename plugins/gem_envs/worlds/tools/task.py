@@ -19,6 +19,7 @@ __all__ = ["Goal", "ToolTask", "is_answer"]
 
 _LONGEST_RESULT = 4000
 _FINISH = "finish"
+_LONGEST_SAMPLED = 40
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class ToolTask(Game):
             self.expected = self._state_after(self.goal)
             if self.goal.answer is not None or self.expected != before:
                 break
+        self.seen = self.goal.text.split()
         return (
             f"You help a user with {self.topic}. An action calls one function, in this form:\n"
             f"{write_call('FUNCTION', {'PARAMETER': 'value'})}\n\n"
@@ -84,6 +86,7 @@ class ToolTask(Game):
             result = self.toolbox.call(name, arguments)
         except CallError as error:
             return self.carry_on(f"Error: {error}.", call_error=True)
+        self.seen += [text for text in _texts(result) if len(text) <= _LONGEST_SAMPLED]
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
         if len(text) > _LONGEST_RESULT:
             text = f"{text[:_LONGEST_RESULT]}... ({len(text)} characters)"
@@ -98,12 +101,25 @@ class ToolTask(Game):
         return self.lost("The goal is not reached.")
 
     def sample_action(self) -> str:
-        """Call a function that needs no argument, or finish with a number."""
+        """Call a function, or finish with a number.
+
+        Functions without arguments are preferred. Where there are none, the arguments are texts
+        that the goal or an earlier result contains.
+        """
         rng = self.action_rng
         free = [write_call(name, {}) for name in self.toolbox.free_functions()]
-        if free and rng.random() < 0.8:
-            return rng.choice(free)
+        if rng.random() < 0.8:
+            return rng.choice(free) if free else self._sample_call()
         return write_call(_FINISH, {"answer": rng.randint(0, 20)})
+
+    def _sample_call(self) -> str:
+        name, declared = self.action_rng.choice(list(self.toolbox.declared.items()))
+        return write_call(name, {p: self._sample(kind) for p, kind in declared.parameters.items()})
+
+    def _sample(self, kind: type) -> Any:
+        if kind is str:
+            return self.action_rng.choice(self.seen)
+        return [] if kind is list else kind(self.action_rng.randint(0, 20))
 
     def expert(self) -> Iterator[str]:
         """Make the goal's calls, then finish."""
@@ -111,6 +127,18 @@ class ToolTask(Game):
             yield write_call(name, arguments)
         answer = "done" if self.goal.answer is None else self.goal.answer
         yield write_call(_FINISH, {"answer": answer})
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts inside a result."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def is_answer(given: Any, gold: Any) -> bool:
