@@ -108,6 +108,8 @@ class Renderer:
         """The token that ends the model's turn."""
         self._closing: tuple[int, ...] = ()
         """The ids that end a cut turn, usually the turn-end token; bridges begin with them."""
+        self._encoded: dict[str, tuple[int, ...]] = {}
+        """The ids of short texts: rules and answers of an environment recur in its episodes."""
         self._anchor = self._encode(_ANCHOR)
         self._separator = ""
         """The token that begins the pieces of `chunks`."""
@@ -152,7 +154,12 @@ class Renderer:
         return str(text)
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        ids = self._encoded.get(text)
+        if ids is None:
+            ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
+            if len(self._encoded) < 1024 and len(text) < 4096:
+                self._encoded[text] = ids
+        return ids
 
     def _name_of(self, id: int) -> str:
         return self.tokenizer.decode([id], skip_special_tokens=False)

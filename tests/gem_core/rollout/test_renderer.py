@@ -40,6 +40,15 @@ def test_the_first_prompt_is_the_rendered_template(style: str) -> None:
     )
 
 
+def test_a_repeated_text_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer = Renderer(ByteTokenizer("chatml"))
+    first = renderer.start([user("the rules")]), renderer.bridge([user("too low")], [END])
+    monkeypatch.setattr(renderer.tokenizer, "encode", lambda *_, **__: 1 / 0)
+    assert (renderer.start([user("the rules")]), renderer.bridge([user("too low")], [END])) == first
+    with pytest.raises(ZeroDivisionError):
+        renderer.start([user("other rules")])
+
+
 @pytest.mark.parametrize(
     "content", ["O", " O\n", "a <b> c", "<|im_end|>", "", "日本", "gem7said", "x" * 1000]
 )
