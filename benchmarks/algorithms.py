@@ -35,6 +35,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -111,7 +112,8 @@ def run_worker(
         e, c = result["evaluation"], result["clock"]
         parts = ("generation", "environment", "update")
         total = max(sum(c[part] for part in parts), 1e-9)
-        updates = 60 * run.updates / max(result["seconds"], 1e-9)
+        # the first updates compile and capture graphs
+        updates = 60 / median(result["curve"].get("seconds", [float("inf")]))
         tokens = c["tokens"] / max(c["generation"], 1e-9)
         print(
             f"{run.name}: success {e['success']:.1%}, return {e['return']:.3f}, "

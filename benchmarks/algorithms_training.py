@@ -37,7 +37,7 @@ HELD_OUT = 2**30
 """The first evaluation seed; training uses the seeds below."""
 CONTEXT = 1024
 LAMBDA, CRITIC_RATE = 0.95, 5e-5
-MICRO_BATCH_TOKENS = 16384
+MICRO_BATCH_TOKENS = 65536
 
 
 class Optimizer:
@@ -121,6 +121,7 @@ class Trainer:
         horizon = HorizonSchedule.parse(run.horizon or None)
         clock, curve, began = Clock(), [], time.time()
         for step in range(run.updates):
+            step_began = time.time()
             seeds = [rng.randrange(HELD_OUT) for _ in range(run.episodes // run.samples)]
             turns = horizon(step) if horizon else None
             batch = self.play(run.setting, seeds, run.samples, turns, clock)
@@ -135,7 +136,7 @@ class Trainer:
             metrics["grad_norm"], metrics["apart"] = self.update(batch, per_turn, optimizer)
             self.policy.refresh()
             clock.update += time.time() - update_began
-            curve.append({**summary(batch), **metrics})
+            curve.append({**summary(batch), **metrics, "seconds": time.time() - step_began})
         seconds = time.time() - began
         held_out = range(HELD_OUT, HELD_OUT + run.evaluated)
         setting = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_kwargs})

@@ -103,7 +103,10 @@ class ContinuousPolicy:
         _check(prompt_ids, sampling, self.context)
         loop = asyncio.get_running_loop()
         if self._engine is None or self._engine.done():
-            self._clear()  # an interrupted rollout leaves requests behind
+            for slot in self._slots:
+                if slot.request is not None:  # an interrupted rollout left it behind
+                    slot.request, slot.episode, slot.ids = None, None, []
+            self._waiting.clear()
             self._engine = loop.create_task(self._run())
         episode, future = asyncio.current_task(), loop.create_future()
         self._waiting.append(

@@ -17,7 +17,7 @@ __all__ = ["STEPS", "Decoder"]
 
 STEPS = 4
 """Decoding steps between two reads by the host; tokens after the end of a turn are discarded."""
-LONGEST_GRAPH = 64
+LONGEST_GRAPH = 128
 """Longest prefill that is captured as a CUDA graph; longer ones keep the GPU busy without one."""
 
 

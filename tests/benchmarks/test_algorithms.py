@@ -99,6 +99,20 @@ def test_logprobs_equal_those_of_a_full_forward_pass(tiny, policy):
     assert checked > 200
 
 
+def test_turn_prefills_only_what_its_episode_has_not_cached(tiny, policy, monkeypatch):
+    """Also when all turns end at once, so the engine stops between two turns."""
+    calls, prefill = [], policy._decoder.prefill
+
+    def spy(rows, new, starts):
+        calls.append((max(map(len, new)), min(starts)))
+        prefill(rows, new, starts)
+
+    monkeypatch.setattr(policy._decoder, "prefill", spy)
+    play(policy, tiny[1], count=1)
+    assert calls[0][1] == 0 and len(calls) > 1
+    assert all(start > 0 and width < 20 for width, start in calls[1:])
+
+
 def test_requests_with_different_temperatures_do_not_share_a_batch(tiny, policy):
     """Greedy turns stay greedy while others are sampled at a high temperature."""
     _, tokenizer = tiny
