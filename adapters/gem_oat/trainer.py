@@ -27,12 +27,12 @@ from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import BatchMismatchError
 from gem_core.plugins.events import send_event
 from gem_core.plugins.manager import hook
-from gem_core.training.advantage import advantages
 from gem_core.training.metrics import BatchMetrics, logprob_gap
 from gem_core.types import Episode
 from gem_oat.checkpoint import Progress, resume, save
 from gem_oat.config import GemConfig, check_settings, ppo_kwargs
 from gem_oat.convert import GemTransition, episodes_of, per_token, tokens_played
+from gem_oat.critic import put_targets, read_last_token
 from gem_oat.rollout import GemActor
 
 __all__ = [
@@ -124,7 +124,7 @@ class GemLearner(PPOMultiTurnLearner):
         self.gem_actor = actors[rank % len(actors)] if actors else None
         """The actor that this learner gets its batches from."""
         if self.critic is not None:
-            _read_last_token(self.critic)
+            read_last_token(self.critic)
         self.strategy.save_ckpt = partial(save, self, self.strategy.save_ckpt)
         if args.resume_dir:
             resume(self)
@@ -260,7 +260,7 @@ def put_advantages(learner: Any, data_list: Sequence[Sequence[GemTransition]]) -
         transitions for transitions in data_list if transitions and not transitions[0].padding
     ]
     episodes = episodes_of(played)
-    values = None if learner.critic is None else _put_targets(learner, data_list, played)
+    values = None if learner.critic is None else put_targets(learner, data_list, played)
     per_turn = learner.args.gem.compute_advantages(episodes, _gather, values)
     for transitions, numbers in zip(played, per_turn):
         for transition in transitions:
@@ -315,35 +315,6 @@ def _logprob_gap(
     return logprob_gap(chain(*(part[0] for part in parts)), chain(*(part[1] for part in parts)))
 
 
-def _put_targets(
-    learner: Any,
-    data_list: Sequence[Sequence[GemTransition]],
-    played: Sequence[Sequence[GemTransition]],
-) -> list[list[float]]:
-    """Replace the critic's targets with V_t + A_t by GAE, and return its values.
-
-    The values of cut states are included.
-    """
-    for transition in (t for transitions in data_list for t in transitions):
-        # a target equal to the value trains nothing: for padding transitions and masked turns
-        transition.info["returns"] = transition.info["values"] = float(transition.info["values"])
-    values = [[t.info["values"] for t in transitions] for transitions in played]
-    cut = [number for number, transitions in enumerate(played) if transitions[-1].cut_state]
-    # sharded weights need all ranks in each forward pass, so all ranks make the same number
-    for i in range(int(learner.strategy.all_reduce(len(cut), op="max"))):
-        value = _value_of(learner.critic, played[cut[i]][-1].cut_state if i < len(cut) else (0,))
-        if i < len(cut):
-            values[cut[i]].append(value)
-    config = learner.args.gem
-    per_turn = advantages(
-        episodes_of(played), "gae", gamma=config.gamma, lam=config.lam, values=values
-    )
-    for transitions, numbers in zip(played, per_turn):
-        for transition, number in zip(transitions, numbers):
-            transition.info["returns"] += number
-    return values
-
-
 def _send_batch_end(episodes: Sequence[Episode]) -> None:
     """Send the plugin event with the episodes of all ranks, on the first rank."""
     if hook.batch_end.get_hookimpls():  # all ranks have the same plugins
@@ -367,23 +338,6 @@ def _put_padding_logprobs(learner: Any, transitions: Sequence[GemTransition]) ->
         )
     for transition in padding:
         transition.response_logprobs = [float(logprobs[0, -1])]
-
-
-def _value_of(critic: Any, ids: Sequence[int]) -> float:
-    """Return the critic's value of one state, computed as oat does."""
-    state = torch.tensor([list(ids)]).to(torch.cuda.current_device())
-    with torch.no_grad():
-        return float(critic(input_ids=state, attention_mask=torch.ones_like(state))[0, 0])
-
-
-def _read_last_token(critic: Any) -> None:
-    """Make oat read the critic's value at the last token of a state.
-
-    oat 0.2.4 reads it at the first token, `[0, 0]`. In a causal model that token has seen nothing
-    of the state, so all states get the same value. oat passes one unpadded state at a time, so the
-    last column belongs to the last token.
-    """
-    critic.register_forward_hook(lambda module, inputs, values: values[:, -1:])
 
 
 def _version(transition: GemTransition) -> float:

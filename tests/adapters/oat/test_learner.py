@@ -20,7 +20,8 @@ from gem_core.training.advantage import advantages
 from gem_core.types import Episode, Message, StopReason, Turn, TurnStatus
 from gem_oat import GemActor, GemConfig
 from gem_oat.convert import to_batch
-from gem_oat.trainer import GemDataset, _value_of
+from gem_oat.critic import value_of
+from gem_oat.trainer import GemDataset
 
 ON_A_CPU = pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 
@@ -106,7 +107,7 @@ def test_critic_bootstraps_only_after_a_cut(make_learner: Callable[..., Any]) ->
         *ended.turns[1].action_ids,
         *renderer.bridge([Message("user", "so far")], ended.turns[1].action_ids),
     )
-    v0, v1, v2 = (_value_of(learner.critic, ids) for ids in (*states, next_state))
+    v0, v1, v2 = (value_of(learner.critic, ids) for ids in (*states, next_state))
     assert len({v0, v1, v2}) == 3
     for transitions, last in ((buffer[:2], 0.0), (buffer[2:4], v2)):
         second = 0.5 + 0.9 * last - v1
@@ -143,7 +144,7 @@ def test_critic_bootstraps_from_the_prompt_that_the_template_writes(
         learner.pi_buffer.clear()
         batch = to_batch([cut], 16, renderer, with_critic=True, max_ids=max_ids)
         buffer = update(learner, batch, {})
-        v0, v1 = (_value_of(learner.critic, ids) for ids in (turn.added_ids, next_prompt[:max_ids]))
+        v0, v1 = (value_of(learner.critic, ids) for ids in (turn.added_ids, next_prompt[:max_ids]))
         assert buffer[0].info["advantages"] == pytest.approx(0.5 + v1 - v0, abs=1e-6)
 
 
@@ -153,7 +154,7 @@ def test_critic_is_read_at_the_last_token(make_learner: Callable[..., Any]) -> N
     states = [torch.tensor([[1, 20, 30, 40]]), torch.tensor([[1, 50, 60]])]
     raw = [learner.critic.module(input_ids=s, attention_mask=torch.ones_like(s)) for s in states]
     assert raw[0][0, 0].item() == pytest.approx(raw[1][0, 0].item(), abs=1e-6)
-    values = [_value_of(learner.critic, s[0].tolist()) for s in states]
+    values = [value_of(learner.critic, s[0].tolist()) for s in states]
     assert values == pytest.approx([raw[0][0, -1].item(), raw[1][0, -1].item()], abs=1e-6)
     assert abs(values[0] - values[1]) > 1e-4
 
