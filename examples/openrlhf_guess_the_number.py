@@ -56,6 +56,8 @@ class Args:
     """importance correction with vLLM's logprobs: off, token or seq"""
     attention: str = "sdpa"
     """attention implementation of the trained model"""
+    eager: bool = False
+    """generate without CUDA graphs: vLLM starts sooner and generates more slowly"""
 
 
 def main(args: Args) -> None:
@@ -93,7 +95,8 @@ def main(args: Args) -> None:
         "vllm.num_engines": 1,
     }
     flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    flags.append("--vllm.enforce_eager")
+    if args.eager:
+        flags.append("--vllm.enforce_eager")
     if args.asynchronous:
         flags.append("--train.async_enable")
     if args.colocate:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,9 +39,46 @@ class GemRolloutActor(class_of(vllm_engine.RolloutRayActor)):  # type: ignore[mi
         """Store the number of finished updates. The agent executor reads it."""
         self.gem_step = step
 
+    async def update_weights_cuda_ipc(self, weights: Sequence[tuple[Any, ...]]) -> None:
+        """Load several weights, each given as the arguments of `update_weight_cuda_ipc`."""
+        await asyncio.gather(*(self.update_weight_cuda_ipc(*weight) for weight in weights))
+
 
 class GemActorTrainer(ppo_actor.ActorPPOTrainer):
     """OpenRLHF's policy optimisation, also for micro-batches without trained tokens."""
+
+    def broadcast_to_vllm(self) -> None:
+        """Send the weights to vLLM.
+
+        If training and vLLM share GPUs, OpenRLHF makes one Ray call per parameter and waits for it,
+        which takes longer than an update of a small model. Here a call has many parameters.
+        """
+        args = self.strategy.args
+        if not self.use_cuda_ipc or args.ds.zero_stage == 3 or args.ds.tensor_parallel_size > 1:
+            super().broadcast_to_vllm()
+            return
+        import torch
+
+        first = torch.distributed.get_rank() == 0
+        resets = []
+        if first and getattr(args.vllm, "enable_prefix_caching", False):
+            resets = [engine.reset_prefix_cache.remote() for engine in self.vllm_engines]
+        torch.cuda.empty_cache()
+        synced = [
+            (name, p)
+            for name, p in self.actor.model.module.named_parameters()
+            if p.requires_grad or not getattr(self.actor, "is_vlm", False)
+        ]
+        for bucket in buckets(synced, lambda item: item[1].nbytes):
+            # the copies live until all engines have read them
+            copies = [(name, p.data.clone()) for name, p in bucket]
+            weights = shared_weights(copies, ppo_actor.get_physical_gpu_id())
+            if first:
+                ray.get([e.update_weights_cuda_ipc.remote(weights) for e in self.vllm_engines])
+            ppo_actor.torch_dist_barrier_and_cuda_sync()
+        ray.get(resets)
+        torch.cuda.empty_cache()
+        ppo_actor.torch_dist_barrier_and_cuda_sync()
 
     def training_step(
         self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None
@@ -108,6 +147,36 @@ class GemCriticActor(class_of(ppo_critic.CriticModelActor)):  # type: ignore[mis
     def skip_update(self) -> None:
         """Forget a batch that trains nothing."""
         self.trainer.replay_buffer.clear()
+
+
+def buckets(
+    items: Iterable[Any], size_of: Callable[[Any], int], limit: int = 2**30
+) -> Iterator[list[Any]]:
+    """Group items in order. A group is at most `limit` large, or has one item."""
+    group: list[Any] = []
+    size = 0
+    for item in items:
+        if group and size + size_of(item) > limit:
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += size_of(item)
+    if group:
+        yield group
+
+
+def shared_weights(copies: Sequence[tuple[str, Any]], gpu: Any) -> list[tuple[Any, ...]]:
+    """Return (name, dtype, shape, handles by GPU) of each tensor, with the handles of all ranks."""
+    import torch
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    own = {name: reduce_tensor(tensor) for name, tensor in copies}
+    ranks: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(ranks, (gpu, own))
+    return [
+        (name, tensor.dtype, tensor.shape, {gpu: handles[name] for gpu, handles in ranks})
+        for name, tensor in copies
+    ]
 
 
 def _divisors(trainer: Any, experience: Any, step: int, info: Any) -> dict[str, Any]:
