@@ -40,7 +40,7 @@ from typing import Any
 
 import torch
 from algorithms_plan import LONG, RESULTS, SETTINGS, TOOLS, Run, missing_runs, selected_runs, tuned
-from algorithms_training import Trainer, fingerprint, load
+from algorithms_training import ROOM, Trainer, fingerprint, load
 from algorithms_warm_up import warm_up
 
 from gem_core import GemError
@@ -84,7 +84,7 @@ def run_worker(
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
     loaded, tokenizer = load(model)
-    trainer = Trainer(loaded, tokenizer, Path(work), slots)
+    trainer = Trainer(loaded, tokenizer, Path(work), slots, ROOM // workers)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     machine = {
         "model": fingerprint(loaded),

@@ -37,7 +37,8 @@ HELD_OUT = 2**30
 """The first evaluation seed; training uses the seeds below."""
 CONTEXT = 1024
 LAMBDA, CRITIC_RATE = 0.95, 5e-5
-MICRO_BATCH_TOKENS = 65536
+ROOM = 65536
+"""Tokens in a micro-batch, which take 60 GB of a GPU with SmolLM2-135M."""
 
 
 class Optimizer:
@@ -95,7 +96,10 @@ class Clock:
 class Trainer:
     """A model, its rollout engine, and the initial weights of every run."""
 
-    def __init__(self, model: Any, tokenizer: Any, work: Path, slots: int = 128) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, work: Path, slots: int = 128, room: int = ROOM
+    ) -> None:
+        self.room = room
         self.model, self.tokenizer, self.work, self.slots = model, tokenizer, work, slots
         self.base = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         self.trunk = PackedTrunk(model.model)
@@ -193,7 +197,7 @@ class Trainer:
         ]
         tokens = max(sum(sum(sequence.mask) for sequence, _ in pairs), 1)
         differences = []
-        for part in micro_batches(pairs, [len(sequence.ids) for sequence, _ in pairs]):
+        for part in micro_batches(pairs, [len(s.ids) for s, _ in pairs], self.room):
             masks = [sequence.mask for sequence, _ in part]
             logp = logprobs_of(self.model, self.trunk, [s.ids for s, _ in part], masks)
             advantage = flat([per_token for _, per_token in part], masks, logp.device)
@@ -213,7 +217,7 @@ class Trainer:
         pairs = [(sequence, e) for e in episodes for sequence in token_sequences(e)]
         turns = sum(len(sequence.spans) for sequence, _ in pairs)
         total = 0.0
-        for part in micro_batches(pairs, [len(sequence.ids) for sequence, _ in pairs]):
+        for part in micro_batches(pairs, [len(s.ids) for s, _ in pairs], self.room):
             positions = [[begin - 1 for _, begin, _ in sequence.spans] for sequence, _ in part]
             predicted = critic([sequence.ids for sequence, _ in part], positions)
             numbers = iter(predicted.tolist())
@@ -234,9 +238,11 @@ class Trainer:
         return whitened, total
 
 
-def micro_batches(items: Sequence[Any], lengths: Sequence[int]) -> Iterator[list[Any]]:
+def micro_batches(
+    items: Sequence[Any], lengths: Sequence[int], room: int = ROOM
+) -> Iterator[list[Any]]:
     """Group items into few batches of about equal length that fit into memory."""
-    parts = -(-sum(lengths) // MICRO_BATCH_TOKENS)
+    parts = -(-sum(lengths) // room)
     for i in range(parts):
         if items[i::parts]:
             yield list(items[i::parts])
