@@ -11,7 +11,6 @@ verl generates with vLLM, which needs a GPU. Writes metrics.jsonl and episodes.j
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import tyro
@@ -54,8 +53,8 @@ class Args:
     """token cap of the first prompt (verl's data.max_prompt_length)"""
     max_response: int = 640
     """token cap of everything after the first prompt (verl's data.max_response_length)"""
-    micro_batch: int = 64
-    """sequences in one forward pass; does not change the gradient"""
+    micro_batch_tokens: int = 16384
+    """tokens in one forward pass; does not change the gradient"""
     vllm_memory: float = 0.4
     """share of the GPU memory for vLLM"""
 
@@ -73,22 +72,26 @@ def main(args: Args) -> None:
         record=f"{args.out}/episodes.jsonl",
         metrics=f"{args.out}/metrics.jsonl",
     )
-    prompts, micro_batch = args.episodes // args.samples, math.gcd(args.micro_batch, args.episodes)
+    prompts = args.episodes // args.samples
     settings = [
         f"actor_rollout_ref.model.path={model_path(args.model)}",
         # verl's default attention, flash-attn, has to be compiled
         "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
-        "actor_rollout_ref.model.use_remove_padding=False",  # needs flash-attn
+        # packed sequences; without fused kernels, verl computes logprobs one token at a time
+        "actor_rollout_ref.model.use_remove_padding=True",
+        "actor_rollout_ref.model.use_fused_kernels=True",
+        "actor_rollout_ref.model.fused_kernel_options.impl_backend=torch",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
         f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}",  # one optimizer step per batch
-        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={micro_batch}",
+        "actor_rollout_ref.actor.use_dynamic_bsz=True",  # also for logprobs and the critic
+        f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={args.micro_batch_tokens}",
         f"actor_rollout_ref.actor.optim.lr={args.learning_rate}",
         "critic.model.use_remove_padding=False",
-        f"critic.ppo_micro_batch_size_per_gpu={micro_batch}",
+        f"critic.ppo_max_token_len_per_gpu={args.micro_batch_tokens}",
         "actor_rollout_ref.rollout.name=vllm",
         f"actor_rollout_ref.rollout.n={args.samples}",
         f"actor_rollout_ref.rollout.seed={args.seed}",
         "actor_rollout_ref.rollout.calculate_log_probs=True",
-        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={micro_batch}",
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         f"actor_rollout_ref.rollout.gpu_memory_utilization={args.vllm_memory}",
         f"data.train_batch_size={prompts}",
