@@ -37,7 +37,7 @@ from gem_core.types import Episode, Task
 from gem_rl2 import ADAPTER
 from gem_rl2.config import GemConfig, compose
 from gem_rl2.critic import TurnCritic
-from gem_rl2.rollout import Episodes, GemRollout
+from gem_rl2.rollout import GemRollout, RolloutState
 from gem_rl2.trainer import patched_trainer, prepare_settings
 from gem_rl2.unsharded_actor import UnshardedActor, without_cuda
 
@@ -50,9 +50,9 @@ class _WithoutServers(GemRollout):
     def __init__(self, settings: Any, config: GemConfig, max_context: int | None = None) -> None:
         from transformers import AutoTokenizer
 
-        self.config, self.episodes = settings, Episodes(config, max_context)
+        self.config, self.state = settings, RolloutState(config, max_context)
         self.tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
-        self.episodes.prepare(self.tokenizer)
+        self.state.prepare(self.tokenizer)
         self.worker_url = self.router_url = "http://nowhere"
         self.train_sampling_params = OmegaConf.to_container(settings.train_sampling_params)
         self.device_mesh = init_device_mesh(
@@ -68,7 +68,7 @@ class _WithoutServers(GemRollout):
             closing(self._loop),
         ):
             batch: tuple[Any, Any] = self(data, True, step)
-            self._loop.run_until_complete(self.episodes.rest())
+            self._loop.run_until_complete(self.state.rest())
             return batch
 
 
@@ -165,8 +165,8 @@ class RL2Harness(Harness):
             rollout = _WithoutServers(run.settings.rollout, run.config, self.max_context)
             with patched(rl2_rollout, "async_generate", generate, "url states sampling_params"):
                 tensors, _ = rollout.batch(case.seeds, case.update + 1)
-            episodes = list(rollout.episodes.ledger.find(tensors).values())
-            rollout.episodes.close()
+            episodes = list(rollout.state.ledger.find(tensors).values())
+            rollout.state.close()
             return episodes
 
     def _batch(self, run: _Run) -> Any:
@@ -220,10 +220,10 @@ class _Run(ExitStack):
         rollout = _Replay(self.settings.rollout, self.config)
         rollout.recorded = self.case.episodes
         tensors, cu_seqs = rollout.batch(range(len(rollout.recorded)))
-        self.enter_context(patched_trainer(rollout.episodes, "config raw_tensor_dict cu_seqs step"))
+        self.enter_context(patched_trainer(rollout.state, "config raw_tensor_dict cu_seqs step"))
         if self.config.needs_values:
             critic = _GoldenCritic(self.case)
-            TurnCritic.replace(critic, rollout.episodes)
+            TurnCritic.replace(critic, rollout.state)
             tensors = critic.compute_values(tensors, 1)
         if dist.get_rank() == 0:
             rl2_ppo.compute_advantages(self.settings.adv, tensors, cu_seqs, 1)

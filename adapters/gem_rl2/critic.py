@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.utils.rnn import pad_sequence
 
 from gem_core.adapter_kit.critic import cut_state
-from gem_rl2.rollout import Episodes
+from gem_rl2.rollout import RolloutState
 
 if TYPE_CHECKING:
     from RL2.workers.critic import Critic as _Base
@@ -25,13 +25,13 @@ TARGETS = "gem_targets"
 class TurnCritic(_Base):
     """What gem adds to RL2's critic. The first rank holds the batch; the others pass None."""
 
-    episodes: Episodes
+    state: RolloutState
 
     @classmethod
-    def replace(cls, critic: Any, episodes: Episodes) -> None:
+    def replace(cls, critic: Any, state: RolloutState) -> None:
         """Make RL2's critic one of gem's. RL2 looks for the class name to save checkpoints."""
         critic.__class__ = type("Critic", (cls, type(critic)), {})
-        critic.episodes = episodes
+        critic.state = state
 
     def compute_values(self, tensor_dict: Any, step: int) -> Any:
         """Add the values of all positions to the batch, and keep those of cut episodes' ends.
@@ -48,7 +48,7 @@ class TurnCritic(_Base):
             count, length = tensor_dict["states"].shape
             tensor_dict["values"] = result["values"][:count, :length]
             ends = result["values"][count:]
-            self.episodes.last_values = {
+            self.state.last_values = {
                 number: float(row[len(state) - 1])
                 for (number, state), row in zip(states.items(), ends)
             }
@@ -64,12 +64,12 @@ class TurnCritic(_Base):
 
     def _cut_states(self, batch: Any) -> dict[int, tuple[int, ...]]:
         """Return the next prompt of each cut episode in the batch, by its number."""
-        renderer, longest = self.episodes.renderer, self.episodes.max_context
+        renderer, longest = self.state.renderer, self.state.max_context
         if renderer is None:  # recorded episodes, which all ended by themselves
             return {}
         states = {
             number: cut_state(episode, renderer, longest)
-            for number, episode in self.episodes.ledger.find(batch).items()
+            for number, episode in self.state.ledger.find(batch).items()
         }
         return {number: state for number, state in states.items() if state}
 

@@ -42,7 +42,7 @@ from gem_rl2.__main__ import main
 from gem_rl2.config import GemConfig, longest_sequence, rejections, settings_folder
 from gem_rl2.convert import generation_metrics, to_batch
 from gem_rl2.ledger import Ledger, numbered
-from gem_rl2.rollout import Ask, EnginePolicy, Episodes, own_metrics_port, play, server_context
+from gem_rl2.rollout import Ask, EnginePolicy, RolloutState, own_metrics_port, play, server_context
 from gem_rl2.trainer import patched_trainer, process_group, write_data
 
 __all__ = ["MainBranchTrainer", "check_settings", "compose", "generate_function", "train"]
@@ -74,7 +74,7 @@ def generate_function(config: GemConfig) -> Callable[..., Any]:
             "an environment file does not know the step, so its horizon cannot grow; "
             "use MainBranchTrainer"
         )
-    episodes = PausableEpisodes(config)
+    episodes = PausableState(config)
 
     async def generate(config: Any, tokenizer: Any, router_url: str, sample: Any) -> None:
         await episodes.generate(config, tokenizer, router_url, sample)
@@ -167,16 +167,16 @@ class MainBranchTrainer(rl2_ppo.PPOTrainer):
 
     async def train(self) -> None:
         """Train to the end."""
-        episodes = self.rollout.episodes
+        state = self.rollout.state
         actors = [(sys.modules[name], None) for name in _ACTORS if name in sys.modules]
         try:
             try:
-                with patched_trainer(episodes, "config tensor_dict cu_seqs step", actors):
+                with patched_trainer(state, "config tensor_dict cu_seqs step", actors):
                     await super().train()
             finally:  # asynchronous environments are bound to this event loop
-                await episodes.rest()
+                await state.rest()
         finally:
-            episodes.close()  # RL2 itself ends its processes
+            state.close()  # RL2 itself ends its processes
             self._folder.cleanup()
 
 
@@ -194,7 +194,7 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
         context = min(
             filter(None, (max_context, server_context(settings.server_args))), default=None
         )
-        self.episodes = PausableEpisodes(config, context)
+        self.state = PausableState(config, context)
         with (
             patched(rl2_rollout, "RouterArgs", own_metrics_port(rl2_rollout.RouterArgs)),
             patched(rl2_rollout, "sync_request", announced_as_worker(rl2_rollout.sync_request)),
@@ -202,16 +202,16 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
             super().__init__(settings)
 
     def _prepare_environment(self) -> None:
-        self.env = SimpleNamespace(generate=self.episodes.generate)
+        self.env = SimpleNamespace(generate=self.state.generate)
 
     async def __call__(self, train: bool, step: int) -> Any:
-        self.episodes.updates, self.episodes.training = step - 1 if train else step, train
+        self.state.updates, self.state.training = step - 1 if train else step, train
         request = rl2_rollout.async_request
         to_tensors = rl2_rollout.SampleGroup.to_all_tensor_dicts_and_metrics
 
         def request_and_pause(url: Any, endpoint: str, *args: Any, **kwargs: Any) -> Any:
             if endpoint == "pause_generation":
-                self.episodes.gate.close()  # paused servers do not respond to requests
+                self.state.gate.close()  # paused servers do not respond to requests
             return request(url, endpoint, *args, **kwargs)
 
         def with_numbers(group: Any) -> Any:
@@ -224,7 +224,7 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
             patched(rl2_rollout.SampleGroup, to_tensors.__name__, with_numbers, "self"),
         ):
             batch = await super().__call__(train, step)
-        self.episodes.report(step, "train" if train else "test")
+        self.state.report(step, "train" if train else "test")
         return batch
 
 
@@ -296,7 +296,7 @@ class OwnedLedger(Ledger):
         return [self._waiting.pop(number) for number in lost]
 
 
-class PausableEpisodes(Episodes):
+class PausableState(RolloutState):
     """Episodes that RL2 may pause and request again."""
 
     ledger: OwnedLedger

@@ -38,8 +38,8 @@ from gem_rl2.ledger import Ledger, numbered
 __all__ = [
     "Ask",
     "EnginePolicy",
-    "Episodes",
     "GemRollout",
+    "RolloutState",
     "ServerError",
     "own_metrics_port",
     "play",
@@ -125,7 +125,7 @@ class EnginePolicy:
         )
 
 
-class Episodes:
+class RolloutState:
     """State of the episodes of one config: engine, renderer, records, ledger and metrics."""
 
     def __init__(self, config: GemConfig, max_context: int | None = None) -> None:
@@ -198,14 +198,14 @@ class Episodes:
 
 
 async def play(
-    episodes: Episodes,
+    state: RolloutState,
     task: Task,
     policy: EnginePolicy,
     params: Mapping[str, Any],
     train: bool = True,
 ) -> Episode:
     """Play one episode. An engine error ends the run."""
-    config = episodes.config
+    config = state.config
     sampling = Sampling(
         temperature=params.get("temperature", 1.0),
         top_p=params.get("top_p") or 1.0,
@@ -213,11 +213,11 @@ async def play(
         max_tokens=config.max_turn_tokens or params["max_new_tokens"],
     )
     warn_if_cut(sampling)
-    limits = config.limits(episodes.updates, max_context=episodes.max_context)
-    episode = await episodes.rollout.episode(
-        task, policy=policy, renderer=episodes.renderer, sampling=sampling, limits=limits
+    limits = config.limits(state.updates, max_context=state.max_context)
+    episode = await state.rollout.episode(
+        task, policy=policy, renderer=state.renderer, sampling=sampling, limits=limits
     )
-    episodes.finish(episode, train)
+    state.finish(episode, train)
     return episode
 
 
@@ -232,7 +232,7 @@ class GemRollout(rl2_rollout.Rollout):
         """
         from RL2.utils import sglang
 
-        self.episodes = Episodes(
+        self.state = RolloutState(
             config,
             min(filter(None, (max_context, server_context(settings.server_args))), default=None),
         )
@@ -241,7 +241,7 @@ class GemRollout(rl2_rollout.Rollout):
             with patched(sglang, "RouterArgs", own_metrics_port(sglang.RouterArgs)):
                 super().__init__(settings)
             if hasattr(self, "tokenizer"):  # only on the rank that plays
-                self.episodes.prepare(self.tokenizer)
+                self.state.prepare(self.tokenizer)
         except BaseException:
             _terminate(set(multiprocessing.active_children()) - before)
             raise
@@ -252,7 +252,7 @@ class GemRollout(rl2_rollout.Rollout):
         """Load no environment file: `GemConfig` names the environment."""
 
     def __call__(self, data_list: Any, train: bool, step: int) -> Any:
-        self.episodes.updates = step - 1 if train else step
+        self.state.updates = step - 1 if train else step
         asyncio.set_event_loop(self._loop)  # RL2 uses the thread's event loop, which may not exist
 
         def log(metrics: dict[str, list[Any]], step: int) -> None:
@@ -261,7 +261,7 @@ class GemRollout(rl2_rollout.Rollout):
 
         with patched(rl2_rollout, "gather_and_log", log, "metrics step device_mesh metrics_to_sum"):
             batch = super().__call__(data_list, train, step)
-        self.episodes.report(step, "train" if train else "test")
+        self.state.report(step, "train" if train else "test")
         return batch
 
     async def rollout(self, data: Any, train: bool) -> tuple[list[Any], dict[str, list[Any]]]:
@@ -269,14 +269,14 @@ class GemRollout(rl2_rollout.Rollout):
 
         Every episode has all metrics, because RL2 logs those that the first one has.
         """
-        episodes = self.episodes
-        number = next(episodes.numbers)
-        episode = await self.episode(episodes.config.task_of(data, number), train)
+        state = self.state
+        number = next(state.numbers)
+        episode = await self.episode(state.config.task_of(data, number), train)
         if train:
-            episodes.ledger.add(number, episode)
+            state.ledger.add(number, episode)
         tensors = [
             rl2_rollout.state_dict_to_tensor_dict(sequence)
-            for sequence in to_batch(episode, episodes.end_id)
+            for sequence in to_batch(episode, state.end_id)
         ]
         metrics = generation_metrics(episode)
         metrics["n_turns"] = [] if episode.failed else [len(episode.turns)]
@@ -285,11 +285,11 @@ class GemRollout(rl2_rollout.Rollout):
 
     async def episode(self, task: Task, train: bool) -> Episode:
         """Play the episode of a task."""
-        episodes = self.episodes
+        state = self.state
         params = self.train_sampling_params if train else self.test_sampling_params
-        turn_end = episodes.prepare(self.tokenizer).turn_end
-        policy = EnginePolicy(self._ask, params, lambda: episodes.updates, turn_end)
-        return await play(episodes, task, policy, params, train)
+        turn_end = state.prepare(self.tokenizer).turn_end
+        policy = EnginePolicy(self._ask, params, lambda: state.updates, turn_end)
+        return await play(state, task, policy, params, train)
 
     async def _ask(self, ids: list[int], params: dict[str, Any]) -> Any:
         return await rl2_rollout.async_generate(self.router_url, ids, params)
@@ -302,7 +302,7 @@ class GemRollout(rl2_rollout.Rollout):
         try:
             self._loop.run_until_complete(self._cancel_tasks())
             self._loop.close()
-            self.episodes.close()
+            self.state.close()
         finally:
             _terminate(self._processes)
 
@@ -311,7 +311,7 @@ class GemRollout(rl2_rollout.Rollout):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.episodes.rest()
+        await self.state.rest()
 
 
 # when RL2 resumes, it looks for this class name to update the servers' weights

@@ -33,7 +33,7 @@ from gem_core.types import Episode
 from gem_rl2.config import GemConfig, check_settings, compose, longest_sequence
 from gem_rl2.convert import actions_of, per_token, turn_starts
 from gem_rl2.critic import TARGETS, TurnCritic
-from gem_rl2.rollout import Episodes, GemRollout
+from gem_rl2.rollout import GemRollout, RolloutState
 from gem_rl2.updates import Worker, release_workers, watched_updates
 
 __all__ = [
@@ -76,7 +76,7 @@ class GemPPOTrainer(rl2_ppo.PPOTrainer):
         with patched(rl2_ppo, "Rollout", rollout, "config"):
             super().__init__(settings)
         if self.critic is not None:
-            TurnCritic.replace(self.critic, self.rollout.episodes)
+            TurnCritic.replace(self.critic, self.rollout.state)
 
     def train(self) -> None:
         """Train to the end, then end RL2's servers; the trainer cannot be used again."""
@@ -84,7 +84,7 @@ class GemPPOTrainer(rl2_ppo.PPOTrainer):
         try:
             with (
                 patched(rl2_ppo, "load_ckpt", load, "trainer workers"),
-                patched_trainer(self.rollout.episodes, "config raw_tensor_dict cu_seqs step"),
+                patched_trainer(self.rollout.state, "config raw_tensor_dict cu_seqs step"),
             ):
                 super().train()
         finally:
@@ -129,7 +129,7 @@ def process_group(start: Callable[..., None], *arguments: Any) -> Iterator[None]
 
 @contextmanager
 def patched_trainer(
-    episodes: Episodes, parameters: str, workers: Sequence[Worker] | None = None
+    state: RolloutState, parameters: str, workers: Sequence[Worker] | None = None
 ) -> Iterator[None]:
     """Replace RL2's advantages with gem's and write the metrics file, inside the block.
 
@@ -138,43 +138,43 @@ def patched_trainer(
     """
 
     def compute_advantages(settings: Any, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
-        put_advantages(episodes, batch, cu_seqs, step)
+        put_advantages(state, batch, cu_seqs, step)
 
     with (
         patched(rl2_ppo, "compute_advantages", compute_advantages, parameters),
-        watched_updates(episodes, release_workers(episodes) if workers is None else workers),
+        watched_updates(state, release_workers(state) if workers is None else workers),
     ):
         yield
 
 
-def put_advantages(episodes: Episodes, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
+def put_advantages(state: RolloutState, batch: dict[str, Any], cu_seqs: Any, step: int) -> None:
     """Write gem's advantages: one number per token, 0 on untrained tokens.
 
     Statistics cover all ranks, because this rank holds the whole batch. With a critic, also write
     its targets, at the first token of each trained turn.
     """
-    config, numbers = episodes.config, list(episodes.ledger.find(batch))
-    in_batch = episodes.ledger.take(batch, cu_seqs)
-    check_batch(batch, cu_seqs, in_batch, episodes.end_id)
+    config, numbers = state.config, list(state.ledger.find(batch))
+    in_batch = state.ledger.take(batch, cu_seqs)
+    check_batch(batch, cu_seqs, in_batch, state.end_id)
     values: list[list[float]] | None = None
     returns: list[list[float]] = []
     if config.needs_values:
-        values = _values(episodes, batch, cu_seqs, dict(zip(numbers, in_batch)))
+        values = _values(state, batch, cu_seqs, dict(zip(numbers, in_batch)))
         returns = critic_targets(config, in_batch, values)
         batch["returns"] = torch.zeros(batch["states"].shape)
         batch[TARGETS] = torch.zeros_like(batch["action_mask"])
     per_turn = config.compute_advantages(in_batch, values=values)
     batch["advantages"] = torch.zeros(batch["states"].shape, dtype=torch.float32)
     for n, (start, episode) in enumerate(zip(cu_seqs.tolist(), in_batch)):
-        for i, sequence in enumerate(sequences_or_padding(episode, episodes.end_id), start):
+        for i, sequence in enumerate(sequences_or_padding(episode, state.end_id), start):
             tokens = torch.tensor(per_token(sequence, per_turn[n]), dtype=torch.float32)
             batch["advantages"][i, : len(tokens)] = tokens
             for turn, position in turn_starts(sequence) if returns else ():
                 batch["returns"][i, position] = returns[n][turn]
                 batch[TARGETS][i, position] = 1
-    episodes.record(as_trained(e, a, step - 1) for e, a in zip(in_batch, per_turn))
-    episodes.record(episodes.ledger.drop())
-    _log(episodes, batch, BatchMetrics.of(in_batch, per_turn), step)
+    state.record(as_trained(e, a, step - 1) for e, a in zip(in_batch, per_turn))
+    state.record(state.ledger.drop())
+    _log(state, batch, BatchMetrics.of(in_batch, per_turn), step)
 
 
 def check_batch(
@@ -200,35 +200,35 @@ def check_batch(
 
 
 def _values(
-    episodes: Episodes, batch: Mapping[str, Any], cu_seqs: Any, in_batch: Mapping[int, Episode]
+    state: RolloutState, batch: Mapping[str, Any], cu_seqs: Any, in_batch: Mapping[int, Episode]
 ) -> list[list[float]]:
     """Return the critic's values of each episode: one per turn, and one for the end if cut."""
     values = []
     for start, (number, episode) in zip(cu_seqs.tolist(), in_batch.items()):
-        sequences = sequences_or_padding(episode, episodes.end_id)
+        sequences = sequences_or_padding(episode, state.end_id)
         positions = value_positions(episode, sequences)
         values.append([float(batch["values"][start + i, position]) for i, position in positions])
-        if number in episodes.last_values:
-            values[-1].append(episodes.last_values[number])
+        if number in state.last_values:
+            values[-1].append(state.last_values[number])
     return values
 
 
-def _log(episodes: Episodes, batch: Mapping[str, Any], trained: BatchMetrics, step: int) -> None:
+def _log(state: RolloutState, batch: Mapping[str, Any], trained: BatchMetrics, step: int) -> None:
     """Log the metrics that are known only now. RL2 may have dropped groups after playing them."""
     sums = {k: v for k, v in trained.breakdown.items() if k.endswith("advantage_abs")}
-    episodes.metrics = replace(
-        episodes.metrics,
+    state.metrics = replace(
+        state.metrics,
         tokens=trained.tokens,
-        breakdown={**episodes.metrics.breakdown, **sums},
+        breakdown={**state.metrics.breakdown, **sums},
     )
-    episodes.logprob_gap = {}
+    state.logprob_gap = {}
     if "old_logps" in batch:
         mask = batch["action_mask"].bool()
-        episodes.logprob_gap = logprob_gap(
+        state.logprob_gap = logprob_gap(
             batch["llm_logps"][mask].tolist(), batch["old_logps"][mask].tolist()
         )
     means = trained.means()
-    shown = {**{name: means[name] for name in sums}, **episodes.logprob_gap}
+    shown = {**{name: means[name] for name in sums}, **state.logprob_gap}
     wandb.log({f"gem/{name}": value for name, value in shown.items()}, step=step)
 
 

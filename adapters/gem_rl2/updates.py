@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.update_log import UpdateLog
-from gem_rl2.rollout import Episodes
+from gem_rl2.rollout import RolloutState
 
 __all__ = ["Worker", "release_workers", "watched_updates"]
 
@@ -36,20 +36,20 @@ Worker = tuple[Any, Any]
 """A module with one of RL2's losses, and its class; None leaves `optimizer_step` as it is."""
 
 
-def release_workers(episodes: Episodes) -> list[Worker]:
+def release_workers(state: RolloutState) -> list[Worker]:
     """Return RL2's actor and, if the estimator needs one, its critic."""
     import RL2.workers.actor as rl2_actor
     import RL2.workers.critic as rl2_critic
 
     actor: list[Worker] = [(rl2_actor, rl2_actor.Actor)]
-    return [*actor, (rl2_critic, rl2_critic.Critic)] if episodes.config.needs_values else actor
+    return [*actor, (rl2_critic, rl2_critic.Critic)] if state.config.needs_values else actor
 
 
 @contextmanager
-def watched_updates(episodes: Episodes, workers: Sequence[Worker]) -> Iterator[None]:
+def watched_updates(state: RolloutState, workers: Sequence[Worker]) -> Iterator[None]:
     """Watch updates inside the block. The last of the workers ends an update."""
-    log = UpdateLog.of(episodes.config, write=dist.get_rank() == 0)
-    update = _Update(episodes, log)
+    log = UpdateLog.of(state.config, write=dist.get_rank() == 0)
+    update = _Update(state, log)
     with ExitStack() as patches:
         for module, worker in workers:
             last = module is workers[-1][0]
@@ -68,11 +68,11 @@ def watched_updates(episodes: Episodes, workers: Sequence[Worker]) -> Iterator[N
 class _Update:
     """What is known of the current update."""
 
-    episodes: Episodes
+    state: RolloutState
     log: UpdateLog
     empty: bool = False
     """Whether the current optimizer step trains no token on any rank."""
-    numbers: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
 
     def counts(self, count_total: Callable[..., Any]) -> Callable[..., Any]:
         """Return `count_total` with a result of at least 1."""
@@ -103,17 +103,16 @@ class _Update:
         def log(metrics: Mapping[str, Sequence[float]], step: int) -> None:
             rank0_log(metrics, step)
             if dist.get_rank() == 0:
-                self.numbers |= {
+                self.metrics |= {
                     name: sum(metrics[key]) / len(metrics[key])
                     for name, key in _LOGGED.items()
                     if metrics.get(key)
                 }
             if last:
                 # every rank decides whether the run ends, from the metrics of the first
-                shared = [self.episodes.metrics]
+                shared = [self.state.metrics]
                 dist.broadcast_object_list(shared, src=0)
-                numbers = {**self.numbers, **self.episodes.logprob_gap}
-                self.numbers = {}
-                self.log.write(step - 1, shared[0], **numbers)
+                trained, self.metrics = {**self.metrics, **self.state.logprob_gap}, {}
+                self.log.write(step - 1, shared[0], **trained)
 
         return log

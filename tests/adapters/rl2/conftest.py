@@ -88,13 +88,13 @@ def running(
 def play(running: tuple[Any, Any]) -> Callable[..., Any]:
     """Return `play(env_id, seeds, step=1, train=True, **config_fields)`.
 
-    It returns (RL2's batch, the played episodes, the rollout's `Episodes`).
+    It returns (RL2's batch, the played episodes, the rollout's `RolloutState`).
     """
-    from gem_rl2.rollout import Episodes
+    from gem_rl2.rollout import RolloutState
 
     _, rollout = running
 
-    class Watched(Episodes):
+    class Watched(RolloutState):
         played: list[Any]
 
         def finish(self, episode: Any, train: bool) -> None:
@@ -105,11 +105,11 @@ def play(running: tuple[Any, Any]) -> Callable[..., Any]:
         env_id: str, seeds: list[int], *, step: int = 1, train: bool = True, **fields: Any
     ) -> Any:
         config = GemConfig(env_id, **{"max_turn_tokens": 6, **fields})
-        rollout.episodes = Watched(config, rollout.episodes.max_context)
-        rollout.episodes.played = []
+        rollout.state = Watched(config, rollout.state.max_context)
+        rollout.state.played = []
         batch = rollout([{"extra_info": {"seed": seed}} for seed in seeds], train, step)
         # RL2 starts and ends episodes in any order
-        episodes = sorted(rollout.episodes.played, key=lambda e: seeds.index(e.seed))
-        return batch, episodes, rollout.episodes
+        episodes = sorted(rollout.state.played, key=lambda e: seeds.index(e.seed))
+        return batch, episodes, rollout.state
 
     return play_batch

@@ -33,7 +33,7 @@ from gem_rl2.conformance import (
     sequences_in,
     start_gloo,
 )
-from gem_rl2.main_branch import MainBranchRollout, PausableEpisodes, compose, prepare_settings
+from gem_rl2.main_branch import MainBranchRollout, PausableState, compose, prepare_settings
 from gem_rl2.trainer import patched_trainer
 from gem_rl2.unsharded_actor import without_cuda
 
@@ -62,10 +62,10 @@ class MainBranchActor(rl2_actor.FSDPActor):  # type: ignore[misc]
 class Replay(MainBranchRollout):
     """Rollout without servers that returns recorded episodes: seed i gives episode i."""
 
-    def __init__(self, settings: Any, episodes: PausableEpisodes) -> None:
+    def __init__(self, settings: Any, state: PausableState) -> None:
         from transformers import AutoTokenizer
 
-        self.config, self.episodes = settings, episodes
+        self.config, self.state = settings, state
         self.tokenizer = AutoTokenizer.from_pretrained(settings.server_args.model_path)
         self.worker_url = self.router_url = "http://nowhere"
         self.device_mesh = init_device_mesh(
@@ -83,7 +83,7 @@ class Replay(MainBranchRollout):
             return asyncio.run(self(True, step))
 
 
-class ReplayedEpisodes(PausableEpisodes):
+class ReplayedState(PausableState):
     """Recorded episodes."""
 
     recorded: Sequence[Episode] = ()
@@ -131,23 +131,23 @@ class MainBranchRun(_Run):
         OmegaConf.resolve(self.settings)
         train = self.settings.rollout.train
         train.responses_per_prompt, train.dynamic_filtering = 1, False
-        self.episodes: PausableEpisodes = PausableEpisodes(self.config, RL2Harness.max_context)
+        self.state: PausableState = PausableState(self.config, RL2Harness.max_context)
         if hasattr(self, "case"):
-            self.episodes = ReplayedEpisodes(self.config)
-            self.episodes.recorded = self.case.episodes
+            self.state = ReplayedState(self.config)
+            self.state.recorded = self.case.episodes
         self.enter_context(without_cuda())
         self.enter_context(patched(wandb, "log", lambda *args, **kwargs: None))
         self.enter_context(
-            patched_trainer(self.episodes, "config tensor_dict cu_seqs step", [(rl2_actor, None)])
+            patched_trainer(self.state, "config tensor_dict cu_seqs step", [(rl2_actor, None)])
         )
         return self
 
     def batch(self) -> Any:
-        tensors, cu_seqs = Replay(self.settings.rollout, self.episodes).batch(
+        tensors, cu_seqs = Replay(self.settings.rollout, self.state).batch(
             range(len(self.case.episodes))
         )
         if dist.get_rank() == 0:
-            numbers = list(self.episodes.ledger.find(tensors))
+            numbers = list(self.state.ledger.find(tensors))
             rl2_ppo.compute_advantages(self.settings, tensors, cu_seqs, 1)
             # RL2 returns episodes in the order in which they end
             bounds = list(zip(cu_seqs.tolist(), cu_seqs.tolist()[1:]))
@@ -184,10 +184,10 @@ class MainBranchHarness(RL2Harness):
 
         with MainBranchRun(GemConfig(**case.config)) as run:
             with patched(main_branch, "_ask", ask, "router_url"):
-                rollout = Replay(run.settings.rollout, run.episodes)
+                rollout = Replay(run.settings.rollout, run.state)
                 tensors, _ = rollout.batch(case.seeds, case.update + 1)
-            episodes = run.episodes.ledger.find(tensors)
-            run.episodes.close()
+            episodes = run.state.ledger.find(tensors)
+            run.state.close()
             # RL2 returns episodes in the order in which they end
             return [episodes[number] for number in sorted(episodes)]
 

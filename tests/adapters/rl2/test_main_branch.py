@@ -107,12 +107,12 @@ import RL2.workers.rollout as rl2_rollout
 from gem_conformance import CASES
 from gem_core.types import Episode, StopReason, Turn
 from gem_core.adapter_kit.patching import patched
-from main_branch_harness import MainBranchRun, Replay, ReplayedEpisodes, no_request
+from main_branch_harness import MainBranchRun, Replay, ReplayedState, no_request
 
 # the rewards of each seed's two episodes, whose tokens are equal
 rewards = {0: [0.0, 1.0], 1: [0.0, 0.0], 2: [1.0, 0.0], 3: [0.0, 1.0], 4: [0.0, 0.0]}
 
-class DelayedEpisodes(ReplayedEpisodes):
+class DelayedState(ReplayedState):
     # the first episode of seed 0 ends when seed 4 starts; those of seed 4 never end
     async def episode(self, task, *args):
         seed = task.seed
@@ -143,11 +143,11 @@ async def two_steps(ready, rollout):
     return first, rewards_and_advantages(ready.settings, await rollout(True, 2))
 
 with MainBranchRun(next(c for c in CASES if c.estimator == "grpo")) as ready:
-    ready.episodes.__class__ = DelayedEpisodes
+    ready.state.__class__ = DelayedState
     config = ready.settings.rollout
     config.train.prompts_per_rollout, config.train.responses_per_prompt = 2, 2
     config.train.partial_rollout, config.train.dynamic_filtering = True, not FAILED
-    rollout = Replay(config, ready.episodes)
+    rollout = Replay(config, ready.state)
     rollout.sample_buffer, rollout.worker_urls = [], []
     seeds = iter(range(5))
 
@@ -158,7 +158,7 @@ with MainBranchRun(next(c for c in CASES if c.estimator == "grpo")) as ready:
     rollout.train_dataloader = lambda size: [group(seed) for seed in itertools.islice(seeds, size)]
     with patched(rl2_rollout, "async_request", no_request):
         print("steps", *asyncio.run(two_steps(ready, rollout)))
-    print("waiting", len(ready.episodes.ledger))
+    print("waiting", len(ready.state.ledger))
 """
 
 

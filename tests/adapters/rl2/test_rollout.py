@@ -41,7 +41,7 @@ Play = Callable[..., Any]
 
 
 def with_gem(state: Any) -> AbstractContextManager[None]:
-    """Replace the advantages of RL2's trainer with gem's. `state`: the rollout's `Episodes`."""
+    """Replace the advantages of RL2's trainer with gem's. `state`: the rollout's `RolloutState`."""
     return patched_trainer(state, "config raw_tensor_dict cu_seqs step")
 
 
@@ -313,11 +313,11 @@ def test_horizon_grows_with_the_step(play: Play) -> None:
 
 
 def test_sequences_do_not_exceed_the_maximum_length(play: Play, running: tuple[Any, Any]) -> None:
-    running[1].episodes.max_context, before = 64, running[1].episodes.max_context
+    running[1].state.max_context, before = 64, running[1].state.max_context
     try:
         (tensors, _), episodes, _ = play(ECHO, [2, 5, 8], max_turn_tokens=64)
     finally:
-        running[1].episodes.max_context = before
+        running[1].state.max_context = before
     assert tensors["states"].shape[1] <= 64
     assert "context_full" in {e.stop.value for e in episodes}
 
