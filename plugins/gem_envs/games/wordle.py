@@ -34,6 +34,11 @@ class Wordle(Game):
         self.max_turns = whole_number("max_turns", max_turns, 1)
         self.randomize = randomize
 
+    @property
+    def vocabulary(self) -> list[str]:
+        """The words that may be the secret."""
+        return list(common_words(self.word_length))
+
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         if self.randomize:
             self.word_length = self.rng.randint(3, 5)

@@ -30,6 +30,8 @@ class Dialect:
     """Whether the return is the best value so far, because each value scores one answer."""
     observes: ClassVar[bool] = False
     """Whether the client must fetch the first observation after the reset."""
+    attributes: ClassVar[Mapping[str, str]] = {}
+    """The further GET paths of a server, each with the attribute of the environment it returns."""
 
     # Client.
 

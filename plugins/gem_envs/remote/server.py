@@ -155,10 +155,11 @@ class Server:
         """Return the JSON reply to a request; raise `HttpError` for an error status."""
         url = urlsplit(target)
         path = url.path.rstrip("/") or "/"
-        if path not in (*_POSTS, *_GETS):
+        gets = (*_GETS, *self.dialect.attributes)
+        if path not in (*_POSTS, *gets):
             raise HttpError(
                 404,
-                f"unknown path {path}; expected POST {', '.join(_POSTS)} or GET {', '.join(_GETS)}",
+                f"unknown path {path}; expected POST {', '.join(_POSTS)} or GET {', '.join(gets)}",
             )
         expected = "POST" if path in _POSTS else "GET"
         if method != expected:
@@ -190,6 +191,11 @@ class Server:
         env, result = session.env, self.store.result
         if path == "/observation":
             return session.observation
+        if path in self.dialect.attributes:
+            name = self.dialect.attributes[path]
+            if not hasattr(env.unwrapped, name):
+                raise HttpError(404, f"{type(env.unwrapped).__name__} has no {name}")
+            return getattr(env.unwrapped, name)
         if path == "/sample_action":
             try:
                 sample = str(body.get("sample", ""))

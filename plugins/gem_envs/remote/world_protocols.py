@@ -6,7 +6,7 @@ Each server scores the last answer with 0 to 1, so the return is the best value 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from gem_core.arguments import short
 from gem_core.env.base import ResetResult, StepResult
@@ -111,6 +111,7 @@ class Wordle(Maze):
 
     name = "wordle"
     task = "seed"
+    attributes: ClassVar = {"/filtered_vocab": "vocabulary"}
 
     def reset_reply(self, session: int, observation: str, info: Mapping[str, Any]) -> Reply:
         return {"id": session, "observation": observation}

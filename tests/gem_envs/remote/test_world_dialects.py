@@ -70,6 +70,19 @@ def test_server_answers_what_agentgyms_client_reads(name: str) -> None:
         assert (reply["reward"], reply["done"]) == (0.0, False)
 
 
+def test_wordle_server_lists_its_words() -> None:
+    with Server(lambda: make("game:Wordle-v0-easy"), dialect="wordle") as server:
+        number = httpx.post(f"{server.url}/create").json()["id"]
+        words = httpx.get(f"{server.url}/filtered_vocab", params={"id": number}).json()
+        assert len(words) > 100 and make("game:Wordle-v0-easy").unwrapped.vocabulary == words
+    with Server(lambda: make("maze:DoubleT-v0"), dialect="wordle") as server:
+        number = httpx.post(f"{server.url}/create").json()["id"]
+        reply = httpx.get(f"{server.url}/filtered_vocab", params={"id": number})
+        assert reply.status_code == 404 and reply.json() == {"error": "Maze has no vocabulary"}
+    with Server(lambda: make("maze:DoubleT-v0"), dialect="maze") as server:
+        assert httpx.get(f"{server.url}/filtered_vocab").status_code == 404
+
+
 @pytest.mark.parametrize("reply", ["text", None, [], {"id": 1}])
 def test_odd_reply_to_a_reset_names_the_dialect(reply: Any) -> None:
     with pytest.raises(EnvError, match="'webshop'"):
