@@ -43,4 +43,5 @@ def deal(trained: Sequence[bool], ranks: int, steps: int) -> list[int]:
         for part in parts:
             room = share // steps - len(part)
             order += [*part, *(i for _, i in zip(range(room), untrained))]
+        order += untrained  # if the steps do not divide the sequences
     return order

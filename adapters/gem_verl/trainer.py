@@ -145,7 +145,8 @@ class GemTrainer:
             section.ppo_mini_batch_size = size
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)  # type: ignore[misc]
         sizes = [section.ppo_mini_batch_size for section, _ in self._mini_batches]
-        steps = len(batch.keys) // (samples * min(sizes if self.use_critic else sizes[:1]))
+        size = samples * min(sizes if self.use_critic else sizes[:1])
+        steps = max(len(batch.keys) // size, 1)
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
         batch.reorder(deal([key in trained for key in batch.keys], ranks, steps))
         return batch

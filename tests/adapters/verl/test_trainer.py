@@ -224,3 +224,8 @@ def test_every_mini_batch_has_trained_sequences(trained: set[int], ranks: int) -
     size = 4 // ranks
     steps = [{i for s in shares for i in s[step * size :][:size]} for step in range(4)]
     assert sum(bool(step & trained) for step in steps) == min(len(trained), 4)
+
+
+@pytest.mark.parametrize("trained", [set(), {0, 1, 2}, set(range(6))])
+def test_no_sequence_is_lost_if_the_steps_are_uneven(trained: set[int]) -> None:
+    assert sorted(deal([i in trained for i in range(6)], 1, 4)) == list(range(6))
