@@ -319,7 +319,6 @@ def test_thinking_is_removed_from_history_and_every_turn_is_trained(
 
 
 @pytest.mark.setting("Processes", "works")
-@pytest.mark.setting("Processes", "works")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of Ray's own processes
 @pytest.mark.parametrize("execution", ["process", "ray"])
 def test_environments_run_in_processes_that_end(
