@@ -13,7 +13,7 @@ from cheaters import CHEATERS, Cheater
 from gem_check.transcripts import transcripts, transcripts_elsewhere
 from gem_core import list_envs, make, run_batch, tasks_for
 from gem_core.errors import ConfigError, MissingDependencyError, OptionError
-from gem_core.policies.players import ExpertPlayer
+from gem_core.policies.players import ExpertPlayer, RandomPlayer
 from gem_envs.agents import ids as agents
 from gem_envs.web import browser
 from gem_envs.web.map import Map
@@ -175,6 +175,21 @@ def test_reset_clears_the_site_and_the_history(env: WebNavigation) -> None:
 def test_cheater_earns_nothing(id: str, kind: str) -> None:
     episodes = run_batch(tasks_for(id, seeds=range(3)), Cheater(kind))
     assert [episode.total_reward for episode in episodes] == [0.0] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", IDS)
+def test_random_player_earns_little(id: str) -> None:
+    episodes = run_batch(tasks_for(id, seeds=range(8)), RandomPlayer())
+    assert not [episode.failure for episode in episodes if episode.failed]
+    assert sum(episode.total_reward or 0.0 for episode in episodes) / len(episodes) < 0.35
+
+
+@pytest.mark.slow
+def test_64_episodes_run_at_once() -> None:
+    tasks = tasks_for("web:Any-v0", seeds=range(64))
+    episodes = run_batch(tasks, ExpertPlayer(), concurrency=64)
+    assert [(episode.failure, episode.total_reward) for episode in episodes] == [(None, 1.0)] * 64
 
 
 def test_engine_plays_concurrent_episodes() -> None:

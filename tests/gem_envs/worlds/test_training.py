@@ -24,6 +24,8 @@ CASES = (
     ("webshop:WebShop-v0", ""),
     ("wiki:WikiGame-v0-easy", ""),
     ("search:MultiHop-v0-hops2", ""),
+    pytest.param("web:Shop-v0", "", marks=pytest.mark.slow),
+    pytest.param("miniwob:click-button", "", marks=pytest.mark.slow),
 )
 
 

@@ -30,7 +30,9 @@ def corpus(tmp_path: Path) -> str:
             '<a href="https://example.org/p1.html">outside</a></div>'
             '<div class="sphinxsidebar"><a href="../even/p0.html">home</a></div></html>'
         )
-    (tmp_path / "index.html").write_text("<title>1.2 Manual</title>" + "".join(f'<a href="p{n}.html">' for n in range(PAGES)))
+    (tmp_path / "index.html").write_text(
+        "<title>1.2 Manual</title>" + "".join(f'<a href="p{n}.html">' for n in range(PAGES))
+    )
     return str(tmp_path)
 
 
