@@ -180,7 +180,7 @@ print(session.run("ls -l /proc/1/fd | grep -c pipe").output, end="")
 for command in ("kill -9 -1", "kill -STOP 2"):
     session = Session()
     try:
-        session.run(command, seconds=-18.0)
+        session.run(command, seconds=-12.0)
     except SessionLost as lost:
         print(lost, lost.by_command)
 session = Session()
@@ -223,6 +223,35 @@ def test_session_that_is_closed_while_its_box_starts_leaves_no_process() -> None
     while any(Path(f"/proc/{pid}").exists() for pid in processes):
         assert time.monotonic() < deadline, "processes are left"
         time.sleep(0.01)
+
+
+def test_nothing_is_left_of_a_process_that_is_killed_while_boxes_start() -> None:
+    program = (
+        "import os, threading\n"
+        "from gem_tools.session.session import Session\n"
+        "Session().close()\nprint('started', flush=True)\n"
+        "def start():\n    while True: Session()\n"
+        "for _ in range(4): threading.Thread(target=start).start()\n"
+        "threading.Event().wait()\n"
+    )
+    for delay in (0.1, 0.2, 0.3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        with process, process.stdout as output:
+            output.readline()
+            time.sleep(delay)
+            process.send_signal(signal.SIGSTOP)  # so that the list is complete
+            processes = descendants(process.pid)[1:]
+            process.kill()
+        assert processes
+        deadline = time.monotonic() + 20
+        while any(Path(f"/proc/{pid}").exists() for pid in processes):
+            assert time.monotonic() < deadline, "processes are left"
+            time.sleep(0.05)
 
 
 def test_closed_session_raises(session: Session) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -12,8 +14,10 @@ __all__ = ["children", "descendants", "kill_box"]
 
 def kill_box(session: Session) -> None:
     """Kill bubblewrap, and wait until everything in the box has ended."""
-    processes = descendants(session._process.pid)[1:]
-    session._process.kill()
+    session.run("true")  # a box that is just starting would not end with bubblewrap
+    box = children(session._process.pid)[-1]
+    processes = descendants(box)
+    os.kill(box, signal.SIGKILL)
     deadline = time.monotonic() + 10
     while any(Path(f"/proc/{pid}").exists() for pid in processes):
         assert time.monotonic() < deadline, "processes are left"

@@ -10,11 +10,9 @@ import atexit
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ import psycopg
 
 from gem_core.errors import ConfigError
 from gem_envs.mcp_suite.scratch import scratch_folder
-from gem_tools.session.box import box_command, memory_file, start_process
+from gem_tools.session.box import box_command, end_process, memory_file, start_process
 from gem_tools.tool import ToolError
 
 __all__ = ["SOCKETS", "Server", "end_server", "programs", "server_of", "sockets_of"]
@@ -98,9 +96,7 @@ class Server:
 
     def close(self) -> None:
         """End the server and every query; its data vanish with the box."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        end_process(self.process)
 
     def _admin(self) -> psycopg.Connection[Any]:
         """Connect as the superuser, to create and drop databases."""
@@ -176,7 +172,10 @@ def _template() -> tuple[str, str]:
                 process = start_process(command, **settings)
             finally:
                 _close(settings)
-            output = process.communicate()[0].decode("utf-8", "replace")
+            assert process.stdout is not None
+            output = process.stdout.read().decode("utf-8", "replace")
+            process.wait()
+            end_process(process)
             if process.returncode:
                 raise ToolError(f"initdb failed: {output[-800:]}")
             _templates[pid] = f"{folder}/data", password
@@ -201,12 +200,10 @@ def _box(
         disk_mb=_DISK_MB,
     )
     return command, {
-        "stdin": subprocess.DEVNULL,
         "stdout": subprocess.DEVNULL,
         "stderr": subprocess.DEVNULL,
         "env": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "TZ": "UTC"},
         "pass_fds": [passwd],
-        "start_new_session": True,
     }
 
 

@@ -7,7 +7,9 @@ temporary files, and ends with the thread that started it.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -20,10 +22,33 @@ from gem_tools.sandbox import seccomp
 from gem_tools.sandbox.containment import contain
 from gem_tools.sandbox.launch import bubblewrap
 
-__all__ = ["USER", "box_command", "memory_file", "python", "services_filter", "start_process"]
+__all__ = [
+    "USER",
+    "box_command",
+    "end_process",
+    "memory_file",
+    "python",
+    "services_filter",
+    "start_process",
+]
 
 USER = "user"
 _MB = 1 << 20
+# bubblewrap sets its second process to end with the first one a moment after its start. If gem is
+# killed in between, that process would stay. So a keeper kills the process group when its input,
+# a pipe from gem, ends.
+_KEEPER = """
+exec {life}<&0 </dev/null
+{
+    for fd in /proc/self/fd/*; do  # the pipes of the box must end with the box
+        fd=${fd##*/}; [ $fd -le 2 ] || [ $fd = $life ] || eval "exec $fd<&-"
+    done
+    read -r -u $life; kill -9 0
+} &
+exec {life}<&-
+"$@"
+status=$?; kill -9 $!; exit $status
+"""
 _starters: dict[int, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
 
@@ -102,9 +127,10 @@ def services_filter() -> int:
 
 
 def start_process(command: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
-    """Start a process on a thread that lives as long as gem does.
+    """Start a box, with a keeper as its parent, on a thread that lives as long as gem does.
 
-    A box dies with the thread that started it, and the engine's threads come and go.
+    A box dies with the thread that started it, and the engine's threads come and go. The process
+    leads its own group; `end_process` ends it.
     """
     with _lock:
         pid = os.getpid()  # threads do not survive a fork
@@ -113,10 +139,22 @@ def start_process(command: Sequence[str], **settings: Any) -> subprocess.Popen[b
             _starters[pid] = ThreadPoolExecutor(1, thread_name_prefix="gem-session")
         starter = _starters[pid]
 
+    keeper = ["setpriv", "--pdeathsig", "KILL", "bash", "-c", _KEEPER, "gem-keeper", *command]
+
     def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(list(command), **settings)
+        return subprocess.Popen(keeper, stdin=subprocess.PIPE, start_new_session=True, **settings)
 
     return starter.submit(start).result()
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Kill a box and its keeper, and wait for the end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    process.wait()
 
 
 def _parents(path: str) -> list[str]:

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import selectors
-import signal
 import subprocess
 import time
 import weakref
@@ -26,6 +25,7 @@ from gem_core.errors import ConfigError
 from gem_tools.session.box import (
     USER,
     box_command,
+    end_process,
     memory_file,
     python,
     services_filter,
@@ -146,12 +146,10 @@ class Session:
             )
             self._process = start_process(
                 command,
-                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=passed,
                 env={"PATH": environment["PATH"], "LANG": "C.UTF-8"},
-                start_new_session=True,
             )
         except BaseException:
             os.close(self._jobs)
@@ -252,7 +250,7 @@ class Session:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         status = self._process.poll()
-        # bubblewrap returns 128 + N if signal N killed the program, and is itself out of reach
+        # bubblewrap returns 128 + N if signal N killed the program
         killed = status is not None and status > 128
         error.by_command = os.geteuid() != 0 and (killed or _is_stopped(self._process.pid))
         self.close()
@@ -261,25 +259,21 @@ class Session:
 
 def _end(process: subprocess.Popen[bytes], *descriptors: int) -> None:
     """End a box and close the pipes to its program."""
-    with contextlib.suppress(ProcessLookupError):
-        # the group: a box that is just starting does not end with bubblewrap's outer process
-        os.killpg(process.pid, signal.SIGKILL)
+    end_process(process)
     for descriptor in descriptors:
         os.close(descriptor)
-    process.wait()
 
 
-def _is_stopped(box: int) -> bool:
-    """Whether the program in a box, the first child of its first process, was sent SIGSTOP."""
+def _is_stopped(keeper: int) -> bool:
+    """Whether the program in a box was sent SIGSTOP."""
     try:
-        first = _children(box)[0]
-        return "T" in Path(f"/proc/{_children(first)[0]}/stat").read_text().rpartition(")")[2][:3]
+        process = str(keeper)
+        for position in (-1, 0, 0):  # bubblewrap, its first process in the box, the program
+            children = Path(f"/proc/{process}/task/{process}/children")
+            process = children.read_text(encoding="ascii").split()[position]
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except (OSError, IndexError):
         return False
-
-
-def _children(pid: int | str) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
 
 
 def _environment(python_folder: str) -> dict[str, str]:
