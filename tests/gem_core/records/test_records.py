@@ -502,10 +502,10 @@ def test_argument_after_a_secret_option_is_redacted() -> None:
 
 
 def test_redacting_a_long_text_takes_linear_time() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     for text in ("a-" * 200_000, "x" * 400_000, "://" * 100_000, "a:" * 200_000):
         assert Redactor().program_text(text) == text
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_all_values_of_env_variables_and_headers_are_redacted() -> None:
