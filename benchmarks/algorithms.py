@@ -39,7 +39,17 @@ from statistics import median
 from typing import Any
 
 import torch
-from algorithms_plan import LONG, RESULTS, SETTINGS, TOOLS, Run, missing_runs, selected_runs, tuned
+from algorithms_plan import (
+    LONG,
+    RESULTS,
+    SETTINGS,
+    TOOLS,
+    Run,
+    missing_runs,
+    plan,
+    selected_runs,
+    tuned,
+)
 from algorithms_training import ROOM, Trainer, fingerprint, load
 from algorithms_warm_up import warm_up
 
@@ -124,20 +134,31 @@ def run_worker(
         )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    about: str | None = __doc__,
+    planned: Sequence[Run] | None = None,
+    results: Path = RESULTS,
+    only_commands: Sequence[str] = (),
+) -> int:
+    """Run a command on these planned runs; by default, on those of `algorithms_plan.py`."""
+    planned = plan() if planned is None else planned
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, about in (
+    for name, help_text in (
         ("list", "list the runs, and which are done"),
         ("lesson", "make the model of all runs by SFT warm-up"),
         ("run", "run all that are not done"),
         ("report", "write the tables and figures"),
         ("reproduce", "run some again, and compare them with the recorded results"),
     ):
-        command = commands.add_parser(name, help=about)
-        command.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+        if only_commands and name not in only_commands:
+            continue
+        command = commands.add_parser(name, help=help_text)
+        command.add_argument("--out", type=Path, default=results, help="folder of the results")
         if name in ("list", "run"):
             command.add_argument(
                 "only", nargs="*", help="cells, or beginnings of run names such as main/"
@@ -178,8 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(args.out)
         return 0
     if args.command == "list":
-        missing = {run.name for run in missing_runs(args.only, args.out)}
-        for run in selected_runs(args.only):
+        missing = {run.name for run in missing_runs(args.only, args.out, planned)}
+        for run in selected_runs(args.only, planned):
             print(f"{'-' if run.name in missing else 'done':5}{run.name}")
         return 0
     for name in ("updates", "count", "workers", "slots"):
@@ -187,40 +208,46 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--{name} must be 1 or more; got {getattr(args, name)}")
     folder = args.work / "model"
     if args.command == "lesson":
-        make_model(args)
+        make_model(args, planned)
         return 0
     results = args.out
     if args.command == "reproduce":
         results = args.work / "reproduced"
-        missing_runs(args.only, results)  # raises for an unknown name before anything is trained
+        # raises for an unknown name before anything is trained
+        missing_runs(args.only, results, planned)
         if not (folder / "config.json").is_file():
-            make_model(args)
-    todo = missing_runs(args.only, results)
+            make_model(args, planned)
+    todo = missing_runs(args.only, results, planned)
     if not (folder / "config.json").is_file():
         raise ConfigError(
             f"no model in {folder}; make it first: algorithms.py lesson --work {args.work}"
         )
     if any(run.updates and run.rate is None for run in todo):
-        rates = tuned(args.out)
+        rates = tuned(args.out, planned)
         todo = [
-            replace(run, rate=rates[run.algorithm]) if run.updates and run.rate is None else run
+            replace(run, rate=rates.get(run.algorithm, rates["rebn"]))
+            if run.updates and run.rate is None
+            else run
             for run in todo
         ]
-    code = train_all(todo, args, results)
+    code = train_all(todo, args, results, planned)
     if args.command == "reproduce" and code == 0:
         from algorithms_reproduce import compared
 
-        names = [run.name for run in selected_runs(args.only)]
+        names = [run.name for run in selected_runs(args.only, planned)]
         print(compared(names, args.out, results))
     return code
 
 
-def make_model(args: argparse.Namespace) -> None:
+def make_model(args: argparse.Namespace, planned: Sequence[Run]) -> None:
     """Make the model that all runs start from."""
     prepare(args.work)
     model, tokenizer = load(args.model)
     with_tools = [replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)]
-    settings = [setting.in_folder(args.work) for setting in (*SETTINGS, LONG, *with_tools)]
+    settings = [*SETTINGS, LONG, *with_tools]
+    known = {setting.env for setting in settings}
+    others = {run.setting.env: run.setting for run in planned if run.setting.env not in known}
+    settings = [setting.in_folder(args.work) for setting in (*settings, *others.values())]
     began = time.time()
     loss = warm_up(model, tokenizer, settings, args.updates, args.count)
     folder = args.work / "model"
@@ -230,7 +257,9 @@ def make_model(args: argparse.Namespace) -> None:
     print(f"loss {loss:.3f}, {seconds:.0f} s; the model ({fingerprint(model)}) is in {folder}")
 
 
-def train_all(todo: Sequence[Run], args: argparse.Namespace, results: Path) -> int:
+def train_all(
+    todo: Sequence[Run], args: argparse.Namespace, results: Path, planned: Sequence[Run]
+) -> int:
     """Train runs in worker processes and return the exit code."""
     folder = args.work / "model"
     prepare(args.work)
@@ -256,7 +285,7 @@ def train_all(todo: Sequence[Run], args: argparse.Namespace, results: Path) -> i
             worker.terminate()
         print("interrupted; finished runs are kept", file=sys.stderr)
         return 130
-    missing = len(missing_runs(args.only, results))
+    missing = len(missing_runs(args.only, results, planned))
     print(f"{len(todo) - missing} runs in {time.time() - began:.0f} s, {missing} missing")
     return 0 if not missing or time.time() > deadline else 1
 

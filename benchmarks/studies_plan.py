@@ -1,0 +1,139 @@
+"""The runs of `studies.py`, fixed before they are run, with what they test.
+
+**algorithms/** REINFORCE, ReBN, GRPO, RLOO, REINFORCE++ and PPO on seven environments, eight seeds
+each: sparse and dense rewards, one turn and several, with and without tools. For every environment,
+ReBN is compared with each other algorithm by the return on held-out seeds: an exact two-sided
+permutation test over the seeds, at a false discovery rate of 5 % over all 35 tests.
+
+**ratio/** ReBN, GRPO and PPO with two epochs of two mini-batches and PPO's clipping, where the
+ratio differs from 1, on three of the environments. Each is compared with its own single step: nine
+tests.
+
+**credit/** Three environments of `credit.py` with known credit. `python benchmarks/credit.py`
+prints how far the advantages of right and wrong choices are apart, before any training. From that
+table:
+
+- `PayNow`: ReBN with γ = 0.5 learns faster than with γ = 1, and both faster than episode-level
+  credit.
+- `PayLate`: episode-level credit and ReBN with γ = 1 learn equally fast. ReBN with γ = 0.5 does not
+  learn: the discount removes the reward and keeps the noise. PPO with λ = 0.5 sees the key in the
+  observation and should learn at least as fast as γ = 1.
+- `PayLast`: ReBN learns faster than episode-level credit, with any discount.
+
+**transfer/** ReBN on each of six environments and on their mixture, then evaluated on 18 others.
+
+The learning rates are tuned on two environments and seed 100, which no other run uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from algorithms_plan import (
+    GROUPED,
+    GUESS,
+    HANGMAN,
+    MATHS,
+    RATES,
+    SEARCH,
+    SETTINGS,
+    SUM,
+    TUNED_AS,
+    Run,
+    Setting,
+    Steps,
+)
+
+__all__ = ["ENVIRONMENTS", "RESULTS", "SEEDS", "plan"]
+
+RESULTS = Path(__file__).parent / "results" / "studies"
+SEEDS = 8
+_BY_ID = {setting.env: setting for setting in SETTINGS}
+ENVIRONMENTS: dict[str, tuple[Setting, int]] = {
+    "GuessTheNumber": (GUESS, 128),
+    "Hangman": (HANGMAN, 64),
+    "TowerofHanoi": (_BY_ID["game:TowerofHanoi-v0-easy"], 64),
+    "TextCraft": (_BY_ID["textcraft:TextCraft-v0-depth1"], 64),
+    "chain_sum": (SUM, 128),
+    "maths-python": (replace(MATHS, tools="python(max_uses=1)"), 128),
+    "facts-search": (replace(SEARCH, tools="search(index='{work}/index',k=1,max_uses=1)"), 128),
+}
+"""Setting and episodes per update of study 1; games with many turns have fewer."""
+TUNED_ON = ("GuessTheNumber", "Hangman")
+RATIO_ON = ("GuessTheNumber", "Hangman", "chain_sum")
+SEVERAL = Steps(epochs=2, mini_batches=2)
+CREDIT = {
+    "episode": ("episode", 1.0, 0.95),
+    "rebn-1": ("rebn", 1.0, 0.95),
+    "rebn-0.5": ("rebn", 0.5, 0.95),
+    "ppo-0.5": ("ppo", 1.0, 0.5),
+}
+"""Estimator, discount and lambda of study 2."""
+TRAINED_ON = ("GuessTheNumber", "Hangman", "TowerofHanoi", "TextCraft", "chain_sum")
+
+
+def plan() -> list[Run]:
+    """Return all runs, the most important ones first."""
+    runs = [_run("speed/alone", GUESS, "rebn", episodes=256, updates=20, rate=RATES[1])]
+    for name in TUNED_ON:
+        setting, episodes = ENVIRONMENTS[name]
+        for rate in RATES:
+            for algorithm in dict.fromkeys(TUNED_AS.values()):
+                title = f"tuning/{name}-{algorithm}-{rate:g}"
+                size = {"episodes": episodes, "seed": 100, "rate": rate}
+                runs.append(_run(title, setting, algorithm, **size))
+    for name, (setting, _) in ENVIRONMENTS.items():
+        runs.append(Run(f"before/{name}", setting, "none", updates=0))
+    for seed in range(SEEDS):
+        runs += _algorithms(seed)
+    for seed in range(SEEDS):
+        runs += _credit(seed)
+    for seed in range(SEEDS):
+        runs += _ratio(seed)
+    return runs + _transfer()
+
+
+def _algorithms(seed: int) -> list[Run]:
+    return [
+        _run(f"algorithms/{name}-{algorithm}-{seed}", setting, algorithm, seed, episodes=episodes)
+        for name, (setting, episodes) in ENVIRONMENTS.items()
+        for algorithm in TUNED_AS
+    ]
+
+
+def _ratio(seed: int) -> list[Run]:
+    runs = []
+    for name in RATIO_ON:
+        setting, episodes = ENVIRONMENTS[name]
+        for algorithm in ("rebn", "grpo", "ppo"):
+            title, more = f"ratio/{name}-{algorithm}-{seed}", {"episodes": episodes}
+            runs.append(_run(title, setting, algorithm, seed, steps=SEVERAL, **more))
+    return runs
+
+
+def _credit(seed: int) -> list[Run]:
+    runs = []
+    for env in ("PayNow", "PayLate", "PayLast"):
+        setting = Setting(f"credit:{env}-v0", tokens=12)
+        for name, (algorithm, gamma, lam) in CREDIT.items():
+            title, more = f"credit/{env}-{name}-{seed}", {"gamma": gamma, "lam": lam}
+            runs.append(_run(title, setting, algorithm, seed, episodes=64, **more))
+    return runs
+
+
+def _transfer() -> list[Run]:
+    trained = [ENVIRONMENTS[name][0] for name in TRAINED_ON] + [_BY_ID["rg:syllogism"]]
+    others = tuple(s for s in SETTINGS if s.env not in {t.env for t in trained})
+    more = {"episodes": 96, "evaluated": 128, "transfer": others}
+    runs = [Run("transfer/none", GUESS, "none", updates=0, evaluated=128, transfer=others)]
+    for setting in trained:
+        name = setting.env.partition(":")[2].partition("-v0")[0]
+        runs.append(_run(f"transfer/{name}", setting, "rebn", **more))
+    return [*runs, _run("transfer/mixture", GUESS, "rebn", mixture=tuple(trained), **more)]
+
+
+def _run(name: str, setting: Setting, algorithm: str, seed: int = 0, **more: object) -> Run:
+    # GRPO and RLOO compare whole episodes
+    gamma = 1.0 if algorithm in GROUPED else 0.9
+    return Run(name, setting, algorithm, **{"seed": seed, "gamma": gamma, **more})  # type: ignore[arg-type]

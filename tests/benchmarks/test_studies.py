@@ -1,0 +1,132 @@
+"""The studies on a CPU: their environments, predictions, plan and training, with the tiny model."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from dataclasses import asdict
+
+import pytest
+import torch
+from project import ROOT
+
+from gem_core import advantages, check_env, make, run_episode
+from gem_core.policies.players import ExpertPlayer
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import algorithms_plan
+import algorithms_training
+import credit
+import studies_plan
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    torch.set_num_threads(1)
+    work = tmp_path_factory.mktemp("work")
+    return algorithms_training.Trainer(*algorithms_training.load("tiny"), work, slots=16)
+
+
+@pytest.mark.parametrize("name", list(credit.ENVIRONMENTS))
+def test_credit_environment_pays_the_expert(name):
+    check_env(f"credit:{name}-v0", processes=False)
+    episode = run_episode(make(f"credit:{name}-v0", noise=0.0), ExpertPlayer(), seed=3)
+    paid = {
+        "PayNow": [1, 1, 1, 1, 1, 1],
+        "PayLate": [0, 0, 0, 0, 0, 3],
+        "PayLast": [0, 0, 0, 0, 0, 1],
+    }
+    assert list(episode.rewards) == paid[name]
+    assert episode.success
+
+
+def test_predictions_of_the_plan_hold_for_the_estimators():
+    """The order of the predictions, not the learning itself."""
+
+    def gap(env, estimator, gamma):
+        return credit.separation(env, estimator, gamma, credit.CREDITED[env], count=800)
+
+    assert gap("PayNow", "rebn", 0.5) > gap("PayNow", "rebn", 1.0) + 0.15
+    assert gap("PayNow", "rebn", 1.0) > gap("PayNow", "episode", 1.0) + 0.1
+    assert gap("PayLate", "rebn", 1.0) == pytest.approx(gap("PayLate", "episode", 1.0), abs=0.15)
+    assert gap("PayLate", "rebn", 0.5) < 0.2
+    assert gap("PayLast", "rebn", 0.5) > gap("PayLast", "episode", 1.0) + 0.3
+
+
+def test_plan_has_distinct_runs_with_equal_budgets():
+    plan = studies_plan.plan()
+    assert len({run.name for run in plan}) == len(plan)
+    for run in plan:
+        json.dumps(asdict(run))
+        assert run.episodes % (run.samples * max(1, len(run.mixture))) == 0
+        assert run.seed < studies_plan.SEEDS or run.name.startswith("tuning/")
+    for study, count in (("algorithms", 7 * 6), ("credit", 3 * 4), ("ratio", 3 * 3)):
+        cells = {run.cell for run in plan if run.name.startswith(f"{study}/")}
+        assert len(cells) == count
+    for name in studies_plan.ENVIRONMENTS:
+        budgets = {
+            (run.updates, run.episodes)
+            for run in plan
+            if run.name.startswith((f"algorithms/{name}-", f"ratio/{name}-"))
+        }
+        assert len(budgets) == 1
+
+
+def test_several_steps_use_the_clipped_ratio_to_the_first_policy(trainer):
+    trainer.model.load_state_dict(trainer.base)
+    trainer.policy.refresh()
+    setting = algorithms_plan.GUESS
+    batch = trainer.play(setting, range(24), 1, None, algorithms_training.Clock())
+    per_turn = advantages(batch, "rebn", gamma=0.9)
+
+    def trained(steps):
+        trainer.model.load_state_dict(trainer.base)
+        optimizer = algorithms_training.Optimizer(trainer.model, 1e-2)
+        trainer.update(batch, per_turn, optimizer, steps, random.Random(0))
+        return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+    once = trained(algorithms_plan.Steps())
+    assert torch.equal(trained(algorithms_plan.Steps(clip=0.01)), once), "the first ratio is 1"
+    twice = trained(algorithms_plan.Steps(epochs=2))
+    assert not torch.equal(twice, once)
+    # after a large step most ratios are outside a narrow range, and give no gradient
+    narrow = trained(algorithms_plan.Steps(epochs=2, clip=1e-6))
+    assert not torch.equal(narrow, twice)
+    assert not torch.equal(trained(algorithms_plan.Steps(mini_batches=2)), once)
+    trainer.model.load_state_dict(trainer.base)
+
+
+def test_mixture_trains_and_is_evaluated_on_other_environments(trainer):
+    pay_now = algorithms_plan.Setting("credit:PayNow-v0", tokens=8)
+    run = algorithms_plan.Run(
+        "test/mixture",
+        algorithms_plan.GUESS,
+        "rebn",
+        updates=1,
+        episodes=8,
+        rate=1e-3,
+        evaluated=4,
+        mixture=(algorithms_plan.GUESS, pay_now),
+        transfer=(pay_now,),
+    )
+    result = trainer.train(run)
+    assert 1 <= result["transfer"]["credit:PayNow-v0"]["turns"] <= 6
+    assert 1 <= result["curve"]["turns"][0] <= 6
+    json.dumps(result)
+
+
+@pytest.mark.parametrize("algorithm", ["episode", "ppo"])
+def test_credit_methods_train(trainer, algorithm):
+    run = algorithms_plan.Run(
+        "test/credit",
+        algorithms_plan.GUESS,
+        algorithm,
+        updates=1,
+        episodes=16,
+        rate=1e-3,
+        lam=0.5,
+        evaluated=4,
+    )
+    assert trainer.train(run)["curve"]["grad_norm"][0] > 0
