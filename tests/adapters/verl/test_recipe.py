@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
+import tyro
 
+from gem_core.errors import GemError
 from gem_core.records.file import read_episodes
 from gem_core.training.advantage import advantages
 from gem_core.training.metrics_file import read_metrics
@@ -121,6 +125,8 @@ def test_recipe_grows_the_horizon_and_appends_to_an_earlier_run(tmp_path: Path) 
 def test_recipe_rejects_settings_before_verl_starts(
     name: str, arguments: list[str], message: str, tmp_path: Path
 ) -> None:
-    done = recipe(name, tmp_path / "run", *arguments)
-    assert done.returncode == 1 and message in done.stderr
-    assert "ray init kwargs" not in done.stdout and not (tmp_path / "run").exists()
+    module = runpy.run_path(str(RECIPES / f"{name}.py"))
+    out, ray_runs = tmp_path / "run", ray.is_initialized()
+    with pytest.raises(GemError, match=message):
+        module["main"](tyro.cli(module["Args"], args=["--out", str(out), *arguments]))
+    assert ray.is_initialized() == ray_runs and not out.exists()
