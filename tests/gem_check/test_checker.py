@@ -41,13 +41,13 @@ IDS = [id for id in list_envs() if not id.startswith(ELSEWHERE)]
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> list[dict[str, Any]]:
-    """Return the transcripts of all ids from one process per hash seed."""
-    return [transcripts_elsewhere(IDS, hash_seed) for hash_seed in (0, 1)]
+def elsewhere() -> dict[str, Any]:
+    """Return the transcripts of all ids from another process; here, the hash seed is random."""
+    return transcripts_elsewhere(IDS, 0)
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_every_registered_env_passes_the_checker(id: str, elsewhere: list[dict[str, Any]]) -> None:
+def test_every_registered_env_passes_the_checker(id: str, elsewhere: dict[str, Any]) -> None:
     try:
         registry.make(id).close()
     except MissingDependencyError:
@@ -58,7 +58,7 @@ def test_every_registered_env_passes_the_checker(id: str, elsewhere: list[dict[s
     here = transcripts([id])[id]
     assert len(here) == len(SEEDS)
     if registry.make(id).deterministic:
-        assert [results[id] for results in elsewhere] == [here, here]
+        assert elsewhere[id] == here
 
 
 class Plain(Counter):
