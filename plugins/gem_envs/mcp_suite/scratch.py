@@ -13,6 +13,8 @@ from gem_tools.sandbox.homes import make_home
 
 __all__ = ["scratch_folder"]
 
+# again, because gem may remove the folder at the same time
+_WATCH = 'cat > /dev/null; for i in 1 2 3 4 5; do rm -rf "$1" && exit; sleep 1; done'
 _folders: dict[int, str] = {}
 _watchers: list[subprocess.Popen[bytes]] = []
 _lock = threading.Lock()
@@ -30,7 +32,7 @@ def scratch_folder() -> str:
             # signals that a terminal sends to gem.
             _watchers.append(
                 subprocess.Popen(
-                    ["/bin/sh", "-c", 'cat > /dev/null; rm -rf "$1"', "gem-watcher", all_homes],
+                    ["/bin/sh", "-c", _WATCH, "gem-watcher", all_homes],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -109,6 +109,7 @@ def remove_tree(path: str) -> None:
                     os.rmdir(name, dir_fd=root)
         finally:
             os.close(root)
+    with contextlib.suppress(OSError):  # also after an error: another process may remove it, too
         os.rmdir(path)
 
 
