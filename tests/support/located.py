@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from worlds import Echo
 
 from gem_core.types import Episode
 
-__all__ = ["LOCATED", "Located", "local_ray", "processes_of", "wait_for_exit"]
+__all__ = ["LOCATED", "Located", "local_ray", "processes_of", "runs", "wait_for_exit"]
 
 LOCATED = "test:Located-v0"
 
@@ -51,6 +52,14 @@ def local_ray(execution: str) -> Iterator[None]:
 def processes_of(episodes: list[Episode]) -> set[int]:
     """Return the ids of the processes that the episodes of `Located` were played in."""
     return {turn.info["pid"] for episode in episodes for turn in episode.turns}
+
+
+def runs(pid: int, program: str) -> bool:
+    """Return whether a process still runs. Another program may have got its id since."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0] == program
+    except OSError:
+        return False
 
 
 def wait_for_exit(processes: set[int], seconds: float = 20.0) -> bool:

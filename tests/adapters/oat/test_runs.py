@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -161,8 +162,13 @@ def test_run_records_and_logs_what_it_trains(
     assert 0 <= shown["gem/logprob_gap"] <= shown["gem/logprob_gap_p99"] < 1e-4
     assert line["logprob_gap"] == shown["gem/logprob_gap"]
     (log,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    for name in (f"gem/env/{ECHO}/return", "gem/turn/0/tokens", "gem/logprob_gap_p99"):
-        assert name.encode() in log.read_bytes()
+    names = (f"gem/env/{ECHO}/return", "gem/turn/0/tokens", "gem/logprob_gap_p99")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:  # wandb's own process writes the rest of its file
+        if all(name.encode() in log.read_bytes() for name in names):
+            break
+        time.sleep(0.2)
+    assert all(name.encode() in log.read_bytes() for name in names)
     sums = actor.play_held_out(config.held_out_seeds)
     assert f"env/{ECHO}/return" in sums.means()
     episodes = list(read_episodes(tmp_path / "e.jsonl"))

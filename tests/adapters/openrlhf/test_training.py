@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from located import runs
 from thinking_template import SHORTENING, model_with_template
 
 from gem_core.policies.tiny import tiny_model_path
@@ -169,7 +170,7 @@ def test_run_with_a_critic_resumes_asynchronously_after_ctrl_c(tmp_path: Path) -
         # the engine's own process is called ray::GemRolloutActor
         assert {info["program"].startswith("ray::EnvHost") for info in turns} == {on_hosts}
         assert on_hosts or not any(info["program"].startswith("ray::") for info in turns)
-        assert not [info for info in turns if Path(f"/proc/{info['pid']}").exists()]
+        assert not [info for info in turns if runs(info["pid"], info["program"])]
     check_loggers(tmp_path)
 
 
