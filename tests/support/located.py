@@ -33,6 +33,8 @@ def local_ray(execution: str) -> Iterator[None]:
     if execution != "ray":
         yield
         return
+    # a busy machine needs longer than Ray's default, after which Ray ends this process
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
     import ray
 
     path = os.pathsep.join(folder for folder in sys.path if folder)
