@@ -45,6 +45,7 @@ PROGRAMS = ("gem_core.__main__", "gem_tools.sandbox.worker")
 EXTRAS = {
     "gem_envs.gymnasium.to_gymnasium": "gymnasium",
     "gem_envs.mcp_suite.postgres": "psycopg",
+    "gem_envs.mcp_suite.postgres_server": "psycopg",
     "gem_envs.mcp_suite.servers.files": "mcp",
     "gem_envs.mcp_suite.servers.postgres": "psycopg",
     "gem_envs.mcp_suite.servers.sqlite": "mcp",
