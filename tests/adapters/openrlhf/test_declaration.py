@@ -70,7 +70,7 @@ def test_overridden_methods_exist_with_the_same_parameters() -> None:
                 "save_logs_and_checkpoints",
             ],
         ),
-        (GemActorTrainer, ActorPPOTrainer, ["training_step"]),
+        (GemActorTrainer, ActorPPOTrainer, ["broadcast_to_vllm", "training_step"]),
         (GemCriticTrainer, CriticPPOTrainer, ["training_step"]),
     ):
         assert overridden_methods(own, original) == names
