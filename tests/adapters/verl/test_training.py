@@ -67,6 +67,7 @@ def update_of(episodes: list[Episode], update: int) -> list[Episode]:
 
 @pytest.mark.setting("LoRA", "works")
 @pytest.mark.setting("Processes", "works")
+@pytest.mark.long
 def test_critic_run_trains_every_update(critic_run: Path, training_cluster: Path) -> None:
     metrics, log = read_metrics(critic_run), logged(training_cluster, critic_run)
     assert [m["step"] for m in metrics] == [0, 1, 2]
@@ -86,6 +87,7 @@ def test_critic_run_trains_every_update(critic_run: Path, training_cluster: Path
 
 @pytest.mark.setting("Evaluation", "works")
 @pytest.mark.setting("Template mode", "works")
+@pytest.mark.long
 def test_critic_run_records_episodes_as_trained(critic_run: Path) -> None:
     episodes = list(read_episodes(critic_run / "episodes.jsonl"))
     evaluated = [e for e in episodes if e.final_info.get("evaluation")]
@@ -103,6 +105,7 @@ def test_critic_run_records_episodes_as_trained(critic_run: Path) -> None:
     assert len(episodes) == 4 + 3 * 8
 
 
+@pytest.mark.long
 def test_critic_run_reaches_tensorboard_and_wandb(critic_run: Path, training_cluster: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
