@@ -88,13 +88,13 @@ def prepare(work: Path) -> None:
 
 
 def run_worker(
-    model: str, work: str, out: str, runs: Any, workers: int, slots: int, deadline: float
+    model: str, work: str, out: str, runs: Any, workers: int, slots: int, room: int, deadline: float
 ) -> None:
     """Take runs from a queue and train them, until the deadline."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
     loaded, tokenizer = load(model)
-    trainer = Trainer(loaded, tokenizer, Path(work), slots, ROOM // workers)
+    trainer = Trainer(loaded, tokenizer, Path(work), slots, room // workers)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     machine = {
         "model": fingerprint(loaded),
@@ -190,6 +190,12 @@ def main(
                 "--slots", type=int, default=128, help="concurrent episodes per process"
             )
             command.add_argument(
+                "--room",
+                type=int,
+                default=ROOM,
+                help="tokens in the micro-batches of all processes",
+            )
+            command.add_argument(
                 "--seconds", type=float, default=float("inf"), help="start no run after this time"
             )
     args = parser.parse_args(argv)
@@ -203,7 +209,7 @@ def main(
         for run in selected_runs(args.only, planned):
             print(f"{'-' if run.name in missing else 'done':5}{run.name}")
         return 0
-    for name in ("updates", "count", "workers", "slots"):
+    for name in ("updates", "count", "workers", "slots", "room"):
         if getattr(args, name, 1) < 1:
             raise ConfigError(f"--{name} must be 1 or more; got {getattr(args, name)}")
     folder = args.work / "model"
@@ -269,7 +275,7 @@ def train_all(
         runs.put(run)
     deadline = time.time() + args.seconds
     folders = (str(folder), str(args.work), str(results))
-    settings = (*folders, runs, args.workers, args.slots, deadline)
+    settings = (*folders, runs, args.workers, args.slots, args.room, deadline)
     workers = [
         context.Process(target=run_worker, args=settings)
         for _ in range(min(args.workers, len(todo)))
