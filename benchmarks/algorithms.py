@@ -252,7 +252,11 @@ def make_model(args: argparse.Namespace, planned: Sequence[Run]) -> None:
     with_tools = [replace(s, tools=tools) for s, used in TOOLS.values() for tools in ("", used)]
     settings = [*SETTINGS, LONG, *with_tools]
     known = {setting.env for setting in settings}
-    others = {run.setting.env: run.setting for run in planned if run.setting.env not in known}
+    others = {
+        run.setting.env: run.setting
+        for run in planned
+        if run.warm_up and run.setting.env not in known
+    }
     settings = [setting.in_folder(args.work) for setting in (*settings, *others.values())]
     began = time.time()
     loss = warm_up(model, tokenizer, settings, args.updates, args.count)

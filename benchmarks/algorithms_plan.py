@@ -151,6 +151,10 @@ class Run:
     """Environments that share each batch equally, instead of `setting`."""
     transfer: tuple[Setting, ...] = ()
     """Environments that the trained model is also evaluated on."""
+    token_budget: int | None = None
+    """Sampled tokens after which the training ends, also before the last of its `updates`."""
+    warm_up: bool = True
+    """Whether the SFT warm-up has episodes of the environment."""
 
     @property
     def samples(self) -> int:

@@ -13,15 +13,16 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+import corridor  # noqa: F401 - registers its environment
 import credit  # noqa: F401 - registers environments and an estimator
 import torch
 from algorithms_plan import Run, Setting, Steps
 from continuous import ContinuousPolicy
+from horizon import parse_horizon
 from packed import PackedTrunk
 
 from gem_core import (
     Episode,
-    HorizonSchedule,
     Limits,
     Renderer,
     Rollout,
@@ -124,14 +125,15 @@ class Trainer:
         critic = Critic(self.model) if run.algorithm == "ppo" else None
         critic_optimizer = Optimizer(critic, CRITIC_RATE) if critic is not None else None
         rng = random.Random(run.seed)
-        horizon = HorizonSchedule.parse(run.horizon or None)
-        clock, curve, began = Clock(), [], time.time()
-        for step in range(run.updates):
+        horizon = parse_horizon(run.horizon)
+        clock, began = Clock(), time.time()
+        curve: list[dict[str, Any]] = []
+        while len(curve) < run.updates and not _spent(curve, run.token_budget):
             step_began = time.time()
-            turns = horizon(step) if horizon else None
+            turns = horizon([line["success"] for line in curve])
             batch = self.play_batch(run, rng, turns, clock)
             update_began = time.time()
-            metrics = {}
+            metrics: dict[str, Any] = {}
             if critic is not None and critic_optimizer is not None:
                 per_turn, metrics["value_loss"] = self.critic_advantages(
                     batch, critic, critic_optimizer, run.gamma, run.lam
@@ -143,6 +145,8 @@ class Trainer:
             )
             self.policy.refresh()
             clock.update += time.time() - update_began
+            if run.horizon:
+                metrics["horizon"] = turns
             curve.append({**summary(batch), **metrics, "seconds": time.time() - step_began})
         seconds = time.time() - began
         after = self.evaluate(run.setting, run.evaluated)
@@ -344,6 +348,11 @@ def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
         "commonest": max(first_actions.values(), default=0) / len(known),
         "failed": len(episodes) - len(known),
     }
+
+
+def _spent(curve: Sequence[dict[str, Any]], budget: int | None) -> bool:
+    """Return whether the updates so far have sampled all tokens of a budget."""
+    return budget is not None and sum(line["tokens"] for line in curve) >= budget
 
 
 def _rounded(number: float | None) -> float | None:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import random
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from project import ROOT
 
 from gem_core import advantages, check_env, make, run_episode
+from gem_core.errors import ConfigError
 from gem_core.policies.players import ExpertPlayer
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import algorithms_plan
 import algorithms_training
+import corridor
 import credit
 import studies_plan
+from horizon import GatedHorizon, parse_horizon
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +133,64 @@ def test_credit_methods_train(trainer, algorithm):
         evaluated=4,
     )
     assert trainer.train(run)["curve"]["grad_norm"][0] > 0
+
+
+def test_corridor_pays_the_expert_after_its_last_room():
+    check_env("horizon:Corridor-v0", processes=False)
+    env = make("horizon:Corridor-v0")
+    episodes = [run_episode(env, ExpertPlayer(), seed=seed) for seed in range(12)]
+    assert {len(e.turns) for e in episodes} == set(corridor.ROOMS)
+    assert all(sum(e.rewards) == e.rewards[-1] == 1 and e.success for e in episodes)
+
+
+def test_short_horizon_tells_right_from_wrong_doors_better():
+    """The prediction of the plan, without learning."""
+    (short_success, short), (long_success, long) = (
+        corridor.separation(turns, count=800) for turns in (5, 40)
+    )
+    assert short > 2 * long > 0
+    assert short_success < long_success
+
+
+@pytest.mark.parametrize(
+    ("success", "turns"),
+    [
+        ([], 5),
+        ([0.9, 0.9], 5),  # fewer updates than the window
+        ([0.5, 0.3, 0.5], 10),
+        ([0.1, 0.1, 0.5, 0.5], 5),
+        ([0.4, 0.4, 0.4, 0.9, 0.9], 10),  # the window begins with the stage
+        ([0.4, 0.4, 0.4, 0.6, 0.6, 0.6], 20),
+        ([0.9] * 20, 20),
+    ],
+)
+def test_gated_horizon_grows_after_enough_success(success, turns):
+    assert parse_horizon("5,10,20@>0.4,0.6")(success) == turns
+
+
+def test_horizon_without_gate_depends_on_the_updates_alone():
+    growing = parse_horizon("5,10@2")
+    assert [growing([1.0] * updates) for updates in range(4)] == [5, 5, 10, 10]
+    assert parse_horizon("")([0.5]) is None
+    with pytest.raises(ConfigError, match="not a gated horizon"):
+        parse_horizon("5,10@>")
+    with pytest.raises(ConfigError, match="one gate fewer"):
+        GatedHorizon((5, 10), (0.1, 0.2))
+
+
+def test_horizon_runs_train_until_their_tokens_are_spent(trainer):
+    planned = {run.name: run for run in studies_plan.plan()}
+    tiny = {"episodes": 8, "evaluated": 4, "rate": 1e-3}
+    gated = trainer.train(replace(planned["horizon/gated-0"], updates=2, **tiny))
+    assert gated["curve"]["horizon"] == [5, 5]
+    assert max(gated["curve"]["turns"]) <= 5
+    short = trainer.train(replace(planned["horizon/fixed-5-0"], token_budget=150, **tiny))
+    tokens = short["curve"]["tokens"]
+    assert sum(tokens[:-1]) < 150 <= sum(tokens)
+
+
+def test_warm_up_of_the_studies_is_the_one_of_the_first_results():
+    """The next session makes the model again; other environments would give other weights."""
+    taught = {run.setting.env for run in studies_plan.plan() if run.warm_up}
+    assert "horizon:Corridor-v0" not in taught
+    assert {"credit:PayNow-v0", "credit:PayLate-v0", "credit:PayLast-v0"} <= taught
