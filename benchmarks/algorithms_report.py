@@ -7,16 +7,16 @@ are made from the metrics of their recipes. The report replaces the text between
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, combinations
-from math import comb, sqrt
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
+import report_tables
 from algorithms_figures import draw_panels, smooth
+from report_statistics import discoveries, permutation_p
+from report_tables import Result, last, markdown, read, results_under
 
 from gem_core import HorizonSchedule
 from gem_core.errors import ConfigError
@@ -52,17 +52,6 @@ SHOWN = {
 GAMMAS = {1.0: "#d94801", 0.95: "#08519c", 0.9: "#4292c6", 0.8: "#9ecae1"}
 HORIZONS = {"6": "#636363", "20": "#238b45", "6,12,20@10": "#6a51a3"}
 
-Result = dict[str, Any]
-
-
-def read(results: Path) -> dict[str, Result]:
-    """Read all results, by the name of their run."""
-    known = {}
-    for path in sorted(results.glob("*/*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        known[result["run"]["name"]] = result
-    return known
-
 
 def report(
     results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE, VERL_PAGE), figures: Path = FIGURES
@@ -83,14 +72,7 @@ def report(
 
 def with_tables(text: str, known: dict[str, Result]) -> str:
     """Return the text of a page with new tables."""
-
-    def table(marker: re.Match[str]) -> str:
-        name = marker[1]
-        if name not in TABLES:
-            raise ConfigError(f"unknown table {name!r}; expected one of: {', '.join(TABLES)}")
-        return f"<!-- table {name} -->\n{TABLES[name](known)}\n<!-- end -->"
-
-    return re.sub(r"<!-- table (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+    return report_tables.with_tables(text, TABLES, known)
 
 
 def interval(values: Sequence[float], percent: bool = False) -> str:
@@ -103,27 +85,10 @@ def interval(values: Sequence[float], percent: bool = False) -> str:
     return f"{mean} ± {half_width:.{digits}f}{unit}"
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _group(known: dict[str, Result], prefix: str) -> dict[str, Result]:
-    return {
-        name.removeprefix(prefix): result
-        for name, result in known.items()
-        if name.startswith(prefix)
-    }
-
-
-def _last(result: Result, metric: str, count: int = 10) -> float:
-    return fmean(result["curve"][metric][-count:])
-
-
 def _kinds(known: dict[str, Result], prefix: str) -> dict[str, dict[str, list[Result]]]:
     """Group results by environment and algorithm, in the order of SHOWN."""
     groups: dict[str, dict[str, list[Result]]] = {}
-    for result in _group(known, prefix).values():
+    for result in results_under(known, prefix).values():
         run = result["run"]
         undiscounted = run["algorithm"] == "rebn" and run["gamma"] == 1.0
         kind = UNDISCOUNTED if undiscounted else run["algorithm"]
@@ -133,24 +98,25 @@ def _kinds(known: dict[str, Result], prefix: str) -> dict[str, dict[str, list[Re
 
 def tuning(known: dict[str, Result]) -> str:
     """Mean return of the last ten updates per rate; all other runs use the best rate."""
-    results = _group(known, "tuning/").values()
+    results = results_under(known, "tuning/").values()
     rates = sorted({r["run"]["rate"] for r in results})
     rows = []
     for algorithm, (name, _) in SHOWN.items():
         own = [r for r in results if r["run"]["algorithm"] == algorithm]
-        returns = [[_last(r, "return") for r in own if r["run"]["rate"] == rate] for rate in rates]
+        returns = [[last(r, "return") for r in own if r["run"]["rate"] == rate] for rate in rates]
         if all(returns):
             scores = [fmean(values) for values in returns]
             best = max(scores)
             cells = [f"**{score:.3f}**" if score == best else f"{score:.3f}" for score in scores]
             rows.append([name, *cells])
-    return _markdown(["", *(f"{rate:g}" for rate in rates)], rows)
+    return markdown(["", *(f"{rate:g}" for rate in rates)], rows)
 
 
 def main_table(known: dict[str, Result]) -> str:
     """Return and success before and after training, and the difference from ReBN."""
     before = {
-        r["run"]["setting"]["env"]: r["evaluation"] for r in _group(known, "before/").values()
+        r["run"]["setting"]["env"]: r["evaluation"]
+        for r in results_under(known, "before/").values()
     }
     rows = []
     for env, kinds in _kinds(known, "main/").items():
@@ -164,7 +130,7 @@ def main_table(known: dict[str, Result]) -> str:
             verdict = "" if kind == "rebn" else _verdict(returns, rebn)
             cells = [interval(returns), success, verdict, _without_gradient(results)]
             rows.append(["", SHOWN[kind][0], *cells, str(len(results))])
-    return _markdown(
+    return markdown(
         ["", "", "return", "success", "against ReBN", "updates without gradient", "seeds"], rows
     )
 
@@ -178,13 +144,6 @@ def tests(known: dict[str, Result]) -> str:
         others = [_returns(results) for kind, results in env.items() if kind != "rebn"]
         p_values += [p for p in (permutation_p(ours, rebn) for ours in others) if p is not None]
     below = sum(p < 0.05 for p in p_values)
-    discoveries = {
-        rate: max(
-            (i for i, p in enumerate(sorted(p_values), 1) if p <= rate * i / len(p_values)),
-            default=0,
-        )
-        for rate in (0.05, 0.1)
-    }
     undiscounted = {
         env.partition(":")[2].partition("-")[0]: permutation_p(
             _returns(of[UNDISCOUNTED]), _returns(of["grpo"])
@@ -194,8 +153,9 @@ def tests(known: dict[str, Result]) -> str:
     }
     shown = ", ".join(f"{p:.2f} on {name}" for name, p in undiscounted.items() if p is not None)
     return (
-        f"Of {len(p_values)} tests, {below} have p < 0.05; {discoveries[0.1]} are significant at a "
-        f"false discovery rate of 10%, {discoveries[0.05]} at 5% (Benjamini and Hochberg). "
+        f"Of {len(p_values)} tests, {below} have p < 0.05; {discoveries(p_values, 0.1)} are "
+        f"significant at a false discovery rate of 10%, {discoveries(p_values)} at 5% "
+        "(Benjamini and Hochberg). "
         f"ReBN without discount against GRPO: p = {shown}."
     )
 
@@ -217,27 +177,9 @@ def _verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
     return f"{'not significantly different' if p >= 0.05 else direction} (p = {p:.3f})"
 
 
-def permutation_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Return p of an exact two-sided permutation test of the means.
-
-    None if there are too few seeds for p < 0.05.
-    """
-    least = (2 if len(ours) == len(theirs) else 1) / comb(len(ours) + len(theirs), len(ours))
-    if least >= 0.05:
-        return None
-    values = [*ours, *theirs]
-    difference = abs(fmean(ours) - fmean(theirs))
-    as_large = []
-    for chosen in combinations(range(len(values)), len(ours)):
-        inside = [values[i] for i in chosen]
-        outside = [value for i, value in enumerate(values) if i not in chosen]
-        as_large.append(abs(fmean(inside) - fmean(outside)) >= difference - 1e-12)
-    return fmean(as_large)
-
-
 def breadth(known: dict[str, Result]) -> str:
     """ReBN against REINFORCE on one id of each kind, by two standard errors of the evaluation."""
-    before = {r["run"]["setting"]["env"]: r for r in _group(known, "before/").values()}
+    before = {r["run"]["setting"]["env"]: r for r in results_under(known, "before/").values()}
     rows = []
     for env, kinds in _kinds(known, "breadth/").items():
         compared = [
@@ -257,7 +199,7 @@ def breadth(known: dict[str, Result]) -> str:
         share = f"{rebn['evaluation']['commonest']:.0%}" if single else ""
         rows.append([f"`{env}`", *numbers, verdict, share])
     head = ["", "before", "REINFORCE", "ReBN", "higher return", "most common answer"]
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def _sign(first: Result, second: Result) -> int:
@@ -274,7 +216,7 @@ def _sign(first: Result, second: Result) -> int:
 def gamma(known: dict[str, Result]) -> str:
     """Turns per episode, solved or not, and the update that reaches 90% success, by discount."""
     by_discount: dict[float, list[Result]] = {}
-    for result in _group(known, "gamma/").values():
+    for result in results_under(known, "gamma/").values():
         by_discount.setdefault(result["run"]["gamma"], []).append(result)
     rows: list[list[str]] = []
     turns: dict[float, list[float]] = {}
@@ -288,7 +230,7 @@ def gamma(known: dict[str, Result]) -> str:
         cells = [success, interval(turns[discount]), each, updates, _without_gradient(results)]
         rows.append([f"{discount:g}", *cells])
     columns = ["turns of each seed", "over 90% at update", "updates without gradient"]
-    table = _markdown(["γ", "success", "turns", *columns], rows)
+    table = markdown(["γ", "success", "turns", *columns], rows)
     discounted = [mean for discount, means in turns.items() if discount < 1 for mean in means]
     p = permutation_p(turns.get(1.0, []), discounted)
     return table if p is None else f"{table}\n\nTurns with γ = 1 against γ < 1: p = {p:.3f}."
@@ -301,7 +243,7 @@ def _reached(curve: Sequence[float], level: float) -> int | None:
 
 def tools(known: dict[str, Result]) -> str:
     """Success on held-out problems and tool calls, with and without the tool."""
-    results = _group(known, "tools/")
+    results = results_under(known, "tools/")
     rows = []
     for task, title in (
         ("maths", "products of two numbers, Python"),
@@ -317,7 +259,7 @@ def tools(known: dict[str, Result]) -> str:
                     e = result["evaluation"]
                     cells += [f"{e['success']:.1%}", f"{e['tool_uses']:.2f}"]
             rows.append([title if used == "none" else "", shown, *cells])
-    return _markdown(
+    return markdown(
         ["", "tool", "success before", "calls before", "success after", "calls after"], rows
     )
 
@@ -328,7 +270,7 @@ def horizon(known: dict[str, Result]) -> str:
     The growing horizon samples fewer tokens, so one column compares returns at equal tokens.
     """
     by_horizon: dict[str, list[Result]] = {}
-    for result in _group(known, "horizon/").values():
+    for result in results_under(known, "horizon/").values():
         by_horizon.setdefault(result["run"]["horizon"], []).append(result)
     schedules = {turns: HorizonSchedule.parse(turns) for turns in by_horizon if turns}
     ends = {turns: schedule.rounds[-1] for turns, schedule in schedules.items() if schedule}
@@ -349,7 +291,7 @@ def horizon(known: dict[str, Result]) -> str:
         rows.append([f"`{turns}`" if turns else "before", *cells])
     training = f"return in training after {budget / 1e3:.0f}k"
     head = ["turns", "return", "success", "tokens sampled in training", training, "seeds"]
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def _return_after(curve: dict[str, list[float]], tokens: float) -> float:
@@ -391,7 +333,7 @@ def speed(known: dict[str, Result]) -> str:
         )
     rates = ["updates per minute (all runs)", "episodes per minute", "tokens per second"]
     head = ["", "concurrent runs", *rates, "generation", "environment", "update"]
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def trl(known: dict[str, Result]) -> str:
@@ -407,7 +349,7 @@ def trl(known: dict[str, Result]) -> str:
         total = f"{len(lines)} updates, {seconds[-1]:.0f} s"
         shares = [f"{fmean(success[:3]):.1%}", f"{fmean(success[-10:]):.1%}"]
         rows.append([title, *shares, reached, total])
-    return _markdown(
+    return markdown(
         ["", "first 3 updates", "last 10 updates", "over 90% at update", "total training"], rows
     )
 
@@ -420,7 +362,7 @@ def verl(known: dict[str, Result]) -> str:
         [str(line["step"]), *(f"{line[key]:{form}}" for key, form in columns)]
         for line in read_metrics(VERL_RUN)
     ]
-    return _markdown(["update", "success", "turns", "seconds"], rows)
+    return markdown(["update", "success", "turns", "seconds"], rows)
 
 
 def origin(known: dict[str, Result]) -> str:
@@ -477,12 +419,12 @@ def draw_main(known: dict[str, Result], out: Path) -> None:
 def draw_sweeps(known: dict[str, Result], out: Path) -> None:
     """Draw turns over updates per discount, and return over updates per horizon."""
     discounts: dict[tuple[str, str], list[list[float]]] = {}
-    for result in _group(known, "gamma/").values():
+    for result in results_under(known, "gamma/").values():
         discount = result["run"]["gamma"]
         curves = discounts.setdefault((f"γ = {discount:g}", GAMMAS[discount]), [])
         curves.append(result["curve"]["turns"])
     horizons: dict[tuple[str, str], list[list[float]]] = {}
-    for result in _group(known, "horizon/").values():
+    for result in results_under(known, "horizon/").values():
         if result["run"]["updates"]:
             turns = result["run"]["horizon"]
             curves = horizons.setdefault((f"horizon {turns}", HORIZONS[turns]), [])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -24,7 +25,7 @@ from gem_core import Env, Episode, Rollout, advantages, register, tasks_for
 from gem_core.policies.players import RandomPlayer
 from gem_core.training.advantage import register_estimator
 
-__all__ = ["ENVIRONMENTS", "PayLast", "PayLate", "PayNow", "separation"]
+__all__ = ["ENVIRONMENTS", "PayLast", "PayLate", "PayNow", "separation", "separation_table"]
 
 DOORS = ("red", "blue")
 RIGHT = (0, 1, 1, 0, 1, 0)
@@ -141,6 +142,12 @@ def episode_level(
 register_estimator("episode", episode_level)
 
 
+@cache
+def _random_episodes(env: str, count: int) -> list[Episode]:
+    with Rollout(RandomPlayer(), concurrency=64) as rollout:
+        return list(rollout.run_batch(tasks_for(f"credit:{env}-v0", range(count))))
+
+
 def separation(
     env: str, estimator: str, gamma: float, turns: Sequence[int], count: int = 4000
 ) -> float:
@@ -149,8 +156,7 @@ def separation(
     A random player chooses. A batch of N choices finds the right door if this is well above
     2 / sqrt(N). The mean over the given turns.
     """
-    with Rollout(RandomPlayer(), concurrency=64) as rollout:
-        episodes = rollout.run_batch(tasks_for(f"credit:{env}-v0", range(count)))
+    episodes = _random_episodes(env, count)
     per_turn = advantages(episodes, estimator, gamma=gamma)
     gaps = []
     for turn in turns:
@@ -167,15 +173,16 @@ CREDITED = {"PayNow": range(len(RIGHT)), "PayLate": [0], "PayLast": [len(RIGHT) 
 """The turns whose choice matters."""
 
 
-def main() -> None:
+def separation_table() -> str:
+    """Return a Markdown table of how well each estimator tells right from wrong choices."""
     settings = [("episode", 1.0), ("rebn", 1.0), ("rebn", 0.9), ("rebn", 0.5)]
     columns = " | ".join(f"{name}, γ = {gamma:g}" for name, gamma in settings)
-    print(f"| Environment | {columns} |")
-    print("|---" * (1 + len(settings)) + "|")
+    lines = [f"| Environment | {columns} |", "|---" * (1 + len(settings)) + "|"]
     for env, turns in CREDITED.items():
         gaps = [separation(env, estimator, gamma, turns) for estimator, gamma in settings]
-        print(f"| {env} | " + " | ".join(f"{gap:.2f}" for gap in gaps) + " |")
+        lines.append(f"| {env} | " + " | ".join(f"{gap:.2f}" for gap in gaps) + " |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    print(separation_table())
