@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import vllm
+from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import safe_get_full_grad
 from gem_conformance.golden import Case
 from gem_conformance.harness import (
@@ -26,6 +27,7 @@ from transformers import AutoTokenizer
 
 from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.ports import free_port
+from gem_core.errors import ConfigError
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.rollout.renderer import Renderer
 from gem_core.types import Episode
@@ -44,7 +46,7 @@ _TOKENS = 8
 
 
 class OatHarness(Harness):
-    """Harness for oat: one real learner on the tiny model, in float32, without actors.
+    """Harness for oat: one real learner on the tiny model, without actors.
 
     Cases with critic values use a second learner, which has a critic.
     """
@@ -53,6 +55,7 @@ class OatHarness(Harness):
     carries = frozenset({"logprobs", "total"})
     sequence_per_turn = True
     padding_has_logprobs = True
+    only_cpu = False
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -169,7 +172,13 @@ class OatHarness(Harness):
     def _learner(self, case: Case) -> Any:
         config = self._config(case)
         if config.needs_values not in self._learners:
-            self._learners[config.needs_values] = make_learner(config, **self.settings)
+            if (name := get_accelerator().device_name()) != self.device:
+                raise ConfigError(
+                    f"DeepSpeed trains on {name!r}; set DS_ACCELERATOR={self.device} for the check"
+                )
+            self._learners[config.needs_values] = make_learner(
+                config, bf16=self.bfloat16, **self.settings
+            )
         return self._learners[config.needs_values]
 
 

@@ -36,10 +36,11 @@ class _Replay(GemRollout):
 
 
 class TRLHarness(Harness):
-    """Harness for TRL: one real trainer on the tiny model, on the CPU, in float32."""
+    """Harness for TRL: one real trainer on the tiny model."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "total"})
+    only_cpu = False
 
     def __init__(self, **grpo_config: Any) -> None:
         self.grpo_config = grpo_config
@@ -54,7 +55,9 @@ class TRLHarness(Harness):
         trainer.model.train()
         trainer.model.zero_grad(set_to_none=True)
         trainer.current_gradient_accumulation_steps = 1
-        trainer._compute_loss(trainer.model, out).backward()
+        with trainer.accelerator.autocast():
+            loss = trainer._compute_loss(trainer.model, out)
+        loss.backward()
         return {
             name: p.grad.detach().clone()
             for name, p in trainer.model.named_parameters()
@@ -142,8 +145,8 @@ class TRLHarness(Harness):
             config = GemConfig("game:GuessTheNumber-v0-easy", seeds=64)
             args = GRPOConfig(
                 output_dir=tempfile.mkdtemp(),
-                use_cpu=True,
-                bf16=False,
+                use_cpu=self.device == "cpu",
+                bf16=self.bfloat16,
                 gradient_checkpointing=False,
                 per_device_train_batch_size=8,
                 num_generations=2,

@@ -77,6 +77,7 @@ class VerlHarness(Harness):
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
     max_context = 768
+    only_cpu = False
 
     def __init__(
         self, config: GemConfig | None = None, client: Any = None, settings: Sequence[str] = ()
@@ -101,10 +102,11 @@ class VerlHarness(Harness):
 
         sequences = self.train(case)
         starts = [next((i for i, m in enumerate(s.mask) if m), len(s.ids) - 1) for s in sequences]
-        model = load_tiny()[0].float().train()
+        dtype = torch.bfloat16 if self.bfloat16 else torch.float32
+        model = load_tiny(self.device)[0].to(dtype).train()
         logprobs = []
         for sequence in sequences:
-            ids = torch.tensor([sequence.ids])
+            ids = torch.tensor([sequence.ids], device=self.device)
             # verl's engines give each position the logprob of the next token; the last is not read
             logprobs.append(
                 logprobs_from_logits(model(input_ids=ids).logits[0], torch.roll(ids[0], -1))
@@ -112,7 +114,8 @@ class VerlHarness(Harness):
 
         def nested(parts: Sequence[Any], dtype: Any = torch.int64) -> Any:
             return torch.nested.as_nested_tensor(
-                [torch.as_tensor(p, dtype=dtype) for p in parts], layout=torch.jagged
+                [torch.as_tensor(p, dtype=dtype, device=self.device) for p in parts],
+                layout=torch.jagged,
             )
 
         data = TensorDict(

@@ -15,7 +15,11 @@ from gem_core.errors import ConfigError
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "check that an installed trainer gives every token the expected advantage"
-EXAMPLES = ("gem-rl conformance trl", "gem-rl conformance trl --no-ranks --out conformance.md")
+EXAMPLES = (
+    "gem-rl conformance trl",
+    "gem-rl conformance trl --no-ranks --out conformance.md",
+    "gem-rl conformance trl --no-ranks --device cuda --bfloat16",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="ADAPTER", help="an adapter listed by `gem-rl adapters`")
     parser.add_argument(
         "--no-ranks", action="store_true", help="skip the checks that start several processes"
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where the loss runs (default cpu)"
+    )
+    parser.add_argument(
+        "--bfloat16", action="store_true", help="compute in bfloat16, not in float32"
     )
     parser.add_argument("--out", type=Path, help="also write the table to this file")
 
@@ -42,6 +52,14 @@ def run(args: argparse.Namespace) -> int:
         harness = importlib.import_module(f"{adapter.package}.conformance").harness()
     except ImportError as error:
         raise ConfigError(f"{problem} ({error})") from error
+    if harness.only_cpu and (args.device != "cpu" or args.bfloat16):
+        raise ConfigError(
+            f"the harness of {adapter.name!r} runs on the CPU in float32; "
+            "leave out --device and --bfloat16"
+        )
+    if args.device == "cuda" and not _has_cuda():
+        raise ConfigError("--device cuda was given, but torch finds no GPU")
+    harness.device, harness.bfloat16 = args.device, args.bfloat16
     results = run_kit(harness, ranks=not args.no_ranks, progress=_print_result)
     table = report(harness, results)
     say(f"\n{table}")
@@ -50,6 +68,13 @@ def run(args: argparse.Namespace) -> int:
     failed = sum(r.outcome == "FAILED" for r in results)
     say(f"\n{len(results) - failed} of {len(results)} checks pass or are rejected as declared.")
     return int(failed > 0)
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    available: bool = torch.cuda.is_available()
+    return available
 
 
 def _print_result(result: Result) -> None:

@@ -66,6 +66,12 @@ class Harness(ABC):
     """The token that ends a turn of the scripted engine."""
     padding_has_logprobs: ClassVar[bool] = False
     """Whether a padding sequence has logprobs of the trainer instead of 0.0."""
+    device: str = "cpu"
+    """Where the framework's loss runs: `cpu` or `cuda`."""
+    bfloat16: bool = False
+    """Whether the model computes in bfloat16 instead of float32."""
+    only_cpu: ClassVar[bool] = True
+    """Whether the harness runs on the CPU in float32 only, and ignores the two above."""
 
     @property
     def version(self) -> str:

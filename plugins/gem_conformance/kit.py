@@ -2,7 +2,8 @@
 
 Tolerances: ids and loss masks must be equal; reward mass and advantages agree within 1e-6 (plus
 2e-7·S/std, because some frameworks carry them in float32); the gradient agrees with the reference
-within 1e-4, up to the harness's `gradient_factor`.
+within 1e-4, up to the harness's `gradient_factor`. In bfloat16, its cosine with the reference in
+float32 is at least 0.999, and its norm agrees within 2 %.
 """
 
 from __future__ import annotations
@@ -133,11 +134,18 @@ def _halves(case: Case) -> list[Sequence[Episode]]:
 
 def check_gradient(harness: Harness, case: Case = GRADIENT_CASES[0]) -> None:
     """Compare the framework's gradient with the committed one."""
-    from gem_conformance.reference import distance, load_reference
+    from gem_conformance.reference import cosine, distance, load_reference
 
-    difference, norm = distance(
-        harness.gradient(case), load_reference(case), harness.gradient_factor(case)
-    )
+    gradient, reference = harness.gradient(case), load_reference(case)
+    difference, norm = distance(gradient, reference, harness.gradient_factor(case))
+    if harness.bfloat16:
+        length, _ = distance(gradient, {})
+        _require(
+            cosine(gradient, reference) >= 0.999 and abs(length - norm) <= 0.02 * norm,
+            f"in bfloat16 the gradient has the cosine {cosine(gradient, reference):.5f} with the "
+            f"reference and the norm {length:.3g}; expected at least 0.999 and {norm:.3g}",
+        )
+        return
     _require(
         difference <= 1e-4 * norm + 1e-7,
         f"the gradient is {difference:.3g} away from the reference, whose norm is {norm:.3g}",

@@ -15,7 +15,14 @@ from gem_conformance.expected import expected_of
 from gem_conformance.golden import GRADIENT_CASES, Case
 from gem_core.errors import MissingDependencyError
 
-__all__ = ["compute_reference", "distance", "load_reference", "reference_path", "tiny_model"]
+__all__ = [
+    "compute_reference",
+    "cosine",
+    "distance",
+    "load_reference",
+    "reference_path",
+    "tiny_model",
+]
 
 
 def reference_path(case: Case) -> Path:
@@ -72,6 +79,17 @@ def distance(
         squared += float(((actual - expected) ** 2).sum())
         norm += float((expected**2).sum()) if name in reference else 0.0
     return squared**0.5, norm**0.5
+
+
+def cosine(gradient: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
+    """Return the cosine of the angle between two gradients."""
+    product = sum(
+        float((gradient[name].double().cpu() * reference[name].double()).sum())
+        for name in reference
+        if name in gradient
+    )
+    norms = distance(gradient, {})[0] * distance(reference, {})[0]
+    return product / norms if norms else 0.0
 
 
 def main() -> None:

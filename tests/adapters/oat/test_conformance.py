@@ -12,6 +12,7 @@ from gem_conformance import CASES, GRADIENT_CASES, report, run
 from gem_conformance.kit import check_gradient, check_sequences
 from gem_conformance.played import PLAYED_CASES
 
+from gem_core.errors import ConfigError
 from gem_oat.conformance import OatHarness
 
 
@@ -40,6 +41,21 @@ def test_conformance_table_passes(harness: OatHarness, say: Callable[[str], None
     gradients = {f"{c.name} against the reference" for c in GRADIENT_CASES}
     played = {f"played: {c.name}" for c in PLAYED_CASES}
     assert {c.name for c in CASES} | ranks | gradients | played == {r.case for r in results}
+
+
+@pytest.mark.filterwarnings("ignore")  # of DeepSpeed, and a CPU without bfloat16
+def test_gradients_agree_in_bfloat16() -> None:
+    harness = OatHarness()
+    harness.bfloat16 = True
+    for case in GRADIENT_CASES:
+        check_gradient(harness, case)
+
+
+def test_a_device_that_deepspeed_does_not_use_is_an_error() -> None:
+    harness = OatHarness()
+    harness.device = "cuda"
+    with pytest.raises(ConfigError, match="DS_ACCELERATOR=cuda"):
+        harness.train(CASES[0])
 
 
 class FlawedHarness(OatHarness):

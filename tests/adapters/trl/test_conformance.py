@@ -54,6 +54,20 @@ def test_committed_gradient_equals_the_reference_gradient(case: Case) -> None:
     assert difference <= 1e-5 * norm
 
 
+@pytest.mark.filterwarnings("ignore")  # of a CPU without bfloat16
+def test_gradients_agree_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = TRLHarness()
+    harness.bfloat16 = True
+    for case in GRADIENT_CASES:
+        check_gradient(harness, case)
+    wrong = dict(harness.gradient(GRADIENT_CASES[0]))
+    largest = max(wrong, key=lambda name: float(wrong[name].norm()))
+    wrong[largest] = -wrong[largest]
+    monkeypatch.setattr(harness, "gradient", lambda case: wrong)
+    with pytest.raises(AssertionError, match="in bfloat16 the gradient has the cosine"):
+        check_gradient(harness)
+
+
 class FlawedHarness(TRLHarness):
     """A harness with one flaw, which the conformance kit must detect."""
 

@@ -63,6 +63,15 @@ def test_gspo_keeps_the_advantage_of_each_turn(harness: VerlHarness) -> None:
     check_gradient(gspo, GRADIENT_CASES[2])
 
 
+@pytest.mark.filterwarnings("ignore")  # of a CPU without bfloat16
+def test_gradients_agree_in_bfloat16(harness: VerlHarness) -> None:
+    rounded = VerlHarness()
+    rounded.__dict__ |= {"trainer": harness.trainer, "_inline_manager": harness._inline_manager}
+    rounded.bfloat16 = True
+    for case in GRADIENT_CASES:
+        check_gradient(rounded, case)
+
+
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
 def test_groups_compare_episodes_not_sequences(
     harness: VerlHarness, exact: None, estimator: str
