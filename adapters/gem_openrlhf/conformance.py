@@ -45,7 +45,7 @@ from gem_openrlhf.program import run_program
 from gem_openrlhf.rollout import GemAgentExecutor
 from gem_openrlhf.trainer import GemExperienceMaker
 
-__all__ = ["OpenRLHFHarness", "harness", "read_args"]
+__all__ = ["OpenRLHFHarness", "RankActor", "harness", "read_args"]
 
 _LONGEST = 256
 _SETTINGS = {
@@ -65,7 +65,9 @@ class OpenRLHFHarness(Harness):
     adapter = ADAPTER
     carries = frozenset({"logprobs", "total"})
 
-    def __init__(self) -> None:
+    def __init__(self, rank_class: type[RankActor] | None = None) -> None:
+        """`rank_class`: a subclass of `RankActor` that loads the model with other settings."""
+        self._rank_class = rank_class or RankActor
         self._groups: dict[int, Any] = {}
 
     def train(self, case: Case) -> list[TrainedSequence]:
@@ -167,7 +169,9 @@ class OpenRLHFHarness(Harness):
         if ranks not in self._groups:
             places = placement_group([{"CPU": 1}] * ranks)
             ray.get(places.ready())
-            self._groups[ranks] = RayActorGroup(1, ranks, _Rank, pg=places, num_gpus_per_actor=0)
+            self._groups[ranks] = RayActorGroup(
+                1, ranks, ray.remote(self._rank_class), pg=places, num_gpus_per_actor=0
+            )
         return self._groups[ranks]
 
 
@@ -280,21 +284,26 @@ class _Critic:
         return rows
 
 
-class _RankActor(BaseModelActor):
+class RankActor(BaseModelActor):
     """One rank: the model, and the experiences it received."""
 
     strategy: Any
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        model, _ = load_tiny()
-        self.actor = Actor(model)
-        self.actor.packing_samples = False
+        self.actor = self.load_actor()
         self.strategy = SimpleNamespace(
             is_rank_0=lambda: False, ring_attn_group=None, get_grad_norm=lambda actor: 0.0
         )
         self.items: list[Any] = []
         self.new_batch = True
+
+    def load_actor(self) -> Any:
+        """Return OpenRLHF's actor with the tiny model."""
+        model, _ = load_tiny()
+        actor = Actor(model)
+        actor.packing_samples = False
+        return actor
 
     def forward(
         self,
@@ -355,6 +364,3 @@ class _RankActor(BaseModelActor):
             for name, p in self.actor.model.named_parameters()
             if p.grad is not None
         }
-
-
-_Rank = ray.remote(_RankActor)

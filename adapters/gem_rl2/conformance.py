@@ -131,12 +131,16 @@ class RL2Harness(Harness):
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
 
+    def __init__(self, settings: Sequence[str] = ()) -> None:
+        """`settings`: further hydra overrides."""
+        self.settings = settings
+
     def train(self, case: Case) -> list[TrainedSequence]:
-        with _Run(case) as run:
+        with _Run(case, self.settings) as run:
             return in_order(sequences_in([self._batch(run)]), [case.episodes])[0]
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
-        with _Run(case) as run:
+        with _Run(case, self.settings) as run:
             actor = _GradientActor(run.settings.actor, True)
             actor.update(self._batch(run), 1)
             return actor.gradient
@@ -179,8 +183,9 @@ class _Run(ExitStack):
 
     case: Case
 
-    def __init__(self, case: Case | GemConfig) -> None:
+    def __init__(self, case: Case | GemConfig, settings: Sequence[str] = ()) -> None:
         super().__init__()
+        self.more_settings = settings
         if isinstance(case, GemConfig):
             self.config = case
             return
@@ -205,6 +210,7 @@ class _Run(ExitStack):
                 "train_data.prompts_per_rollout=1",  # for the check
                 "train_data.responses_per_prompt=2",  # for the check; seeds define the groups
                 f"trainer.save_dir={folder}",
+                *self.more_settings,
             ]
         )
         prepare_settings(self.settings, self.config, folder)

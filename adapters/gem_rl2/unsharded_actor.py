@@ -62,9 +62,14 @@ class UnshardedActor(_Unsharded, Actor):
     """RL2's actor with the whole model on each rank."""
 
     def __init__(self, config: Any, train: bool) -> None:
-        from transformers import AutoModelForCausalLM
+        if config.use_liger_kernel:
+            from liger_kernel.transformers import AutoLigerKernelForCausalLM
 
-        self._load(config, train, AutoModelForCausalLM)
+            self._load(config, train, AutoLigerKernelForCausalLM)
+        else:
+            from transformers import AutoModelForCausalLM
+
+            self._load(config, train, AutoModelForCausalLM)
 
 
 class UnshardedCritic(_Unsharded, Critic):

@@ -46,6 +46,12 @@ def deepspeed_comm(module: Any) -> None:
     module.build_shm_op = lambda: None  # it would compile C++ at the first start
 
 
+def transformers_flash_attention(module: Any) -> None:
+    """Let transformers use the mock of flash-attn (see flash_attn/) without a GPU."""
+    module.is_flash_attn_2_available = lambda: True
+    module.FLASH_ATTENTION_COMPATIBILITY_MATRIX[2]["general_availability_check"] = lambda: True
+
+
 def openrlhf_dtype(module: Any) -> None:
     module.convert_to_torch_dtype = lambda name: module.torch.float32
 
@@ -117,6 +123,7 @@ CHANGES = {
     "openrlhf.utils.utils": openrlhf_dtype,
     "openrlhf.utils.deepspeed.deepspeed": openrlhf_deepspeed,
     "openrlhf.trainer.ray.ppo_actor": openrlhf_actor,
+    "transformers.modeling_flash_attention_utils": transformers_flash_attention,
     "vllm.engine.arg_utils": vllm_arguments,
 }
 

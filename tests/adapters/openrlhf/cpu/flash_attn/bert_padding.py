@@ -1,14 +1,15 @@
-"""Mock of `flash_attn.bert_padding`, which OpenRLHF calls for packed samples only."""
+"""Mock of `flash_attn.bert_padding`: transformers' versions of the same functions."""
 
 from __future__ import annotations
 
-from typing import Any
+import torch
+from einops import rearrange
+from transformers.modeling_flash_attention_utils import _pad_input as pad_input
+from transformers.modeling_flash_attention_utils import _unpad_input as unpad_input
+
+__all__ = ["index_first_axis", "pad_input", "rearrange", "unpad_input"]
 
 
-def absent(*args: Any, **kwargs: Any) -> Any:
-    raise NotImplementedError(
-        "packed samples and ring attention need the real flash-attn; this is a mock"
-    )
-
-
-index_first_axis = pad_input = rearrange = unpad_input = absent
+def index_first_axis(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Return the entries of `tensor` at `indices` of its first axis."""
+    return tensor[indices]

@@ -1,0 +1,15 @@
+"""verl's settings of the model: the gradient stays the reference gradient."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from triton_on_cpu import run_liger_program
+
+
+@pytest.mark.setting("Liger", "works")
+@pytest.mark.long
+def test_liger_layers_keep_the_gradient() -> None:
+    """verl's `use_liger` replaces layers, not the loss."""
+    run_liger_program(Path(__file__).with_name("liger_gradient.py"))
