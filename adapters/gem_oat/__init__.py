@@ -5,12 +5,10 @@ Importing this package does not import oat.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
-from gem_core.adapter_kit.exports import lazy_exports
-from gem_core.plugins.hookspecs import hookimpl
+from gem_core.adapter_kit.exports import lazy_exports, registration
 
 if TYPE_CHECKING:
     from gem_oat.config import GemConfig
@@ -56,13 +54,7 @@ ADAPTER = Adapter(
     summary="a multi-turn actor for get_program, and a learner with gem's advantages",
 )
 
-
-@hookimpl
-def register_adapters(register: Callable[..., Any]) -> None:
-    """Register this adapter."""
-    register(ADAPTER)
-
-
+register_adapters = registration(ADAPTER)
 __getattr__ = lazy_exports(
     ADAPTER,
     {

@@ -5,12 +5,10 @@ Importing this package does not import OpenRLHF.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
-from gem_core.adapter_kit.exports import lazy_exports
-from gem_core.plugins.hookspecs import hookimpl
+from gem_core.adapter_kit.exports import lazy_exports, registration
 
 if TYPE_CHECKING:
     from gem_openrlhf.config import GemConfig
@@ -59,13 +57,7 @@ ADAPTER = Adapter(
     summary="an agent executor for its vLLM engines, and gem's advantages instead of its own",
 )
 
-
-@hookimpl
-def register_adapters(register: Callable[..., Any]) -> None:
-    """Register this adapter."""
-    register(ADAPTER)
-
-
+register_adapters = registration(ADAPTER)
 __getattr__ = lazy_exports(
     ADAPTER,
     {

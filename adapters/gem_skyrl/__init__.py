@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
-from gem_core.adapter_kit.exports import lazy_exports
-from gem_core.plugins.hookspecs import hookimpl
+from gem_core.adapter_kit.exports import lazy_exports, registration
 
 if TYPE_CHECKING:
     from gem_skyrl.config import GemConfig
@@ -41,13 +39,7 @@ ADAPTER = Adapter(
     summary="a generator, and trainers that compute advantages from turn rewards",
 )
 
-
-@hookimpl
-def register_adapters(register: Callable[..., Any]) -> None:
-    """Register this adapter."""
-    register(ADAPTER)
-
-
+register_adapters = registration(ADAPTER)
 __getattr__ = lazy_exports(
     ADAPTER, {"GemConfig": "config", "GemExp": "trainer", "train": "trainer"}
 )

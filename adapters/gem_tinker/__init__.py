@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gem_core.adapter_kit.declaration import Adapter, Capabilities
-from gem_core.adapter_kit.exports import lazy_exports
-from gem_core.plugins.hookspecs import hookimpl
+from gem_core.adapter_kit.exports import lazy_exports, registration
 
 if TYPE_CHECKING:
     from gem_tinker.config import GemConfig, TinkerSettings
@@ -37,13 +35,7 @@ ADAPTER = Adapter(
     summary="a training loop on Tinker's clients, with gem's advantages in each Datum",
 )
 
-
-@hookimpl
-def register_adapters(register: Callable[..., Any]) -> None:
-    """Register this adapter."""
-    register(ADAPTER)
-
-
+register_adapters = registration(ADAPTER)
 __getattr__ = lazy_exports(
     ADAPTER, {"GemConfig": "config", "TinkerSettings": "config", "train": "trainer"}
 )

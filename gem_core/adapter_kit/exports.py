@@ -1,4 +1,4 @@
-"""Lazy exports: import the public names of an adapter package on first access."""
+"""Exports of an adapter package: its registration, and its public names on first access."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from typing import Any
 
 from gem_core.adapter_kit.declaration import Adapter
 from gem_core.errors import MissingDependencyError
+from gem_core.plugins.hookspecs import hookimpl
 
-__all__ = ["lazy_exports"]
+__all__ = ["lazy_exports", "registration"]
+
+
+def registration(adapter: Adapter) -> Callable[..., None]:
+    """Return a module's implementation of the hook `register_adapters`."""
+
+    @hookimpl
+    def register_adapters(register: Callable[..., Any]) -> None:
+        register(adapter)
+
+    return register_adapters
 
 
 def lazy_exports(adapter: Adapter, modules: Mapping[str, str]) -> Callable[[str], Any]:
