@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gem_core.adapter_kit.declaration import require
-from gem_core.adapter_kit.settings import (
-    critic_missing,
-    few_samples,
-    few_seeds,
-    fixed,
-    long_turns,
-    reject,
-)
+from gem_core.adapter_kit.settings import few_samples, few_seeds, fixed, long_turns, reject
 from gem_core.errors import ConfigError
 from gem_core.policies.base import warn_if_cut
 from gem_core.training.config import TrainingConfig
@@ -69,16 +62,6 @@ class GemConfig(TrainingConfig):
 
     adapter = ADAPTER
 
-    def overrides(self) -> list[str]:
-        """Return the SkyRL settings of this config. Put other settings after them."""
-        overrides = [
-            f"trainer.algorithm.advantage_estimator={ESTIMATOR}",
-            "environment.env_class=gem",
-            "generator.max_turns=0",  # with 1, SkyRL requires max_input_length=max_prompt_length
-            "generator.step_wise_trajectories=true",
-        ]
-        return overrides if self.held_out_seeds else [*overrides, "trainer.eval_interval=-1"]
-
     def task_of(self, extras: Mapping[str, Any], index: int = 0) -> Task:
         """Return the task of a prompt's `env_extras`, such as `{"seed": 7}`."""
         if "seed" not in extras:
@@ -87,26 +70,36 @@ class GemConfig(TrainingConfig):
 
 
 def skyrl_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
-    """Return SkyRL's config with the overrides of `config`, then those in `settings`."""
+    """Return SkyRL's config with gem's own settings, which those in `settings` override."""
     from skyrl.train.config import SkyRLTrainConfig
 
-    return SkyRLTrainConfig.from_cli_overrides([*config.overrides(), *settings])
+    own = [
+        f"trainer.algorithm.advantage_estimator={ESTIMATOR}",
+        "environment.env_class=gem",
+        "generator.max_turns=0",  # with 1, SkyRL requires max_input_length=max_prompt_length
+        "generator.step_wise_trajectories=true",
+        *([] if config.held_out_seeds else ["trainer.eval_interval=-1"]),
+    ]
+    return SkyRLTrainConfig.from_cli_overrides([*own, *settings])
 
 
 def check_settings(settings: Any, config: GemConfig) -> None:
     """Raise one `ConfigError` that lists every setting of a `SkyRLTrainConfig` gem rejects."""
     require(ADAPTER)
     trainer, generator, remedies = settings.trainer, settings.generator, dict(_REMEDIES)
+    if config.needs_values:
+        remedies["trainer.critic.model.path=None"] = "the estimator needs a critic; set it"
+    else:
+        remedies["trainer.critic.model.path"] = "the estimator uses no critic; remove it"
     if not config.held_out_seeds:
         remedies["trainer.eval_interval"] = "set GemConfig(eval_seeds=...)"
-    sampling, cap = generator.sampling_params, "generator.sampling_params.max_generate_length"
+    sampling = generator.sampling_params
     reject(
         [
             *fixed(settings, skyrl_config(config), remedies),
             few_samples(config, generator.n_samples_per_prompt, "generator.n_samples_per_prompt"),
-            long_turns(config, sampling.max_generate_length, cap),
+            long_turns(config, sampling.max_generate_length, "sampling_params.max_generate_length"),
             few_seeds(config, trainer.train_batch_size, "trainer.train_batch_size"),
-            critic_missing(config, trainer.critic.model.path, "trainer.critic.model.path"),
         ]
     )
     warn_if_cut(Sampling(top_p=sampling.top_p, top_k=max(int(sampling.top_k), 0)))

@@ -19,14 +19,13 @@ from gem_conformance.golden import Case
 from gem_conformance.harness import Harness, TrainedSequence
 from gem_conformance.played import PlayedCase, answer
 from skyrl.train.generators.base import BatchMetadata, TrajectoryID
-from skyrl.train.trainer import RayPPOTrainer
 
 from gem_core.adapter_kit.batch import response_start, trained_sequences
 from gem_core.adapter_kit.critic import value_positions
 from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.adapter_kit.response_tensors import read_responses
 from gem_core.policies.tiny import load_tiny, tiny_model_path
-from gem_core.types import Episode
+from gem_core.types import Episode, Task
 from gem_skyrl import ADAPTER
 from gem_skyrl.config import GemConfig, check_settings, skyrl_config
 from gem_skyrl.convert import PLAYED
@@ -39,13 +38,13 @@ _DATA_PARALLEL = 4
 """SkyRL pads a batch to a multiple of this."""
 
 
-class _Replay(GemGenerator):
-    """Generator that returns recorded episodes."""
+class _Recorded:
+    """Rollout that returns recorded episodes."""
 
     recorded: Sequence[Episode] = ()
 
-    async def episodes(self, input_batch: Any, step: int) -> list[Episode]:
-        return list(self.recorded)
+    async def episode(self, task: Task, **_: Any) -> Episode:
+        return self.recorded[task.index]
 
 
 class _ScriptedClient:
@@ -66,23 +65,20 @@ class _ScriptedClient:
         pass
 
 
-class _Trainer(GemTrainer, RayPPOTrainer):  # type: ignore[misc]
-    """The trainer that `GemExp` makes."""
-
-
 class SkyRLHarness(Harness):
     """Harness for SkyRL: its trainer on the tiny model, without its workers."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
     max_context = 768
+    packed = False
+    """Whether the gradient is that of packed sequences, which needs flash-attn."""
 
     def train(self, case: Case) -> list[TrainedSequence]:
         data, played, order = self._batch(case)
         numbered = [
             (order[number], _sequence(data, played, i))
             for i, number in enumerate(played.episode_of)
-            if number is not None
         ]
         return [sequence for _, sequence in sorted(numbered, key=lambda item: item[0])]
 
@@ -96,7 +92,12 @@ class SkyRLHarness(Harness):
         data = self.trainer._normalize_advantages(
             data, data.metadata["policy_mini_batch_boundaries"]
         )
-        model = HFModelWrapper(str(tiny_model_path()), use_flash_attention_2=False, bf16=False)
+        model = HFModelWrapper(
+            str(tiny_model_path()),
+            bf16=False,
+            use_flash_attention_2=self.packed,
+            remove_microbatch_padding=self.packed,
+        )
         logprobs = model(
             data["sequences"],
             data.metadata["response_length"],
@@ -153,9 +154,10 @@ class SkyRLHarness(Harness):
     def trainer(self) -> Any:
         config, settings = GemConfig("game:GuessTheNumber-v0-easy"), self.settings
         tokenizer = load_tiny()[1]
-        generator = _Replay(config, settings, _ScriptedClient(), tokenizer)
+        generator: Any = GemGenerator(config, settings, _ScriptedClient(), tokenizer)
+        generator.rollout = _Recorded()
         dataset = GemDataset(config.env_id, range(64))
-        make: Any = _Trainer
+        make: Any = GemTrainer
         trainer = make(settings, None, tokenizer, dataset, None, generator)
         trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: _DATA_PARALLEL)
         trainer.global_step = 1
@@ -185,7 +187,7 @@ class SkyRLHarness(Harness):
         sizes = settings.train_batch_size, settings.policy_mini_batch_size
         settings.train_batch_size = settings.policy_mini_batch_size = len(groups)
         settings.critic_mini_batch_size = len(groups)
-        generator.recorded = [case.episodes[i] for i in order]
+        generator.rollout.recorded = [case.episodes[i] for i in order]
         prompts = _prompts(order, 1)
         uid_of = {i: str(uid) for uid, members in enumerate(groups.values()) for i in members}
         prompts["trajectory_ids"] = [TrajectoryID(uid_of[i], i) for i in order]
@@ -194,7 +196,7 @@ class SkyRLHarness(Harness):
         output, uids = trainer.postprocess_generator_output(output, uids)
         data = trainer.convert_to_training_input(output, uids)
         settings.train_batch_size, settings.policy_mini_batch_size = sizes
-        played = data.metadata[PLAYED]
+        played = trainer.played
         data["values"] = torch.zeros_like(data["rewards"])
         if values:
             _put_values(data, played, [values[i] for i in order])

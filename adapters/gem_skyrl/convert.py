@@ -8,10 +8,8 @@ from typing import Any
 
 from gem_core.adapter_kit.batch import response_start, trained_sequences
 from gem_core.adapter_kit.critic import bootstrap_tail
-from gem_core.rollout.renderer import Renderer
 from gem_core.training.sequences import TokenSequence, channel_rewards
 from gem_core.types import Episode
-from gem_skyrl.config import GemConfig
 
 __all__ = ["PLAYED", "per_token", "to_batch"]
 
@@ -20,28 +18,25 @@ PLAYED = "gem_played"
 
 
 def to_batch(
-    episodes: Sequence[Episode],
-    trajectory_ids: Sequence[Any],
-    config: GemConfig,
-    renderer: Renderer,
-    max_ids: int,
-) -> dict[str, list[Any]]:
+    episodes: Sequence[Episode], trajectory_ids: Sequence[Any], generator: Any
+) -> dict[str, Any]:
     """Return a `GeneratorOutput` in which the sequences of an episode are steps of a trajectory.
 
-    The response is everything after the first prompt. For a critic, the last one ends with the
-    state from which its value bootstraps. A failed episode becomes one padding sequence.
+    `generator`: the `GemGenerator` that played them. The response is everything after the first
+    prompt. For a critic, the last one ends with the state from which its value bootstraps. A failed
+    episode becomes one padding sequence.
     """
-    output, critic = defaultdict[str, list[Any]](list), config.needs_values
+    output = defaultdict[str, list[Any]](list)
+    config, renderer, max_ids = generator.config, generator.renderer, generator.max_context
     for episode, trajectory_id in zip(episodes, trajectory_ids):
         sequences = trained_sequences(episode, renderer.turn_end or 0)
-        tail = bootstrap_tail(episode, sequences[-1], renderer, max_ids) if critic else ()
         for sequence in sequences:
             start, last = response_start(sequence), sequence is sequences[-1]
-            end = tail if last else ()
-            zeros = [0] * len(end)
-            rewards = channel_rewards(episode, sequence, config.gamma)
+            bootstraps = last and config.needs_values
+            tail = bootstrap_tail(episode, sequence, renderer, max_ids) if bootstraps else ()
+            zeros, rewards = [0] * len(tail), channel_rewards(episode, sequence, config.gamma)
             output["prompt_token_ids"].append(list(sequence.ids[:start]))
-            output["response_ids"].append([*sequence.ids[start:], *end])
+            output["response_ids"].append([*sequence.ids[start:], *tail])
             output["loss_masks"].append([*sequence.mask[start:], *zeros])
             output["rewards"].append([*rewards[start:], *zeros])
             output["rollout_logprobs"].append([*(sequence.logprobs or ())[start:], *zeros])
@@ -49,7 +44,7 @@ def to_batch(
             output["trajectory_ids"].append(trajectory_id)
             output["is_last_step"].append(last)
             output[PLAYED].append((episode, sequence))
-    return dict(output)
+    return {**output, "rollout_metrics": None}
 
 
 def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:

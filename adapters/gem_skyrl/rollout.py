@@ -32,17 +32,20 @@ class EnginePolicy:
     def __init__(self, generator: GemGenerator, params: dict[str, Any]) -> None:
         self.generator, self.session = generator, uuid4().hex
         stop = {generator.renderer.turn_end, *(params.get("stop_token_ids") or ())} - {None}
-        self.request: dict[str, Any] = {"session_ids": [self.session]}
         self.params = {**params, "stop_token_ids": sorted(stop)}
-        if generator.settings.use_cache_salt:  # do not reuse a prefix cached with older weights
-            self.request["cache_salt"] = f"{generator.model}@{generator.client.weight_version}"
+        self.salt = f"{generator.model}@{generator.client.weight_version}"
 
     async def generate(self, prompt_ids: Any, sampling: Sampling) -> Generation:
         """Generate one turn."""
         generator, first = self.generator, self.generator.weights_update
-        params = {**self.params, "max_tokens": sampling.max_tokens}
-        prompt = {"prompt_token_ids": [list(prompt_ids)], "sampling_params": params}
-        output = await generator.client.generate({**self.request, **prompt}, generator.model)
+        request = {
+            "prompt_token_ids": [list(prompt_ids)],
+            "sampling_params": {**self.params, "max_tokens": sampling.max_tokens},
+            "session_ids": [self.session],
+            # the salt prevents the reuse of a prefix cached with older weights
+            "cache_salt": self.salt if generator.settings.use_cache_salt else None,
+        }
+        output = await generator.client.generate(request, generator.model)
         (reason,) = output["stop_reasons"]
         if reason == "abort":
             raise PolicyError("SkyRL's engine aborted the generation")
@@ -62,18 +65,16 @@ class GemGenerator(GeneratorInterface):
         """`settings`: a `SkyRLTrainConfig`. `client`: SkyRL's client of its inference engines."""
         self.config, self.settings, self.client = config, settings.generator, client
         self.model = resolve_policy_model_name(settings)
-        self.renderer, self.rollout = config.renderer(tokenizer), TrainerRollout(config)
+        self.renderer = config.renderer(tokenizer)
+        self.rollout = TrainerRollout(config, renderer=self.renderer)
         self.records, self.update_log = RecordLog(config.record), UpdateLog.of(config)
         policy = settings.trainer.policy.model
         model = AutoConfig.from_pretrained(policy.path, trust_remote_code=True)
         if settings.trainer.strategy == "fsdp" and not policy.lora.rank:
             warn_if_tied(model, "SkyRL's FSDP worker")
-        caps = (
-            self.settings.max_input_length + self.settings.sampling_params.max_generate_length,
-            self.settings.inference_engine.engine_init_kwargs.get("max_model_len"),
-            model_context(model),
-            config.max_context,
-        )
+        longest = self.settings.max_input_length + self.settings.sampling_params.max_generate_length
+        served = self.settings.inference_engine.engine_init_kwargs.get("max_model_len")
+        caps = (longest, served, model_context(model), config.max_context)
         self.max_context = min(cap for cap in caps if cap is not None)
         self._updates_before: int | None = None
 
@@ -89,17 +90,10 @@ class GemGenerator(GeneratorInterface):
         step = int(metadata.global_step) - (not evaluates)  # the number of finished updates
         if self._updates_before is None:  # a resumed client also counts its syncs from 1
             self._updates_before = step - self.client.weight_version
-        episodes = await self.episodes(input_batch, step)
+        prompts, params = enumerate(input_batch["env_extras"]), input_batch["sampling_params"]
+        episodes = await asyncio.gather(*(play(self, params, e, i, step) for i, e in prompts))
         (self.records.evaluated if evaluates else self.records.played)(episodes)
-        ids, caps = input_batch["trajectory_ids"], (self.renderer, self.max_context)
-        return {"rollout_metrics": None, **to_batch(episodes, ids, self.config, *caps)}
-
-    async def episodes(self, input_batch: Any, step: int) -> list[Episode]:
-        """Play the episodes of one batch after `step` updates."""
-        extras, params = input_batch["env_extras"], input_batch["sampling_params"]
-        return await asyncio.gather(
-            *(play(self, EnginePolicy(self, params), e, i, step) for i, e in enumerate(extras))
-        )
+        return to_batch(episodes, input_batch["trajectory_ids"], self)
 
     def close(self) -> None:
         """Close environments and records."""
@@ -108,20 +102,15 @@ class GemGenerator(GeneratorInterface):
 
 
 async def play(
-    generator: GemGenerator, policy: EnginePolicy, extras: dict[str, Any], index: int, step: int
+    generator: GemGenerator, params: dict[str, Any], extras: dict[str, Any], index: int, step: int
 ) -> Episode:
     """Play the episode of a prompt."""
-    config, cap = generator.config, int(policy.params["max_tokens"])
-    sampling = Sampling(
-        temperature=float(policy.params["temperature"]),
-        max_tokens=min(cap, config.max_turn_tokens or cap),
-    )
+    config, cap, policy = generator.config, params["max_tokens"], EnginePolicy(generator, params)
     try:
         return await generator.rollout.episode(
             config.task_of(extras, index),
             policy=policy,
-            renderer=generator.renderer,
-            sampling=sampling,
+            sampling=Sampling(max_tokens=min(cap, config.max_turn_tokens or cap)),
             limits=config.limits(step, max_context=generator.max_context),
         )
     finally:

@@ -38,8 +38,8 @@ def _estimate(**_: Any) -> Any:
 def train(config: GemConfig, settings: Sequence[str], experiment: Any = None) -> None:
     """Train with SkyRL to the end.
 
-    `settings`: SkyRL's own, as after `python -m skyrl.train.entrypoints.main_base`. They override
-    `config.overrides()`. `experiment`: a subclass of `GemExp`.
+    `settings`: SkyRL's own, as after `python -m skyrl.train.entrypoints.main_base`. `experiment`: a
+    subclass of `GemExp`.
     """
     config = config.with_absolute_paths()  # Ray's workers may run in other folders
     composed = skyrl_config(config, settings)
@@ -68,20 +68,16 @@ class GemDataset(PromptDataset):
     """Dataset with one prompt per seed."""
 
     def __init__(self, env_id: str, seeds: Sequence[int]) -> None:
-        self.env_id, self.seeds = env_id, seeds
-
-    def __len__(self) -> int:
-        return len(self.seeds)
+        self.env_id, self.dataframe = env_id, seeds  # SkyRL counts the rows of `dataframe`
 
     def __getitem__(self, item: int) -> tuple[Any, ...]:
-        messages = [{"role": "user", "content": f"{self.env_id} #{self.seeds[item]}"}]
-        return messages, None, {"seed": self.seeds[item], "data_source": self.env_id}, str(item)
+        seed, env_id = self.dataframe[item], self.env_id
+        messages = [{"role": "user", "content": f"{env_id} #{seed}"}]
+        return messages, None, {"seed": seed, "data_source": env_id}, str(item)
 
 
 class GemExp(BasePPOExp):
     """SkyRL's experiment on the environment of a `GemConfig`."""
-
-    generator: GemGenerator | None = None
 
     def __init__(self, cfg: Any, config: GemConfig) -> None:
         self.gem_config = config
@@ -95,85 +91,77 @@ class GemExp(BasePPOExp):
         return GemDataset(self.gem_config.env_id, seeds) if seeds else None
 
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> GemGenerator:
-        self.generator = GemGenerator(self.gem_config, cfg, inference_engine_client, tokenizer)
-        return self.generator
+        return GemGenerator(self.gem_config, cfg, inference_engine_client, tokenizer)
 
-    def get_trainer(self, cfg: Any, *args: Any, **kwargs: Any) -> Any:
-        trainer = FullyAsyncRayPPOTrainer if cfg.trainer.fully_async.enabled else RayPPOTrainer
-        return type(f"Gem{trainer.__name__}", (GemTrainer, trainer), {})(cfg, *args, **kwargs)
-
-    def run(self) -> None:
-        try:
-            super().run()
-        finally:
-            if self.generator is not None:
-                self.generator.close()
+    def get_trainer(self, cfg: Any, *args: Any, **kwargs: Any) -> GemTrainer:
+        trainer = _GemAsyncTrainer if cfg.trainer.fully_async.enabled else GemTrainer
+        return trainer(cfg, *args, **kwargs)
 
 
-class GemTrainer:
-    """Mixin that gives a SkyRL trainer gem's advantages; its generator is a `GemGenerator`."""
+class GemTrainer(RayPPOTrainer):
+    """SkyRL's trainer with gem's advantages."""
 
     generator: GemGenerator
-    global_step: int
-    all_metrics: dict[str, Any]
+
+    async def train(self) -> None:
+        try:
+            await super().train()
+        finally:
+            self.generator.close()
 
     async def eval(self, **kwargs: Any) -> dict[str, float]:
         records = self.generator.records
         records.evaluation = []
-        metrics: dict[str, float] = await super().eval(**kwargs)  # type: ignore[misc]
+        metrics = await super().eval(**kwargs)
         means = BatchMetrics.of(records.evaluation).means()
         return {**metrics, **{f"eval/gem/{name}": value for name, value in means.items()}}
 
     def convert_to_training_input(self, generator_output: Any, uids: list[str]) -> Any:
-        played = PlayedBatch.of(generator_output.pop(PLAYED))
-        batch = super().convert_to_training_input(generator_output, uids)  # type: ignore[misc]
-        batch.metadata[PLAYED] = played
-        return batch
+        self.played = PlayedBatch.of(generator_output.pop(PLAYED))
+        return super().convert_to_training_input(generator_output, uids)
 
     def compute_advantages_and_returns(self, data: Any) -> Any:
         """Compute the advantages of the whole batch from its episodes."""
-        config, played = self.generator.config, data.metadata.pop(PLAYED)
+        config, played, values = self.generator.config, self.played, None
         check_batch(data, played)
         send_event("batch_end", episodes=played.episodes)
-        responses, values = data["response_mask"], None
         if config.needs_values:
-            values = played.values(read_responses(data["values"], responses))
+            values = played.values(read_responses(data["values"], data["response_mask"]))
         per_turn = config.compute_advantages(played.episodes, values=values)
         put_advantages(data, played, advantages=per_turn, returns=played.returns(config, values))
-        self.critic_mask = write_responses(played.critic_masks(), responses)
         self.generator.records.trained(played.episodes, per_turn, self.global_step - 1)
         self.batch_metrics = BatchMetrics.of(played.episodes, per_turn)
-        own = data.get("action_log_probs")  # None with a loss that does not need them
-        self.gap = gap_of(data["rollout_logprobs"], own, data["loss_mask"])
-        shown = {**self.batch_metrics.means(), **self.gap}
-        self.all_metrics |= {f"gem/{name}": value for name, value in shown.items()}
         return data
 
     def _execute_training_step(self, model: str, data: Any) -> Any:
         """Train the critic where its values are read: before the first token of each turn."""
         if model == "critic":
             data = data.select(list(data))
-            data["loss_mask"] = self.critic_mask
-        return super()._execute_training_step(model, data)  # type: ignore[misc]
+            data["loss_mask"] = write_responses(self.played.critic_masks(), data["response_mask"])
+        return super()._execute_training_step(model, data)
 
     def train_critic_and_policy(self, data: Any) -> Any:
         """Train unless the batch has no trained tokens; write the update to the metrics file."""
-        trains = self.batch_metrics.tokens > 0
-        status = super().train_critic_and_policy(data) if trains else {}  # type: ignore[misc]
-        own = {"loss": status.get("policy_loss"), "grad_norm": status.get("grad_norm"), **self.gap}
+        status = super().train_critic_and_policy(data) if self.batch_metrics.tokens else {}
+        own = data.get("action_log_probs")  # None with a loss that does not need them
+        gap = gap_of(data["rollout_logprobs"], own, data["loss_mask"])
+        shown = {**self.batch_metrics.means(), **gap}
+        self.all_metrics |= {f"gem/{name}": value for name, value in shown.items()}
+        numbers = {"loss": status.get("policy_loss"), "grad_norm": status.get("grad_norm"), **gap}
         if "critic/critic_loss" in self.all_metrics:
-            own["critic_loss"] = self.all_metrics["critic/critic_loss"]
-        self.generator.update_log.write(self.global_step - 1, self.batch_metrics, **own)
+            numbers["critic_loss"] = self.all_metrics["critic/critic_loss"]
+        self.generator.update_log.write(self.global_step - 1, self.batch_metrics, **numbers)
         return status
+
+
+class _GemAsyncTrainer(GemTrainer, FullyAsyncRayPPOTrainer):
+    """SkyRL's fully async trainer with gem's advantages."""
 
 
 def put_advantages(data: Any, played: PlayedBatch, **numbers: Sequence[Sequence[float]]) -> None:
     """Write numbers per turn, such as `advantages`, as one per token; 0 on untrained tokens."""
     for name, per_turn in numbers.items():
-        rows = [
-            [] if n is None else per_token(sequence, per_turn[n])
-            for sequence, n in zip(played.sequences, played.episode_of)
-        ]
+        rows = [per_token(s, per_turn[n]) for s, n in zip(played.sequences, played.episode_of)]
         data[name] = write_responses(rows, data["response_mask"])
 
 

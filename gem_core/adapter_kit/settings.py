@@ -12,7 +12,6 @@ from gem_core.training.config import TrainingConfig
 
 __all__ = [
     "Rejection",
-    "critic_missing",
     "few_samples",
     "few_seeds",
     "fixed",
@@ -85,15 +84,6 @@ def few_seeds(config: TrainingConfig, batch: int, setting: str) -> Rejection:
         seeds < batch,
         f"{setting}={batch} is above the number of seeds, {seeds}, so no batch would be full; "
         "set GemConfig(seeds=...) or a smaller batch",
-    )
-
-
-def critic_missing(config: TrainingConfig, critic: Any, setting: str) -> Rejection:
-    """Reject an estimator without the critic that it needs, or a critic that it does not use."""
-    needs = "needs a critic; set it" if config.needs_values else "uses no critic; remove it"
-    return (
-        config.needs_values != bool(critic),
-        f"{setting} is {critic}, but the estimator {config.advantage!r} {needs}",
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import flash_attn_mock  # noqa: F401 - before SkyRL
 import ray
 import torch
+from peft import PeftModel
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface
 from skyrl.backends.skyrl_train.workers.fsdp import fsdp_worker
 from worlds import ECHO, MOODY
@@ -32,11 +33,11 @@ from gem_skyrl import GemExp, trainer
 
 __all__ = ["SETTINGS", "CpuExp", "FileEngine", "start_ray"]
 
-GPUS = 2
+GPUS = 8
 _FLOAT = "{param_dtype: fp32, reduce_dtype: fp32, buffer_dtype: fp32}"
 SETTINGS = [
     "trainer.flash_attn=false",
-    "trainer.remove_microbatch_padding=false",  # needs flash-attn
+    "trainer.remove_microbatch_padding=false",  # needs flash-attn, which is slow here
     "trainer.placement.colocate_all=false",
     "trainer.gradient_checkpointing=false",
     "trainer.enable_ray_gpu_monitor=false",
@@ -59,6 +60,10 @@ def mock_cuda() -> None:
         setattr(cuda, name, lambda *args, **kwargs: None)
     torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
     mesh, start = distributed.device_mesh.init_device_mesh, distributed.init_process_group
+    empty = torch.empty
+
+    def cpu_empty(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return empty(*args, **{k: "cpu" if v == "cuda" else v for k, v in kwargs.items()})
 
     def cpu_mesh(device: str, *args: Any, **kwargs: Any) -> Any:
         return mesh("cpu", *args, **kwargs)
@@ -66,6 +71,7 @@ def mock_cuda() -> None:
     from skyrl.backends.skyrl_train.distributed import fsdp_utils
 
     distributed.device_mesh.init_device_mesh = fsdp_utils.init_device_mesh = cpu_mesh
+    torch.empty = cpu_empty  # the second process receives buffers of the first in CUDA memory
     distributed.init_process_group = lambda backend, **kwargs: start(backend="gloo", **kwargs)
 
 
@@ -85,6 +91,9 @@ class _Policy(_CpuWorker, fsdp_worker.FSDPPolicyWorkerBase):  # type: ignore[mis
         self.file = client.weights  # SkyRL 0.4 passes the client only here
 
     async def broadcast_to_inference_engines(self, client: Any, config: Any, **_: Any) -> None:
+        if self._is_lora:  # SkyRL writes the adapter to a folder and passes it to the client
+            await super().broadcast_to_inference_engines(client, config)
+            return
         shards = self.model.model.state_dict()
         weights = {
             name: shard.full_tensor() if hasattr(shard, "full_tensor") else shard
@@ -109,7 +118,7 @@ class FileEngine(InferenceEngineInterface):  # type: ignore[misc]
     model_name = "tiny"
 
     def __init__(self, path: str, seed: int = 0) -> None:
-        self.weights = tempfile.mkstemp(suffix=".pt")[1]
+        self.path, self.weights = path, tempfile.mkstemp(suffix=".pt")[1]
         self.weight_version = 0
         model, tokenizer = load_folder(path, "the model")
         self.policy: Any = TransformersPolicy(model, tokenizer, seed=seed)
@@ -134,8 +143,17 @@ class FileEngine(InferenceEngineInterface):  # type: ignore[misc]
             "response_logprobs": [list(generation.logprobs or ())],
         }
 
+    async def update_named_weights(self, request: Any) -> None:
+        """Take the folder of a LoRA adapter. A policy worker calls it."""
+        torch.save(request.lora_path, self.weights)
+
     def increment_weight_version(self) -> None:
-        self.policy.model.load_state_dict(torch.load(self.weights))
+        weights = torch.load(self.weights)
+        if isinstance(weights, str):
+            base, _ = load_folder(self.path, "the model")
+            self.policy.model = PeftModel.from_pretrained(base, weights).eval()
+        else:
+            self.policy.model.load_state_dict(weights)
         self.weight_version += 1
 
     async def pause_generation(self) -> None:
@@ -150,8 +168,7 @@ class FileEngine(InferenceEngineInterface):  # type: ignore[misc]
     async def sleep(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    async def wake_up(self, *args: Any, **kwargs: Any) -> None:
-        pass
+    wake_up = reset_prefix_cache = sleep
 
     def get_endpoint_url(self) -> str:
         raise NotImplementedError
@@ -160,8 +177,8 @@ class FileEngine(InferenceEngineInterface):  # type: ignore[misc]
         raise NotImplementedError
 
     completion = render_chat_completion = chat_completion
-    init_weight_update_communicator = update_named_weights = chat_completion
-    load_lora_adapter = teardown = reset_prefix_cache = get_world_size = chat_completion
+    init_weight_update_communicator = load_lora_adapter = chat_completion
+    teardown = get_world_size = chat_completion
 
 
 class CpuExp(GemExp):
@@ -188,7 +205,7 @@ def start_ray() -> None:
     """Start Ray with GPUs that do not exist."""
     ray.init(
         address="local",
-        num_cpus=8,
+        num_cpus=16,
         num_gpus=GPUS,
         include_dashboard=False,
         log_to_driver=bool(os.environ.get("SHOW_WORKERS")),

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from gem_conformance import CASES, GRADIENT_CASES, report, run
+from gem_conformance.golden import Case
 from gem_conformance.kit import check_gradient, check_sequences
+from skyrl.train.trainer import RayPPOTrainer
 
 from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.errors import BatchMismatchError
@@ -33,6 +35,20 @@ def test_conformance_table_passes(harness: SkyRLHarness, say: Callable[[str], No
     say(report(harness, results))
     assert {r.outcome for r in results} == {"ok"}
     assert {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
+
+
+@pytest.mark.setting("Packing", "works")
+@pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
+def test_packed_sequences_have_the_same_gradient(case: Case, harness: SkyRLHarness) -> None:
+    """With `remove_microbatch_padding`, SkyRL trains all sequences as one row of tokens."""
+    packed = SkyRLHarness()
+    packed.packed = True
+    padded, row = harness.gradient(case), packed.gradient(case)
+    assert set(row) == set(padded)
+    size = sum(float((g**2).sum()) for g in padded.values()) ** 0.5
+    difference = sum(float(((row[name] - g) ** 2).sum()) for name, g in padded.items()) ** 0.5
+    assert size > 0 and difference < 1e-5 * size
+    check_gradient(packed, case)
 
 
 def put_scaled(data: Any, played: PlayedBatch, **numbers: Any) -> None:
@@ -93,12 +109,22 @@ def test_batch_that_differs_from_its_episodes_is_rejected(harness: SkyRLHarness)
 
 
 @pytest.mark.setting("Critic", "works")
-def test_critic_trains_the_start_of_each_turn(harness: SkyRLHarness) -> None:
+def test_critic_trains_the_start_of_each_turn(
+    harness: SkyRLHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = BY_NAME["gae, truncated"]
-    _, played, _ = harness._batch(case)
-    mask = harness.trainer.critic_mask
+    data, played, _ = harness._batch(case)
+    trained: dict[str, torch.Tensor] = {}
+
+    def train(self: Any, model: str, data: Any) -> None:
+        trained[model] = data["loss_mask"]
+
+    monkeypatch.setattr(RayPPOTrainer, "_execute_training_step", train)
+    for model in ("critic", "policy"):
+        harness.trainer._execute_training_step(model, data)
     turns = sum(len(sequence.trained) for sequence in played.sequences)
-    assert int(mask.sum()) == turns
+    assert int(trained["critic"].sum()) == turns
+    assert trained["policy"] is data["loss_mask"], "the critic's mask is its own"
 
 
 def test_values_of_equal_episodes_are_their_own(harness: SkyRLHarness) -> None:

@@ -99,7 +99,7 @@ def test_turn_ends_at_the_smaller_cap_and_at_every_stop_token(model: str) -> Non
 def test_salt_can_be_switched_off(model: str) -> None:
     client = Client(model)
     generate(generator_of(client, model, "generator.use_cache_salt=false"), [0])
-    assert "cache_salt" not in client.requests[0]
+    assert client.requests[0]["cache_salt"] is None
 
 
 def test_turns_record_the_update_of_their_weights(model: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from project import ROOT
+from safetensors.torch import load_file
 from training_run import run
 from worlds import MOODY
 
@@ -158,6 +159,56 @@ def test_async_run_trains_on_earlier_weights(cluster: None, model: str, tmp_path
         ages |= {update - turn.versions[0] for e in trained for turn in e.turns if turn.versions}
     assert min(ages) >= 0 and max(ages) >= 1
     assert len(episodes) > 32, "episodes that the run did not train are recorded, too"
+
+
+SMALL_RUN: dict[str, Any] = {"env_id": GAME, "seeds": 48, "gamma": 0.9, "max_turn_tokens": 12}
+
+
+@pytest.mark.setting("Data parallel", "works")
+@pytest.mark.setting("Packing", "works")
+@pytest.mark.long
+def test_two_processes_with_packed_sequences_train_as_one_process(
+    cluster: None, model: str, tmp_path: Path
+) -> None:
+    """The same episodes give the same gradient, however they are split and packed."""
+    settings = ["trainer.max_training_steps=2", "trainer.resume_mode=none"]
+    two = [
+        "trainer.placement.policy_num_gpus_per_node=2",
+        "trainer.micro_train_batch_size_per_gpu=2",
+        "trainer.flash_attn=true",
+        "trainer.remove_microbatch_padding=true",
+    ]
+    run(tmp_path / "one", model, SMALL_RUN, settings)
+    run(tmp_path / "two", model, SMALL_RUN, [*settings, *two])
+    one, both = (read_metrics(tmp_path / name) for name in ("one", "two"))
+    assert [m["step"] for m in both] == [0, 1]
+    assert both[0]["tokens"] == one[0]["tokens"] and both[0]["grad_norm"] > 0
+    assert both[0]["grad_norm"] == pytest.approx(one[0]["grad_norm"], rel=1e-4)
+    assert all(m["logprob_gap_p99"] < 1e-4 for m in both), "the sampler has the weights"
+
+
+@pytest.mark.setting("LoRA", "works")
+@pytest.mark.long
+def test_lora_run_trains_the_adapter_and_samples_from_it(
+    cluster: None, model: str, tmp_path: Path
+) -> None:
+    settings = [
+        "trainer.policy.model.lora.rank=4",
+        f"trainer.policy.model.lora.lora_sync_path={tmp_path}/adapter",
+        "trainer.policy.optimizer_config.lr=1e-2",
+        "trainer.max_training_steps=2",
+        "trainer.ckpt_interval=2",
+        "trainer.resume_mode=none",
+    ]
+    run(tmp_path, model, SMALL_RUN, settings)
+    metrics = read_metrics(tmp_path)
+    assert [m["step"] for m in metrics] == [0, 1]
+    assert all(m["grad_norm"] > 0 and m["logprob_gap_p99"] < 1e-4 for m in metrics)
+    weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert weights and all("lora_" in name for name in weights)
+    # PEFT begins with zeros there
+    assert all(bool(value.any()) for name, value in weights.items() if "lora_B" in name)
+    assert (tmp_path / "checkpoints/global_step_2/policy/lora_adapter").is_dir()
 
 
 @pytest.mark.setting("Failing runs", "works")

@@ -15,7 +15,7 @@ from gem_core.adapter_kit.batch import trained_sequences
 from gem_core.adapter_kit.engine import generation_of, vllm_logprobs
 from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.adapter_kit.record_log import RecordLog
-from gem_core.adapter_kit.settings import critic_missing, few_seeds, fixed, warn_if_tied
+from gem_core.adapter_kit.settings import few_seeds, fixed, warn_if_tied
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import EngineError
 from gem_core.records.file import read_episodes
@@ -150,10 +150,6 @@ def test_common_checks_name_the_trainers_setting() -> None:
     rejected, message = few_seeds(Config(GAME, seeds=4), 8, "batch_size")
     assert rejected and "batch_size=8 is above the number of seeds, 4" in message
     assert not few_seeds(Config(GAME, seeds=8), 8, "batch_size")[0]
-    assert critic_missing(Config(GAME, advantage="gae"), None, "critic")[0]
-    rejected, message = critic_missing(Config(GAME), "a/model", "critic")
-    assert rejected and "uses no critic; remove it" in message
-    assert not critic_missing(Config(GAME), None, "critic")[0]
 
 
 def test_tied_weights_warn() -> None:
