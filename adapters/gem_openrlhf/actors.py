@@ -14,6 +14,8 @@ import ray
 from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
 from openrlhf.utils.loss_utils import get_loss_batch_info
 
+from gem_openrlhf.lora import has_lora, merged_actor
+
 __all__ = [
     "GemActorTrainer",
     "GemCriticActor",
@@ -48,7 +50,17 @@ class GemActorTrainer(ppo_actor.ActorPPOTrainer):
     """OpenRLHF's policy optimisation, also for micro-batches without trained tokens."""
 
     def broadcast_to_vllm(self) -> None:
-        """Send the weights to vLLM.
+        """Send the weights to vLLM, those of a LoRA added to the base model's."""
+        actor = self.actor
+        if has_lora(actor.model.module):
+            self.actor = merged_actor(actor.model.module)
+        try:
+            self._send_weights()
+        finally:
+            self.actor = actor
+
+    def _send_weights(self) -> None:
+        """Send all weights of `self.actor`.
 
         If training and vLLM share GPUs, OpenRLHF makes one Ray call per parameter and waits for it,
         which takes longer than an update of a small model. Here a call has many parameters.
@@ -64,11 +76,11 @@ class GemActorTrainer(ppo_actor.ActorPPOTrainer):
         if first and getattr(args.vllm, "enable_prefix_caching", False):
             resets = [engine.reset_prefix_cache.remote() for engine in self.vllm_engines]
         torch.cuda.empty_cache()
-        synced = [
+        synced = (
             (name, p)
             for name, p in self.actor.model.module.named_parameters()
             if p.requires_grad or not getattr(self.actor, "is_vlm", False)
-        ]
+        )
         for bucket in buckets(synced, lambda item: item[1].nbytes):
             # the copies live until all engines have read them
             copies = [(name, p.data.clone()) for name, p in bucket]

@@ -167,6 +167,18 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             "--data.max_images_per_prompt: gem's environments are text only; remove it",
         ),
         (
+            settings.ds.lora.rank > 0
+            and (
+                settings.ds.zero_stage == 3
+                or settings.ds.tensor_parallel_size > 1
+                or settings.ds.load_in_4bit
+            ),
+            f"--ds.lora.rank {settings.ds.lora.rank} with --ds.zero_stage 3, "
+            "--ds.tensor_parallel_size above 1 or --ds.load_in_4bit: gem adds the adapter to the "
+            "weights for vLLM, which needs whole, unquantized weights on each GPU; set "
+            "--ds.zero_stage 2 and remove the others, or train without LoRA",
+        ),
+        (
             not settings.vllm.num_engines,
             "--vllm.num_engines is not set, and agents generate with vLLM only; "
             "set it to 1 or more",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from openrlhf.trainer.ray import ppo_actor
+from peft import LoraConfig, get_peft_model
 
+from gem_core.policies.tiny import load_tiny
 from gem_openrlhf import actors
 from gem_openrlhf.actors import GemActorTrainer, GemRolloutActor, buckets, class_of
 
@@ -65,6 +68,36 @@ def test_all_weights_reach_every_engine_in_one_call(one_rank: None) -> None:
         (received,) = engine.calls
         assert engine.resets == 1
         torch.testing.assert_close(received, dict(model.named_parameters()))
+
+
+@pytest.mark.parametrize("ipc", [True, False], ids=["shared GPUs", "own GPUs"])
+def test_vllm_gets_the_base_models_names_with_the_adapter_added(
+    one_rank: None, ipc: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM does not know PEFT's names, under which OpenRLHF sends the weights."""
+    base, _ = load_tiny()
+    names, before = dict(base.named_parameters()), deepcopy(base.state_dict())
+    model = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear"))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # 0 at the start, so the adapter would change nothing
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+    expected = deepcopy(model).merge_and_unload().state_dict()
+    engine, sent = Engine(), {}
+
+    def send(self: Any) -> None:
+        sent.update(self.actor.model.module.named_parameters())
+
+    monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "broadcast_to_vllm", send)
+    lora_trainer = trainer(model, [engine])
+    actor, lora_trainer.use_cuda_ipc = lora_trainer.actor, ipc
+    lora_trainer.broadcast_to_vllm()
+    received = engine.calls[0] if ipc else sent
+    assert received.keys() == names.keys() and lora_trainer.actor is actor
+    torch.testing.assert_close(received, {name: expected[name] for name in names})
+    changed = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(received[changed], before[changed])
+    for name, weight in deepcopy(model).unload().state_dict().items():
+        assert torch.equal(weight, before[name]), "the base model stays as it is"
 
 
 def test_sharded_weights_are_sent_by_openrlhf(

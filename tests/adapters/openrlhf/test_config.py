@@ -221,6 +221,16 @@ class TestSettings:
         with pytest.raises(ConfigError, match=message):
             check_settings(read(), GemConfig(ECHO, **fields), GPUS)
 
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("ds.zero_stage", 3), ("ds.tensor_parallel_size", 2), ("ds.load_in_4bit", True)],
+    )
+    def test_lora_needs_whole_weights(self, name: str, value: Any) -> None:
+        check_settings(read(**{"ds.lora.rank": 4}), GemConfig(ECHO), GPUS)
+        check_settings(read(**{name: value}), GemConfig(ECHO), GPUS)
+        with pytest.raises(ConfigError, match="set --ds.zero_stage 2"):
+            check_settings(read(**{"ds.lora.rank": 4, name: value}), GemConfig(ECHO), GPUS)
+
     def test_dynamic_batches_with_a_rewritten_history_are_rejected(self) -> None:
         settings = read(**{"train.dynamic_batch_enable": True})
         check_settings(settings, GemConfig(ECHO), GPUS)

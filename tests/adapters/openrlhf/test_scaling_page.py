@@ -35,7 +35,7 @@ def parsed(flags: list[str]) -> Any:
     "more",
     [
         "",
-        "--ds.lora.rank 32 --ds.lora.alpha 32 --actor.adam.lr 1e-5",
+        "--ds.lora.rank 32 --ds.lora.alpha 32 --ds.zero_stage 2 --actor.adam.lr 1e-5",
         "--actor.num_nodes 2 --vllm.num_engines 8",
         "--logger.wandb.key KEY --logger.wandb.project gem --logger.wandb.run_name guess-rebn",
     ],

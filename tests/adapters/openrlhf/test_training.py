@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from located import runs
+from safetensors.torch import load_file
 from thinking_template import SHORTENING, model_with_template
 
 from gem_core.policies.tiny import tiny_model_path
@@ -85,6 +86,49 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     # two samples per row, and the seeds repeat
     seeds = [number % 40 for number in range(UPDATES * EPISODES // 2)]
     assert sorted(seeds * 2) == sorted(e.seed for e in episodes)
+
+
+@pytest.mark.setting("LoRA", "works")
+@pytest.mark.setting("Packing", "works")
+@pytest.mark.long
+def test_lora_trains_the_adapter_only(tmp_path: Path) -> None:
+    """Two updates with packed samples. vLLM samples the second batch with the adapter."""
+    settings: dict[str, Any] = {
+        "gem.env_id": "game:GuessTheNumber-v0-easy",
+        "gem.max_turn_tokens": 8,
+        "gem.metrics": "metrics.jsonl",
+        "gem.record": "episodes.jsonl",
+        "gem.seeds": 16,
+        "actor.model_name_or_path": tiny_model_path(),
+        "actor.adam.lr": 1e-2,
+        "actor.num_gpus_per_node": 1,
+        "algo.advantage.is_correction_level": "token",
+        "algo.kl.init_coef": 0,
+        "ckpt.output_dir": tmp_path / "model",
+        "data.max_len": 512,
+        "ds.lora.alpha": 16,
+        "ds.lora.rank": 4,
+        "rollout.batch_size": 8,
+        "rollout.micro_batch_size": 4,
+        "train.batch_size": 8,
+        "train.micro_batch_size": 4,
+        "vllm.num_engines": 1,
+    }
+    flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    flags += ["--ds.packing_samples", "--vllm.enforce_eager"]
+    run("-m", "gem_openrlhf", *flags, cwd=tmp_path)
+    metrics = read_metrics(tmp_path / "metrics.jsonl")
+    assert [m["step"] for m in metrics] == [0, 1]
+    for m in metrics:
+        assert m["grad_norm"] > 0 and m["failed"] == 0
+        # vLLM attends without packing, and has the sum of base model and adapter
+        assert abs(m["vllm_kl"]) < 1e-4 and 0 < m["logprob_gap_p99"] < 1e-2
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
+    assert {e.turns[0].versions for e in episodes} == {(0, 0), (1, 1)}
+    adapter = load_file(str(tmp_path / "model" / "adapter_model.safetensors"))
+    assert adapter and all(".lora_" in name for name in adapter)
+    changed = [float(weight.abs().max()) for name, weight in adapter.items() if "lora_B" in name]
+    assert min(changed) > 1e-3, "every layer's adapter was trained; lora_B is 0 at the start"
 
 
 @pytest.mark.setting("Resume", "works")
@@ -192,8 +236,6 @@ def check_loggers(folder: Path) -> None:
 
 def largest_change(folder: Path) -> float:
     """Return the largest change of a weight during training."""
-    from safetensors.torch import load_file
-
     after = load_file(str(folder / "model.safetensors"))
     before = load_file(str(tiny_model_path() / "model.safetensors"))
     shared = before.keys() & after.keys()
