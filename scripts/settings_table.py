@@ -32,14 +32,12 @@ _BLOCK = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Row:
-    """One setting: its name in marks, what it means, and the trainers without a test of it."""
+    """One setting: its name in marks, what it means, and the trainers without it."""
 
     name: str
     meaning: str
     not_offered: str = ""
     """The trainers that have no such setting, separated by spaces."""
-    untested: str = ""
-    """The trainers whose setting needs what the tests do not have, such as a GPU."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,8 @@ ROWS = (
     Row(
         "Liger",
         "`use_liger_kernel`, `use_liger`. TRL's takes one advantage per sequence; elsewhere it "
-        "replaces layers of the model, for which the tests have no GPU",
+        "replaces layers of the model; the tests run them in Triton's interpreter, on the CPU",
         not_offered="oat skyrl tinker",
-        untested="verl openrlhf rl2",
     ),
     Row(
         "Estimator settings",
@@ -130,17 +127,15 @@ ROWS = (
     ),
     Row(
         "LoRA",
-        "train an adapter of the model; OpenRLHF's was run [on a GPU](scaling.md)",
+        "train an adapter of the model",
         not_offered="rl2",
-        untested="openrlhf skyrl",
     ),
-    Row("Data parallel", "several training processes", not_offered="tinker", untested="skyrl"),
+    Row("Data parallel", "several training processes", not_offered="tinker"),
     Row(
         "Packing",
         "micro-batches by tokens, or several sequences without padding in one row; OpenRLHF's and "
         "SkyRL's need flash-attn",
         not_offered="trl oat tinker",
-        untested="openrlhf skyrl",
     ),
     Row("Evaluation", "episodes on held-out seeds during training"),
     Row("Resume", "seeds, horizon, record and metrics continue after a checkpoint"),
@@ -196,9 +191,8 @@ def cells() -> dict[tuple[str, str], str]:
     for mark in marks():
         states[mark.setting, mark.trainer].add(mark.state)
     for row in ROWS:
-        for state, trainers in (("not offered", row.not_offered), ("untested", row.untested)):
-            for trainer in trainers.split():
-                states[row.name, trainer].add(state)
+        for trainer in row.not_offered.split():
+            states[row.name, trainer].add("not offered")
     known = {(row.name, trainer) for row in ROWS for trainer in TRAINERS}
     if unknown := set(states) - known:
         raise ValueError(f"marks of settings or trainers without a row: {sorted(unknown)}")
