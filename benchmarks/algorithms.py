@@ -34,6 +34,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -141,8 +142,12 @@ def main(
     planned: Sequence[Run] | None = None,
     results: Path = RESULTS,
     only_commands: Sequence[str] = (),
+    reporter: str = "algorithms_report",
 ) -> int:
-    """Run a command on these planned runs; by default, on those of `algorithms_plan.py`."""
+    """Run a command on these planned runs; by default, on those of `algorithms_plan.py`.
+
+    `reporter` is the module whose `report` writes the tables and figures.
+    """
     planned = plan() if planned is None else planned
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -200,9 +205,8 @@ def main(
             )
     args = parser.parse_args(argv)
     if args.command == "report":
-        from algorithms_report import report
-
-        report(args.out)
+        # training needs neither the reports nor what they draw with
+        import_module(reporter).report(args.out)
         return 0
     if args.command == "list":
         missing = {run.name for run in missing_runs(args.only, args.out, planned)}

@@ -4,6 +4,7 @@
     python benchmarks/studies.py lesson --model smollm2  # SFT warm-up: the model of all runs
     python benchmarks/studies.py run tuning/ --workers 8
     python benchmarks/studies.py run --workers 8 --seconds 1500
+    python benchmarks/studies.py report                  # tables and figures of docs/studies.md
 
 A finished run is one small JSON file in benchmarks/results/studies.
 """
@@ -19,7 +20,8 @@ from gem_core import GemError
 
 if __name__ == "__main__":
     try:
-        commands = ("list", "lesson", "run")
-        sys.exit(main(about=__doc__, planned=plan(), results=RESULTS, only_commands=commands))
+        commands = ("list", "lesson", "run", "report")
+        settings = {"planned": plan(), "results": RESULTS, "only_commands": commands}
+        sys.exit(main(about=__doc__, reporter="studies_report", **settings))
     except (GemError, OSError) as error:
         sys.exit(f"error: {error}")

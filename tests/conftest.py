@@ -43,6 +43,8 @@ NEEDS = {
     "adapters/trl": ("torch", "trl"),
     "adapters/verl": ("ray", "torch", "verl"),
     "benchmarks/test_algorithms.py": ("torch",),
+    "benchmarks/test_studies.py": ("torch",),
+    "benchmarks/test_studies_report.py": ("matplotlib",),
     "docs/test_site.py": ("griffe", "mkdocs", "mkdocstrings"),
     "examples/test_adapter_template.py": ("torch", "transformers"),
     "examples/test_no_framework.py": ("matplotlib", "torch", "transformers", "tyro"),

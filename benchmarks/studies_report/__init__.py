@@ -1,0 +1,128 @@
+"""Report of the studies: the tables and figures of docs/studies.md, from results of `studies.py`.
+
+It works with incomplete results: missing runs are counted and left out, no test has fewer than four
+seeds on either side, and a missing test of the plan counts as p = 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import algorithms_report
+import report_tables
+import studies_plan
+from report_tables import Result, markdown, read, results_under
+from studies_plan import RESULTS, plan
+
+from gem_core.errors import ConfigError
+from studies_report import algorithms, claims, credit, horizon, transfer
+
+__all__ = [
+    "FIGURES",
+    "PAGE",
+    "RESULTS",
+    "TABLES",
+    "plan",
+    "progress",
+    "read",
+    "report",
+    "with_tables",
+]
+
+PAGE = Path(__file__).parents[2] / "docs" / "studies.md"
+FIGURES = PAGE.parent / "images"
+
+
+def progress(known: dict[str, Result]) -> str:
+    """How many runs of the plan are done, and on which machine."""
+    planned: dict[str, int] = {}
+    for run in plan():
+        study = run.name.partition("/")[0]
+        planned[study] = planned.get(study, 0) + 1
+    rows = [
+        [f"`{study}/`", str(len(results_under(known, f"{study}/"))), str(count)]
+        for study, count in planned.items()
+    ]
+    rows.append(["all", str(len(known)), str(sum(planned.values()))])
+    facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch")}
+    models = sorted({r["model"] for r in known.values()})
+    start = "the same weights" if len(models) == 1 else f"{len(models)} sets of weights"
+    text = (
+        f"On {', '.join(facts['device'])} with torch {', '.join(facts['torch'])}. "
+        f"All runs start from {start} ({', '.join(models)})."
+    )
+    return f"{markdown(['study', 'done', 'planned'], rows)}\n\n{text}"
+
+
+def _planned(name: str) -> Callable[[dict[str, Result]], str]:
+    """Return a function that quotes what the plan says about a study, word by word."""
+
+    def quote(known: dict[str, Result]) -> str:
+        del known
+        end = r"(?=\n\n\*\*|\n\nThe learning rates|\Z)"
+        section = re.search(rf"\*\*{name}/\*\*.*?{end}", studies_plan.__doc__ or "", re.DOTALL)
+        if section is None:
+            raise ConfigError(f"studies_plan.py says nothing about {name}/")
+        return "\n".join(f"> {line}".rstrip() for line in section[0].strip().splitlines())
+
+    return quote
+
+
+FIGURE_TEXTS = {
+    "algorithms": "Return in training of six algorithms",
+    "credit": "Learning curves of four kinds of credit",
+    "transfer": "Difference to the untrained model, by trained and evaluated environment",
+    "horizon": "Success in training by sampled tokens, of five horizons",
+}
+DRAW: dict[str, Callable[[dict[str, Result], Path], bool]] = {
+    "algorithms": algorithms.draw,
+    "credit": credit.draw,
+    "transfer": transfer.draw,
+    "horizon": horizon.draw,
+}
+
+
+def _figure(name: str) -> Callable[[dict[str, Result]], str]:
+    def link(known: dict[str, Result]) -> str:
+        trained = any(r["curve"] for r in results_under(known, f"{name}/").values())
+        if not trained or (name == "transfer" and not transfer.differences(known)):
+            return "The figure is drawn when runs are done."
+        return f"![{FIGURE_TEXTS[name]}](images/studies_{name}.svg)"
+
+    return link
+
+
+TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
+    "progress": progress,
+    "claims": claims.claims_table,
+    "tuning": algorithms_report.tuning,
+    "algorithms": algorithms.results_table,
+    "tests": algorithms.tests_table,
+    "ratio": algorithms.ratio_table,
+    "separation": credit.separation_table,
+    "credit": credit.predictions_table,
+    "horizon": horizon.results_table,
+    "transfer": transfer.table,
+    **{f"figure-{name}": _figure(name) for name in DRAW},
+    **{f"plan-{name}": _planned(name) for name in (*DRAW, "ratio")},
+}
+
+
+def with_tables(text: str, known: dict[str, Result]) -> str:
+    """Return the text of a page with new tables."""
+    return report_tables.with_tables(text, TABLES, known)
+
+
+def report(results: Path = RESULTS, page: Path = PAGE, figures: Path = FIGURES) -> None:
+    """Write the tables into the page, and draw the figures of the studies that have results."""
+    known = read(results)
+    unknown = set(known) - {run.name for run in plan()}
+    if not known:
+        raise ConfigError(f"no results in {results}; make them with: studies.py run")
+    if unknown:
+        raise ConfigError(f"results of runs that are not in the plan: {', '.join(sorted(unknown))}")
+    page.write_text(with_tables(page.read_text(encoding="utf-8"), known), encoding="utf-8")
+    drawn = [name for name, draw in DRAW.items() if draw(known, figures / f"studies_{name}.svg")]
+    print(f"{len(known)} results; written: {page}; figures: {', '.join(drawn) or 'none'}")

@@ -1,0 +1,152 @@
+"""Study 1: the tables and learning curves of algorithms/ and ratio/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from report_tables import Result, markdown, results_under
+from studies_plan import ENVIRONMENTS, RATIO_ON, SEEDS
+
+from studies_report.comparison import Comparison, compare, significant, with_interval
+from studies_report.figures import Line, draw_panels
+
+__all__ = [
+    "ALGORITHMS",
+    "ALGORITHM_TESTS",
+    "RATIO_TESTS",
+    "against_rebn",
+    "draw",
+    "ratio_table",
+    "results_table",
+    "returns_of",
+    "tests_table",
+]
+
+ALGORITHMS = {
+    "rebn": Line("ReBN", "#0072b2", "-"),
+    "reinforce": Line("REINFORCE", "#d55e00", "-"),
+    "grpo": Line("GRPO", "#009e73", "--"),
+    "rloo": Line("RLOO", "#e69f00", "-."),
+    "reinforce++": Line("REINFORCE++", "#56b4e9", "--"),
+    "ppo": Line("PPO", "#cc79a7", "-."),
+}
+"""In the order of the tables; colours of Okabe and Ito."""
+ALGORITHM_TESTS = len(ENVIRONMENTS) * (len(ALGORITHMS) - 1)
+RATIO_ALGORITHMS = ("rebn", "grpo", "ppo")
+RATIO_TESTS = len(RATIO_ON) * len(RATIO_ALGORITHMS)
+
+
+def seeds_of(known: dict[str, Result], cell: str) -> list[Result]:
+    """Return the results of a cell, in the order of their seeds."""
+    names = (f"{cell}-{seed}" for seed in range(SEEDS))
+    return [known[name] for name in names if name in known]
+
+
+def returns_of(known: dict[str, Result], cell: str) -> list[float]:
+    """Return the returns on held-out seeds."""
+    return [r["evaluation"]["return"] for r in seeds_of(known, cell)]
+
+
+def results_table(known: dict[str, Result]) -> str:
+    """Return and success on held-out seeds, before and after training."""
+    rows = []
+    for env in ENVIRONMENTS:
+        own = []
+        before = known.get(f"before/{env}")
+        if before is not None:
+            e = before["evaluation"]
+            own.append(["before", f"{e['return']:.3f}", f"{100 * e['success']:.1f} %", "", ""])
+        for name, line in ALGORITHMS.items():
+            evaluations = [r["evaluation"] for r in seeds_of(known, f"algorithms/{env}-{name}")]
+            if evaluations:
+                returns = with_interval([e["return"] for e in evaluations])
+                success = with_interval([e["success"] for e in evaluations], percent=True)
+                below = ""
+                if before is not None:
+                    level = before["evaluation"]["return"]
+                    below = str(sum(e["return"] < level for e in evaluations))
+                own.append([line.label, returns, success, below, str(len(evaluations))])
+        rows += [["" if i else env, *row] for i, row in enumerate(own)]
+    if not rows:
+        return "No run is done."
+    head = ["", "", "return", "success", "seeds below the untrained model", "seeds"]
+    return markdown(head, rows)
+
+
+def against_rebn(known: dict[str, Result]) -> dict[tuple[str, str], Comparison | None]:
+    """Compare ReBN with each other algorithm: the tests of the plan."""
+    return {
+        (env, name): compare(
+            returns_of(known, f"algorithms/{env}-rebn"),
+            returns_of(known, f"algorithms/{env}-{name}"),
+        )
+        for env in ENVIRONMENTS
+        for name in ALGORITHMS
+        if name != "rebn"
+    }
+
+
+def tests_table(known: dict[str, Result]) -> str:
+    """ReBN minus each other algorithm."""
+    return _table(against_rebn(known), ALGORITHM_TESTS, "ReBN minus", ("ReBN", "the other"))
+
+
+def ratio_table(known: dict[str, Result]) -> str:
+    """Several clipped steps per batch minus a single one, for each algorithm."""
+    comparisons = {
+        (env, name): compare(
+            returns_of(known, f"ratio/{env}-{name}"), returns_of(known, f"algorithms/{env}-{name}")
+        )
+        for env in RATIO_ON
+        for name in RATIO_ALGORITHMS
+    }
+    return _table(comparisons, RATIO_TESTS, "several steps minus one", ("several", "one"))
+
+
+def _table(
+    comparisons: dict[tuple[str, str], Comparison | None],
+    planned: int,
+    title: str,
+    sides: Sequence[str],
+) -> str:
+    found = significant(comparisons, planned)
+    rows = []
+    for key, c in comparisons.items():
+        if c is None:
+            continue
+        verdict = "not significant"
+        if key in found:
+            verdict = f"{sides[0] if c.difference > 0 else sides[1]} higher"
+        if min(c.seeds) < SEEDS:
+            verdict += ", preliminary"
+        numbers = [c.effect(), f"{c.superiority:.2f}", f"{c.p:.4f}", verdict]
+        rows.append([key[0], ALGORITHMS[key[1]].label, *numbers, f"{c.seeds[0]}, {c.seeds[1]}"])
+    text = f"{len(rows)} of {planned} tests have four seeds or more on both sides"
+    if not rows:
+        return f"{text}."
+    text += f"; {len(found)} are significant at a false discovery rate of 5 %."
+    head = ["", title, "difference", "superiority", "p", "verdict", "seeds"]
+    return f"{text}\n\n{markdown(head, rows)}"
+
+
+def draw(known: dict[str, Result], out: Path) -> bool:
+    """Draw the return in training, one panel per environment; return whether there is any."""
+    panels: dict[str, dict[Line, list[list[float]]]] = {}
+    levels: dict[str, Any] = {}
+    for env in ENVIRONMENTS:
+        cells = {name: seeds_of(known, f"algorithms/{env}-{name}") for name in ALGORITHMS}
+        curves = {
+            ALGORITHMS[name]: [r["curve"]["return"] for r in results]
+            for name, results in cells.items()
+            if results
+        }
+        if curves:
+            panels[env] = curves
+            before = results_under(known, "before/").get(env)
+            if before is not None:
+                levels[env] = before["evaluation"]["return"]
+    if panels:
+        draw_panels(panels, out, ylabel="return in training", levels=levels)
+    return bool(panels)

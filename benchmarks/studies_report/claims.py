@@ -1,0 +1,232 @@
+"""Claims of the two papers, and the rules that decide them from the results of the studies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from report_statistics import bootstrap
+from report_tables import Result, markdown
+from studies_plan import HORIZON_SEEDS, SCHEDULES, SEEDS
+
+from studies_report import credit, horizon, transfer
+from studies_report.algorithms import (
+    ALGORITHM_TESTS,
+    ALGORITHMS,
+    against_rebn,
+    returns_of,
+    seeds_of,
+)
+from studies_report.comparison import Comparison, significant
+
+__all__ = ["CLAIMS", "claims_table"]
+
+HOLDS, FAILS, OPEN = "holds", "does not hold", "open"
+MARGIN = 0.05
+"""A return that is lower by less than this counts as not lower."""
+Verdict = tuple[str, str]
+"""The verdict and its evidence."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, the rule that judges it, and what would decide it."""
+
+    paper: str
+    text: str
+    decided_by: str
+    rule: Callable[[dict[str, Result]], Verdict] | None = None
+
+
+def _complete(c: Comparison | None, seeds: int = SEEDS) -> bool:
+    return c is not None and min(c.seeds) >= seeds
+
+
+def _beats_reinforce(known: dict[str, Result]) -> Verdict:
+    tests = against_rebn(known)
+    own = {key: c for key, c in tests.items() if key[1] == "reinforce"}
+    missing = sum(not _complete(c) for c in own.values())
+    found = significant(tests, ALGORITHM_TESTS)
+    higher, lower = _counts(own, found)
+    evidence = f"ReBN higher on {higher} and lower on {lower} of {len(own)} environments"
+    if missing:
+        return OPEN, f"tests of {missing} of {len(own)} environments lack seeds"
+    if lower:
+        return FAILS, evidence
+    return (HOLDS if higher > len(own) / 2 else OPEN), evidence
+
+
+def _matches_others(known: dict[str, Result]) -> Verdict:
+    tests = against_rebn(known)
+    own = {key: c for key, c in tests.items() if key[1] in ("grpo", "ppo")}
+    missing = sum(not _complete(c) for c in own.values())
+    if missing:
+        return OPEN, f"{missing} of {len(own)} tests lack seeds"
+    found = significant(tests, ALGORITHM_TESTS)
+    _, lower = _counts(own, found)
+    close = sum(c is not None and c.low > -MARGIN for c in own.values())
+    evidence = f"ReBN lower in {lower} of {len(own)} tests; in {close}, at most {MARGIN} lower"
+    if lower:
+        return FAILS, evidence
+    return (HOLDS if close == len(own) else OPEN), evidence
+
+
+def _counts(
+    own: dict[tuple[str, str], Comparison | None], found: set[tuple[str, str]]
+) -> tuple[int, int]:
+    signs = [c.difference > 0 for key, c in own.items() if c is not None and key in found]
+    return sum(signs), len(signs) - sum(signs)
+
+
+def _turn_credit(known: dict[str, Result]) -> Verdict:
+    verdicts = [
+        verdict
+        for p, (_, verdict) in credit.verdicts(known).items()
+        if p.kind == "faster" and p.theirs == "episode"
+    ]
+    complete = all(
+        len(seeds_of(known, f"credit/{env}-{name}")) == SEEDS
+        for env in ("PayNow", "PayLast")
+        for name in ("episode", "rebn-1", "rebn-0.5")
+    )
+    if not complete:
+        return OPEN, "runs of PayNow or PayLast are missing"
+    held = verdicts.count(HOLDS)
+    evidence = f"{held} of {len(verdicts)} predictions against episode-level credit hold"
+    if FAILS in verdicts:
+        return FAILS, evidence
+    return (HOLDS if held == len(verdicts) else OPEN), evidence
+
+
+def _generalises(known: dict[str, Result]) -> Verdict:
+    means = transfer.mean_differences(known)
+    expected = transfer.trained_on()
+    if len(means) < len(expected):
+        return OPEN, f"{len(expected) - len(means)} of {len(expected)} trainings are missing"
+    above = sum(d > half for d, half in means.values())
+    below = sum(d < -half for d, half in means.values())
+    evidence = f"the mean over the others is higher after {above} and lower after {below} trainings"
+    if above > len(expected) / 2 and not below:
+        return HOLDS, evidence
+    return (FAILS if below > above or not above else OPEN), evidence
+
+
+def _scaling_inter(known: dict[str, Result]) -> Verdict:
+    tests = horizon.growing_against_fixed(known)
+    missing = sum(not _complete(c, HORIZON_SEEDS) for c in tests.values())
+    if missing:
+        return OPEN, f"{missing} of {len(tests)} tests lack seeds"
+    higher, lower = _counts(tests, significant(tests, horizon.TESTS))
+    evidence = f"growing horizons higher in {higher} and lower in {lower} of {len(tests)} tests"
+    if lower:
+        return FAILS, evidence
+    return (HOLDS if higher == len(tests) else OPEN), evidence
+
+
+def _long_collapses(known: dict[str, Result]) -> Verdict:
+    counts = {}
+    for name in SCHEDULES:
+        results = seeds_of(known, f"horizon/{name}")
+        if len(results) < HORIZON_SEEDS:
+            return OPEN, "runs of horizon/ are missing"
+        counts[name] = sum(map(horizon.unstable, results))
+    others = max(count for name, count in counts.items() if name != "fixed-40")
+    evidence = f"{counts['fixed-40']} of {HORIZON_SEEDS} runs with 40 turns are unstable"
+    if counts["fixed-40"] > HORIZON_SEEDS / 2 and others < counts["fixed-40"]:
+        return HOLDS, evidence
+    return (FAILS if not counts["fixed-40"] else OPEN), evidence
+
+
+def _improves_textcraft(known: dict[str, Result]) -> Verdict:
+    before = known.get("before/TextCraft")
+    cells = [returns_of(known, f"algorithms/TextCraft-{name}") for name in ALGORITHMS]
+    if before is None or any(len(own) < SEEDS for own in cells):
+        return OPEN, "runs of TextCraft are missing"
+    level = before["evaluation"]["return"]
+    above = sum(bootstrap(own)[0] > level for own in cells)
+    evidence = f"{above} of {len(cells)} algorithms end above the untrained model"
+    if above == len(cells):
+        return HOLDS, evidence
+    return (FAILS if not above else OPEN), evidence
+
+
+CLAIMS = (
+    Claim(
+        "GEM",
+        "ReBN is consistently better than REINFORCE",
+        "algorithms/: significantly higher on more than half of the environments, lower on none",
+        _beats_reinforce,
+    ),
+    Claim(
+        "GEM",
+        "ReBN is as good as PPO and GRPO, or better, everywhere",
+        f"algorithms/: significantly lower nowhere, all intervals above -{MARGIN}",
+        _matches_others,
+    ),
+    Claim(
+        "GEM",
+        "rewards per turn help where episodes hide which turn earned them",
+        "credit/: all predictions against episode-level credit in PayNow and PayLast hold",
+        _turn_credit,
+    ),
+    Claim(
+        "GEM",
+        "training on one environment helps on others",
+        "transfer/: the mean over the others rises after more than half of the trainings, and "
+        "falls after none",
+        _generalises,
+    ),
+    Claim(
+        "GEM",
+        "tools raise the success on maths and questions",
+        "runs with and without tools, several seeds; [Baselines](baselines.md#tools) has one seed",
+    ),
+    Claim(
+        "GEM",
+        "asynchronous rollout halves the time of training",
+        "training to the same success on a GPU; [Asynchronous rollout](async_rollout.md) has the "
+        "rollout alone",
+    ),
+    Claim(
+        "AgentGym-RL",
+        "a growing horizon (ScalingInter-RL) is better than a fixed one",
+        "horizon/: all six tests are significant in favour of growing",
+        _scaling_inter,
+    ),
+    Claim(
+        "AgentGym-RL",
+        "training with a long fixed horizon collapses",
+        "horizon/: most runs with 40 turns are unstable, and more than with other schedules",
+        _long_collapses,
+    ),
+    Claim(
+        "AgentGym-RL",
+        "RL improves an agent in TextCraft",
+        "algorithms/: the intervals of all algorithms are above the untrained model",
+        _improves_textcraft,
+    ),
+    Claim(
+        "AgentGym-RL",
+        "RL improves agents in web, deep search, SciWorld and BabyAI",
+        "a training with several seeds in each, after an SFT warm-up on expert trajectories",
+    ),
+    Claim(
+        "AgentGym-RL",
+        "training and test-time compute matter more than model size",
+        "models of several sizes, before and after training, by turns allowed and pass@k",
+    ),
+    Claim(
+        "AgentGym-RL",
+        "a trained 7B model matches commercial models",
+        "a 7B model and the hosted models on the same tasks",
+    ),
+)
+
+
+def claims_table(known: dict[str, Result]) -> str:
+    """The claims with their verdicts."""
+    rows = []
+    for claim in CLAIMS:
+        verdict, evidence = claim.rule(known) if claim.rule else (OPEN, "not measured")
+        rows.append([claim.paper, claim.text, f"**{verdict}**", evidence, claim.decided_by])
+    return markdown(["paper", "claim", "here", "evidence", "decided by"], rows)

@@ -1,0 +1,71 @@
+"""Comparison of two sets of seeds: test, effect sizes, and the verdict within a family of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeVar
+
+from report_statistics import (
+    bootstrap,
+    bootstrap_difference,
+    discoveries,
+    permutation_p,
+    superiority,
+)
+
+__all__ = ["LEAST_SEEDS", "Comparison", "compare", "significant", "with_interval"]
+
+LEAST_SEEDS = 4
+"""Fewer seeds on either side give no test and no interval."""
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ours minus theirs, over seeds."""
+
+    difference: float
+    low: float
+    high: float
+    superiority: float
+    """Probability that a seed of ours is above one of theirs."""
+    p: float
+    seeds: tuple[int, int]
+
+    def effect(self) -> str:
+        return f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
+
+def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison | None:
+    """Compare two sets of seeds; None if either has fewer than four."""
+    if min(len(ours), len(theirs)) < LEAST_SEEDS:
+        return None
+    p = permutation_p(ours, theirs)
+    assert p is not None, "four seeds on either side allow p < 0.05"
+    return Comparison(
+        fmean(ours) - fmean(theirs),
+        *bootstrap_difference(ours, theirs),
+        superiority(ours, theirs),
+        p,
+        (len(ours), len(theirs)),
+    )
+
+
+def significant(comparisons: Mapping[Key, Comparison | None], planned: int) -> set[Key]:
+    """Return the discoveries at a rate of 5 % over the planned tests (Benjamini and Hochberg)."""
+    known = {key: c.p for key, c in comparisons.items() if c is not None}
+    count = discoveries(list(known.values()), planned=planned)
+    return set(sorted(known, key=lambda key: known[key])[:count])
+
+
+def with_interval(values: Sequence[float], percent: bool = False) -> str:
+    """Format a mean over seeds with its 95 % bootstrap interval, if there are four seeds."""
+    scale, digits = (100, 1) if percent else (1, 3)
+    unit = " %" if percent else ""
+    mean = f"{scale * fmean(values):.{digits}f}"
+    if len(values) < LEAST_SEEDS:
+        return mean + unit
+    low, high = (scale * end for end in bootstrap(values))
+    return f"{mean} [{low:.{digits}f}, {high:.{digits}f}]{unit}"

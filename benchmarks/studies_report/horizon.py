@@ -1,0 +1,123 @@
+"""Study 3: schedules of the horizon at equal tokens."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean
+
+from algorithms_figures import smooth
+from report_tables import Result, markdown
+from studies_plan import HORIZON_SEEDS, HORIZON_TOKENS, SCHEDULES
+
+from studies_report.algorithms import seeds_of
+from studies_report.comparison import Comparison, compare, significant, with_interval
+from studies_report.figures import Line, draw_panels
+
+__all__ = ["FIXED", "TESTS", "draw", "growing_against_fixed", "results_table", "unstable"]
+
+LINES = {
+    "fixed-5": Line("5 turns", "#e69f00", "-."),
+    "fixed-40": Line("40 turns", "#d55e00", "-"),
+    "growing-5": Line("growing every 5 updates", "#56b4e9", "--"),
+    "growing-10": Line("growing every 10 updates", "#0072b2", "-"),
+    "gated": Line("gated by success", "#009e73", "-"),
+}
+FIXED = ("fixed-5", "fixed-40")
+TESTS = len(FIXED) * (len(SCHEDULES) - len(FIXED))
+GRID = range(HORIZON_TOKENS // 60, HORIZON_TOKENS + 1, HORIZON_TOKENS // 60)
+"""Sampled tokens at which the curves of a schedule are compared."""
+
+
+def _success(known: dict[str, Result], name: str) -> list[float]:
+    return [r["evaluation"]["success"] for r in seeds_of(known, f"horizon/{name}")]
+
+
+def growing_against_fixed(known: dict[str, Result]) -> dict[tuple[str, str], Comparison | None]:
+    """Compare each growing or gated horizon with each fixed one: the tests of the plan."""
+    return {
+        (name, fixed): compare(_success(known, name), _success(known, fixed))
+        for name in SCHEDULES
+        if name not in FIXED
+        for fixed in FIXED
+    }
+
+
+def unstable(result: Result) -> bool:
+    """Whether the success ends 0.2 or more below its highest value at the same horizon."""
+    curve = result["curve"]
+    at_last = zip(curve["success"], curve["horizon"])
+    means = smooth([success for success, turns in at_last if turns == curve["horizon"][-1]])
+    return max(means) - means[-1] >= 0.2
+
+
+def results_table(known: dict[str, Result]) -> str:
+    """Success with 40 turns after equal tokens, stability, and the six tests."""
+    rows = []
+    if "horizon/before" in known:
+        success = known["horizon/before"]["evaluation"]["success"]
+        rows.append(["before", f"{100 * success:.1f} %", "", "", "", ""])
+    for name, line in LINES.items():
+        results = seeds_of(known, f"horizon/{name}")
+        if results:
+            tokens = fmean(sum(r["curve"]["tokens"]) for r in results)
+            updates = fmean(len(r["curve"]["tokens"]) for r in results)
+            numbers = [f"{tokens / 1000:.0f}k", f"{updates:.0f}"]
+            numbers += [f"{sum(map(unstable, results))} of {len(results)}", str(len(results))]
+            success = with_interval(_success(known, name), percent=True)
+            rows.append([line.label, success, *numbers])
+    if not rows:
+        return "No run is done."
+    head = ["horizon", "success", "sampled tokens", "updates", "unstable", "seeds"]
+    return f"{markdown(head, rows)}\n\n{_tests(known)}"
+
+
+def _tests(known: dict[str, Result]) -> str:
+    comparisons = growing_against_fixed(known)
+    found = significant(comparisons, TESTS)
+    rows = []
+    for (name, fixed), c in comparisons.items():
+        if c is not None:
+            verdict = "not significant"
+            if (name, fixed) in found:
+                verdict = f"{LINES[name if c.difference > 0 else fixed].label} higher"
+            if min(c.seeds) < HORIZON_SEEDS:
+                verdict += ", preliminary"
+            numbers = [c.effect(), f"{c.superiority:.2f}", f"{c.p:.4f}", verdict]
+            rows.append([LINES[name].label, LINES[fixed].label, *numbers])
+    text = f"{len(rows)} of {TESTS} tests have four seeds or more on both sides"
+    if not rows:
+        return f"{text}."
+    text += f"; {len(found)} are significant at a false discovery rate of 5 %."
+    head = ["", "minus", "difference of success", "superiority", "p", "verdict"]
+    return f"{text}\n\n{markdown(head, rows)}"
+
+
+def draw(known: dict[str, Result], out: Path) -> bool:
+    """Draw success in training over sampled tokens; return whether there is any."""
+    curves = {
+        line: [_on_grid(r) for r in seeds_of(known, f"horizon/{name}")]
+        for name, line in LINES.items()
+    }
+    curves = {line: own for line, own in curves.items() if own}
+    if curves:
+        thousands = [tokens / 1000 for tokens in GRID]
+        draw_panels(
+            {"Corridor": curves},
+            out,
+            ylabel="success in training",
+            positions=dict.fromkeys(curves, thousands),
+            xlabel="sampled tokens, in thousands",
+            width=1,
+        )
+    return bool(curves)
+
+
+def _on_grid(result: Result) -> list[float]:
+    """Return the success (mean of five updates) of the last update within each token count."""
+    totals = list(accumulate(result["curve"]["tokens"]))
+    means = smooth(result["curve"]["success"])
+    return [
+        means[max((i for i, total in enumerate(totals) if total <= tokens), default=0)]
+        for tokens in GRID
+    ]

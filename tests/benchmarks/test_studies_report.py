@@ -1,0 +1,208 @@
+"""The report of the studies on made-up results: tests, false discoveries, incomplete sets."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project import ROOT
+
+from gem_core.errors import ConfigError
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import report_statistics
+import studies_plan
+import studies_report
+from algorithms_plan import Run
+from studies_report import algorithms, claims, comparison, credit, horizon, transfer
+
+Results = dict[str, dict[str, Any]]
+
+
+def made_up(score: Callable[[Run], float]) -> Results:
+    """Return a result for every run of the plan, whose score decides its returns."""
+    results = {}
+    for run in studies_plan.plan():
+        rng = random.Random(run.name)
+        own = score(run)
+        updates = 0 if not run.updates else 40 if run.token_budget else run.updates
+        curve = [own * min(1.0, (i + 1) / 20) + rng.gauss(0, 0.01) for i in range(updates)]
+        evaluation = {"return": own, "return_std": 0.2, "success": max(0.0, min(1.0, own))}
+        lists = {"return": curve, "success": curve, "tokens": [8000] * updates}
+        if run.horizon:
+            lists["horizon"] = [40] * updates
+        results[run.name] = {
+            "run": {**asdict(run), "rate": run.rate or 3e-5},
+            "evaluation": evaluation,
+            "transfer": {s.name: evaluation for s in run.transfer},
+            "curve": lists if updates else {},
+            "device": "a GPU",
+            "torch": "2",
+            "model": "m",
+        }
+    return results
+
+
+def rebn_wins(run: Run) -> float:
+    """ReBN is above all others on all but chain_sum; growing horizons win; the rest is equal."""
+    noise = 0.001 * run.seed
+    study, _, name = run.name.partition("/")
+    if study == "horizon":
+        return 0.5 + 0.3 * name.startswith(("growing", "gated")) + noise
+    if study == "credit":
+        gains = {"episode": 0.1, "rebn-1": 0.3, "rebn-0.5": 0.6, "ppo-0.5": 0.3}
+        own = gains[name.rpartition("-")[0].partition("-")[2]]
+        late = {"episode": 0.3, "rebn-0.5": 0.0}
+        if name.startswith("PayLate"):
+            own = late.get(name.rpartition("-")[0].partition("-")[2], own)
+        return own + noise
+    if study == "transfer":
+        return 0.0 if name == "none" else 0.1
+    return 0.3 + 0.2 * (run.algorithm == "rebn" and "chain_sum" not in name) + noise
+
+
+@pytest.fixture(scope="module")
+def complete() -> Results:
+    return made_up(rebn_wins)
+
+
+def test_discoveries_are_those_of_benjamini_and_hochberg() -> None:
+    p_values = [0.001, 0.008, 0.039, 0.041, 0.042, 0.06, 0.074, 0.205]
+    assert report_statistics.discoveries(p_values) == 2  # 0.039 > 0.05 * 3 / 8, and so on
+    assert report_statistics.discoveries([0.04, 0.04]) == 2  # the second p carries the first
+    assert report_statistics.discoveries([0.04, 0.04], planned=4) == 0  # missing tests count as 1
+    assert report_statistics.discoveries([]) == 0
+
+
+def test_comparison_has_the_known_answer() -> None:
+    c = comparison.compare([5, 6, 7, 8], [1, 2, 3, 4])
+    assert c is not None
+    assert (c.difference, c.superiority, c.seeds) == (4, 1.0, (4, 4))
+    assert c.p == pytest.approx(2 / 70)
+    assert 1.5 < c.low < 4 < c.high < 6.5
+    assert comparison.compare([5, 6, 7], [1, 2, 3, 4]) is None, "three seeds"
+    equal = comparison.compare([1, 2, 3, 4], [1, 2, 3, 4])
+    assert equal is not None and (equal.p, equal.superiority) == (1.0, 0.5)
+
+
+def test_bootstrap_interval_contains_the_mean_and_is_the_same_every_time() -> None:
+    values = [0.1, 0.4, 0.2, 0.9, 0.5]
+    low, high = report_statistics.bootstrap(values)
+    assert min(values) <= low < 0.42 < high <= max(values)
+    assert report_statistics.bootstrap(tuple(values)) == (low, high)
+    assert report_statistics.bootstrap([0.5] * 4) == (0.5, 0.5)
+
+
+def test_complete_results_decide_the_tests_of_the_plan(complete: Results) -> None:
+    table = algorithms.tests_table(complete)
+    assert table.startswith("35 of 35 tests have four seeds or more on both sides; 30 are ")
+    assert "| Hangman | PPO | +0.200 [" in table
+    assert table.count("ReBN higher") == 30 and table.count("not significant") == 5
+    assert "preliminary" not in table
+    ratio = algorithms.ratio_table(complete)
+    assert ratio.startswith("9 of 9 tests") and "; 0 are significant" in ratio
+    rows = algorithms.results_table(complete).splitlines()
+    assert "|  | ReBN | 0.504 [0.502, 0.505] | 50.4 [50.2, 50.5] % | 0 | 8 |" in rows
+
+
+def test_predictions_about_credit_are_judged(complete: Results) -> None:
+    verdicts = [verdict for _, verdict in credit.verdicts(complete).values()]
+    assert verdicts == ["holds"] * len(credit.PREDICTIONS)
+    reverse = made_up(lambda run: -rebn_wins(run))
+    judged = {p: verdict for p, (_, verdict) in credit.verdicts(reverse).items()}
+    assert {v for p, v in judged.items() if p.kind == "faster"} == {"does not hold"}
+
+
+def test_claims_follow_from_complete_results(complete: Results) -> None:
+    verdicts = [claim.rule(complete)[0] for claim in claims.CLAIMS if claim.rule]
+    assert verdicts == [
+        "holds",  # ReBN beats REINFORCE on 6 of 7 environments
+        "holds",
+        "holds",
+        "holds",
+        "holds",
+        "does not hold",  # no run with 40 turns is unstable
+        "holds",
+    ]
+    others_win = made_up(lambda run: -rebn_wins(run))
+    assert claims.CLAIMS[0].rule(others_win)[0] == "does not hold"
+    assert claims.CLAIMS[1].rule(others_win)[0] == "does not hold"
+
+
+def test_unstable_run_ends_below_its_best_at_the_same_horizon() -> None:
+    curve = {"success": [0.9] * 5 + [0.3] * 10, "horizon": [40] * 15}
+    assert horizon.unstable({"curve": curve})
+    assert not horizon.unstable({"curve": {**curve, "horizon": [5] * 5 + [40] * 10}})
+
+
+def test_transfer_marks_the_cells_outside_their_intervals(complete: Results) -> None:
+    table = transfer.table(complete)
+    assert table.startswith("126 of 126 intervals exclude 0; 6 would by chance")
+    # 1.96 * sqrt(2 * 0.04 / 128) = 0.049
+    assert table.count("**+0.10 ± 0.05**") == 126
+    assert "| mean | **+0.10 ± 0.01** |" in table
+
+
+def few(complete: Results, keep: Callable[[Run], bool]) -> Results:
+    runs = [run for run in studies_plan.plan() if run.name in complete and keep(run)]
+    return {run.name: complete[run.name] for run in runs}
+
+
+def test_three_seeds_give_no_test_no_interval_and_no_verdict(complete: Results) -> None:
+    known = few(complete, lambda run: run.seed < 3 or run.seed == 100)
+    assert algorithms.tests_table(known) == "0 of 35 tests have four seeds or more on both sides."
+    assert "[" not in algorithms.results_table(known)
+    assert {verdict for _, verdict in credit.verdicts(known).values()} == {"open"}
+    verdicts = [claim.rule(known)[0] for claim in claims.CLAIMS if claim.rule]
+    assert set(verdicts) - {"open"} == {"holds"} and verdicts.count("holds") == 1, "transfer"
+    assert "0 of 6 tests" in horizon.results_table(known)
+
+
+def test_tests_with_fewer_seeds_than_planned_are_preliminary(complete: Results) -> None:
+    known = few(complete, lambda run: run.seed < 5 or run.seed == 100)
+    table = algorithms.tests_table(known)
+    assert table.count("ReBN higher, preliminary") == 30
+    assert claims.CLAIMS[0].rule(known) == ("open", "tests of 7 of 7 environments lack seeds")
+    # one environment only: the other 30 tests of the plan count as p = 1
+    known = few(known, lambda run: "Hangman" in run.name)
+    # 2 of 252 permutations: 5 tests with p = 0.0079 need 0.05 * 5 / 35 = 0.0071
+    assert algorithms.tests_table(known).startswith("5 of 35 tests")
+    assert "; 0 are significant" in algorithms.tests_table(known)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 8])
+def test_report_works_with_incomplete_results(
+    complete: Results, tmp_path: Path, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # takes seconds, and does not depend on results
+    monkeypatch.setitem(studies_report.TABLES, "separation", lambda known: "")
+    known = few(complete, lambda run: run.seed < kept or run.seed == 100 or not run.updates)
+    for name, result in known.items():
+        path = tmp_path / "results" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result))
+    page = tmp_path / "studies.md"
+    page.write_text(studies_report.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    studies_report.report(tmp_path / "results", page, tmp_path / "images")
+    text = page.read_text(encoding="utf-8")
+    assert f"| all | {len(known)} | {len(studies_plan.plan())} |" in text
+    linked = [name for name in studies_report.DRAW if f"(images/studies_{name}.svg)" in text]
+    drawn = [path.name for path in (tmp_path / "images").glob("*.svg")]
+    assert sorted(drawn) == sorted(f"studies_{name}.svg" for name in linked)
+    assert len(drawn) == (4 if kept else 0)
+
+
+def test_report_names_what_is_wrong_with_the_results(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no results in"):
+        studies_report.report(tmp_path)
+    (tmp_path / "credit").mkdir()
+    (tmp_path / "credit" / "x.json").write_text(json.dumps({"run": {"name": "credit/x"}}))
+    with pytest.raises(ConfigError, match="not in the plan: credit/x"):
+        studies_report.report(tmp_path)
