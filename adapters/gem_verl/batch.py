@@ -61,10 +61,17 @@ def put(batch: Any, **fields: Sequence[torch.Tensor]) -> Any:
 
 
 def put_per_turn(
-    batch: Any, played: PlayedBatch, **fields_per_turn: Sequence[Sequence[float]]
+    batch: Any,
+    played: PlayedBatch,
+    lengths: Sequence[int] | None = None,
+    **fields_per_turn: Sequence[Sequence[float]],
 ) -> Any:
-    """Write fields with one number per turn to verl's queue, per token: 0 on untrained tokens."""
-    lengths = [len(responses) for responses in stored(batch, "responses")["responses"]]
+    """Write fields with one number per turn to verl's queue, per token: 0 on untrained tokens.
+
+    `lengths`: those of the responses, if they are known.
+    """
+    if lengths is None:
+        lengths = [len(responses) for responses in stored(batch, "responses")["responses"]]
     fields: dict[str, list[torch.Tensor]] = {}
     for name, per_turn in fields_per_turn.items():
         fields[name] = []
@@ -122,10 +129,9 @@ def episodes_at(keys: Iterable[str], partition_id: str) -> list[Episode]:
     return [pickle.loads(episode) for episode in pickled if episode]
 
 
-def logprob_gap_of(batch: Any) -> dict[str, float]:
+def logprob_gap_of(fields: Any) -> dict[str, float]:
     """Return the difference of the sampler's and the trainer's logprobs over trained tokens."""
     names = ("rollout_log_probs", "old_log_probs", "response_mask")
-    fields = stored(batch, *names)
     return gap_of(*(torch.cat(list(fields[name])) if name in fields else None for name in names))
 
 

@@ -51,6 +51,7 @@ __all__ = [
 _ZERO = "gem_zero"
 """The estimator that verl calls before gem replaces the advantages: it returns 0."""
 _POLL_SECONDS = 0.05
+_CHECKED = ("input_ids", "response_mask", "loss_mask")
 _OPTIONAL = {
     "critic_loss": "critic/vf_loss",
     "logprob_gap": "gem/logprob_gap",
@@ -154,18 +155,20 @@ class GemTrainer:
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         config, algorithm = self.gem_config, self.config.algorithm
         self._played = played = read_batch(batch)
-        check_batch(batch, played)
+        fields = stored(batch, *_CHECKED, "rollout_log_probs", "old_log_probs")
+        check_batch(batch, played, fields)
         send_event("batch_end", episodes=played.episodes)
         total = BatchMetrics.of(played.episodes)
         values = read_values(batch, played) if config.needs_values else None
         per_turn = config.compute_advantages(played.episodes, values=values)
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
         if total.tokens:  # verl divides by the number of trained tokens
-            metrics |= {f"gem/{name}": value for name, value in self._gap(batch).items()}
+            metrics |= {f"gem/{name}": value for name, value in self._gap(fields).items()}
             with _estimator(algorithm, _ZERO if gem_estimator else algorithm.adv_estimator):
                 batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
         if gem_estimator or not total.tokens:
-            batch = put_advantages(config, batch, played, per_turn, values)
+            lengths = [len(mask) for mask in fields["response_mask"]]
+            batch = put_advantages(config, batch, played, per_turn, values, lengths)
         else:
             per_turn = mean_per_turn(batch, played)
         self._recorder.write_trained(batch, played, per_turn, self.global_steps - 1)
@@ -173,12 +176,12 @@ class GemTrainer:
         metrics |= _shown(self._batches[-1:])
         return batch
 
-    def _gap(self, batch: Any) -> dict[str, float]:
+    def _gap(self, fields: Any) -> dict[str, float]:
         """Return the difference between the logprobs of sampler and trainer, if both exist."""
         correction = self.config.algorithm.get("rollout_correction") or {}
         if correction.get("bypass_mode"):  # verl then takes the sampler's as its own
             return {}
-        return logprob_gap_of(batch)
+        return logprob_gap_of(fields)
 
     def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Train the critic where its values are read. Skip a batch without trained tokens."""
@@ -228,21 +231,23 @@ def put_advantages(
     played: PlayedBatch,
     per_turn: Sequence[Sequence[float]],
     values: Sequence[Sequence[float]] | None = None,
+    lengths: Sequence[int] | None = None,
 ) -> Any:
     """Replace verl's advantages with gem's: one number per token, 0 on untrained tokens.
 
-    Also writes the returns; with a critic's `values`, they are its targets. Returns the batch.
+    Also writes the returns; with a critic's `values`, they are its targets. `lengths`: those of the
+    responses, if they are known. Returns the batch.
     """
     returns = played.returns(config, values)
-    return put_per_turn(batch, played, advantages=per_turn, returns=returns)
+    return put_per_turn(batch, played, lengths, advantages=per_turn, returns=returns)
 
 
-def check_batch(batch: Any, played: PlayedBatch) -> None:
+def check_batch(batch: Any, played: PlayedBatch, fields: Any = None) -> None:
     """Raise `BatchMismatchError` unless the batch holds the played ids and loss masks.
 
-    Padding sequences must not be trained.
+    Padding sequences must not be trained. `fields`: those of the batch, if they were read before.
     """
-    fields = stored(batch, "input_ids", "response_mask", "loss_mask")
+    fields = stored(batch, *_CHECKED) if fields is None else fields
     for name in ("response_mask", "loss_mask"):  # the loss masks with one, divides by the other
         for i, (key, ids, mask) in enumerate(zip(batch.keys, fields["input_ids"], fields[name])):
             where = f"sequence {key} of verl's batch ({name})"
