@@ -167,7 +167,7 @@ def _transfer() -> list[Run]:
 def _horizon() -> list[Run]:
     # A warm-up on corridors would change the model that the other studies started from. Their
     # prompts and answers are those of the credit environments, which it does contain.
-    more = {"gamma": 1.0, "warm_up": False}
+    more: dict[str, object] = {"gamma": 1.0, "warm_up": False}
     runs = [_run("horizon/before", CORRIDOR, "none", updates=0, **more)]
     # 5 turns take about 180 updates for their tokens
     more |= {"episodes": 64, "updates": 400, "token_budget": HORIZON_TOKENS}
