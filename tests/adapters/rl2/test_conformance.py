@@ -56,6 +56,7 @@ class Flawed(RL2Harness):
     """RL2's batch with one flaw, which the kit must detect."""
 
     def __init__(self, flaw: str) -> None:
+        super().__init__()
         self.flaw = flaw
 
     def train(self, case: Case) -> list[TrainedSequence]:
