@@ -31,7 +31,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.launcher import BaseModelActor, RayActorGroup
 from openrlhf.utils.agent import AgentExecutorBase
 from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
-from ray.util.placement_group import placement_group
+from ray.util.placement_group import placement_group, remove_placement_group
 from transformers import AutoTokenizer
 
 from gem_core.adapter_kit.batch import sequences_or_padding
@@ -69,6 +69,12 @@ class OpenRLHFHarness(Harness):
         """`rank_class`: a subclass of `RankActor` that loads the model with other settings."""
         self._rank_class = rank_class or RankActor
         self._groups: dict[int, Any] = {}
+        self._places: list[Any] = []
+
+    def close(self) -> None:
+        """End the ranks, so that others can use their CPUs."""
+        for places in self._places:
+            remove_placement_group(places)
 
     def train(self, case: Case) -> list[TrainedSequence]:
         return self._split(case, case.episodes, ranks=1)[0]
@@ -169,6 +175,7 @@ class OpenRLHFHarness(Harness):
         if ranks not in self._groups:
             places = placement_group([{"CPU": 1}] * ranks)
             ray.get(places.ready())
+            self._places.append(places)
             self._groups[ranks] = RayActorGroup(
                 1, ranks, ray.remote(self._rank_class), pg=places, num_gpus_per_actor=0
             )

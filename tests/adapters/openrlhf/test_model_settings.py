@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from gem_openrlhf.conformance import OpenRLHFHarness
 
 
 @pytest.fixture(scope="module")
-def packed(ray_here: None) -> OpenRLHFHarness:
-    return OpenRLHFHarness(PackedRank)
+def packed(ray_here: None) -> Iterator[OpenRLHFHarness]:
+    harness = OpenRLHFHarness(PackedRank)
+    yield harness
+    harness.close()
 
 
 @pytest.mark.setting("Packing", "works")
