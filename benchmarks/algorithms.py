@@ -216,6 +216,8 @@ def main(
     for name in ("updates", "count", "workers", "slots", "room"):
         if getattr(args, name, 1) < 1:
             raise ConfigError(f"--{name} must be 1 or more; got {getattr(args, name)}")
+    if getattr(args, "room", ROOM) < getattr(args, "workers", 1):
+        raise ConfigError(f"--room must be --workers or more; got {args.room} and {args.workers}")
     folder = args.work / "model"
     if args.command == "lesson":
         make_model(args, planned)

@@ -213,6 +213,13 @@ def main(args: Args) -> int:
     if args.what == "model":
         write_model(args.model)
         return 0
+    if args.what == "verl" and not args.vllm:
+        raise ConfigError("verl always generates with vLLM; remove --no-vllm")
+    if args.episodes % (2 * args.micro_batch):
+        raise ConfigError(
+            f"--episodes must be a multiple of 2 * micro_batch = {2 * args.micro_batch}, because "
+            f"every seed is played twice; got {args.episodes}"
+        )
     folder = Path("runs") / f"large_{args.what}_{int(time.time())}"
     folder.mkdir(parents=True)
     with peak_memory() as peak:

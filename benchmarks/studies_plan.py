@@ -33,7 +33,7 @@ advantages of right and wrong choices of a random player are apart: 0.39 deviati
 0.14 with 40. At equal distance from chance, 40 turns thus need (0.39 / 0.14)² ≈ 8 times the
 choices, and tokens are spent per choice. From that table:
 
-- 5 turns: learns the first rooms fastest, never sees the rooms behind, and stays below 85 %
+- 5 turns: learns the first rooms fastest, never sees the later rooms, and stays below 85 %
   success, because it leaves few corridors of 16 rooms.
 - 40 turns: learns slowest per token.
 - Each growing horizon and the gated one end with a higher success than 5 turns and than 40 turns:

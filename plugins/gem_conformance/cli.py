@@ -57,6 +57,10 @@ def run(args: argparse.Namespace) -> int:
             f"the harness of {adapter.name!r} runs on the CPU in float32; "
             "leave out --device and --bfloat16"
         )
+    if not args.no_ranks and (args.device != "cpu" or args.bfloat16):
+        raise ConfigError(
+            "the checks with several processes run on the CPU in float32; add --no-ranks"
+        )
     if args.device == "cuda" and not _has_cuda():
         raise ConfigError("--device cuda was given, but torch finds no GPU")
     harness.device, harness.bfloat16 = args.device, args.bfloat16
