@@ -35,6 +35,8 @@ class Args:
     """the advantage estimator, without a critic; grpo and rloo need --samples 2 or more"""
     gamma: float = 0.9
     """the discount per turn"""
+    seeds: int = 100_000
+    """the number of seeds to train on"""
     updates: int = 60
     """the number of optimizer steps"""
     episodes: int = 128
@@ -60,6 +62,8 @@ def main(args: Args) -> None:
     needs = estimators.get(args.advantage).needs
     if "values" in needs or ("groups" in needs and args.samples < 2):
         raise gem.ConfigError(f"{args.advantage} needs a critic or --samples 2; use rebn")
+    if args.seeds < args.episodes // args.samples:
+        raise gem.ConfigError(f"--seeds {args.seeds} are too few for an update; use more")
 
     # The model, as a policy that samples token ids
     device = "cuda" if torch.cuda.is_available() and args.model != "tiny" else "cpu"
@@ -80,7 +84,7 @@ def main(args: Args) -> None:
     with gem.RecordWriter(f"{args.out}/episodes.jsonl") as record:
         for step in range(args.updates):
             # Rollout: token-exact episodes with a reward per turn
-            seeds = rng.sample(range(100_000), args.episodes // args.samples)
+            seeds = rng.sample(range(args.seeds), args.episodes // args.samples)
             tasks = gem.tasks_for(args.env, seeds, samples=args.samples)
             episodes = rollout.run_batch(tasks, on_episode=record.write)
             # Advantages: one number per turn, broadcast to the tokens of the turn

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import tyro
 from oat.algorithms.ppo import PPOArgs
+from transformers.utils import is_flash_attn_2_available
 
 from gem_core.policies.models import model_path
 from gem_oat import GemConfig, ppo_kwargs, train
@@ -62,7 +63,7 @@ class Args:
     gpus: int = 1
     """GPUs of this machine; each plays and trains"""
     bf16: bool = False
-    """use bfloat16 and flash-attention; not for the tiny model"""
+    """use bfloat16 and, if it is installed, flash-attention; not for the tiny model"""
 
 
 def main(args: Args) -> None:
@@ -83,7 +84,7 @@ def main(args: Args) -> None:
         gpus=args.gpus,
         collocate=True,
         bf16=args.bf16,
-        flash_attn=args.bf16,
+        flash_attn=args.bf16 and is_flash_attn_2_available(),
         beta=0.0,
         max_model_len=args.max_context,
         max_train=batch * args.updates,

@@ -56,6 +56,8 @@ class Args:
     """importance correction with vLLM's logprobs: off, token or seq"""
     attention: str = "sdpa"
     """attention implementation of the trained model"""
+    vllm_memory: float = 0.3
+    """share of the GPU memory for vLLM"""
     eager: bool = False
     """generate without CUDA graphs: vLLM starts sooner and generates more slowly"""
 
@@ -91,10 +93,11 @@ def main(args: Args) -> None:
         "train.batch_size": args.episodes,
         "train.micro_batch_size": args.micro_batch,
         "train.seed": args.seed,
-        "vllm.gpu_memory_utilization": 0.3,
+        "vllm.gpu_memory_utilization": args.vllm_memory,
         "vllm.num_engines": 1,
     }
     flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    flags += ["--actor.adam.betas", "0.9", "0.999"]  # Adam's usual ones; OpenRLHF's default: 0.95
     if args.eager:
         flags.append("--vllm.enforce_eager")
     if args.asynchronous:

@@ -39,6 +39,8 @@ class Args:
     """episodes per update; default: 128 for the tiny model, 256 for others"""
     samples: int = 2
     """episodes per seed; at least 2 (TRL's num_generations)"""
+    micro_batch: int | None = None
+    """episodes in one forward pass (not in one update); default: 256 on a GPU, else all"""
     max_turn_tokens: int = 24
     """token cap of one turn"""
     learning_rate: float | None = None
@@ -59,12 +61,14 @@ class Args:
     """generate with vLLM on the same GPU"""
     vllm_memory: float = 0.3
     """share of the GPU memory for vLLM"""
+    correction: bool = True
+    """importance correction with vLLM's logprobs, as TRL's default"""
 
 
 def main(args: Args) -> None:
     tiny, gpu = args.model == "tiny", torch.cuda.is_available()
     episodes = args.episodes or (128 if tiny else 256)
-    micro_batch = math.gcd(episodes, 256) if gpu else episodes
+    micro_batch = math.gcd(episodes, args.micro_batch or (256 if gpu else episodes))
     config = GemConfig(
         args.env,
         seeds=args.seeds,
@@ -88,6 +92,7 @@ def main(args: Args) -> None:
         vllm_mode="colocate",
         vllm_gpu_memory_utilization=args.vllm_memory,
         vllm_max_model_length=1024 if args.vllm else None,
+        vllm_importance_sampling_correction=args.correction,
         # gem decodes the ids itself
         generation_kwargs={"detokenize": False} if args.vllm else None,
         use_cpu=not gpu,
