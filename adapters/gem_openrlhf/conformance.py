@@ -60,10 +60,11 @@ _SETTINGS = {
 
 
 class OpenRLHFHarness(Harness):
-    """Harness for OpenRLHF: the tiny model on the CPU, in float32. Ranks are Ray actors."""
+    """Harness for OpenRLHF: the tiny model. Ranks are Ray actors."""
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "total"})
+    only_cpu = False
 
     def __init__(self, rank_class: type[RankActor] | None = None) -> None:
         """`rank_class`: a subclass of `RankActor` that loads the model with other settings."""
@@ -164,21 +165,25 @@ class OpenRLHFHarness(Harness):
         return sorted(samples, key=lambda sample: int(sample.prompts[0]))
 
     def _group(self, ranks: int) -> Any:
+        gpus = int(self.device == "cuda")  # per rank
         if not ray.is_initialized():
             ray.init(
                 address="local",
                 num_cpus=4,
-                num_gpus=0,
+                num_gpus=gpus,
                 include_dashboard=False,
                 log_to_driver=False,
             )
         if ranks not in self._groups:
-            places = placement_group([{"CPU": 1}] * ranks)
+            places = placement_group([{"CPU": 1, **({"GPU": 1} if gpus else {})}] * ranks)
             ray.get(places.ready())
             self._places.append(places)
-            self._groups[ranks] = RayActorGroup(
-                1, ranks, ray.remote(self._rank_class), pg=places, num_gpus_per_actor=0
+            group = RayActorGroup(
+                1, ranks, ray.remote(self._rank_class), pg=places, num_gpus_per_actor=gpus
             )
+            if gpus or self.bfloat16:
+                ray.get(group.async_run_method("move", self.device, self.bfloat16))
+            self._groups[ranks] = group
         return self._groups[ranks]
 
 
@@ -295,6 +300,7 @@ class RankActor(BaseModelActor):
     """One rank: the model, and the experiences it received."""
 
     strategy: Any
+    device: Any = "cpu"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -312,6 +318,11 @@ class RankActor(BaseModelActor):
         actor.packing_samples = False
         return actor
 
+    def move(self, device: str, bfloat16: bool) -> None:
+        """Move the model to a device, in the precision of OpenRLHF's `--ds.param_dtype`."""
+        self.device = device
+        self.actor.to(device, torch.bfloat16 if bfloat16 else torch.float32)
+
     def forward(
         self,
         sequences: Any,
@@ -320,7 +331,8 @@ class RankActor(BaseModelActor):
         mm_train_inputs_list: Any = None,
     ) -> Any:
         self.new_batch = True
-        return self.actor(sequences, action_mask, attention_mask).detach()
+        inputs = [tensor.to(self.device) for tensor in (sequences, action_mask, attention_mask)]
+        return self.actor(*inputs).detach().cpu()
 
     def append(self, experience: Any) -> None:
         """Store an experience as the replay buffer does. A forward pass starts a new batch."""
@@ -344,7 +356,8 @@ class RankActor(BaseModelActor):
     def gradient(self) -> dict[str, Any]:
         """Return the gradient of one update by OpenRLHF's training step, in two micro-batches."""
         half = (len(self.items) + 1) // 2
-        batches = [make_experience_batch(part) for part in (self.items[:half], self.items[half:])]
+        parts = (self.items[:half], self.items[half:])
+        batches = [make_experience_batch(part).to_device(self.device) for part in parts]
         # without __init__, which needs a process group and a GPU
         trainer: Any = GemActorTrainer.__new__(GemActorTrainer)
         trainer.actor, trainer.aux_loss = self.actor, False
@@ -367,7 +380,7 @@ class RankActor(BaseModelActor):
         for step, (batch, info) in enumerate(micro_batches):
             trainer.training_step(batch, 0.0, step, info)
         return {
-            name: p.grad.clone()
+            name: p.grad.cpu()
             for name, p in self.actor.model.named_parameters()
             if p.grad is not None
         }

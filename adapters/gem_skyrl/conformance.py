@@ -71,6 +71,7 @@ class SkyRLHarness(Harness):
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
     max_context = 768
+    only_cpu = False
     packed = False
     """Whether the gradient is that of packed sequences, which needs flash-attn."""
 
@@ -98,12 +99,16 @@ class SkyRLHarness(Harness):
             use_flash_attention_2=self.packed,
             remove_microbatch_padding=self.packed,
         )
-        logprobs = model(
-            data["sequences"],
-            data.metadata["response_length"],
-            attention_mask=data["attention_mask"],
-            temperature=1.0,
-        )
+        model.to(self.device)
+        data.to(self.device)
+        # as in SkyRL's workers: the weights stay in float32
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.bfloat16):
+            logprobs = model(
+                data["sequences"],
+                data.metadata["response_length"],
+                attention_mask=data["attention_mask"],
+                temperature=1.0,
+            )
         loss, _ = PolicyLossRegistry.get(algorithm.policy_loss_type)(
             logprobs,
             logprobs.detach(),

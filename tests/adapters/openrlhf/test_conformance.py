@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from gem_conformance import CASES, GRADIENT_CASES, Case, report, run
-from gem_conformance.kit import check_sequences
+from gem_conformance.kit import check_gradient, check_sequences
 from openrlhf.models import PolicyLoss, aggregate_loss
 
 from gem_openrlhf.conformance import OpenRLHFHarness
@@ -36,6 +36,17 @@ def test_conformance_table_passes(harness: OpenRLHFHarness, say: Callable[[str],
     assert ranks | {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {
         r.case for r in results
     }
+
+
+@pytest.mark.filterwarnings("ignore")  # of a CPU without bfloat16
+def test_gradients_agree_in_bfloat16() -> None:
+    harness = OpenRLHFHarness()
+    harness.bfloat16 = True
+    try:
+        for gradient_case in GRADIENT_CASES:
+            check_gradient(harness, gradient_case)
+    finally:
+        harness.close()
 
 
 def case(name: str) -> Case:

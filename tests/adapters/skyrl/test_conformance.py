@@ -37,6 +37,16 @@ def test_conformance_table_passes(harness: SkyRLHarness, say: Callable[[str], No
     assert {f"{c.name} against the reference" for c in GRADIENT_CASES} <= {r.case for r in results}
 
 
+def test_gradients_agree_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = SkyRLHarness()
+    harness.bfloat16 = True
+    for case in GRADIENT_CASES:
+        check_gradient(harness, case)
+    monkeypatch.setattr(trainer, "put_advantages", put_shifted)
+    with pytest.raises(AssertionError, match="in bfloat16 the gradient has the cosine"):
+        check_gradient(harness, GRADIENT_CASES[0])
+
+
 @pytest.mark.setting("Packing", "works")
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=lambda case: case.name)
 def test_packed_sequences_have_the_same_gradient(case: Case, harness: SkyRLHarness) -> None:
