@@ -143,10 +143,12 @@ def main(
     results: Path = RESULTS,
     only_commands: Sequence[str] = (),
     reporter: str = "algorithms_report",
+    work: Path = Path("runs/algorithms"),
 ) -> int:
     """Run a command on these planned runs; by default, on those of `algorithms_plan.py`.
 
-    `reporter` is the module whose `report` writes the tables and figures.
+    `reporter` is the module whose `report` writes the tables and figures. `work` is the default of
+    --work.
     """
     planned = plan() if planned is None else planned
     parser = argparse.ArgumentParser(
@@ -178,7 +180,7 @@ def main(
             command.add_argument(
                 "--work",
                 type=Path,
-                default=Path("runs/algorithms"),
+                default=work,
                 help="folder for the model and problems",
             )
         if name in ("lesson", "reproduce"):

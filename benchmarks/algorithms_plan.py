@@ -155,6 +155,8 @@ class Run:
     """Sampled tokens after which the training ends, also before the last of its `updates`."""
     warm_up: bool = True
     """Whether the SFT warm-up has episodes of the environment."""
+    rollout: str = "sync"
+    """`sync`, or one of the asynchronous rollouts of `uneven.py`."""
 
     @property
     def samples(self) -> int:

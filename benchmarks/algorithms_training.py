@@ -16,6 +16,7 @@ from typing import Any
 import corridor  # noqa: F401 - registers its environment
 import credit  # noqa: F401 - registers environments and an estimator
 import torch
+import uneven  # noqa: F401 - registers its environment
 from algorithms_plan import Run, Setting, Steps
 from continuous import ContinuousPolicy
 from horizon import parse_horizon
@@ -113,6 +114,10 @@ class Trainer:
     def train(self, run: Run) -> dict[str, Any]:
         """Train and evaluate one run; return the content of its result file."""
         try:
+            if run.rollout != "sync":
+                from async_training import train_async
+
+                return train_async(self, run)
             return self._train(run)
         finally:
             self.engine.close()  # closes the environments; the next run has others
@@ -148,7 +153,12 @@ class Trainer:
             if run.horizon:
                 metrics["horizon"] = turns
             curve.append({**summary(batch), **metrics, "seconds": time.time() - step_began})
-        seconds = time.time() - began
+        return self.result(run, curve, clock, time.time() - began)
+
+    def result(
+        self, run: Run, curve: Sequence[dict[str, Any]], clock: Clock, seconds: float
+    ) -> dict[str, Any]:
+        """Evaluate the trained model and return the content of the run's result file."""
         after = self.evaluate(run.setting, run.evaluated)
         transfer = {s.name: self.evaluate(s, run.evaluated) for s in run.transfer}
         names = curve[0] if curve else {}
@@ -173,6 +183,16 @@ class Trainer:
             batch += self.play(setting, seeds, run.samples, turns, clock)
         return batch
 
+    def configure(self, setting: Setting, turns: int | None = None) -> None:
+        """Set the limits of the next episodes: the setting's, or fewer turns."""
+        limits = Limits(
+            max_turns=turns or setting.turns, max_context=CONTEXT - 2, step_deadline=60.0
+        )
+        sampling = Sampling(temperature=1.0, max_tokens=setting.tokens)
+        self.engine.configure(
+            self.policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.slots
+        )
+
     def evaluate(self, setting: Setting, count: int) -> dict[str, float | None]:
         """Play held-out seeds, with the environment's turn limit, not with the training horizon."""
         setting = replace(setting, kwargs={**setting.kwargs, **setting.eval_kwargs})
@@ -184,17 +204,11 @@ class Trainer:
     ) -> list[Episode]:
         """Play a batch of episodes, and add its time to the clock."""
         began, busy, tokens = time.time(), self.policy.seconds, self.policy.tokens
-        limits = Limits(
-            max_turns=turns or setting.turns, max_context=CONTEXT - 2, step_deadline=60.0
-        )
-        sampling = Sampling(temperature=1.0, max_tokens=setting.tokens)
         setting = setting.in_folder(self.work)
         tasks = tasks_for(
             setting.env, seeds, samples=samples, wrappers=setting.tools, env_kwargs=setting.kwargs
         )
-        self.engine.configure(
-            self.policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.slots
-        )
+        self.configure(setting, turns)
         episodes = self.engine.run_batch(tasks)
         if all(e.failed for e in episodes):
             raise ConfigError(
@@ -213,11 +227,13 @@ class Trainer:
         optimizer: Optimizer,
         steps: Steps = ONE_STEP,
         rng: random.Random | None = None,
+        corrected: bool = False,
     ) -> tuple[float, float]:
         """Take the optimizer steps of a batch, with the loss above or, after the first, PPO's.
 
-        Returns the mean gradient norm before clipping, and the mean difference between the logprobs
-        of sampler and trainer before the first step.
+        `corrected`: use the clipped ratio to the recorded logprobs also in the first step, because
+        other weights sampled the batch. Returns the mean gradient norm before clipping, and the
+        mean difference between the logprobs of sampler and trainer before the first step.
         """
         items = [
             (sequence, sequence.broadcast(turns))
@@ -225,7 +241,10 @@ class Trainer:
             for sequence in token_sequences(e)
         ]
         old: dict[int, torch.Tensor] = {}
-        if steps.epochs * steps.mini_batches > 1:
+        if corrected:
+            device = self.model.device
+            old = {id(s): flat([s.logprobs], [s.mask], device) for s, _ in items}
+        elif steps.epochs * steps.mini_batches > 1:
             with torch.no_grad():
                 for part in self._micro_batches(items):
                     flat_logp = self._logprobs(part)
@@ -250,7 +269,8 @@ class Trainer:
                     loss.backward()
                     if epoch == 0:
                         sampled = flat([s.logprobs or s.mask for s, _ in part], masks, logp.device)
-                        differences.append((before - sampled).abs().sum())
+                        current = logp.detach() if corrected else before
+                        differences.append((current - sampled).abs().sum())
                 norms.append(optimizer.step())
         sampled_tokens = max(sum(sum(sequence.mask) for sequence, _ in items), 1)
         return fmean(norms), float(sum(differences)) / sampled_tokens

@@ -80,6 +80,7 @@ class ContinuousPolicy:
         self._waiting: deque[_Request] = deque()
         self._engine: asyncio.Task[None] | None = None
         self._live = 0
+        self._paused = False
         self._temperature = 1.0
         """Temperature of the running batch; requests with another one wait until it is empty."""
 
@@ -89,6 +90,20 @@ class ContinuousPolicy:
         self.weight_version += 1
         for slot in self._slots:
             slot.episode, slot.ids = None, []
+
+    async def pause(self) -> None:
+        """Wait for the turns that are being sampled, and start no other before `resume`.
+
+        For new weights while episodes are in flight: every turn has one version of the weights.
+        """
+        self._paused = True
+        futures = [slot.request.future for slot in self._slots if slot.request is not None]
+        if futures:
+            await asyncio.wait(futures)
+
+    def resume(self) -> None:
+        """Continue with the turns that have waited."""
+        self._paused = False
 
     def seed(self, seed: int) -> None:
         """Seed the sampling; it is reproducible if the turns arrive in the same order."""
@@ -143,6 +158,8 @@ class ContinuousPolicy:
 
         Returns the rows of the started turns.
         """
+        if self._paused:
+            return set()
         count, running = len(self._waiting), sum(s.request is not None for s in self._slots)
         enough = count >= min(max(1, self._live // 4), self._live - running)
         if not count or (not enough and time.monotonic() - self._waiting[0].arrived < PATIENCE):
