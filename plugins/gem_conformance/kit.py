@@ -39,6 +39,7 @@ class Result:
     outcome: str
     """`ok`, `rejected`, or `FAILED`."""
     why: str = ""
+    """Why it was not ok; in bfloat16 also how far the gradient is from the reference."""
 
 
 class _CheckFailed(AssertionError):
@@ -53,7 +54,7 @@ def run(
     progress: Callable[[Result], None] | None = None,
 ) -> list[Result]:
     """Check all golden cases, two ranks against one, the gradients, and the played cases."""
-    checks: list[tuple[str, Case, Callable[[], None]]] = [
+    checks: list[tuple[str, Case, Callable[[], str | None]]] = [
         (case.name, case, _train_check(harness, case)) for case in CASES
     ]
     if ranks:
@@ -132,24 +133,26 @@ def _halves(case: Case) -> list[Sequence[Episode]]:
     return [case.episodes[::2], case.episodes[1::2]]
 
 
-def check_gradient(harness: Harness, case: Case = GRADIENT_CASES[0]) -> None:
-    """Compare the framework's gradient with the committed one."""
+def check_gradient(harness: Harness, case: Case = GRADIENT_CASES[0]) -> str:
+    """Compare the framework's gradient with the committed one; in bfloat16 return its cosine."""
     from gem_conformance.reference import cosine, distance, load_reference
 
     gradient, reference = harness.gradient(case), load_reference(case)
     difference, norm = distance(gradient, reference, harness.gradient_factor(case))
     if harness.bfloat16:
         length, _ = distance(gradient, {})
+        alike = cosine(gradient, reference)
         _require(
-            cosine(gradient, reference) >= 0.999 and abs(length - norm) <= 0.02 * norm,
-            f"in bfloat16 the gradient has the cosine {cosine(gradient, reference):.5f} with the "
+            alike >= 0.999 and abs(length - norm) <= 0.02 * norm,
+            f"in bfloat16 the gradient has the cosine {alike:.5f} with the "
             f"reference and the norm {length:.3g}; expected at least 0.999 and {norm:.3g}",
         )
-        return
+        return f"cosine {alike:.5f}"
     _require(
         difference <= 1e-4 * norm + 1e-7,
         f"the gradient is {difference:.3g} away from the reference, whose norm is {norm:.3g}",
     )
+    return ""
 
 
 def _check_part(
@@ -294,16 +297,16 @@ def _unknown(total: float | None) -> bool:
     return total is None or math.isnan(total)
 
 
-def _train_check(harness: Harness, case: Case) -> Callable[[], None]:
+def _train_check(harness: Harness, case: Case) -> Callable[[], str | None]:
     return lambda: check_sequences(harness, case, harness.train(case))
 
 
 def _outcome(
-    harness: Harness, name: str, needs: frozenset[str], check: Callable[[], None]
+    harness: Harness, name: str, needs: frozenset[str], check: Callable[[], str | None]
 ) -> Result:
     lacking = sorted(need for need in needs if not getattr(harness.adapter.capabilities, need))
     try:
-        check()
+        found = check() or ""
     except _CheckFailed as failed:
         return Result(name, "FAILED", str(failed))
     except GemError as rejected:
@@ -316,7 +319,7 @@ def _outcome(
     if lacking:
         why = f"trained, but the adapter does not declare {', '.join(lacking)}"
         return Result(name, "FAILED", why)
-    return Result(name, "ok")
+    return Result(name, "ok", found)
 
 
 def _carries(harness: Harness) -> frozenset[str]:
