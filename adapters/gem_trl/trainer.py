@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from trl import GRPOTrainer
+from trl.extras.profiling import profiling_context
 
 from gem_core.adapter_kit.batch import as_trained, check_sequence
 from gem_core.adapter_kit.trainer_rollout import try_environment
@@ -180,7 +181,8 @@ def _rows(trainer: Any, episodes: Sequence[Episode]) -> list[Row]:
 def _sync_weights(trainer: Any) -> None:
     """Give vLLM the current weights, as TRL does before it calls a rollout function."""
     if trainer.use_vllm and trainer.state.global_step != trainer._last_loaded_step:
-        trainer.vllm_generation.sync_weights()
+        with profiling_context(trainer, "sync_weights"):  # as TRL does
+            trainer.vllm_generation.sync_weights()
         trainer._last_loaded_step = trainer.state.global_step
 
 
