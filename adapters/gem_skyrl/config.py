@@ -86,14 +86,14 @@ def skyrl_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
 def check_settings(settings: Any, config: GemConfig) -> None:
     """Raise one `ConfigError` that lists every setting of a `SkyRLTrainConfig` gem rejects."""
     require(ADAPTER)
-    trainer, generator, remedies = settings.trainer, settings.generator, dict(_REMEDIES)
+    trainer, generator = settings.trainer, settings.generator
+    sampling, remedies = generator.sampling_params, dict(_REMEDIES)
     if config.needs_values:
         remedies["trainer.critic.model.path=None"] = "the estimator needs a critic; set it"
     else:
         remedies["trainer.critic.model.path"] = "the estimator uses no critic; remove it"
     if not config.held_out_seeds:
         remedies["trainer.eval_interval"] = "set GemConfig(eval_seeds=...)"
-    sampling = generator.sampling_params
     reject(
         [
             *fixed(settings, skyrl_config(config), remedies),

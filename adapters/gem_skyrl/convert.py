@@ -1,4 +1,4 @@
-"""Convert: episodes as the output of a SkyRL generator, and numbers per turn as per token."""
+"""Convert: episodes as the output of a SkyRL generator."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from gem_core.adapter_kit.batch import response_start, trained_sequences
 from gem_core.adapter_kit.critic import bootstrap_tail
-from gem_core.training.sequences import TokenSequence, channel_rewards
+from gem_core.training.sequences import channel_rewards
 from gem_core.types import Episode
 
-__all__ = ["PLAYED", "per_token", "to_batch"]
+__all__ = ["PLAYED", "to_batch"]
 
 PLAYED = "gem_played"
 """The key of (episode, sequence) pairs in a batch. SkyRL passes on lists that it does not know."""
@@ -45,8 +45,3 @@ def to_batch(
             output["is_last_step"].append(last)
             output[PLAYED].append((episode, sequence))
     return {**output, "rollout_metrics": None}
-
-
-def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:
-    """Return one number per response token: its turn's, or 0 if the token is not trained."""
-    return sequence.broadcast(per_turn)[response_start(sequence) :]

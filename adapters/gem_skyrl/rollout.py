@@ -16,7 +16,7 @@ from gem_core.adapter_kit.settings import model_context, warn_if_tied
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.errors import PolicyError
-from gem_core.types import Episode, Generation, Sampling
+from gem_core.types import Episode, Generation, Sampling, Task
 from gem_skyrl.config import GemConfig
 from gem_skyrl.convert import to_batch
 
@@ -37,7 +37,8 @@ class EnginePolicy:
 
     async def generate(self, prompt_ids: Any, sampling: Sampling) -> Generation:
         """Generate one turn."""
-        generator, first = self.generator, self.generator.weights_update
+        generator, client = self.generator, self.generator.client
+        before, first = generator.updates_before or 0, client.weight_version
         request = {
             "prompt_token_ids": [list(prompt_ids)],
             "sampling_params": {**self.params, "max_tokens": sampling.max_tokens},
@@ -45,7 +46,7 @@ class EnginePolicy:
             # the salt prevents the reuse of a prefix cached with older weights
             "cache_salt": self.salt if generator.settings.use_cache_salt else None,
         }
-        output = await generator.client.generate(request, generator.model)
+        output = await client.generate(request, generator.model)
         (reason,) = output["stop_reasons"]
         if reason == "abort":
             raise PolicyError("SkyRL's engine aborted the generation")
@@ -54,7 +55,7 @@ class EnginePolicy:
             (output["response_logprobs"] or [()])[0],
             cut=reason == "length",
             turn_end=generator.renderer.turn_end,
-            versions=(first, generator.weights_update),
+            versions=(before + first, before + client.weight_version),
         )
 
 
@@ -76,22 +77,19 @@ class GemGenerator(GeneratorInterface):
         served = self.settings.inference_engine.engine_init_kwargs.get("max_model_len")
         caps = (longest, served, model_context(model), config.max_context)
         self.max_context = min(cap for cap in caps if cap is not None)
-        self._updates_before: int | None = None
-
-    @property
-    def weights_update(self) -> int:
-        """The number of updates that made the engines' weights."""
-        return int(self.client.weight_version) + (self._updates_before or 0)
+        self.updates_before: int | None = None
+        """The updates before the client's first sync; None until the first batch is played."""
 
     async def generate(self, input_batch: Any) -> Any:
         """Play one episode per prompt of a `GeneratorInput`; return a `GeneratorOutput`."""
         metadata = input_batch["batch_metadata"]
         evaluates = metadata.training_phase == "eval"
         step = int(metadata.global_step) - (not evaluates)  # the number of finished updates
-        if self._updates_before is None:  # a resumed client also counts its syncs from 1
-            self._updates_before = step - self.client.weight_version
-        prompts, params = enumerate(input_batch["env_extras"]), input_batch["sampling_params"]
-        episodes = await asyncio.gather(*(play(self, params, e, i, step) for i, e in prompts))
+        if self.updates_before is None:  # a resumed client also counts its syncs from 1
+            self.updates_before = step - self.client.weight_version
+        params, extras = input_batch["sampling_params"], input_batch["env_extras"]
+        tasks = [self.config.task_of(own, index) for index, own in enumerate(extras)]
+        episodes = await asyncio.gather(*(play(self, params, task, step) for task in tasks))
         (self.records.evaluated if evaluates else self.records.played)(episodes)
         return to_batch(episodes, input_batch["trajectory_ids"], self)
 
@@ -101,17 +99,13 @@ class GemGenerator(GeneratorInterface):
         self.rollout.close()
 
 
-async def play(
-    generator: GemGenerator, params: dict[str, Any], extras: dict[str, Any], index: int, step: int
-) -> Episode:
-    """Play the episode of a prompt."""
-    config, cap, policy = generator.config, params["max_tokens"], EnginePolicy(generator, params)
+async def play(generator: GemGenerator, params: dict[str, Any], task: Task, step: int) -> Episode:
+    """Play one episode, in a session of its own."""
+    config, rollout, cap = generator.config, generator.rollout, params["max_tokens"]
+    policy = EnginePolicy(generator, params)
+    sampling = Sampling(max_tokens=min(cap, config.max_turn_tokens or cap))
+    limits = config.limits(step, max_context=generator.max_context)
     try:
-        return await generator.rollout.episode(
-            config.task_of(extras, index),
-            policy=policy,
-            sampling=Sampling(max_tokens=min(cap, config.max_turn_tokens or cap)),
-            limits=config.limits(step, max_context=generator.max_context),
-        )
+        return await rollout.episode(task, policy=policy, sampling=sampling, limits=limits)
     finally:
         await generator.client.finish_session(policy.session)

@@ -7,6 +7,7 @@ batch. gem overrides that method and computes them from the episodes. Nothing is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import ray
@@ -24,7 +25,7 @@ from gem_core.errors import ConfigError
 from gem_core.plugins.events import send_event
 from gem_core.training.metrics import BatchMetrics
 from gem_skyrl.config import ESTIMATOR, GemConfig, check_settings, skyrl_config
-from gem_skyrl.convert import PLAYED, per_token
+from gem_skyrl.convert import PLAYED
 from gem_skyrl.rollout import GemGenerator
 
 __all__ = ["GemDataset", "GemExp", "GemTrainer", "check_batch", "put_advantages", "train"]
@@ -49,19 +50,14 @@ def train(config: GemConfig, settings: Sequence[str], experiment: Any = None) ->
     if not ray.is_initialized():
         initialize_ray(composed)
     sync_registries()
-    task = _run.remote(experiment or GemExp, composed, config)
+    run = ray.remote(num_cpus=1)(lambda: (experiment or GemExp)(composed, config).run())
+    task = run.remote()  # in a worker of the cluster, as SkyRL does
     try:
         ray.get(task)
     except KeyboardInterrupt:
         ray.cancel(task)  # it then records the episodes that were not trained
         ray.wait([task], timeout=60)
         raise
-
-
-@ray.remote(num_cpus=1)  # type: ignore[untyped-decorator]
-def _run(experiment: Any, settings: Any, config: GemConfig) -> None:
-    """Run the training loop in a worker of the cluster, as SkyRL does."""
-    experiment(settings, config).run()
 
 
 class GemDataset(PromptDataset):
@@ -104,16 +100,13 @@ class GemTrainer(RayPPOTrainer):
     generator: GemGenerator
 
     async def train(self) -> None:
-        try:
+        with closing(self.generator):
             await super().train()
-        finally:
-            self.generator.close()
 
     async def eval(self, **kwargs: Any) -> dict[str, float]:
-        records = self.generator.records
-        records.evaluation = []
+        self.generator.records.evaluation = []
         metrics = await super().eval(**kwargs)
-        means = BatchMetrics.of(records.evaluation).means()
+        means = BatchMetrics.of(self.generator.records.evaluation).means()
         return {**metrics, **{f"eval/gem/{name}": value for name, value in means.items()}}
 
     def convert_to_training_input(self, generator_output: Any, uids: list[str]) -> Any:
@@ -161,8 +154,7 @@ class _GemAsyncTrainer(GemTrainer, FullyAsyncRayPPOTrainer):
 def put_advantages(data: Any, played: PlayedBatch, **numbers: Sequence[Sequence[float]]) -> None:
     """Write numbers per turn, such as `advantages`, as one per token; 0 on untrained tokens."""
     for name, per_turn in numbers.items():
-        rows = [per_token(s, per_turn[n]) for s, n in zip(played.sequences, played.episode_of)]
-        data[name] = write_responses(rows, data["response_mask"])
+        data[name] = write_responses(played.per_token(per_turn), data["response_mask"])
 
 
 def check_batch(data: Any, played: PlayedBatch) -> None:

@@ -19,7 +19,6 @@ from gem_core.errors import BatchMismatchError
 from gem_core.training.sequences import padding_sequence
 from gem_core.types import Episode
 from gem_verl.config import AGENT
-from gem_verl.convert import per_token
 
 __all__ = [
     "episodes_at",
@@ -75,11 +74,9 @@ def put_per_turn(
     fields: dict[str, list[torch.Tensor]] = {}
     for name, per_turn in fields_per_turn.items():
         fields[name] = []
-        for sequence, index, length in zip(played.sequences, played.episode_of, lengths):
+        for own, length in zip(played.per_token(per_turn), lengths):
             tokens = torch.zeros(length, dtype=torch.float32)  # a tail may follow the sequence
-            if index >= 0:
-                own = per_token(sequence, per_turn[index])
-                tokens[: len(own)] = torch.tensor(own, dtype=torch.float32)
+            tokens[: len(own)] = torch.tensor(own, dtype=torch.float32)
             fields[name].append(tokens)
     return put(batch, **fields)
 

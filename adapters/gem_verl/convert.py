@@ -1,4 +1,4 @@
-"""Convert: episodes in verl's own format, and numbers per turn as numbers per token."""
+"""Convert: episodes in verl's own format."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gem_core.adapter_kit.batch import response_start, trained_sequences
-from gem_core.training.sequences import TokenSequence
 from gem_core.types import Episode
 
-__all__ = ["per_token", "to_batch"]
+__all__ = ["to_batch"]
 
 
 def to_batch(episode: Episode, end_id: int, tail: Sequence[int] = ()) -> list[dict[str, Any]]:
@@ -32,11 +31,3 @@ def to_batch(episode: Episode, end_id: int, tail: Sequence[int] = ()) -> list[di
             }
         )
     return fields
-
-
-def per_token(sequence: TokenSequence, per_turn: Sequence[float]) -> list[float]:
-    """Broadcast one number per turn to one per response token.
-
-    Tokens that are not trained get 0.
-    """
-    return sequence.broadcast(per_turn)[response_start(sequence) :]

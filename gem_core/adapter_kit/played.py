@@ -55,11 +55,7 @@ class PlayedBatch:
         return places
 
     def check_sequence(
-        self,
-        i: int,
-        ids: Sequence[int],
-        mask: Sequence[float],
-        where: str = "",
+        self, i: int, ids: Sequence[int], mask: Sequence[float], where: str = ""
     ) -> None:
         """Raise `BatchMismatchError` unless the batch's sequence i is the played one.
 
@@ -70,6 +66,11 @@ class PlayedBatch:
         expected = (own.ids, own.mask) if own and own.trained else (ids, [0] * len(ids))
         full = [0] * (len(ids) - len(mask)) + [int(m) for m in mask]
         check_sequence(where or f"sequence {i} of the trainer's batch", ids, full, *expected)
+
+    def per_token(self, per_turn: Sequence[Sequence[float]]) -> list[list[float]]:
+        """Return one number per response token of each sequence: its turn's, 0 if not trained."""
+        numbers = [per_turn[n] if n >= 0 else () for n in self.episode_of]
+        return [s.broadcast(n)[response_start(s) :] for s, n in zip(self.sequences, numbers)]
 
     def returns(
         self, config: TrainingConfig, values: Sequence[Sequence[float]] | None = None

@@ -19,7 +19,7 @@ ADAPTERS["toy"] = ROOT / "examples" / "adapter_template" / "gem_toy"
 NAMES = {
     "__init__.py": ("ADAPTER", "register_adapters", "__getattr__"),
     "config.py": ("GemConfig", "check_settings"),
-    "convert.py": ("to_batch", "per_token"),
+    "convert.py": ("to_batch",),
     "rollout.py": ("EnginePolicy", "play"),
     "trainer.py": ("train", "put_advantages", "check_batch"),
     "conformance.py": ("harness",),
@@ -148,6 +148,13 @@ def test_every_batch_is_checked(adapter: Path) -> None:
     assert len(re.findall(r"\bcheck_batch\(", text)) >= 2, "expected a definition and a call"
     assert re.search(r"\bUpdateLog(\.of)?\(", text)
     assert "TrainerRollout(" in text
+
+
+def test_numbers_per_turn_become_numbers_per_token_in_one_place(adapter: Path) -> None:
+    """Either `convert.py` has the alignment of the trainer, or it is that of the kit's batches."""
+    own = "per_token" in top_level_names(parse(adapter / "convert.py"))
+    text = "".join(path.read_text(encoding="utf-8") for path in adapter.glob("*.py"))
+    assert own == ("played.per_token(" not in text)
 
 
 def test_conformance_defines_one_harness_of_the_kit(adapter: Path) -> None:

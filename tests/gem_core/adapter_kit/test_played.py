@@ -73,6 +73,14 @@ def test_critic_trains_the_first_token_of_each_trained_turn(batch: PlayedBatch) 
     assert batch.critic_masks() == [[1, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 1], [1, 0], [1], [0]]
 
 
+def test_numbers_per_turn_become_numbers_per_response_token(batch: PlayedBatch) -> None:
+    per_turn = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], []]
+    one = [1.0, 1.0, 0.0, 0.0, 0.0, 2.0]
+    assert batch.per_token(per_turn) == [one, [3.0, 3.0, 0, 0, 0, 4.0], [5.0, 5.0], [6.0], [0.0]]
+    padding = PlayedBatch([], [padding_sequence((1, 2), 7)], [-1])
+    assert padding.per_token([]) == [[0.0]]
+
+
 def test_returns_are_discounted_or_the_targets_of_the_critic(batch: PlayedBatch) -> None:
     config = Config(GAME, gamma=0.5)
     assert batch.returns(config)[0] == [0.5, 1.0]
