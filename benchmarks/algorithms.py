@@ -51,7 +51,7 @@ from algorithms_plan import (
     selected_runs,
     tuned,
 )
-from algorithms_training import ROOM, Trainer, fingerprint, load
+from algorithms_training import CONTEXT, ROOM, Trainer, fingerprint, load
 from algorithms_warm_up import warm_up
 
 from gem_core import GemError
@@ -89,13 +89,21 @@ def prepare(work: Path) -> None:
 
 
 def run_worker(
-    model: str, work: str, out: str, runs: Any, workers: int, slots: int, room: int, deadline: float
+    model: str,
+    work: str,
+    out: str,
+    runs: Any,
+    workers: int,
+    slots: int,
+    room: int,
+    context: int,
+    deadline: float,
 ) -> None:
     """Take runs from a queue and train them, until the deadline."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
     loaded, tokenizer = load(model)
-    trainer = Trainer(loaded, tokenizer, Path(work), slots, room // workers)
+    trainer = Trainer(loaded, tokenizer, Path(work), slots, room // workers, context)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     machine = {
         "model": fingerprint(loaded),
@@ -203,6 +211,9 @@ def main(
                 help="tokens in the micro-batches of all processes",
             )
             command.add_argument(
+                "--context", type=int, default=CONTEXT, help="tokens of an episode"
+            )
+            command.add_argument(
                 "--seconds", type=float, default=float("inf"), help="start no run after this time"
             )
     args = parser.parse_args(argv)
@@ -215,7 +226,7 @@ def main(
         for run in selected_runs(args.only, planned):
             print(f"{'-' if run.name in missing else 'done':5}{run.name}")
         return 0
-    for name in ("updates", "count", "workers", "slots", "room"):
+    for name in ("updates", "count", "workers", "slots", "room", "context"):
         if getattr(args, name, 1) < 1:
             raise ConfigError(f"--{name} must be 1 or more; got {getattr(args, name)}")
     if getattr(args, "room", ROOM) < getattr(args, "workers", 1):
@@ -287,7 +298,7 @@ def train_all(
         runs.put(run)
     deadline = time.time() + args.seconds
     folders = (str(folder), str(args.work), str(results))
-    settings = (*folders, runs, args.workers, args.slots, args.room, deadline)
+    settings = (*folders, runs, args.workers, args.slots, args.room, args.context, deadline)
     workers = [
         context.Process(target=run_worker, args=settings)
         for _ in range(min(args.workers, len(todo)))

@@ -157,6 +157,16 @@ class Run:
     """Whether the SFT warm-up has episodes of the environment."""
     rollout: str = "sync"
     """`sync`, or one of the asynchronous rollouts of `uneven.py`."""
+    expert_updates: int = 0
+    """SFT updates on episodes of an expert before RL; more than 0 for those of `scenarios.py`."""
+    expert_episodes: int = 256
+    """Seeds that the expert plays for them."""
+    expert_rate: float = 1e-4
+    """Learning rate of these updates."""
+    passes: int = 0
+    """Episodes per held-out seed for pass@k, in `scenarios.py`."""
+    concurrency: int | None = None
+    """Episodes at a time, if fewer than the slots: each may need a browser or a Java process."""
 
     @property
     def samples(self) -> int:

@@ -101,37 +101,58 @@ class Trainer:
     """A model, its rollout engine, and the initial weights of every run."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, work: Path, slots: int = 128, room: int = ROOM
+        self,
+        model: Any,
+        tokenizer: Any,
+        work: Path,
+        slots: int = 128,
+        room: int = ROOM,
+        context: int = CONTEXT,
     ) -> None:
-        self.room = room
+        self.room, self.context = room, context
         self.model, self.tokenizer, self.work, self.slots = model, tokenizer, work, slots
         self.base = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         self.trunk = PackedTrunk(model.model)
-        self.policy = ContinuousPolicy(model, tokenizer, slots=slots, context=CONTEXT)
+        self.policy = ContinuousPolicy(model, tokenizer, slots=slots, context=context)
         self.renderer = Renderer(tokenizer)
         self.engine = Rollout(self.policy, self.renderer, concurrency=slots)
+        self.concurrency = slots
 
     def train(self, run: Run) -> dict[str, Any]:
         """Train and evaluate one run; return the content of its result file."""
+        self.concurrency = min(self.slots, run.concurrency or self.slots)
         try:
             if run.rollout != "sync":
                 from async_training import train_async
 
                 return train_async(self, run)
+            if run.expert_updates:
+                from scenarios import train_scenario
+
+                return train_scenario(self, run)
             return self._train(run)
         finally:
             self.engine.close()  # closes the environments; the next run has others
 
     def _train(self, run: Run) -> dict[str, Any]:
+        self.restore(run.seed)
+        clock, began = Clock(), time.time()
+        curve = self.updates(run, clock)
+        return self.result(run, curve, clock, time.time() - began)
+
+    def restore(self, seed: int) -> None:
+        """Load the initial weights, and seed the sampling."""
         self.model.load_state_dict(self.base)
-        self.policy.seed(run.seed)
+        self.policy.seed(seed)
         self.policy.refresh()
+
+    def updates(self, run: Run, clock: Clock) -> list[dict[str, Any]]:
+        """Train with RL from the current weights; return the metrics of each update."""
         optimizer = Optimizer(self.model, run.rate or 0.0)
         critic = Critic(self.model) if run.algorithm == "ppo" else None
         critic_optimizer = Optimizer(critic, CRITIC_RATE) if critic is not None else None
         rng = random.Random(run.seed)
         horizon = parse_horizon(run.horizon)
-        clock, began = Clock(), time.time()
         curve: list[dict[str, Any]] = []
         while len(curve) < run.updates and not _spent(curve, run.token_budget):
             step_began = time.time()
@@ -153,18 +174,18 @@ class Trainer:
             if run.horizon:
                 metrics["horizon"] = turns
             curve.append({**summary(batch), **metrics, "seconds": time.time() - step_began})
-        return self.result(run, curve, clock, time.time() - began)
+        return curve
 
     def result(
         self, run: Run, curve: Sequence[dict[str, Any]], clock: Clock, seconds: float
     ) -> dict[str, Any]:
         """Evaluate the trained model and return the content of the run's result file."""
-        after = self.evaluate(run.setting, run.evaluated)
+        evaluation = self.evaluate(run.setting, run.evaluated)
         transfer = {s.name: self.evaluate(s, run.evaluated) for s in run.transfer}
         names = curve[0] if curve else {}
         return {
             "run": asdict(run),
-            "evaluation": after,
+            "evaluation": evaluation,
             **({"transfer": transfer} if transfer else {}),
             "curve": {name: [_rounded(line[name]) for line in curve] for name in names},
             "seconds": round(seconds, 2),
@@ -186,11 +207,15 @@ class Trainer:
     def configure(self, setting: Setting, turns: int | None = None) -> None:
         """Set the limits of the next episodes: the setting's, or fewer turns."""
         limits = Limits(
-            max_turns=turns or setting.turns, max_context=CONTEXT - 2, step_deadline=60.0
+            max_turns=turns or setting.turns, max_context=self.context - 2, step_deadline=60.0
         )
         sampling = Sampling(temperature=1.0, max_tokens=setting.tokens)
         self.engine.configure(
-            self.policy, self.renderer, sampling=sampling, limits=limits, concurrency=self.slots
+            self.policy,
+            self.renderer,
+            sampling=sampling,
+            limits=limits,
+            concurrency=self.concurrency,
         )
 
     def evaluate(self, setting: Setting, count: int) -> dict[str, float | None]:

@@ -94,10 +94,26 @@ def warm_up(
     """Train a model on random players by SFT, and return the loss of the last update."""
     sequences = warm_up_sequences(settings, tokenizer, count)
     print(f"SFT warm-up: {updates} updates on {len(sequences)} episodes", flush=True)
+    return fit(model, sequences, updates, seed=seed)
+
+
+def fit(
+    model: Any,
+    sequences: Sequence[tuple[list[int], list[int]]],
+    updates: int,
+    *,
+    rate: float = 1e-4,
+    size: int = 48,
+    seed: int = 0,
+) -> float:
+    """Train a model on batches of (ids, loss mask) by SFT, and return the loss of the last one.
+
+    The rate falls to 0.
+    """
     rng = random.Random(seed)
-    optimizer, trunk = Optimizer(model, 1e-4), PackedTrunk(model.model)
+    optimizer, trunk = Optimizer(model, rate), PackedTrunk(model.model)
     for update in range(updates):
-        batch = rng.sample(sequences, min(48, len(sequences)))
+        batch = rng.sample(sequences, min(size, len(sequences)))
         tokens = sum(sum(mask) for _, mask in batch)
         loss = 0.0
         for part in micro_batches(batch, [len(ids) for ids, _ in batch]):

@@ -42,9 +42,7 @@ def train_async(trainer: Trainer, run: Run) -> dict[str, Any]:
             "asynchronous runs support neither critics nor groups, horizons and mixtures; "
             f"{run.name} has one"
         )
-    trainer.model.load_state_dict(trainer.base)
-    trainer.policy.seed(run.seed)
-    trainer.policy.refresh()
+    trainer.restore(run.seed)
     trainer.configure(run.setting)
     if run.rollout == "stream":
         trainer.engine.configure(concurrency=run.episodes)
