@@ -3,7 +3,7 @@
     python benchmarks/studies_cpu.py list           # all runs, and which are done
     python benchmarks/studies_cpu.py run            # all runs that are not done
     python benchmarks/studies_cpu.py run async/
-    python benchmarks/studies_cpu.py run scenarios/ --context 2048
+    python benchmarks/studies_cpu.py run scenarios/ --context 1536
 
 A finished run is one small JSON file in a folder `tiny` of benchmarks/results/studies.
 `python benchmarks/studies.py report` puts them into docs/studies.md.
@@ -39,8 +39,8 @@ RATE = 5e-4
 
 def cpu_plan() -> list[Run]:
     """Return all runs."""
-    more: dict[str, Any] = {"updates": 15, "episodes": 16, "evaluated": 64, "passes": 4}
-    more |= {"expert_updates": 150, "expert_episodes": 64, "expert_rate": 1e-3, "concurrency": 4}
+    more: dict[str, Any] = {"updates": 10, "episodes": 16, "evaluated": 32, "passes": 4}
+    more |= {"expert_updates": 100, "expert_episodes": 64, "expert_rate": 1e-3, "concurrency": 4}
     return async_runs("async/tiny/", seeds=3, updates=30, rate=RATE) + [
         Run(f"scenarios/tiny/{name}-0", setting, "rebn", rate=RATE, warm_up=False, **more)
         for name, setting in CPU_SCENARIOS.items()
