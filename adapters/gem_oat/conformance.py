@@ -191,17 +191,17 @@ class _ScriptedLLM:
     def get_tokenizer(self) -> Any:
         return self.tokenizer
 
-    def generate(self, *, prompt_token_ids: Any, sampling_params: Any, **_: Any) -> list[Any]:
+    def generate(self, prompts: Any, sampling_params: Any, **_: Any) -> list[Any]:
         outputs = []
-        for prompt in prompt_token_ids:
-            generation = answer(prompt, sampling_params.max_tokens)
+        for prompt in prompts:
+            generation = answer(prompt["prompt_token_ids"], sampling_params.max_tokens)
             pairs = zip(generation.ids, generation.logprobs or ())
             completion = SimpleNamespace(
                 token_ids=generation.ids,
                 logprobs=[{id: SimpleNamespace(logprob=logprob)} for id, logprob in pairs],
                 finish_reason=engine_reason(generation, sampling_params.max_tokens),
             )
-            outputs.append(SimpleNamespace(prompt_token_ids=prompt, outputs=[completion]))
+            outputs.append(SimpleNamespace(outputs=[completion]))
         return outputs
 
 
@@ -222,7 +222,8 @@ def _critic_values(
 
     def replace_value(module: Any, args: Any, kwargs: Any, outputs: Any) -> Any:
         ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        return outputs * 0 + values.get(tuple(ids[0].tolist()), 0.0)
+        # a critic in bfloat16 would round the value
+        return outputs.float() * 0 + values.get(tuple(ids[0].tolist()), 0.0)
 
     hook = learner.critic.register_forward_hook(replace_value, with_kwargs=True)
     try:

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import oat.model
 import torch
 
 from gem_core.adapter_kit.critic import critic_targets
+from gem_core.adapter_kit.patching import patched
 from gem_oat.convert import GemTransition, episodes_of
 
-__all__ = ["put_targets", "read_last_token", "value_of"]
+__all__ = ["any_transformers_version", "put_targets", "read_last_token", "value_of"]
+
+
+@contextmanager
+def any_transformers_version() -> Iterator[None]:
+    """Let oat load its critic with transformers 5, which reads this attribute of a model.
+
+    A model gets it in `post_init`, which oat's critic does not call. Its output layer is not tied.
+    """
+
+    def build(*args: Any) -> Any:
+        critic = original(*args)
+        critic.all_tied_weights_keys = {}
+        return critic
+
+    with patched(oat.model, "build_critic_cls", build) as original:
+        yield
 
 
 def put_targets(

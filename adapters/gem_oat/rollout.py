@@ -22,6 +22,7 @@ from transformers import AutoConfig
 
 from gem_core.adapter_kit.batch import as_evaluated, as_trained
 from gem_core.adapter_kit.engine import generation_of, vllm_logprobs
+from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.settings import model_context
 from gem_core.adapter_kit.trainer_rollout import TrainerRollout
 from gem_core.errors import ConfigError
@@ -35,6 +36,7 @@ from gem_core.types import Episode, Generation, Sampling, Task
 from gem_oat.checkpoint import Progress
 from gem_oat.config import learners
 from gem_oat.convert import GemTransition, actor_info, size_of, to_batch
+from gem_oat.worker import WORKER
 
 __all__ = ["EnginePolicy", "FinishedGroups", "GemActor", "play"]
 
@@ -46,7 +48,12 @@ class GemActor(PPOMultiTurnActor):
 
     def init(self, actor_id: int, save_path: str) -> None:
         """Start oat's vLLM and tokenizer, and prepare the rollout."""
-        super().init(actor_id, save_path)
+
+        def engine(**settings: Any) -> Any:
+            return llm(**{**settings, "worker_extension_cls": WORKER})
+
+        with patched(vllm, "LLM", engine) as llm:
+            super().init(actor_id, save_path)
         args, config = self.args, self.args.gem
         self.updates = 0
         """Finished updates: the version of the current weights."""
@@ -175,8 +182,12 @@ class EnginePolicy:
             logprobs=1,
             stop_token_ids=[] if turn_end is None else [turn_end],
         )
+        # newer vLLM has no `prompt_token_ids=`, which ActorBase.generate uses
+        requests = self.actor.llm.generate(
+            [{"prompt_token_ids": ids} for ids in prompts], sampling_params=params, use_tqdm=False
+        )
         generations = []
-        for request in self.actor.generate(prompts, params):
+        for request in requests:
             (completion,) = request.outputs
             ids = tuple(completion.token_ids)
             generations.append(

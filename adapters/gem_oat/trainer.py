@@ -32,8 +32,9 @@ from gem_core.types import Episode
 from gem_oat.checkpoint import Progress, resume, save
 from gem_oat.config import GemConfig, check_settings, ppo_kwargs
 from gem_oat.convert import GemTransition, episodes_of, per_token, tokens_played
-from gem_oat.critic import put_targets, read_last_token
+from gem_oat.critic import any_transformers_version, put_targets, read_last_token
 from gem_oat.rollout import GemActor
+from gem_oat.worker import any_torch_version
 
 __all__ = [
     "GemDataset",
@@ -107,7 +108,8 @@ class GemLearner(PPOMultiTurnLearner):
     dataset_builder: Any
 
     def _init(self, args: Any, actors: list[Any]) -> None:
-        super()._init(args, actors)
+        with any_torch_version(), any_transformers_version():
+            super()._init(args, actors)
         self.dataset_builder = GemDataset
         self.gem_log = UpdateLog.of(args.gem, write=self.strategy.is_rank_0())
         self._logged = 0

@@ -14,6 +14,7 @@ from gem_core.records.file import read_episodes
 from gem_core.types import StopReason
 from gem_oat import GemActor, GemConfig
 from gem_oat.rollout import FinishedGroups
+from gem_oat.worker import WORKER
 
 Batch = list[list[Any]]
 
@@ -35,12 +36,13 @@ def test_transitions_have_the_sampled_tokens_and_logprobs(
     )
     actor = make_actor(config)
     completions: dict[tuple[int, ...], Any] = {}
+    assert actor.llm.worker_extension_cls == WORKER
     inner = actor.llm.generate
 
-    def generate(**kwargs: Any) -> Any:
-        requests = inner(**kwargs)
-        for prompt, request in zip(kwargs["prompt_token_ids"], requests):
-            completions[tuple(prompt)] = request.outputs[0]
+    def generate(prompts: Any, **kwargs: Any) -> Any:
+        requests = inner(prompts, **kwargs)
+        for prompt, request in zip(prompts, requests):
+            completions[tuple(prompt["prompt_token_ids"])] = request.outputs[0]
         return requests
 
     actor.llm.generate = generate
@@ -145,8 +147,8 @@ def test_turn_without_sampled_tokens_is_masked(make_actor: Callable[..., GemActo
     actor = make_actor(GemConfig(ECHO, seeds=[2], max_turn_tokens=4, concurrency=1))
     inner, calls = actor.llm.generate, []
 
-    def empty_second_turn(**kwargs: Any) -> Any:
-        requests = inner(**kwargs)
+    def empty_second_turn(*args: Any, **kwargs: Any) -> Any:
+        requests = inner(*args, **kwargs)
         calls.append(requests)
         if len(calls) == 2:
             requests[0].outputs[0].token_ids = requests[0].outputs[0].logprobs = ()
@@ -171,7 +173,7 @@ def test_horizon_grows_with_the_update(make_actor: Callable[..., GemActor]) -> N
 def test_engine_failure_ends_the_run(make_actor: Callable[..., GemActor]) -> None:
     actor = make_actor(GemConfig(ECHO, seeds=8, max_turn_tokens=4))
 
-    def out_of_memory(**_: Any) -> Any:
+    def out_of_memory(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("CUDA out of memory")
 
     actor.llm.generate = out_of_memory
@@ -186,8 +188,8 @@ def test_missing_logprobs_end_the_run(make_actor: Callable[..., GemActor]) -> No
     actor = make_actor(GemConfig(ECHO, seeds=8, max_turn_tokens=4))
     inner = actor.llm.generate
 
-    def without_logprobs(**kwargs: Any) -> Any:
-        requests = inner(**kwargs)
+    def without_logprobs(*args: Any, **kwargs: Any) -> Any:
+        requests = inner(*args, **kwargs)
         for request in requests:
             request.outputs[0].logprobs = None
         return requests

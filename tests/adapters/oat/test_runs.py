@@ -301,8 +301,8 @@ def test_thinking_is_removed_from_history_and_every_turn_is_trained(
     actor.rollout.configure(renderer=actor.renderer)
     inner, words = actor.llm.generate, iter(range(10**6))
 
-    def think(**kwargs: Any) -> Any:
-        requests = inner(**kwargs)
+    def think(*args: Any, **kwargs: Any) -> Any:
+        requests = inner(*args, **kwargs)
         for request in requests:
             text = f"<think>{next(words)}</think>{next(words)}"
             completion = request.outputs[0]

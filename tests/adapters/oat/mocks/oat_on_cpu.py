@@ -1,6 +1,6 @@
 """oat on CPU: mocks of the CUDA functions that oat 0.2.4 and DeepSpeed 0.16.8 call. Tests only.
 
-The mocks of launchpad and vllm import this module. oat imports one of them before it calls CUDA.
+The mock of vllm imports this module. oat imports vllm before it calls CUDA.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import deepspeed.comm.torch
 import deepspeed.ops.adam
 import torch
 
-assert not torch.cuda.is_available(), "this machine has CUDA: use the real launchpad and vllm"
+assert not torch.cuda.is_available(), "this machine has CUDA: use the real vllm"
 torch.cuda.device_count = lambda: 8  # oat checks it against `gpus`
 torch.cuda.current_device = lambda: torch.device("cpu")
 torch.cuda.set_device = lambda device: None

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import Client, Listener
 from typing import Any
 
-import oat_on_cpu  # noqa: F401 - the import installs the mocks
+import plasma_mock  # noqa: F401 - oat imports launchpad before plasma
 
 _RUNNING, _DONE, _FAILED = 0, 1, 2
 _state: Any = None

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gem_core.policies.transformers_policy import TransformersPolicy
 from gem_core.types import FinishReason, Sampling
+from gem_oat.worker import any_torch_version
 
 __version__ = "0.8.4"
 
@@ -62,7 +63,10 @@ class RequestOutput:
 class LLM:
     """One model on the CPU."""
 
-    def __init__(self, model: str, dtype: str, seed: int, **_: Any) -> None:
+    def __init__(
+        self, model: str, dtype: str, seed: int, worker_extension_cls: str, **_: Any
+    ) -> None:
+        self.worker_extension_cls = worker_extension_cls
         torch.set_num_threads(1)
         self.tokenizer = AutoTokenizer.from_pretrained(model)
         self.model = AutoModelForCausalLM.from_pretrained(
@@ -75,15 +79,16 @@ class LLM:
         return self.tokenizer
 
     def generate(
-        self, *, prompt_token_ids: list[list[int]], sampling_params: SamplingParams, **_: Any
+        self, prompts: list[dict[str, list[int]]], sampling_params: SamplingParams, **_: Any
     ) -> list[RequestOutput]:
         """Return one completion per prompt. Its ids include the stop token, as in vLLM."""
         p = sampling_params
         self.policy.stop_ids |= frozenset(p.stop_token_ids)
         sampling = Sampling(p.temperature, p.top_p, max(p.top_k, 0), p.max_tokens)
+        ids_of_prompts = [prompt["prompt_token_ids"] for prompt in prompts]
         outputs = []
         for prompt, generation in zip(
-            prompt_token_ids, self.policy.generate_batch(prompt_token_ids, sampling)
+            ids_of_prompts, self.policy.generate_batch(ids_of_prompts, sampling)
         ):
             ids = generation.ids
             logprobs = [{id: Logprob(p)} for id, p in zip(ids, generation.logprobs or ())]
@@ -100,13 +105,14 @@ class LLM:
     def _init_process_group(
         self, address: str, port: int, rank: int, world_size: int, group: str, backend: str
     ) -> None:
-        self.group = init_process_group(
-            backend=backend,
-            init_method=f"tcp://{address}:{port}",
-            world_size=world_size,
-            rank=rank,
-            group_name=group,
-        )
+        with any_torch_version():
+            self.group = init_process_group(
+                backend=backend,
+                init_method=f"tcp://{address}:{port}",
+                world_size=world_size,
+                rank=rank,
+                group_name=group,
+            )
 
     def _update_weight(
         self, name: str, dtype: str, shape: Any, cuda_ipc_handles: Any, empty_cache: bool
