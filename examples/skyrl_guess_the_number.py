@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from transformers import AutoConfig
 
 from gem_core.policies.models import model_path, save_untied
 from gem_skyrl import GemConfig, train
@@ -55,6 +56,10 @@ class Args:
     """sequences in one forward pass; does not change the gradient"""
     vllm_memory: float = 0.4
     """share of the GPU memory for vLLM"""
+    eager: bool = False
+    """do not compile vLLM's model: it starts faster and generates more slowly"""
+    settings: tuple[str, ...] = ()
+    """more settings of SkyRL, such as trainer.gradient_checkpointing=false"""
     out: str = "runs/skyrl_guess_the_number"
     """output folder"""
 
@@ -74,7 +79,8 @@ def main(args: Args) -> None:
     prompts, asynchronous = args.episodes // args.samples, args.staleness > 0
     micro_batch = math.gcd(args.micro_batch, args.episodes)
     model = model_path(args.model)
-    if args.model == "tiny":  # SkyRL's FSDP workers separate tied weights, and vLLM does not
+    if AutoConfig.from_pretrained(model).tie_word_embeddings:
+        # SkyRL's FSDP workers separate tied weights, and vLLM does not
         model = save_untied(model, str(out / "model"))
     settings = [
         f"trainer.policy.model.path={model}",
@@ -100,17 +106,20 @@ def main(args: Args) -> None:
         f"trainer.ckpt_path={out}/checkpoints",
         f"trainer.export_path={out}/exports",
         "trainer.logger=console",
+        "trainer.enable_ray_gpu_monitor=false",  # writes to wandb only
+        "generator.inference_engine.enable_ray_prometheus_stats=false",  # needs Ray's dashboard
         f"generator.n_samples_per_prompt={args.samples}",
         f"generator.max_input_length={args.max_context - args.max_turn_tokens}",
         f"generator.sampling_params.max_generate_length={args.max_turn_tokens}",
         f"generator.inference_engine.gpu_memory_utilization={args.vllm_memory}",
+        f"generator.inference_engine.enforce_eager={args.eager}",
     ]
     if args.validate:
         settings.append("trainer.eval_interval=10")
     if config.needs_values:
         settings.append(f"trainer.critic.model.path={model}")
         settings.append(f"trainer.critic.optimizer_config.lr={args.learning_rate}")
-    train(config, settings)
+    train(config, [*settings, *args.settings])
     print(f"metrics: {out}/metrics.jsonl")
     print(f"next: gem-rl plot {out}; gem-rl view {out}/episodes.jsonl")
 
