@@ -60,6 +60,8 @@ class Args:
     """updates between two checkpoints, in trainer/ of the output folder; 0: none"""
     resume: str = ""
     """folder `checkpoints` to continue from; --updates is the total"""
+    eager: bool = False
+    """do not compile vLLM's model: it starts faster and generates more slowly"""
     gpus: int = 1
     """GPUs of this machine; each plays and trains"""
     bf16: bool = False
@@ -75,6 +77,7 @@ def main(args: Args) -> None:
         advantage=args.advantage,
         gamma=args.gamma,
         max_turn_tokens=args.max_turn_tokens,
+        engine_kwargs={"enforce_eager": args.eager},
         record=f"{args.out}/episodes-{{rank}}.jsonl",  # one file per actor
         metrics=f"{args.out}/metrics.jsonl",
     )

@@ -105,6 +105,7 @@ def main(args: Args) -> None:
         "trainer.eval_before_train=false",
         f"trainer.ckpt_path={out}/checkpoints",
         f"trainer.export_path={out}/exports",
+        f"trainer.log_path={out}/logs",
         "trainer.logger=console",
         "trainer.enable_ray_gpu_monitor=false",  # writes to wandb only
         "generator.inference_engine.enable_ray_prometheus_stats=false",  # needs Ray's dashboard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class GemConfig(TrainingConfig):
     """Concurrent episodes per actor. More fill the GPU, but more turns come from older weights."""
     batch_wait: float = 0.05
     """Seconds that a generation batch waits for episodes whose environment is still busy."""
+    engine_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `vllm.LLM` that oat has no settings for, such as `{"enforce_eager": True}`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

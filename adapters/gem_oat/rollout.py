@@ -50,7 +50,8 @@ class GemActor(PPOMultiTurnActor):
         """Start oat's vLLM and tokenizer, and prepare the rollout."""
 
         def engine(**settings: Any) -> Any:
-            return llm(**{**settings, "worker_extension_cls": WORKER})
+            more = self.args.gem.engine_kwargs
+            return llm(**{**settings, **more, "worker_extension_cls": WORKER})
 
         with patched(vllm, "LLM", engine) as llm:
             super().init(actor_id, save_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def test_transitions_have_the_sampled_tokens_and_logprobs(
     config = GemConfig(
         ECHO, seeds=64, max_turn_tokens=6, concurrency=5, record=str(tmp_path / "e{rank}.jsonl")
     )
-    actor = make_actor(config)
+    actor = make_actor(replace(config, engine_kwargs={"enforce_eager": True}))
+    assert actor.llm.more["enforce_eager"]
     completions: dict[tuple[int, ...], Any] = {}
     assert actor.llm.worker_extension_cls == WORKER
     inner = actor.llm.generate

@@ -64,9 +64,9 @@ class LLM:
     """One model on the CPU."""
 
     def __init__(
-        self, model: str, dtype: str, seed: int, worker_extension_cls: str, **_: Any
+        self, model: str, dtype: str, seed: int, worker_extension_cls: str, **more: Any
     ) -> None:
-        self.worker_extension_cls = worker_extension_cls
+        self.worker_extension_cls, self.more = worker_extension_cls, more
         torch.set_num_threads(1)
         self.tokenizer = AutoTokenizer.from_pretrained(model)
         self.model = AutoModelForCausalLM.from_pretrained(
