@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,7 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
             "many",
         ),
         few_samples(config, data.responses_per_prompt, "responses_per_prompt"),
+        _newer_model(settings.actor.model_name),
         (
             not (config.max_turn_tokens or rollout.train_sampling_params.max_new_tokens),
             "a turn has no token cap; set GemConfig(max_turn_tokens=...), or max_new_tokens in "
@@ -121,6 +124,22 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
             "GemConfig(eval_seeds=...)",
         ),
     ]
+
+
+def _newer_model(model_name: str | None) -> Rejection:
+    """Reject a model folder whose base of RoPE only transformers 5 reads.
+
+    The transformers that RL2 pins would use 10000 without a warning.
+    """
+    file = Path(model_name or "") / "config.json"
+    fields = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    theta = (fields.get("rope_parameters") or {}).get("rope_theta", 10000)
+    installed = version("transformers")
+    return (
+        "rope_theta" not in fields and theta != 10000 and int(installed.split(".")[0]) < 5,
+        f"transformers 5 saved {model_name}, and the installed transformers {installed} does not "
+        f'read its rope_parameters; add "rope_theta": {theta} to its config.json',
+    )
 
 
 def compose(overrides: Sequence[str] = ()) -> Any:

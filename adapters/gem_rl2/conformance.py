@@ -26,7 +26,9 @@ from gem_conformance.harness import (
 )
 from gem_conformance.played import PlayedCase, answer, engine_reason
 from omegaconf import OmegaConf
+from RL2.utils.checkpointing import get_state_dict
 from RL2.utils.sequences import tensor_dict_to_minibatches
+from RL2.workers.actor import Actor
 from torch.distributed.device_mesh import init_device_mesh
 
 from gem_core.adapter_kit.batch import sequences_or_padding
@@ -96,6 +98,25 @@ class _GradientActor(UnshardedActor):
         return 0.0
 
 
+class ShardedGradientActor(Actor):
+    """RL2's own actor, which keeps the gradient instead of stepping the optimizer.
+
+    FSDP has the weights of a layer in one flat parameter, and computes in bfloat16.
+    """
+
+    gradient: dict[str, Any]
+
+    def optimizer_step(self) -> float:
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.copy_(parameter.grad)
+        # the gradient has now the place, and so the names, of the weights
+        weights = get_state_dict(self, full_state_dict=True)
+        tied = ["lm_head.weight"] if self.model.module.config.tie_word_embeddings else []
+        self.gradient = {name: tensor for name, tensor in weights.items() if name not in tied}
+        return 0.0
+
+
 class _GoldenCritic:
     """Mock of RL2's critic that returns the golden value where each turn begins."""
 
@@ -126,24 +147,37 @@ class _GoldenCritic:
 
 
 class RL2Harness(Harness):
-    """Harness for RL2: its own code on the tiny model, in float32, without servers."""
+    """Harness for RL2: its own code on the tiny model, without servers.
+
+    RL2's FSDP actor computes in bfloat16 on a GPU. `UnshardedActor` replaces it otherwise.
+    """
 
     adapter = ADAPTER
     carries = frozenset({"logprobs", "rewards"})
+    only_cpu = False
 
     def __init__(self, settings: Sequence[str] = ()) -> None:
         """`settings`: further hydra overrides."""
         self.settings = settings
 
     def train(self, case: Case) -> list[TrainedSequence]:
-        with _Run(case, self.settings) as run:
+        with _Run(case, self.settings, self.device) as run:
             return in_order(sequences_in([self._batch(run)]), [case.episodes])[0]
 
     def gradient(self, case: Case) -> Mapping[str, Any]:
-        with _Run(case, self.settings) as run:
-            actor = _GradientActor(run.settings.actor, True)
+        with _Run(case, self.settings, self.device) as run:
+            actor = self._actor(run.settings.actor)
             actor.update(self._batch(run), 1)
             return actor.gradient
+
+    def _actor(self, settings: Any) -> _GradientActor | ShardedGradientActor:
+        if not self.bfloat16:
+            return _GradientActor(settings, True)
+        if self.device == "cuda":
+            return ShardedGradientActor(settings, True)
+        actor = _GradientActor(settings, True)
+        actor.model.to(torch.bfloat16)
+        return actor
 
     def ranks(self, case: Case, parts: Sequence[Sequence[Episode]]) -> list[list[TrainedSequence]]:
         """Run two processes under gloo.
@@ -165,7 +199,7 @@ class RL2Harness(Harness):
         async def generate(url: str, states: list[int], sampling_params: Any) -> Any:
             return scripted_response(states, sampling_params, self.end_id)
 
-        with _Run(GemConfig(**case.config)) as run:
+        with _Run(GemConfig(**case.config), device=self.device) as run:
             rollout = _WithoutServers(run.settings.rollout, run.config, self.max_context)
             with patched(rl2_rollout, "async_generate", generate, "url states sampling_params"):
                 tensors, _ = rollout.batch(case.seeds, case.update + 1)
@@ -183,9 +217,11 @@ class _Run(ExitStack):
 
     case: Case
 
-    def __init__(self, case: Case | GemConfig, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, case: Case | GemConfig, settings: Sequence[str] = (), device: str = "cpu"
+    ) -> None:
         super().__init__()
-        self.more_settings = settings
+        self.more_settings, self.device = settings, device
         if isinstance(case, GemConfig):
             self.config = case
             return
@@ -201,7 +237,7 @@ class _Run(ExitStack):
 
     def __enter__(self) -> _Run:
         super().__enter__()
-        start_gloo()
+        start_process_group(self.device)
         folder = self.enter_context(tempfile.TemporaryDirectory())
         self.settings = compose(
             [
@@ -217,7 +253,8 @@ class _Run(ExitStack):
         OmegaConf.resolve(self.settings)
         self.settings.rollout.responses_per_prompt = 1
         self.settings.rollout.dynamic_filtering = False
-        self.enter_context(without_cuda())
+        if self.device == "cpu":
+            self.enter_context(without_cuda())
         self.enter_context(patched(wandb, "log", lambda *args, **kwargs: None))
         return self
 
@@ -293,8 +330,8 @@ def in_order(
     return ordered
 
 
-def start_gloo() -> None:
-    """Start a process group on the CPU: of this process only, unless RANK and others are set."""
+def start_process_group(device: str = "cpu") -> None:
+    """Start a process group: of this process only, unless RANK and others are set."""
     if not dist.is_initialized():
         for name, value in {
             "RANK": "0",
@@ -303,7 +340,7 @@ def start_gloo() -> None:
             "MASTER_PORT": str(free_port()),
         }.items():
             os.environ.setdefault(name, value)
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl")
 
 
 def _rank(case: Case) -> list[TrainedSequence]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from omegaconf import open_dict
 from RL2.workers.actor import Actor
 from RL2.workers.base import Worker
 from RL2.workers.critic import Critic
@@ -30,18 +31,19 @@ class _Unsharded(Worker):
         from transformers import AutoTokenizer
 
         self.config, self.train = config.copy(), train
-        # offloading moves FSDP's shards
-        self.config.offload_model = self.config.offload_optimizer = False
+        with open_dict(self.config):  # a reference model has no setting for the optimizer
+            # offloading moves FSDP's shards
+            self.config.offload_model = self.config.offload_optimizer = False
         self.tokenizer = AutoTokenizer.from_pretrained(config.model_name)
         self.dp_size = dist.get_world_size()
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch.device(torch.cuda.current_device())
         self.device_mesh = init_device_mesh(
-            device, (self.dp_size, 1, 1), mesh_dim_names=("dp", "sp", "tp")
+            device.type, (self.dp_size, 1, 1), mesh_dim_names=("dp", "sp", "tp")
         )
         model = model_class.from_pretrained(
             config.model_name, dtype=torch.float32, attn_implementation="sdpa", **arguments
         )
-        self.model = model.to(torch.cuda.current_device())
+        self.model = model.to(device)
         object.__setattr__(self.model, "module", self.model)  # FSDP's name for the model it wraps
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=config.lr, weight_decay=config.weight_decay
@@ -87,9 +89,6 @@ UnshardedActor.__name__, UnshardedCritic.__name__ = "Actor", "Critic"
 
 @contextmanager
 def without_cuda() -> Iterator[None]:
-    """Make `torch.cuda.current_device()` return the CPU if there is no GPU."""
-    if torch.cuda.is_available():
-        yield
-        return
+    """Make `torch.cuda.current_device()`, where RL2 puts its tensors, return the CPU."""
     with patched(torch.cuda, "current_device", lambda: torch.device("cpu")):
         yield

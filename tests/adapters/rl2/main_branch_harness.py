@@ -31,7 +31,7 @@ from gem_rl2.conformance import (
     in_order,
     scripted_response,
     sequences_in,
-    start_gloo,
+    start_process_group,
 )
 from gem_rl2.main_branch import MainBranchRollout, PausableState, compose, prepare_settings
 from gem_rl2.trainer import patched_trainer
@@ -115,7 +115,7 @@ class MainBranchRun(_Run):
     """Context that sets up RL2's main branch for one case."""
 
     def __enter__(self) -> MainBranchRun:
-        start_gloo()
+        start_process_group()
         communication.GLOO_GROUP = dist.group.WORLD
         folder = self.enter_context(tempfile.TemporaryDirectory())
         self.settings = compose(

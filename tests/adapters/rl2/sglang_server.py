@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--settings", help="SGLang's other settings, which are not used")
     parser.add_argument("--seed", type=int)
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -75,6 +75,19 @@ def test_unsupported_setting_is_rejected(
     assert message in str(error.value)
 
 
+def test_model_that_only_transformers_5_reads_is_rejected(
+    settings_for: Settings, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    settings = settings_for(f"actor.model_name={tmp_path}")
+    fields: dict[str, Any] = {"rope_parameters": {"rope_theta": 100000.0}}
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    with pytest.raises(ConfigError, match='add "rope_theta": 100000.0 to its config.json'):
+        prepare_settings(settings, GemConfig(ECHO, max_turn_tokens=6), tmp_path)
+    file.write_text(json.dumps({**fields, "rope_theta": 100000.0}), encoding="utf-8")
+    prepare_settings(settings, GemConfig(ECHO, max_turn_tokens=6), tmp_path)
+
+
 def test_all_rejected_settings_are_reported_at_once(settings_for: Settings, tmp_path: Path) -> None:
     settings = settings_for("adv.norm_var=true", "rollout.max_turns=8", "trainer.test_freq=5")
     with pytest.raises(ConfigError, match="3 settings are rejected") as error:

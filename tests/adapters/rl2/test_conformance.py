@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import rl2_on_cpu
 import torch
 from gem_conformance import (
     CASES,
@@ -20,7 +21,7 @@ from gem_conformance import (
 from gem_conformance.kit import check_gradient, check_sequences
 from gem_conformance.reference import compute_reference, distance, load_reference
 
-from gem_rl2.conformance import RL2Harness
+from gem_rl2.conformance import RL2Harness, ShardedGradientActor
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,30 @@ def test_committed_gradient_equals_the_reference_gradient(case: Case) -> None:
     difference, norm = distance(compute_reference(case), load_reference(case))
     assert norm > 1e-3
     assert difference <= 1e-5 * norm
+
+
+@pytest.mark.filterwarnings("ignore")  # of a CPU without bfloat16
+def test_gradients_agree_in_bfloat16() -> None:
+    harness = RL2Harness()
+    harness.bfloat16 = True
+    for case in GRADIENT_CASES:
+        check_gradient(harness, case)
+
+
+class OwnActor(RL2Harness):
+    """The harness with RL2's own actor, which it has on a GPU."""
+
+    bfloat16 = True
+
+    def _actor(self, settings: Any) -> Any:
+        return ShardedGradientActor(settings, True)
+
+
+@pytest.mark.filterwarnings("ignore")  # of a FSDP with one rank
+def test_gradients_of_rl2s_fsdp_actor_agree() -> None:
+    with rl2_on_cpu.fsdp():
+        for case in GRADIENT_CASES:
+            check_gradient(OwnActor(), case)
 
 
 class Flawed(RL2Harness):

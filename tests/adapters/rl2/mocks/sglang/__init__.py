@@ -1,1 +1,1 @@
-"""Mock of SGLang, which has no CPU build: the names that RL2 imports, over `sglang_server.py`."""
+"""Mock of SGLang: the names that RL2 imports, over `sglang_server.py` or `vllm_server.py`."""

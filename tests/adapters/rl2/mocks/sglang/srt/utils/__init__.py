@@ -1,16 +1,25 @@
-"""Serialization of weights: pickled, because there is no GPU memory to share."""
+"""Serialization of weights."""
 
 from __future__ import annotations
 
 import base64
+import io
 import pickle
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
+
+import torch.multiprocessing  # noqa: F401 - ForkingPickler then sends a GPU tensor as a handle
 
 
 class MultiprocessingSerializer:
-    """Serializer that always pickles. SGLang's own sends handles of GPU tensors if it can."""
+    """Serializer that sends handles of GPU tensors, as SGLang's own, and copies of others."""
 
     @staticmethod
     def serialize(value: Any, output_str: bool = False) -> Any:
-        data = pickle.dumps(value)
+        if getattr(value, "is_cuda", False):
+            buffer = io.BytesIO()
+            ForkingPickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+            data = buffer.getvalue()
+        else:
+            data = pickle.dumps(value)
         return base64.b64encode(data).decode() if output_str else data
