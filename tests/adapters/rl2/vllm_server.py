@@ -171,7 +171,9 @@ def main() -> None:
         )
         return application
 
-    web.run_app(app(), host=args.host, port=args.port, print=None)
+    # RL2's router keeps its connections open
+    web.run_app(app(), host=args.host, port=args.port, print=None, shutdown_timeout=1.0)
+    os._exit(0)  # threads of vLLM would delay the exit
 
 
 if __name__ == "__main__":
