@@ -13,39 +13,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from algorithms import main
-from algorithms_plan import Run, Setting
-from studies_plan import RESULTS, async_runs
+from studies_cpu_plan import cpu_plan
+from studies_plan import RESULTS
 
 from gem_core import GemError
 from gem_core.policies import load_tiny
 
-__all__ = ["CPU_SCENARIOS", "cpu_plan"]
-
 WORK = Path("runs/studies_cpu")
-CPU_SCENARIOS = {
-    "Web": Setting("miniwob:click-button", {"max_turns": 4}, tokens=48),
-    "Terminal": Setting("terminal:CountErrors-v0", {"max_turns": 6}, tokens=96),
-    "SciWorld": Setting(
-        "sciworld:lifespan-longest-lived", {"simplify": "easy", "max_turns": 10}, tokens=48
-    ),
-}
-"""Scenarios that need Chromium, bubblewrap and Java."""
-RATE = 5e-4
-"""The better of two in a pilot with seed 100, which no run uses."""
-
-
-def cpu_plan() -> list[Run]:
-    """Return all runs."""
-    more: dict[str, Any] = {"updates": 10, "episodes": 16, "evaluated": 32, "passes": 4}
-    more |= {"expert_updates": 100, "expert_episodes": 64, "expert_rate": 1e-3, "concurrency": 4}
-    return async_runs("async/tiny/", seeds=3, updates=30, rate=RATE) + [
-        Run(f"scenarios/tiny/{name}-0", setting, "rebn", rate=RATE, warm_up=False, **more)
-        for name, setting in CPU_SCENARIOS.items()
-    ]
-
 
 if __name__ == "__main__":
     try:

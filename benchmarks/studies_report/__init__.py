@@ -17,7 +17,15 @@ from report_tables import Result, markdown, read, results_under
 from studies_plan import RESULTS, plan
 
 from gem_core.errors import ConfigError
-from studies_report import algorithms, claims, credit, horizon, transfer
+from studies_report import (
+    algorithms,
+    asynchronous,
+    claims,
+    credit,
+    horizon,
+    scenarios,
+    transfer,
+)
 
 __all__ = [
     "FIGURES",
@@ -75,18 +83,29 @@ FIGURE_TEXTS = {
     "credit": "Learning curves of four kinds of credit",
     "transfer": "Difference to the untrained model, by trained and evaluated environment",
     "horizon": "Success in training by sampled tokens, of five horizons",
+    "async": "Success in training over time, of three rollouts on a GPU",
+    "async_tiny": "Success in training over time, of three rollouts with the tiny model on a CPU",
+    "scenarios": "Share of episodes solved within 1 to 8 turns, before, after SFT and after RL",
 }
 DRAW: dict[str, Callable[[dict[str, Result], Path], bool]] = {
     "algorithms": algorithms.draw,
     "credit": credit.draw,
     "transfer": transfer.draw,
     "horizon": horizon.draw,
+    "async": asynchronous.draw,
+    "async_tiny": asynchronous.draw_tiny,
+    "scenarios": scenarios.draw,
 }
+PLANNED = ("algorithms", "ratio", "credit", "transfer", "horizon", "async", "scenarios")
+"""Studies whose plan the page quotes."""
 
 
 def _figure(name: str) -> Callable[[dict[str, Result]], str]:
     def link(known: dict[str, Result]) -> str:
-        trained = any(r["curve"] for r in results_under(known, f"{name}/").values())
+        if name == "async_tiny":
+            known = asynchronous.tiny_results("async")
+        study = name.partition("_")[0]
+        trained = any(r["curve"] for r in results_under(known, f"{study}/").values())
         if not trained or (name == "transfer" and not transfer.differences(known)):
             return "The figure is drawn when runs are done."
         return f"![{FIGURE_TEXTS[name]}](images/studies_{name}.svg)"
@@ -105,8 +124,13 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "credit": credit.predictions_table,
     "horizon": horizon.results_table,
     "transfer": transfer.table,
+    "async": asynchronous.results_table,
+    "async-tiny": asynchronous.tiny_table,
+    "async-frameworks": asynchronous.frameworks_table,
+    "scenarios": scenarios.results_table,
+    "scenarios-tiny": scenarios.tiny_table,
     **{f"figure-{name}": _figure(name) for name in DRAW},
-    **{f"plan-{name}": _planned(name) for name in (*DRAW, "ratio")},
+    **{f"plan-{name}": _planned(name) for name in PLANNED},
 }
 
 

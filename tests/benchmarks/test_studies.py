@@ -21,7 +21,10 @@ import algorithms_plan
 import algorithms_training
 import corridor
 import credit
+import scenarios
+import studies_cpu_plan
 import studies_plan
+import uneven
 from horizon import GatedHorizon, parse_horizon
 
 
@@ -194,3 +197,113 @@ def test_warm_up_of_the_studies_is_the_one_of_the_first_results():
     taught = {run.setting.env for run in studies_plan.plan() if run.warm_up}
     assert "horizon:Corridor-v0" not in taught
     assert {"credit:PayNow-v0", "credit:PayLate-v0", "credit:PayLast-v0"} <= taught
+
+
+QUICK = algorithms_plan.Setting(uneven.ENV, {"median": 0.002, "longest": 0.02}, tokens=8)
+
+
+def test_uneven_steps_take_the_declared_time():
+    check_env(uneven.ENV, processes=False)
+    env = make(uneven.ENV).unwrapped
+    times = []
+    for seed in range(500):
+        env.reset(seed=seed)
+        times += [env.seconds(turn) for turn in range(4)]
+    times.sort()
+    assert times[1000] == pytest.approx(0.05, rel=0.2), "the median"
+    assert times[-1] == 5.0 and times[200] < 0.01
+
+
+def test_prediction_of_the_plan_is_that_streams_wait_least():
+    seconds = uneven.predicted_seconds(16, updates=20)
+    assert seconds["sync"] > 1.3 * seconds["one-off"] > 1.3 * seconds["stream"] > 0
+
+
+@pytest.mark.parametrize("rollout", ["one-off", "stream"])
+def test_asynchronous_runs_train_on_episodes_of_older_weights(trainer, rollout):
+    run = algorithms_plan.Run(
+        "test/async", QUICK, "rebn", updates=4, episodes=8, rate=1e-3, evaluated=4, rollout=rollout
+    )
+    curve = trainer.train(run)["curve"]
+    assert len(curve["success"]) == 4 and min(curve["grad_norm"]) > 0
+    assert curve["lag_max"][0] == 0 and max(curve["lag_max"]) >= 1
+    if rollout == "one-off":
+        assert max(curve["lag_max"]) == 1
+    stale = [apart for apart, lag in zip(curve["apart"], curve["lag"]) if lag]
+    assert min(stale) > 1e-4 > curve["apart"][0], "old weights sampled these tokens"
+
+
+def test_asynchronous_run_needs_slots_for_its_episodes(trainer):
+    run = algorithms_plan.Run("test/async", QUICK, "rebn", episodes=16, rollout="one-off")
+    with pytest.raises(ConfigError, match="--slots 32"):
+        trainer.train(run)
+    with pytest.raises(ConfigError, match="one-off or stream"):
+        trainer.train(replace(run, rollout="fast"))
+
+
+def test_correction_is_the_ratio_to_the_recorded_logprobs(trainer):
+    """With the weights that sampled, nothing changes; with others, the clipped ratio counts."""
+    trainer.restore(0)
+    batch = trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
+    per_turn = advantages(batch, "rebn", gamma=0.9)
+
+    def gradient(corrected, shift=0.0):
+        trainer.restore(0)
+        with torch.no_grad():
+            trainer.model.model.norm.weight.mul_(1 + shift)
+
+        class Recorder:
+            def step(self):
+                grads = [p.grad.flatten() for p in trainer.model.parameters()]
+                self.total = torch.cat(grads).clone()
+                trainer.model.zero_grad()
+                return 1.0
+
+        recorder = Recorder()
+        trainer.update(batch, per_turn, recorder, corrected=corrected)
+        return recorder.total
+
+    assert torch.allclose(gradient(True), gradient(False), atol=1e-6)
+    assert not torch.allclose(gradient(True, 0.5), gradient(False, 0.5), atol=1e-4)
+    trainer.restore(0)
+
+
+def test_scenario_is_measured_before_and_after_each_stage(trainer):
+    run = algorithms_plan.Run(
+        "test/scenario",
+        replace(algorithms_plan.GUESS, kwargs={"max_turns": 4}),
+        "rebn",
+        updates=1,
+        episodes=8,
+        rate=1e-4,
+        evaluated=8,
+        expert_updates=2,
+        expert_episodes=8,
+        passes=4,
+        concurrency=3,
+    )
+    result = trainer.train(run)
+    json.dumps(result)
+    assert list(result["stages"]) == list(scenarios.STAGES)
+    assert trainer.engine.concurrency == 3
+    for stage in result["stages"].values():
+        assert list(stage["pass"]) == ["1", "2", "4"] and len(stage["within"]) == 4
+        assert stage["within"][-1] == pytest.approx(stage["success"])
+        assert stage["pass"]["1"] == pytest.approx(stage["success"])
+        assert list(stage["pass"].values()) == sorted(stage["pass"].values())
+    assert result["expert"]["episodes"] == 8
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_solved_episode():
+    assert scenarios.pass_at(1, [True, False, False, False]) == 0.25
+    assert scenarios.pass_at(2, [True, False, False, False]) == 0.5
+    assert scenarios.pass_at(4, [True, False, False, False]) == 1.0
+    assert scenarios.pass_at(2, [False, False]) == 0.0
+
+
+def test_runs_on_a_cpu_have_names_of_their_own():
+    runs = studies_cpu_plan.cpu_plan()
+    names = {run.name for run in runs}
+    assert len(names) == len(runs) and all("/tiny/" in name for name in names)
+    assert not names & {run.name for run in studies_plan.plan()}
+    assert all(run.rate for run in runs), "there is no tuning of the tiny model"

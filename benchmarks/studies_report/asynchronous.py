@@ -1,0 +1,207 @@
+"""Study of asynchronous training: the time until the same success."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean, median
+
+from algorithms_figures import smooth
+from async_frameworks import FRAMEWORK_RESULTS
+from report_tables import Result, markdown
+from studies_plan import ASYNC_SEEDS, RESULTS
+
+from studies_report.algorithms import seeds_of
+from studies_report.comparison import Comparison, compare, significant
+from studies_report.figures import Line, draw_panels
+
+__all__ = [
+    "TESTS",
+    "against_sync",
+    "draw",
+    "draw_tiny",
+    "frameworks_table",
+    "reached",
+    "results_table",
+    "seconds_of",
+    "tiny_results",
+    "tiny_table",
+]
+
+TARGET = 0.75
+WINDOW = 5
+LINES = {
+    "sync": Line("sync", "#d55e00", "-"),
+    "one-off": Line("one-off: two batches in flight", "#0072b2", "--"),
+    "stream": Line("stream: the first 64 episodes", "#009e73", "-."),
+}
+TESTS = len(LINES) - 1
+POINTS = 60
+Times = tuple[float, int | None]
+"""Seconds until the target, and the number of updates; None if it was not reached."""
+
+
+def reached(result: Result) -> Times:
+    """Return when the mean success of five updates is at the target for the first time.
+
+    The first update is not counted: it starts processes, and compiles on a GPU. A run that does not
+    reach the target counts with its whole time.
+    """
+    curve = result["curve"]
+    times = list(accumulate(curve["seconds"][1:], initial=0.0))
+    means = smooth(curve["success"], WINDOW)
+    for update in range(WINDOW, len(means) + 1):
+        if means[update - 1] >= TARGET:
+            return times[update - 1], update
+    return times[-1], None
+
+
+def seconds_of(known: Mapping[str, Result], name: str, prefix: str = "async/") -> list[float]:
+    """Return the seconds until the target of a rollout's runs."""
+    return [reached(r)[0] for r in seeds_of(dict(known), f"{prefix}{name}")]
+
+
+def against_sync(known: dict[str, Result]) -> dict[tuple[str, str], Comparison | None]:
+    """Compare each asynchronous rollout with the synchronous one: the tests of the plan."""
+    theirs = seconds_of(known, "sync")
+    return {
+        (name, "sync"): compare(seconds_of(known, name), theirs) for name in LINES if name != "sync"
+    }
+
+
+def tiny_results(study: str) -> dict[str, Result]:
+    """Read the results of a study with the tiny model on a CPU, by the name of their run."""
+    paths = sorted((RESULTS / study / "tiny").glob("*.json"))
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return {result["run"]["name"]: result for result in results}
+
+
+HEAD = [
+    "",
+    "seconds until 75 %",
+    "updates until 75 %",
+    "seconds per update",
+    "of these, waiting for the environment",
+    "lag, mean (most)",
+    "success, held-out seeds",
+    "runs that reach 75 %",
+]
+
+
+def results_table(known: dict[str, Result]) -> str:
+    """Time and updates until the target on a GPU, and the two tests."""
+    rows = _rows(known, "async/")
+    return f"{markdown(HEAD, rows)}\n\n{_tests(known)}" if rows else "No run is done."
+
+
+def tiny_table(known: dict[str, Result]) -> str:
+    """The same with the tiny model on a CPU."""
+    del known
+    rows = _rows(tiny_results("async"), "async/tiny/")
+    return markdown(HEAD, rows) if rows else "No run is done."
+
+
+def _rows(known: dict[str, Result], prefix: str) -> list[list[str]]:
+    rows = []
+    for name in LINES:
+        results = seeds_of(known, f"{prefix}{name}")
+        if not results:
+            continue
+        waited = fmean(r["clock"]["environment"] / r["run"]["updates"] for r in results)
+        lag = "0"
+        if name != "sync":
+            most = max(max(r["curve"]["lag_max"]) for r in results)
+            lag = f"{fmean(fmean(r['curve']['lag']) for r in results):.2f} ({most:.0f})"
+        success = fmean(r["evaluation"]["success"] for r in results)
+        numbers = [f"{waited:.2f}", lag, f"{100 * success:.1f} %"]
+        rows.append([f"`{name}`", *_times(results), *numbers, _count(results)])
+    return rows
+
+
+def _times(results: Sequence[Result]) -> list[str]:
+    """Return mean and range of the seconds until the target, its updates, seconds per update."""
+    seconds = [reached(r)[0] for r in results]
+    updates = [n for r in results if (n := reached(r)[1]) is not None]
+    spread = f" ({min(seconds):.0f} to {max(seconds):.0f})" if len(seconds) > 1 else ""
+    return [
+        f"{fmean(seconds):.0f}{spread}",
+        f"{fmean(updates):.1f}" if updates else "",
+        f"{fmean(median(r['curve']['seconds']) for r in results):.2f}",
+    ]
+
+
+def _count(results: Sequence[Result]) -> str:
+    return f"{sum(reached(r)[1] is not None for r in results)} of {len(results)}"
+
+
+def _tests(known: dict[str, Result]) -> str:
+    comparisons = against_sync(known)
+    found = significant(comparisons, TESTS)
+    rows = []
+    for (name, _), c in comparisons.items():
+        if c is not None:
+            verdict = "not significant"
+            if (name, "sync") in found:
+                verdict = f"`{name}` {'slower' if c.difference > 0 else 'faster'}"
+            if min(c.seeds) < ASYNC_SEEDS:
+                verdict += ", preliminary"
+            change = f"{c.difference:+.0f} s [{c.low:+.0f}, {c.high:+.0f}]"
+            rows.append([f"`{name}`", change, f"{c.p:.4f}", verdict])
+    if not rows:
+        return f"0 of {TESTS} tests have four seeds or more on both sides."
+    return markdown(["", "seconds until 75 %, minus `sync`", "p", "verdict"], rows)
+
+
+def frameworks_table(known: dict[str, Result]) -> str:
+    """The frameworks in their own modes."""
+    del known
+    by_cell: dict[tuple[str, str], list[Result]] = {}
+    for path in sorted(FRAMEWORK_RESULTS.glob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        run = result["run"]
+        by_cell.setdefault((run["framework"], run["mode"]), []).append(result)
+    rows = []
+    for (framework, mode), results in sorted(by_cell.items(), key=lambda item: item[0]):
+        run = results[0]["run"]
+        where = f"{run['model']}, {results[0]['device']}"
+        last = fmean(fmean(r["curve"]["success"][-WINDOW:]) for r in results)
+        name = f"{framework} {results[0]['version']}"
+        numbers = [*_times(results), f"{100 * last:.1f} %", _count(results)]
+        rows.append([name, mode, where, *numbers])
+    head = ["", "mode", "model, device", *HEAD[1:4], "success, last 5 updates", HEAD[-1]]
+    return markdown(head, rows) if rows else "No run is done."
+
+
+def draw(known: dict[str, Result], out: Path) -> bool:
+    """Draw success in training over time on a GPU; return whether there is any."""
+    return _draw(known, "async/", "SmolLM2-135M on a GPU", out)
+
+
+def draw_tiny(known: dict[str, Result], out: Path) -> bool:
+    """Draw the same for the tiny model on a CPU."""
+    del known
+    return _draw(tiny_results("async"), "async/tiny/", "Tiny model on a CPU", out)
+
+
+def _draw(known: dict[str, Result], prefix: str, title: str, out: Path) -> bool:
+    curves: dict[Line, list[list[float]]] = {}
+    positions: dict[Line, list[float]] = {}
+    for name, line in LINES.items():
+        results = seeds_of(known, f"{prefix}{name}")
+        if results:
+            end = min(sum(r["curve"]["seconds"][1:]) for r in results)
+            positions[line] = [end * i / POINTS for i in range(POINTS + 1)]
+            curves[line] = [_on_grid(r, positions[line]) for r in results]
+    if curves:
+        labels = {"ylabel": "success in training", "xlabel": "seconds after the first update"}
+        draw_panels({title: curves}, out, positions=positions, width=1, **labels)
+    return bool(curves)
+
+
+def _on_grid(result: Result, grid: Sequence[float]) -> list[float]:
+    """Return the success (mean of five updates) of the last update before each time."""
+    times = list(accumulate(result["curve"]["seconds"][1:], initial=0.0))
+    means = smooth(result["curve"]["success"], WINDOW)
+    return [means[max(i for i, t in enumerate(times) if t <= seconds)] for seconds in grid]
