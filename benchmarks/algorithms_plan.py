@@ -161,6 +161,8 @@ class Run:
     """SFT updates on episodes of an expert before RL; more than 0 for those of `scenarios.py`."""
     expert_episodes: int = 256
     """Seeds that the expert plays for them."""
+    expert_size: int = 32
+    """Episodes per update."""
     expert_rate: float = 1e-4
     """Learning rate of these updates."""
     passes: int = 0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from algorithms_plan import Setting
-from algorithms_training import CONTEXT, Optimizer, logprobs_of, micro_batches
+from algorithms_training import CONTEXT, ROOM, Optimizer, logprobs_of, micro_batches
 from packed import PackedTrunk
 
 from gem_core import Episode, Limits, Renderer, Rollout, tasks_for, token_sequences
@@ -105,6 +105,7 @@ def fit(
     rate: float = 1e-4,
     size: int = 48,
     seed: int = 0,
+    room: int = ROOM,
 ) -> float:
     """Train a model on batches of (ids, loss mask) by SFT, and return the loss of the last one.
 
@@ -116,7 +117,7 @@ def fit(
         batch = rng.sample(sequences, min(size, len(sequences)))
         tokens = sum(sum(mask) for _, mask in batch)
         loss = 0.0
-        for part in micro_batches(batch, [len(ids) for ids, _ in batch]):
+        for part in micro_batches(batch, [len(ids) for ids, _ in batch], room):
             ids, masks = zip(*part)
             part_loss = -logprobs_of(model, trunk, ids, masks).sum() / tokens
             part_loss.backward()

@@ -84,7 +84,7 @@ def recipe_settings(run: FrameworkRun, model: str, out: Path) -> dict[str, Any]:
         "model": model,
         "env": ENV,
         "seed": run.seed,
-        "seeds": 10**6,
+        "seeds": run.updates * run.episodes,  # each once
         "updates": run.updates,
         "episodes": run.episodes,
         "samples": 1,
@@ -93,7 +93,6 @@ def recipe_settings(run: FrameworkRun, model: str, out: Path) -> dict[str, Any]:
         "out": str(out),
     }
     if run.framework == "rl2":
-        settings["seeds"] = run.updates * run.episodes  # RL2 trains in whole epochs
         settings["max_length"] = 2048
     if run.framework == "openrlhf":
         settings |= {"micro_batch": 32, "asynchronous": run.mode == "async"}

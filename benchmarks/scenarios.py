@@ -82,9 +82,8 @@ def train_scenario(trainer: Trainer, run: Run) -> dict[str, Any]:
     sequences = expert_sequences(
         setting, trainer.renderer, run.expert_episodes, trainer.concurrency, trainer.context
     )
-    loss = fit(
-        trainer.model, sequences, run.expert_updates, rate=run.expert_rate, size=32, seed=run.seed
-    )
+    more: dict[str, Any] = {"rate": run.expert_rate, "size": run.expert_size, "seed": run.seed}
+    loss = fit(trainer.model, sequences, run.expert_updates, room=trainer.room, **more)
     trainer.policy.refresh()
     stages["sft"] = measure(trainer, run)
     curve = trainer.updates(run, clock)

@@ -24,7 +24,8 @@ RATE = 5e-4
 def cpu_plan() -> list[Run]:
     """Return all runs."""
     more: dict[str, Any] = {"updates": 10, "episodes": 16, "evaluated": 32, "passes": 4}
-    more |= {"expert_updates": 100, "expert_episodes": 64, "expert_rate": 1e-3, "concurrency": 4}
+    more |= {"expert_updates": 300, "expert_episodes": 64, "expert_size": 8}
+    more |= {"expert_rate": 3e-3, "concurrency": 4}
     return async_runs("async/tiny/", seeds=3, updates=30, rate=RATE) + [
         Run(f"scenarios/tiny/{name}-0", setting, "rebn", rate=RATE, warm_up=False, **more)
         for name, setting in CPU_SCENARIOS.items()
