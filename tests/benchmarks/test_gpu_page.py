@@ -1,19 +1,66 @@
-"""GPU page: its table is the committed result."""
+"""GPU page: its tables are the committed results, and `collect` reads what the trainers write."""
 
 from __future__ import annotations
 
 import json
-from statistics import median
+import sys
+from pathlib import Path
 
+import pytest
 from project import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import gpu_report as report
+from report_tables import with_tables
+
+from gem_core import ConfigError
 
 
 def test_the_page_has_the_committed_figures() -> None:
-    path = ROOT / "benchmarks" / "results" / "gpu" / "updates.json"
-    result = json.loads(path.read_text(encoding="utf-8"))
-    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    for run in result["runs"]:
-        stages = ", ".join(f"{name} {seconds}" for name, seconds in run["stages"].items())
-        row = f"| {run['trainer']} | {run['settings']} | {round(median(run['seconds']), 2)} | "
-        assert row + (f"{stages} |" if stages else "|") in page
-    assert f"{result['episodes']} episodes an update" in page
+    text = report.PAGE.read_text(encoding="utf-8")
+    assert with_tables(text, report.TABLES, report.runs()) == text
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The output folder of a run of two updates; results go to `tmp_path`."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    update = {"success": 0.5, "tokens": 100, "seconds": 2.0, "episodes": 4, "turn/0/return": 1.0}
+    lines = [json.dumps({"step": i, **update}) for i in range(3)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    samples = ["t, 90, 1000"] * 8 + ["t, 25, 1000"] * 16 + ["t, 0, 1000"] * 4
+    (folder / "gpu.csv").write_text("\n".join(samples) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_stages_of_verl_are_in_its_log(run: Path) -> None:
+    steps = [f"step:{i} - timing_s/gen:{s} - timing_s/adv:0.5" for i, s in enumerate((9, 1.0, 2.0))]
+    (run / "log.txt").write_text("\n".join(steps), encoding="utf-8")
+    report.collect(report.Collect(run, "verl", 0, alone=True))
+    kept = report.runs()["verl"][0]
+    assert kept["stages"] == {"rollout": 1.5, "advantages": 0.5}
+    assert kept["gpu_busy"] == 0.25
+    assert "turn/0/return" not in kept["updates"][0]
+    assert "| verl | 2.00 | 30 |" in report.speed_table(report.runs())
+
+
+def test_stages_of_trl_are_summed_per_update(run: Path) -> None:
+    calls = {"T._prepare_inputs": [9, 1.0, 1.2], "T.compute_loss": [9, 9, 0.2, 0.3, 0.2, 0.3]}
+    (run / "stages.json").write_text(json.dumps(calls), encoding="utf-8")
+    report.collect(report.Collect(run, "trl", 1, alone=True))
+    assert report.runs()["trl"][1]["stages"] == {"rollout and logprobs": 1.1, "loss": 0.5}
+
+
+def test_a_run_beside_others_has_no_times(run: Path) -> None:
+    report.collect(report.Collect(run, "openrlhf", 2))
+    known = report.runs()
+    assert "OpenRLHF" not in report.speed_table(known)
+    assert "| OpenRLHF | 1 | 3 | 50% (50% to 50%) |" in report.success_table(known)
+
+
+def test_an_unknown_trainer_is_an_error(run: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown trainer 'nemo'"):
+        report.collect(report.Collect(run, "nemo", 0))

@@ -1,0 +1,71 @@
+"""Train GuessTheNumber with the plain engine and the settings of the GPU recipes.
+
+    python benchmarks/engine_curve.py FOLDER --seed 0 --out runs/engine0
+
+FOLDER is the model. Each update plays the same 128 seeds twice, as the trainers do with
+`--seeds 128 --episodes 256`. Writes metrics.jsonl to --out, for `gpu_report.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+from algorithms_plan import GUESS, Run
+from algorithms_training import Clock, Trainer, load
+
+from gem_core import Episode
+
+
+@dataclass
+class Args:
+    model: tyro.conf.Positional[str]
+    """model folder, `tiny` or `smollm2`"""
+    seed: int = 0
+    """seed of sampling"""
+    updates: int = 25
+    """number of updates"""
+    learning_rate: float = 3e-5
+    """learning rate"""
+    out: Path = Path("runs/engine_curve")
+    """output folder"""
+
+
+class SameTasks(Trainer):
+    """The engine of the studies, with the same tasks in every update."""
+
+    def play_batch(
+        self, run: Run, rng: random.Random, turns: int | None, clock: Clock
+    ) -> list[Episode]:
+        return self.play(run.setting, range(128), 2, turns, clock)
+
+
+def main(args: Args) -> None:
+    torch.set_num_threads(1)
+    model, tokenizer = load(args.model)
+    trainer = SameTasks(model, tokenizer, args.out, slots=256)
+    run = Run(
+        "curve",
+        GUESS,
+        "rebn",
+        seed=args.seed,
+        updates=args.updates,
+        episodes=256,
+        rate=args.learning_rate,
+    )
+    curve = trainer.train(run)["curve"]
+    args.out.mkdir(parents=True, exist_ok=True)
+    with (args.out / "metrics.jsonl").open("w", encoding="utf-8") as file:
+        for step in range(args.updates):
+            names = ("success", "return", "turns", "tokens", "seconds", "grad_norm")
+            numbers = {name: curve[name][step] for name in names}
+            file.write(json.dumps({"step": step, "episodes": run.episodes, **numbers}) + "\n")
+    print(f"success of the last update: {curve['success'][-1]:.1%}; see {args.out}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

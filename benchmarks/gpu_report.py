@@ -1,0 +1,239 @@
+"""Make the tables and the figure of docs/gpu.md from the runs of the recipes on a GPU.
+
+    python benchmarks/gpu_report.py collect runs/trl0 trl 0 --alone  # keep a run: trainer, seed
+    python benchmarks/gpu_report.py report
+
+`collect` reads metrics.jsonl and, if they are there, episodes.jsonl, log.txt (the output of the
+recipe), stages.json (`trl_stages.py`) and gpu.csv, the samples of
+
+    nvidia-smi --query-gpu=timestamp,utilization.gpu,memory.used \
+        --format=csv,noheader,nounits -lms 250
+
+`--alone`: no other program used the GPU; only the times of such runs are in the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Annotated, Any
+
+import tyro
+from report_tables import markdown, with_tables
+
+from gem_core import GemError, read_episodes
+from gem_core.errors import ConfigError
+from gem_eval.curves import draw_curves
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results" / "gpu"
+PAGE = ROOT / "docs" / "gpu.md"
+FIGURE = ROOT / "docs" / "images" / "gpu_curves.svg"
+TRAINERS = {
+    "plain": "plain torch (`no_framework_rebn.py`)",
+    "trl": "TRL",
+    "verl": "verl",
+    "openrlhf": "OpenRLHF",
+    "oat": "oat",
+    "rl2": "RL2",
+    "skyrl": "SkyRL",
+}
+STAGES = {
+    "verl": {
+        r"timing_s/gen:": "rollout",
+        r"timing_s/old_log_prob:": "old logprobs",
+        r"timing_s/adv:": "advantages",
+        r"timing_s/update_actor:": "update",
+        r"timing_s/update_weights:": "weight sync",
+    },
+    "openrlhf": {
+        r"'timing/generation': ": "rollout",
+        r"'timing/make_experience': ": "logprobs and advantages",
+        r"'timing/ppo_train': ": "update",
+        r"'timing/broadcast': ": "weight sync",
+    },
+}
+"""What a trainer's log calls its stages."""
+
+
+@dataclass
+class Collect:
+    """Keep a run of a recipe in benchmarks/results/gpu."""
+
+    folder: tyro.conf.Positional[Path]
+    """the output folder of the recipe"""
+    trainer: tyro.conf.Positional[str]
+    """trl, verl, openrlhf, oat, rl2, skyrl or plain"""
+    seed: tyro.conf.Positional[int]
+    """the seed of the run"""
+    alone: bool = False
+    """no other program used the GPU"""
+
+
+@dataclass
+class Report:
+    """Write the tables and the figure."""
+
+
+def collect(args: Collect) -> None:
+    """Write the metrics of a run without those per turn, and run.json."""
+    if args.trainer not in TRAINERS:
+        raise ConfigError(f"unknown trainer {args.trainer!r}; expected: {', '.join(TRAINERS)}")
+    text = (args.folder / "metrics.jsonl").read_text(encoding="utf-8")
+    updates = [json.loads(line) for line in text.splitlines()]
+    run: dict[str, Any] = {"alone": args.alone}
+    if args.alone:
+        per_update = round(updates[0]["episodes"])
+        run["rollout"] = rollout_seconds(args.folder / "episodes.jsonl", per_update)
+        run["stages"] = stages_of(args.folder, args.trainer)
+        run["gpu_busy"] = gpu_busy(args.folder / "gpu.csv", sum(u["seconds"] for u in updates[1:]))
+    out = RESULTS / "curves" / args.trainer / str(args.seed)
+    out.mkdir(parents=True, exist_ok=True)
+    kept = [{k: v for k, v in u.items() if not k.startswith("turn/")} for u in updates]
+    lines = "".join(json.dumps(u) + "\n" for u in kept)
+    (out / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    (out / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(updates)} updates in {out}")
+
+
+def rollout_seconds(path: Path, per_update: int) -> float | None:
+    """Return the median over updates of the longest episode: all begin at the same time."""
+    if not path.exists():
+        return None
+    longest = defaultdict[int, float](float)
+    for i, e in enumerate(read_episodes(path)):
+        update = e.final_info.get("update", i // per_update)
+        longest[update] = max(longest[update], e.seconds)
+    return round(median(longest.values()), 3)
+
+
+def stages_of(folder: Path, trainer: str) -> dict[str, float]:
+    """Return the median seconds of each stage that the trainer itself measures."""
+    if trainer == "trl":
+        return trl_stages(folder / "stages.json")
+    names, log = STAGES.get(trainer, {}), folder / "log.txt"
+    text = log.read_text(encoding="utf-8", errors="replace") if names else ""
+    found = {name: re.findall(rf"{key}([\d.e-]+)", text) for key, name in names.items()}
+    return {name: _median(map(float, seconds[1:])) for name, seconds in found.items() if seconds}
+
+
+def trl_stages(path: Path) -> dict[str, float]:
+    """Return TRL's stages per update, from the calls of its profiler."""
+    calls = json.loads(path.read_text(encoding="utf-8"))
+    seconds = {name.partition(".")[2]: own for name, own in calls.items()}
+    updates = len(seconds["_prepare_inputs"])
+    loss = seconds["compute_loss"]
+    micro_batches = len(loss) // updates
+    forward = [sum(loss[i : i + micro_batches]) for i in range(0, len(loss), micro_batches)]
+    stages = {"rollout and logprobs": seconds["_prepare_inputs"], "loss": forward}
+    if "sync_weights" in seconds:
+        stages["of the first: weight sync"] = seconds["sync_weights"]
+    return {name: _median(own[1:]) for name, own in stages.items()}
+
+
+def gpu_busy(path: Path, seconds: float) -> float | None:
+    """Return the mean utilization of the GPU over the last `seconds` before it became idle."""
+    if not path.exists():
+        return None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    used = [int(line.split(",")[1]) for line in lines if line.count(",") == 2]
+    while used and used[-1] == 0:
+        used.pop()
+    kept = used[-max(1, int(seconds / 0.25)) :]
+    return round(fmean(kept) / 100, 3) if kept else None
+
+
+def _median(numbers: Iterable[float]) -> float:
+    return round(median(numbers), 2)
+
+
+def runs() -> dict[str, dict[int, dict[str, Any]]]:
+    """Read the kept runs, by trainer and seed."""
+    known: dict[str, dict[int, dict[str, Any]]] = {}
+    for trainer in TRAINERS:
+        for path in sorted((RESULTS / "curves" / trainer).glob("*/run.json")):
+            text = (path.parent / "metrics.jsonl").read_text(encoding="utf-8")
+            updates = [json.loads(line) for line in text.splitlines()]
+            run = {**json.loads(path.read_text(encoding="utf-8")), "updates": updates}
+            known.setdefault(trainer, {})[int(path.parent.name)] = run
+    return known
+
+
+def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return the table of the runs that had the GPU alone."""
+    rows = []
+    for trainer, seeds in known.items():
+        for run in (run for run in seeds.values() if run["alone"]):
+            updates = run["updates"][1:]
+            seconds = median(u["seconds"] for u in updates)
+            tokens = median(u["tokens"] / u["seconds"] for u in updates)
+            stages = ", ".join(f"{name} {value}" for name, value in run["stages"].items())
+            rollout, busy = run["rollout"], run["gpu_busy"]
+            rows.append(
+                [
+                    TRAINERS[trainer],
+                    f"{seconds:.2f}",
+                    f"{60 / seconds:.0f}",
+                    "" if rollout is None else f"{rollout / seconds:.0%}",
+                    "" if busy is None else f"{busy:.0%}",
+                    f"{tokens:,.0f}",
+                    stages,
+                ]
+            )
+    head = ["Trainer", "Seconds an update", "Updates a minute", "Rollout", "GPU busy"]
+    return markdown([*head, "Sampled tokens a second", "Stages, in seconds"], rows)
+
+
+def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return the success of each trainer at the start and at the end, over its seeds."""
+    rows = []
+    for trainer, seeds in known.items():
+        curves = [[u["success"] for u in run["updates"]] for run in seeds.values()]
+        shares = [(fmean(c[:3]), fmean(c[10:15] or c), fmean(c[-5:])) for c in curves]
+        columns = [[share[i] for share in shares] for i in range(3)]
+        cells = [f"{fmean(c):.0%} ({min(c):.0%} to {max(c):.0%})" for c in columns]
+        rows.append([TRAINERS[trainer], str(len(seeds)), str(min(map(len, curves))), *cells])
+    head = ["Trainer", "Seeds", "Updates", "First 3 updates", "Updates 10 to 14", "Last 5 updates"]
+    return markdown(head, rows)
+
+
+TABLES = {"speed": speed_table, "success": success_table}
+
+
+def report() -> None:
+    """Write the figure, and the tables into the page."""
+    known = runs()
+    if not known:
+        raise ConfigError(f"{RESULTS / 'curves'} has no runs; `collect` keeps one")
+    folder = RESULTS / "curves"
+    curves = {TRAINERS[t]: [folder / t / str(seed) for seed in own] for t, own in known.items()}
+    draw_curves(curves, FIGURE, band="range", smooth=3)
+    text = with_tables(PAGE.read_text(encoding="utf-8"), TABLES, known)
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE} and {FIGURE}")
+
+
+Command = (
+    Annotated[Collect, tyro.conf.subcommand("collect")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+)
+
+
+def main(command: Command) -> None:
+    if isinstance(command, Collect):
+        collect(command)
+    else:
+        report()
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Command, description=__doc__))
+    except (GemError, OSError) as error:
+        sys.exit(f"error: {error}")
