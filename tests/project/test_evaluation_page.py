@@ -20,7 +20,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def summary(script: ModuleType) -> dict[str, Any]:
-    file = next(iter(script.RESULTS.glob("*.json")))
+    file = script.RESULTS / "players.json"
     loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return loaded
 
