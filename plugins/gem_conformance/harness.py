@@ -128,24 +128,35 @@ def start_ranks(
             "WORLD_SIZE": str(len(inputs)),
             **env,
         }
-        processes = []
+        processes, logs = [], [work / f"log{rank}" for rank in range(len(inputs))]
         for rank, value in enumerate(inputs):
             source, target = work / f"in{rank}", work / f"out{rank}"
             source.write_bytes(pickle.dumps(value))
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", _RUN, module, str(source), str(target)],
-                    env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
+            with logs[rank].open("w") as log:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-c", _RUN, module, str(source), str(target)],
+                        env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
                 )
-            )
-        printed = [process.communicate(timeout=timeout)[0] for process in processes]
-        for process, text in zip(processes, printed):
-            if process.returncode:
+        try:
+            for process in processes:
+                process.wait(timeout)
+                timeout = min(timeout, 60.0)  # the ranks end together
+        except subprocess.TimeoutExpired:
+            pass  # gloo sometimes hangs when a process exits; its output is then complete
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        outputs = [work / f"out{rank}" for rank in range(len(inputs))]
+        for process, output, log_file in zip(processes, outputs, logs):
+            if process.returncode > 0 or not output.exists():
+                text = log_file.read_text(errors="replace")
                 raise RuntimeError(f"a rank exited with {process.returncode}: {text[-2000:]}")
-        return [pickle.loads((work / f"out{rank}").read_bytes()) for rank in range(len(inputs))]
+        return [pickle.loads(output.read_bytes()) for output in outputs]
 
 
 def start_ranks_of_batches(
