@@ -14,6 +14,7 @@ recipe), stages.json (`trl_stages.py`) and gpu.csv, the samples of
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -22,9 +23,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from report_tables import markdown, with_tables
 
 from gem_core import GemError, read_episodes
@@ -36,7 +36,7 @@ RESULTS = Path(__file__).parent / "results" / "gpu"
 PAGE = ROOT / "docs" / "gpu.md"
 FIGURE = ROOT / "docs" / "images" / "gpu_curves.svg"
 TRAINERS = {
-    "plain": "plain torch (`no_framework_rebn.py`)",
+    "engine": "plain torch engine",
     "trl": "TRL",
     "verl": "verl",
     "openrlhf": "OpenRLHF",
@@ -64,21 +64,15 @@ STAGES = {
 
 @dataclass
 class Collect:
-    """Keep a run of a recipe in benchmarks/results/gpu."""
+    """A run of a recipe to keep in benchmarks/results/gpu."""
 
-    folder: tyro.conf.Positional[Path]
-    """the output folder of the recipe"""
-    trainer: tyro.conf.Positional[str]
-    """trl, verl, openrlhf, oat, rl2, skyrl or plain"""
-    seed: tyro.conf.Positional[int]
-    """the seed of the run"""
+    folder: Path
+    """The output folder of the recipe."""
+    trainer: str
+    """One of `TRAINERS`."""
+    seed: int
     alone: bool = False
-    """no other program used the GPU"""
-
-
-@dataclass
-class Report:
-    """Write the tables and the figure."""
+    """Whether no other program used the GPU."""
 
 
 def collect(args: Collect) -> None:
@@ -203,7 +197,35 @@ def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
     return markdown(head, rows)
 
 
-TABLES = {"speed": speed_table, "success": success_table}
+def updates_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return the table of updates.json: earlier measurements, some with other settings."""
+    rows = []
+    for run in json.loads((RESULTS / "updates.json").read_text(encoding="utf-8"))["runs"]:
+        stages = ", ".join(f"{name} {seconds}" for name, seconds in run["stages"].items())
+        seconds = str(round(median(run["seconds"]), 2))
+        rows.append([run["trainer"], run["settings"], seconds, stages])
+    return markdown(["Trainer", "Settings", "Seconds an update", "Stages, in seconds"], rows)
+
+
+def conformance_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return the outcome of `gem-rl conformance ADAPTER --device cuda --bfloat16`, from --out."""
+    rows = []
+    for path in sorted((RESULTS / "conformance").glob("*.md")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        trainer = lines[0].strip("| ").rpartition("| ")[2]
+        outcomes = [line.split(" | ")[1] for line in lines[2:]]
+        cosines = [float(c) for c in re.findall(r"cosine ([\d.]+)", "\n".join(lines))]
+        kinds = [sum(o.startswith(kind) for o in outcomes) for kind in ("ok", "rejected", "FAILED")]
+        rows.append([trainer, *map(str, kinds), f"{min(cosines):.5f}"])
+    return markdown(["Trainer", "Ok", "Rejected as declared", "Failed", "Lowest cosine"], rows)
+
+
+TABLES = {
+    "speed": speed_table,
+    "success": success_table,
+    "updates": updates_table,
+    "conformance": conformance_table,
+}
 
 
 def report() -> None:
@@ -219,21 +241,26 @@ def report() -> None:
     print(f"wrote {PAGE} and {FIGURE}")
 
 
-Command = (
-    Annotated[Collect, tyro.conf.subcommand("collect")]
-    | Annotated[Report, tyro.conf.subcommand("report")]
-)
-
-
-def main(command: Command) -> None:
-    if isinstance(command, Collect):
-        collect(command)
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, dest="command")
+    keep = commands.add_parser("collect", help="keep a run of a recipe")
+    keep.add_argument("folder", type=Path, help="the output folder of the recipe")
+    keep.add_argument("trainer", choices=TRAINERS)
+    keep.add_argument("seed", type=int, help="the seed of the run")
+    keep.add_argument("--alone", action="store_true", help="no other program used the GPU")
+    commands.add_parser("report", help="write the tables and the figure")
+    args = parser.parse_args()
+    if args.command == "collect":
+        collect(Collect(args.folder, args.trainer, args.seed, args.alone))
     else:
         report()
 
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(Command, description=__doc__))
+        main()
     except (GemError, OSError) as error:
         sys.exit(f"error: {error}")
