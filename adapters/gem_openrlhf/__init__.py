@@ -55,6 +55,7 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="an agent executor for its vLLM engines, and gem's advantages instead of its own",
+    gpu="one H200: OpenRLHF 0.11.2, vLLM 0.24, torch 2.11",
 )
 
 register_adapters = registration(ADAPTER)

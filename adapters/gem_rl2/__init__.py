@@ -41,6 +41,7 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="PPOTrainer on gem's episodes, with gem's advantages instead of compute_advantages",
+    gpu="one H200: RL2 0.0.2, torch 2.11, vLLM 0.24 in place of SGLang",
 )
 
 register_adapters = registration(ADAPTER)

@@ -33,6 +33,7 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="a training loop on Tinker's clients, with gem's advantages in each Datum",
+    gpu="no: its service is remote",
 )
 
 register_adapters = registration(ADAPTER)

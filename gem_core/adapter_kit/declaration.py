@@ -75,6 +75,8 @@ class Adapter:
     """`planned`: only declared. `ready`: it trains, and the conformance kit passes."""
     summary: str
     """One line on where the framework calls the adapter."""
+    gpu: str = "no"
+    """What was run on a GPU, with the versions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         adapter = status.adapter
         say(f"\n{styled(adapter.name, 'cyan')}: {adapter.summary}")
         say(f"  supports: Python {adapter.python} on {', '.join(adapter.platforms)}")
+        say(f"  run on a GPU: {adapter.gpu}")
         if status.missing:
             say(f"  missing: {'; '.join(status.missing)}")
             where = "" if status.installable else " on a supported machine"

@@ -28,7 +28,7 @@ NAMES = {
 
 FIELDS = [
     "name", "package", "distribution", "import_name", "extra", "versions", "python",
-    "platforms", "needs", "install", "capabilities", "status", "summary",
+    "platforms", "needs", "install", "capabilities", "status", "summary", "gpu",
 ]  # fmt: skip
 """The fields of an adapter's declaration, in order."""
 HEADINGS = ["What it does", "Install", "Use", "Settings", "Limits", "What was run"]

@@ -36,6 +36,7 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="a rollout function for ToyTrainer, and per-token advantages instead of its own",
+    gpu="no",
 )
 
 register_adapters = registration(ADAPTER)
