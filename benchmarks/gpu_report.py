@@ -85,7 +85,7 @@ def collect(args: Collect) -> None:
     if args.alone:
         per_update = round(updates[0]["episodes"])
         run["rollout"] = rollout_seconds(args.folder / "episodes.jsonl", per_update)
-        run["stages"] = stages_of(args.folder, args.trainer)
+        run["stages"] = stages_of(args.folder, args.trainer, len(updates))
         run["gpu_busy"] = gpu_busy(args.folder / "gpu.csv", sum(u["seconds"] for u in updates[1:]))
     out = RESULTS / "curves" / args.trainer / str(args.seed)
     out.mkdir(parents=True, exist_ok=True)
@@ -97,38 +97,50 @@ def collect(args: Collect) -> None:
 
 
 def rollout_seconds(path: Path, per_update: int) -> float | None:
-    """Return the median over updates of the longest episode: all begin at the same time."""
+    """Return the median, over all updates but the first, of the longest episode's seconds.
+
+    The episodes of an update begin together.
+    """
     if not path.exists():
         return None
     longest = defaultdict[int, float](float)
     for i, e in enumerate(read_episodes(path)):
         update = e.final_info.get("update", i // per_update)
         longest[update] = max(longest[update], e.seconds)
-    return round(median(longest.values()), 3)
+    later = [longest[update] for update in sorted(longest)[1:]]
+    return round(median(later), 3) if later else None
 
 
-def stages_of(folder: Path, trainer: str) -> dict[str, float]:
+def stages_of(folder: Path, trainer: str, updates: int) -> dict[str, float]:
     """Return the median seconds of each stage that the trainer itself measures."""
+    source = folder / ("stages.json" if trainer == "trl" else "log.txt")
+    if not source.exists():
+        return {}
     if trainer == "trl":
-        return trl_stages(folder / "stages.json")
-    names, log = STAGES.get(trainer, {}), folder / "log.txt"
-    text = log.read_text(encoding="utf-8", errors="replace") if names else ""
-    found = {name: re.findall(rf"{key}([\d.e-]+)", text) for key, name in names.items()}
-    return {name: _median(map(float, seconds[1:])) for name, seconds in found.items() if seconds}
+        return trl_stages(source, updates)
+    text = source.read_text(encoding="utf-8", errors="replace")
+    names = STAGES.get(trainer, {})
+    seconds = {name: re.findall(rf"{key}([\d.e-]+)", text) for key, name in names.items()}
+    return {name: _median(map(float, own[1:])) for name, own in seconds.items() if len(own) > 1}
 
 
-def trl_stages(path: Path) -> dict[str, float]:
-    """Return TRL's stages per update, from the calls of its profiler."""
+def trl_stages(path: Path, updates: int) -> dict[str, float]:
+    """Return TRL's stages per update. TRL calls both methods once per micro-batch."""
     calls = json.loads(path.read_text(encoding="utf-8"))
     seconds = {name.partition(".")[2]: own for name, own in calls.items()}
-    updates = len(seconds["_prepare_inputs"])
-    loss = seconds["compute_loss"]
-    micro_batches = len(loss) // updates
-    forward = [sum(loss[i : i + micro_batches]) for i in range(0, len(loss), micro_batches)]
-    stages = {"rollout and logprobs": seconds["_prepare_inputs"], "loss": forward}
+    stages = {
+        "rollout and logprobs": _per_update(seconds["_prepare_inputs"], updates),
+        "loss": _per_update(seconds["compute_loss"], updates),
+    }
     if "sync_weights" in seconds:
-        stages["of the first: weight sync"] = seconds["sync_weights"]
+        stages["weight sync (part of the rollout)"] = seconds["sync_weights"]
     return {name: _median(own[1:]) for name, own in stages.items()}
+
+
+def _per_update(seconds: list[float], updates: int) -> list[float]:
+    """Return the sum of the calls of each update."""
+    calls = len(seconds) // updates
+    return [sum(seconds[i : i + calls]) for i in range(0, calls * updates, calls)]
 
 
 def gpu_busy(path: Path, seconds: float) -> float | None:
@@ -163,7 +175,7 @@ def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return the table of the runs that had the GPU alone."""
     rows = []
     for trainer, seeds in known.items():
-        for run in (run for run in seeds.values() if run["alone"]):
+        for seed, run in ((seed, run) for seed, run in seeds.items() if run["alone"]):
             updates = run["updates"][1:]
             seconds = median(u["seconds"] for u in updates)
             tokens = median(u["tokens"] / u["seconds"] for u in updates)
@@ -172,6 +184,7 @@ def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
             rows.append(
                 [
                     TRAINERS[trainer],
+                    str(seed),
                     f"{seconds:.2f}",
                     f"{60 / seconds:.0f}",
                     "" if rollout is None else f"{rollout / seconds:.0%}",
@@ -180,21 +193,24 @@ def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
                     stages,
                 ]
             )
-    head = ["Trainer", "Seconds an update", "Updates a minute", "Rollout", "GPU busy"]
-    return markdown([*head, "Sampled tokens a second", "Stages, in seconds"], rows)
+    head = ["Trainer", "Seed", "Seconds an update", "Updates a minute", "Rollout share"]
+    return markdown([*head, "GPU busy", "Sampled tokens a second", "Stages, in seconds"], rows)
 
 
 def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return the success of each trainer at the start and at the end, over its seeds."""
-    rows = []
+    rows, parts = [], (slice(3), slice(10, 15), slice(-5, None))
     for trainer, seeds in known.items():
         curves = [[u["success"] for u in run["updates"]] for run in seeds.values()]
-        shares = [(fmean(c[:3]), fmean(c[10:15] or c), fmean(c[-5:])) for c in curves]
-        columns = [[share[i] for share in shares] for i in range(3)]
-        cells = [f"{fmean(c):.0%} ({min(c):.0%} to {max(c):.0%})" for c in columns]
+        cells = [_range([fmean(c[part]) for c in curves if c[part]]) for part in parts]
         rows.append([TRAINERS[trainer], str(len(seeds)), str(min(map(len, curves))), *cells])
     head = ["Trainer", "Seeds", "Updates", "First 3 updates", "Updates 10 to 14", "Last 5 updates"]
     return markdown(head, rows)
+
+
+def _range(shares: list[float]) -> str:
+    """Return the mean with minimum and maximum."""
+    return f"{fmean(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})" if shares else ""
 
 
 def updates_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:

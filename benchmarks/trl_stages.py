@@ -27,7 +27,8 @@ def main(args: recipe.Args) -> None:
     def keep(context: ProfilingContext, seconds: float) -> None:
         stages[context.name].append(round(seconds, 4))
 
-    ProfilingContext._log_metrics = keep  # by default, it reports to wandb and mlflow only
+    ProfilingContext._log_metrics = keep  # TRL's own only reports to wandb, MLflow and Trackio
+    Path(args.out).mkdir(parents=True, exist_ok=True)
     try:
         recipe.main(args)
     finally:

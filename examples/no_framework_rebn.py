@@ -63,7 +63,7 @@ def main(args: Args) -> None:
     if "values" in needs or ("groups" in needs and args.samples < 2):
         raise gem.ConfigError(f"{args.advantage} needs a critic or --samples 2; use rebn")
     if args.seeds < args.episodes // args.samples:
-        raise gem.ConfigError(f"--seeds {args.seeds} are too few for an update; use more")
+        raise gem.ConfigError(f"an update needs --episodes / --samples seeds; got {args.seeds}")
 
     # The model, as a policy that samples token ids
     device = "cuda" if torch.cuda.is_available() and args.model != "tiny" else "cpu"

@@ -97,7 +97,7 @@ def main(args: Args) -> None:
         "vllm.num_engines": 1,
     }
     flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    flags += ["--actor.adam.betas", "0.9", "0.999"]  # Adam's usual ones; OpenRLHF's default: 0.95
+    flags += ["--actor.adam.betas", "0.9", "0.999"]  # torch's; OpenRLHF's second is 0.95
     if args.eager:
         flags.append("--vllm.enforce_eager")
     if args.asynchronous:

@@ -34,7 +34,7 @@ from gem_oat.config import GemConfig, check_settings, ppo_kwargs
 from gem_oat.convert import GemTransition, episodes_of, per_token, tokens_played
 from gem_oat.critic import any_transformers_version, put_targets, read_last_token
 from gem_oat.rollout import GemActor
-from gem_oat.worker import any_torch_version
+from gem_oat.worker import newer_torch
 
 __all__ = [
     "GemDataset",
@@ -108,7 +108,7 @@ class GemLearner(PPOMultiTurnLearner):
     dataset_builder: Any
 
     def _init(self, args: Any, actors: list[Any]) -> None:
-        with any_torch_version(), any_transformers_version():
+        with newer_torch(), any_transformers_version():
             super()._init(args, actors)
         self.dataset_builder = GemDataset
         self.gem_log = UpdateLog.of(args.gem, write=self.strategy.is_rank_0())

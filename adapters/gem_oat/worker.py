@@ -1,4 +1,4 @@
-"""Worker: oat's extension of vLLM's workers, with newer versions of vLLM and torch."""
+"""Worker: oat's vLLM worker extension, for newer versions of vLLM and torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oat.utils import distributed
 
 from gem_core.adapter_kit.patching import patched
 
-__all__ = ["WORKER", "GemWorker", "any_torch_version"]
+__all__ = ["WORKER", "GemWorker", "newer_torch"]
 
 WORKER = "gem_oat.worker.GemWorker"
 """The extension's name for `worker_extension_cls` of vLLM."""
@@ -20,17 +20,17 @@ class GemWorker(distributed.WorkerWrap):
     """oat's extension, which receives the learner's weights."""
 
     def init_process_group(self, *args: Any, **kwargs: Any) -> None:
-        """Join the learner's group, and return nothing: newer vLLM cannot send a group."""
-        with any_torch_version():
+        """Join the learner's group. Return None: newer vLLM cannot serialize a process group."""
+        with newer_torch():
             super().init_process_group(*args, **kwargs)
 
 
 @contextmanager
-def any_torch_version() -> Iterator[None]:
-    """Let oat create a process group with torch 2.10 and later.
+def newer_torch() -> Iterator[None]:
+    """Let oat create process groups with torch 2.6 and later, including 2.10.
 
-    oat chooses the name of an option by a comparison of torch's version as text, in which "2.10"
-    is less than "2.6".
+    oat compares torch's version as text, and as text "2.10" is less than "2.6", so it passes an
+    option under its old name.
     """
 
     def create(*args: Any, pg_options: Any = None, **kwargs: Any) -> Any:

@@ -146,16 +146,20 @@ def start_ranks(
                 process.wait(timeout)
                 timeout = min(timeout, 60.0)  # the ranks end together
         except subprocess.TimeoutExpired:
-            pass  # gloo sometimes hangs when a process exits; its output is then complete
+            pass  # gloo sometimes hangs at exit, after the output is written
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
         outputs = [work / f"out{rank}" for rank in range(len(inputs))]
-        for process, output, log_file in zip(processes, outputs, logs):
-            if process.returncode > 0 or not output.exists():
-                text = log_file.read_text(errors="replace")
-                raise RuntimeError(f"a rank exited with {process.returncode}: {text[-2000:]}")
+        failed = [
+            f"rank {rank} exited with {process.returncode}: "
+            f"{logs[rank].read_text(errors='replace')[-2000:]}"
+            for rank, process in enumerate(processes)
+            if process.returncode > 0 or not outputs[rank].exists()
+        ]
+        if failed:
+            raise RuntimeError("\n".join([*failed, "(-9: killed after the timeout)"]))
         return [pickle.loads(output.read_bytes()) for output in outputs]
 
 

@@ -44,11 +44,14 @@ def test_stages_of_verl_are_in_its_log(run: Path) -> None:
     assert kept["stages"] == {"rollout": 1.5, "advantages": 0.5}
     assert kept["gpu_busy"] == 0.25
     assert "turn/0/return" not in kept["updates"][0]
-    assert "| verl | 2.00 | 30 |" in report.speed_table(report.runs())
+    assert "| verl | 0 | 2.00 | 30 |" in report.speed_table(report.runs())
 
 
 def test_stages_of_trl_are_summed_per_update(run: Path) -> None:
-    calls = {"T._prepare_inputs": [9, 1.0, 1.2], "T.compute_loss": [9, 9, 0.2, 0.3, 0.2, 0.3]}
+    calls = {
+        "T._prepare_inputs": [9, 0, 1.0, 0, 1.2, 0],
+        "T.compute_loss": [9, 9, 0.2, 0.3, 0.2, 0.3],
+    }
     (run / "stages.json").write_text(json.dumps(calls), encoding="utf-8")
     report.collect(report.Collect(run, "trl", 1, alone=True))
     assert report.runs()["trl"][1]["stages"] == {"rollout and logprobs": 1.1, "loss": 0.5}

@@ -16,7 +16,7 @@ from oat.utils import distributed
 
 from gem_core.adapter_kit.declaration import probe
 from gem_oat import ADAPTER
-from gem_oat.worker import WORKER, GemWorker, any_torch_version
+from gem_oat.worker import WORKER, GemWorker, newer_torch
 
 
 def test_declaration_matches_the_installed_version() -> None:
@@ -68,7 +68,7 @@ def test_process_groups_get_the_option_of_new_torch_versions(
         received.update(kwargs)
 
     monkeypatch.setattr(distributed, "_new_process_group_helper", create)
-    with any_torch_version():
+    with newer_torch():
         distributed._new_process_group_helper(1, **{name: "options", "timeout": 5})
     assert received == {"backend_options": "options", "timeout": 5}
     assert distributed._new_process_group_helper is create

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gem_core.policies.transformers_policy import TransformersPolicy
 from gem_core.types import FinishReason, Sampling
-from gem_oat.worker import any_torch_version
+from gem_oat.worker import newer_torch
 
 __version__ = "0.8.4"
 
@@ -105,7 +105,7 @@ class LLM:
     def _init_process_group(
         self, address: str, port: int, rank: int, world_size: int, group: str, backend: str
     ) -> None:
-        with any_torch_version():
+        with newer_torch():
             self.group = init_process_group(
                 backend=backend,
                 init_method=f"tcp://{address}:{port}",
