@@ -34,7 +34,7 @@ __all__ = ["FRAMEWORK_RESULTS", "FrameworkRun", "framework_plan"]
 ROOT = Path(__file__).parents[1]
 FRAMEWORK_RESULTS = RESULTS / "async" / "frameworks"
 ENV = f"{ROOT / 'benchmarks' / 'uneven.py'}:UnevenGuessTheNumber"
-TARGETS = ("success", "seconds", "tokens")
+METRICS = ("success", "seconds", "tokens")
 ON_CPU = {
     "openrlhf": ("openrlhf_on_cpu", "tests/adapters/openrlhf/cpu"),
     "rl2": ("rl2_on_cpu", "tests/adapters/rl2"),
@@ -144,7 +144,7 @@ def save(run: FrameworkRun, out: Path, cpu: bool, seconds: float) -> dict[str, A
         raise ConfigError(f"{run.name} has {len(metrics)} updates; expected {run.updates}")
     result = {
         "run": asdict(run),
-        "curve": {name: [line[name] for line in metrics] for name in TARGETS},
+        "curve": {name: [line[name] for line in metrics] for name in METRICS},
         "seconds": round(seconds, 1),
         "device": "CPU" if cpu else _gpu(),
         "version": version({"rl2": "rl-square"}.get(run.framework, run.framework)),

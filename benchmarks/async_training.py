@@ -118,8 +118,8 @@ async def _stream(
 
 
 def lags(batch: Sequence[Episode], version: int) -> dict[str, float]:
-    """Return how many updates the weights of the turns are behind: mean and maximum."""
-    behind = [version - t.versions[0] for e in batch for t in e.turns if t.versions is not None]
-    if not behind:
+    """Return how many updates old the weights of the turns are: mean and maximum."""
+    ages = [version - t.versions[0] for e in batch for t in e.turns if t.versions is not None]
+    if not ages:
         return {"lag": 0.0, "lag_max": 0}
-    return {"lag": fmean(behind), "lag_max": max(behind)}
+    return {"lag": fmean(ages), "lag_max": max(ages)}

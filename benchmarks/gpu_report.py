@@ -60,6 +60,8 @@ STAGES = {
     },
 }
 """What a trainer's log calls its stages."""
+LEARNING = 0.45
+"""A success rate above that of the first updates of all runs."""
 
 
 @dataclass
@@ -203,9 +205,12 @@ def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
     for trainer, seeds in known.items():
         curves = [[u["success"] for u in run["updates"]] for run in seeds.values()]
         cells = [_range([fmean(c[part]) for c in curves if c[part]]) for part in parts]
-        rows.append([TRAINERS[trainer], str(len(seeds)), str(min(map(len, curves))), *cells])
-    head = ["Trainer", "Seeds", "Updates", "First 3 updates", "Updates 10 to 14", "Last 5 updates"]
-    return markdown(head, rows)
+        lengths = ", ".join(str(len(c)) for c in curves)
+        first = [next((i for i, share in enumerate(c) if share >= LEARNING), None) for c in curves]
+        reached = ", ".join("never" if i is None else str(i) for i in first)
+        rows.append([TRAINERS[trainer], lengths, *cells, reached])
+    head = ["Trainer", "Updates of each seed", "First 3 updates", "Updates 10 to 14"]
+    return markdown([*head, "Last 5 updates", f"First update with {LEARNING:.0%}"], rows)
 
 
 def _range(shares: list[float]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from math import comb
 from statistics import fmean
 from typing import Any
 
@@ -24,8 +23,9 @@ from gem_core.policies.base import Player
 from gem_core.policies.players import ExpertPlayer
 from gem_core.policies.scripted import ScriptedPlayer
 from gem_core.training.demonstrations import tokenised
+from gem_eval.evaluation import pass_at_k
 
-__all__ = ["expert_for", "expert_sequences", "go_to", "pass_at", "train_scenario", "within"]
+__all__ = ["expert_for", "expert_sequences", "go_to", "train_scenario", "within"]
 
 STAGES = ("before", "sft", "rl")
 
@@ -112,7 +112,8 @@ def measure(trainer: Trainer, run: Run) -> dict[str, Any]:
         "tokens": values["tokens"],
         "within": within(episodes, limit or max(len(e.turns) for e in episodes)),
         "pass": {
-            str(k): fmean(pass_at(k, group) for group in groups if len(group) >= k) for k in sizes
+            str(k): fmean(pass_at_k(len(g), sum(g), k) for g in groups if len(g) >= k)
+            for k in sizes
         },
     }
 
@@ -122,9 +123,3 @@ def within(episodes: Sequence[Episode], turns: int) -> list[float]:
     known = [e for e in episodes if not e.failed]
     solved = [len(e.turns) for e in known if e.success]
     return [sum(n <= limit for n in solved) / len(known) for limit in range(1, turns + 1)]
-
-
-def pass_at(k: int, solved: Sequence[bool]) -> float:
-    """Return the probability that one of k episodes, drawn from these, is solved."""
-    n, wrong = len(solved), len(solved) - sum(solved)
-    return 1.0 - comb(wrong, k) / comb(n, k)

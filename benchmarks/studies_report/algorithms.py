@@ -9,7 +9,7 @@ from typing import Any
 from report_tables import Result, markdown, results_under
 from studies_plan import ENVIRONMENTS, RATIO_ON, SEEDS
 
-from studies_report.comparison import Comparison, compare, significant, with_interval
+from studies_report.comparison import Comparison, compare, significant, verdict, with_interval
 from studies_report.figures import Line, draw_panels
 
 __all__ = [
@@ -111,22 +111,19 @@ def _table(
     title: str,
     sides: Sequence[str],
 ) -> str:
-    found = significant(comparisons, planned)
+    discoveries = significant(comparisons, planned)
     rows = []
     for key, c in comparisons.items():
         if c is None:
             continue
-        verdict = "not significant"
-        if key in found:
-            verdict = f"{sides[0] if c.difference > 0 else sides[1]} higher"
-        if min(c.seeds) < SEEDS:
-            verdict += ", preliminary"
-        numbers = [c.effect(), f"{c.superiority:.2f}", f"{c.p:.4f}", verdict]
+        higher = f"{sides[0] if c.difference > 0 else sides[1]} higher"
+        judged = verdict(c, higher, key in discoveries, SEEDS)
+        numbers = [c.effect(), f"{c.superiority:.2f}", f"{c.p:.4f}", judged]
         rows.append([key[0], ALGORITHMS[key[1]].label, *numbers, f"{c.seeds[0]}, {c.seeds[1]}"])
     text = f"{len(rows)} of {planned} tests have four seeds or more on both sides"
     if not rows:
         return f"{text}."
-    text += f"; {len(found)} are significant at a false discovery rate of 5 %."
+    text += f"; {len(discoveries)} are significant at a false discovery rate of 5 %."
     head = ["", title, "difference", "superiority", "p", "verdict", "seeds"]
     return f"{text}\n\n{markdown(head, rows)}"
 

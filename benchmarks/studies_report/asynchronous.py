@@ -14,7 +14,7 @@ from report_tables import Result, markdown
 from studies_plan import ASYNC_SEEDS, RESULTS
 
 from studies_report.algorithms import seeds_of
-from studies_report.comparison import Comparison, compare, significant
+from studies_report.comparison import Comparison, compare, significant, verdict
 from studies_report.figures import Line, draw_panels
 
 __all__ = [
@@ -138,17 +138,14 @@ def _count(results: Sequence[Result]) -> str:
 
 def _tests(known: dict[str, Result]) -> str:
     comparisons = against_sync(known)
-    found = significant(comparisons, TESTS)
+    discoveries = significant(comparisons, TESTS)
     rows = []
     for (name, _), c in comparisons.items():
         if c is not None:
-            verdict = "not significant"
-            if (name, "sync") in found:
-                verdict = f"`{name}` {'slower' if c.difference > 0 else 'faster'}"
-            if min(c.seeds) < ASYNC_SEEDS:
-                verdict += ", preliminary"
+            outcome = f"`{name}` {'slower' if c.difference > 0 else 'faster'}"
+            judged = verdict(c, outcome, (name, "sync") in discoveries, ASYNC_SEEDS)
             change = f"{c.difference:+.0f} s [{c.low:+.0f}, {c.high:+.0f}]"
-            rows.append([f"`{name}`", change, f"{c.p:.4f}", verdict])
+            rows.append([f"`{name}`", change, f"{c.p:.4f}", judged])
     if not rows:
         return f"0 of {TESTS} tests have four seeds or more on both sides."
     return markdown(["", "seconds until 75 %, minus `sync`", "p", "verdict"], rows)

@@ -15,7 +15,7 @@ from report_statistics import (
     superiority,
 )
 
-__all__ = ["LEAST_SEEDS", "Comparison", "compare", "significant", "with_interval"]
+__all__ = ["LEAST_SEEDS", "Comparison", "compare", "significant", "verdict", "with_interval"]
 
 LEAST_SEEDS = 4
 """Fewer seeds on either side give no test and no interval."""
@@ -58,6 +58,12 @@ def significant(comparisons: Mapping[Key, Comparison | None], planned: int) -> s
     known = {key: c.p for key, c in comparisons.items() if c is not None}
     count = discoveries(list(known.values()), planned=planned)
     return set(sorted(known, key=lambda key: known[key])[:count])
+
+
+def verdict(comparison: Comparison, outcome: str, significant: bool, seeds: int) -> str:
+    """Return the outcome of a significant test; fewer than the planned `seeds` are preliminary."""
+    text = outcome if significant else "not significant"
+    return text if min(comparison.seeds) >= seeds else f"{text}, preliminary"
 
 
 def with_interval(values: Sequence[float], percent: bool = False) -> str:

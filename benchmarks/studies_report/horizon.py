@@ -11,7 +11,7 @@ from report_tables import Result, markdown
 from studies_plan import HORIZON_SEEDS, HORIZON_TOKENS, SCHEDULES
 
 from studies_report.algorithms import seeds_of
-from studies_report.comparison import Comparison, compare, significant, with_interval
+from studies_report.comparison import Comparison, compare, significant, verdict, with_interval
 from studies_report.figures import Line, draw_panels
 
 __all__ = ["FIXED", "TESTS", "draw", "growing_against_fixed", "results_table", "unstable"]
@@ -74,21 +74,18 @@ def results_table(known: dict[str, Result]) -> str:
 
 def _tests(known: dict[str, Result]) -> str:
     comparisons = growing_against_fixed(known)
-    found = significant(comparisons, TESTS)
+    discoveries = significant(comparisons, TESTS)
     rows = []
     for (name, fixed), c in comparisons.items():
         if c is not None:
-            verdict = "not significant"
-            if (name, fixed) in found:
-                verdict = f"{LINES[name if c.difference > 0 else fixed].label} higher"
-            if min(c.seeds) < HORIZON_SEEDS:
-                verdict += ", preliminary"
-            numbers = [c.effect(), f"{c.superiority:.2f}", f"{c.p:.4f}", verdict]
+            higher = f"{LINES[name if c.difference > 0 else fixed].label} higher"
+            judged = verdict(c, higher, (name, fixed) in discoveries, HORIZON_SEEDS)
+            numbers = [c.effect(), f"{c.superiority:.2f}", f"{c.p:.4f}", judged]
             rows.append([LINES[name].label, LINES[fixed].label, *numbers])
     text = f"{len(rows)} of {TESTS} tests have four seeds or more on both sides"
     if not rows:
         return f"{text}."
-    text += f"; {len(found)} are significant at a false discovery rate of 5 %."
+    text += f"; {len(discoveries)} are significant at a false discovery rate of 5 %."
     head = ["", "minus", "difference of success", "superiority", "p", "verdict"]
     return f"{text}\n\n{markdown(head, rows)}"
 

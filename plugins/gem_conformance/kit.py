@@ -306,7 +306,7 @@ def _outcome(
 ) -> Result:
     lacking = sorted(need for need in needs if not getattr(harness.adapter.capabilities, need))
     try:
-        found = check() or ""
+        remark = check() or ""
     except _CheckFailed as failed:
         return Result(name, "FAILED", str(failed))
     except GemError as rejected:
@@ -319,7 +319,7 @@ def _outcome(
     if lacking:
         why = f"trained, but the adapter does not declare {', '.join(lacking)}"
         return Result(name, "FAILED", why)
-    return Result(name, "ok", found)
+    return Result(name, "ok", remark)
 
 
 def _carries(harness: Harness) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Programs behind docs/gpu.md that also run on a CPU, with the tiny model."""
+"""Tests of programs that docs/gpu.md names, with the tiny model on a CPU."""
 
 from __future__ import annotations
 

@@ -294,13 +294,6 @@ def test_scenario_is_measured_before_and_after_each_stage(trainer):
     assert result["expert"]["episodes"] == 8
 
 
-def test_pass_at_k_is_the_share_of_draws_with_a_solved_episode():
-    assert scenarios.pass_at(1, [True, False, False, False]) == 0.25
-    assert scenarios.pass_at(2, [True, False, False, False]) == 0.5
-    assert scenarios.pass_at(4, [True, False, False, False]) == 1.0
-    assert scenarios.pass_at(2, [False, False]) == 0.0
-
-
 def test_runs_on_a_cpu_have_names_of_their_own():
     runs = studies_cpu_plan.cpu_plan()
     names = {run.name for run in runs}

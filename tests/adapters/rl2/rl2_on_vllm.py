@@ -2,8 +2,8 @@
 
     python -m rl2_on_vllm examples/rl2_guess_the_number.py ...
 
-vLLM generates (`vllm_server.py`, behind the mock of SGLang), and the mock of flash-attn calls the
-kernels of torch. RL2's trainer, FSDP actor, loss, weight update and router are real.
+The mock of SGLang starts `vllm_server.py`, which generates with vLLM. The mock of flash-attn calls
+the kernels of torch. RL2's trainer, FSDP actor, loss, weight update and router are real.
 """
 
 from __future__ import annotations

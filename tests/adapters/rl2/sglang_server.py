@@ -8,12 +8,10 @@ ones until `continue_generation`. `update_weights_from_tensor` replaces the weig
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import pickle
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent / "mocks"))
 
 import torch
 from aiohttp import web
+from sglang_endpoints import Endpoints, argument_parser
 
 from gem_core.policies.tiny import load_folder
 from gem_core.policies.transformers_policy import TransformersPolicy
@@ -31,14 +30,13 @@ CHUNK = 8
 """The number of tokens after which the server checks for a pause."""
 
 
-class Server:
+class Server(Endpoints):
     """The endpoints over one model."""
 
     def __init__(self, model_path: str, seed: int | None) -> None:
+        super().__init__(model_path)
         self.model, self.tokenizer = load_folder(model_path, "the served model")
         self.policy = TransformersPolicy(self.model, self.tokenizer, max_wait=0.005, seed=seed)
-        self.info = {"model_path": model_path, "is_generation": True, "tp_size": 1, "dp_size": 1}
-        self.calls: Counter[str] = Counter()
         self.last_request: dict[str, Any] = {}
         """The body of the last call of `/generate`."""
         self.running = asyncio.Event()
@@ -98,47 +96,26 @@ class Server:
 
     async def other(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        self.calls[name] += 1
         if name == "pause_generation":
             self.running.clear()
             self.pauses += 1
         if name == "continue_generation":
             self.running.set()
-        return web.json_response(self.info)
-
-    async def count_calls(self, request: web.Request) -> web.Response:
-        return web.json_response(self.calls)
+        return await super().other(request)
 
     async def show_last_request(self, request: web.Request) -> web.Response:
         return web.json_response(self.last_request)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--model", required=True)
+    parser = argument_parser(__doc__)
     parser.add_argument("--settings", help="SGLang's other settings, which are not used")
     parser.add_argument("--seed", type=int)
     args = parser.parse_args()
     torch.set_num_threads(1)
 
     async def app() -> web.Application:
-        server = Server(args.model, args.seed)
-        application = web.Application(client_max_size=1 << 30)
-        application.add_routes(
-            [
-                web.post("/generate", server.generate),
-                web.post("/update_weights_from_tensor", server.update),
-                web.get("/calls", server.count_calls),
-                web.get("/last_request", server.show_last_request),
-                web.get("/{name}", server.other),
-                web.post("/{name}", server.other),
-            ]
-        )
-        return application
+        return Server(args.model, args.seed).application()
 
     web.run_app(app(), host=args.host, port=args.port, print=None)
 

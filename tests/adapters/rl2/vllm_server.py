@@ -10,7 +10,6 @@ The environment variable VLLM_SERVER_ARGS has further settings of vLLM's engine,
 
 from __future__ import annotations
 
-import argparse
 import base64
 import io
 import json
@@ -18,12 +17,12 @@ import os
 import pickle
 import sys
 import uuid
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from aiohttp import web
+from sglang_endpoints import Endpoints, argument_parser
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
@@ -86,10 +85,11 @@ def response_of(output: Any) -> dict[str, Any]:
     }
 
 
-class Server:
+class Server(Endpoints):
     """The endpoints over one engine."""
 
     def __init__(self, model_path: str, settings: dict[str, Any]) -> None:
+        super().__init__(model_path)
         arguments = {
             "model": model_path,
             "dtype": settings.get("dtype", "auto"),
@@ -103,8 +103,6 @@ class Server:
             **json.loads(os.environ.get("VLLM_SERVER_ARGS", "{}")),
         }
         self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-        self.info = {"model_path": model_path, "is_generation": True, "tp_size": 1, "dp_size": 1}
-        self.calls: Counter[str] = Counter()
         self.weights: list[tuple[str, bytes]] = []
 
     async def generate(self, request: web.Request) -> web.Response:
@@ -131,24 +129,12 @@ class Server:
             await self.engine.reset_prefix_cache()
         return web.json_response({"success": True})
 
-    async def other(self, request: web.Request) -> web.Response:
-        self.calls[request.match_info["name"]] += 1
-        return web.json_response(self.info)
-
-    async def count_calls(self, request: web.Request) -> web.Response:
-        return web.json_response(self.calls)
-
     async def close(self, application: web.Application) -> None:
         self.engine.shutdown()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--model", required=True)
+    parser = argument_parser(__doc__)
     parser.add_argument("--settings", type=json.loads, default={}, help="SGLang's, as JSON")
     args = parser.parse_args()
     # vLLM's worker process imports this file as a module
@@ -158,17 +144,8 @@ def main() -> None:
 
     async def app() -> web.Application:
         server = Server(args.model, args.settings)
-        application = web.Application(client_max_size=1 << 30)
+        application = server.application()
         application.on_cleanup.append(server.close)
-        application.add_routes(
-            [
-                web.post("/generate", server.generate),
-                web.post("/update_weights_from_tensor", server.update),
-                web.get("/calls", server.count_calls),
-                web.get("/{name}", server.other),
-                web.post("/{name}", server.other),
-            ]
-        )
         return application
 
     # RL2's router keeps its connections open

@@ -137,9 +137,9 @@ def _attend(q: Any, k: Any, v: Any, scale: float, window: tuple[int, int]) -> tu
     dtype, groups = q.dtype, q.shape[1] // k.shape[1]
     q, k, v = (x.float().transpose(0, 1) for x in (q, k, v))
     k, v = (x.repeat_interleave(groups, dim=0) for x in (k, v))
-    behind = torch.arange(k.shape[1] - q.shape[1], k.shape[1])[:, None] - torch.arange(k.shape[1])
-    hidden = behind < 0
+    distance = torch.arange(k.shape[1] - q.shape[1], k.shape[1])[:, None] - torch.arange(k.shape[1])
+    hidden = distance < 0
     if window[0] >= 0:
-        hidden |= behind > window[0]
+        hidden |= distance > window[0]
     scores = (q @ k.transpose(1, 2) * scale).masked_fill(hidden, -torch.inf)
     return (scores.softmax(-1) @ v).transpose(0, 1).to(dtype), scores.logsumexp(-1)
