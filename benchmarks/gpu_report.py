@@ -62,6 +62,8 @@ STAGES = {
 """What a trainer's log calls its stages."""
 LEARNING = 0.45
 """A success rate above that of the first updates of all runs."""
+PARTS = ((0, 3), (5, 8), (10, 13), (15, 18), (22, 25))
+"""The updates of the table of success: first, and the one after the last."""
 
 
 @dataclass
@@ -161,11 +163,11 @@ def _median(numbers: Iterable[float]) -> float:
     return round(median(numbers), 2)
 
 
-def runs() -> dict[str, dict[int, dict[str, Any]]]:
+def runs(folder: str = "curves") -> dict[str, dict[int, dict[str, Any]]]:
     """Read the kept runs, by trainer and seed."""
     known: dict[str, dict[int, dict[str, Any]]] = {}
     for trainer in TRAINERS:
-        for path in sorted((RESULTS / "curves" / trainer).glob("*/run.json")):
+        for path in sorted((RESULTS / folder / trainer).glob("*/run.json")):
             text = (path.parent / "metrics.jsonl").read_text(encoding="utf-8")
             updates = [json.loads(line) for line in text.splitlines()]
             run = {**json.loads(path.read_text(encoding="utf-8")), "updates": updates}
@@ -176,41 +178,62 @@ def runs() -> dict[str, dict[int, dict[str, Any]]]:
 def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return the table of the runs that had the GPU alone."""
     rows = []
-    for trainer, seeds in known.items():
-        for seed, run in ((seed, run) for seed, run in seeds.items() if run["alone"]):
-            updates = run["updates"][1:]
-            seconds = median(u["seconds"] for u in updates)
-            tokens = median(u["tokens"] / u["seconds"] for u in updates)
-            stages = ", ".join(f"{name} {value}" for name, value in run["stages"].items())
-            rollout, busy = run["rollout"], run["gpu_busy"]
-            rows.append(
-                [
-                    TRAINERS[trainer],
-                    str(seed),
-                    f"{seconds:.2f}",
-                    f"{60 / seconds:.0f}",
-                    "" if rollout is None else f"{rollout / seconds:.0%}",
-                    "" if busy is None else f"{busy:.0%}",
-                    f"{tokens:,.0f}",
-                    stages,
-                ]
-            )
-    head = ["Trainer", "Seed", "Seconds an update", "Updates a minute", "Rollout share"]
-    return markdown([*head, "GPU busy", "Sampled tokens a second", "Stages, in seconds"], rows)
+    for start, of_start in (("bfloat16", known), ("float32", runs("curves_float32"))):
+        for trainer, seeds in of_start.items():
+            for seed, run in seeds.items():
+                if run["alone"]:
+                    rows.append([TRAINERS[trainer], start, str(seed), *_speed(run)])
+    head = ["Trainer", "First weights", "Seed", "Seconds an update", "Updates a minute"]
+    more = ["Rollout share", "GPU busy", "Sampled tokens a second", "Stages, in seconds"]
+    return markdown([*head, *more], rows)
+
+
+def _speed(run: dict[str, Any]) -> list[str]:
+    """Return the cells of a run in `speed_table`."""
+    updates, rollout, busy = run["updates"][1:], run["rollout"], run["gpu_busy"]
+    seconds = median(u["seconds"] for u in updates)
+    tokens = median(u["tokens"] / u["seconds"] for u in updates)
+    return [
+        f"{seconds:.2f}",
+        f"{60 / seconds:.0f}",
+        "" if rollout is None else f"{rollout / seconds:.0%}",
+        "" if busy is None else f"{busy:.0%}",
+        f"{tokens:,.0f}",
+        ", ".join(f"{name} {value}" for name, value in run["stages"].items()),
+    ]
 
 
 def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
-    """Return the success of each trainer at the start and at the end, over its seeds."""
-    rows, parts = [], (slice(3), slice(10, 15), slice(-5, None))
+    """Return the success of each trainer in parts of the runs, over the seeds that reach them."""
+    rows = []
     for trainer, seeds in known.items():
         curves = [[u["success"] for u in run["updates"]] for run in seeds.values()]
-        cells = [_range([fmean(c[part]) for c in curves if c[part]]) for part in parts]
+        cells = [_range([fmean(c[a:b]) for c in curves if len(c) >= b]) for a, b in PARTS]
         lengths = ", ".join(str(len(c)) for c in curves)
         first = [next((i for i, share in enumerate(c) if share >= LEARNING), None) for c in curves]
         reached = ", ".join("never" if i is None else str(i) for i in first)
         rows.append([TRAINERS[trainer], lengths, *cells, reached])
-    head = ["Trainer", "Updates of each seed", "First 3 updates", "Updates 10 to 14"]
-    return markdown([*head, "Last 5 updates", f"First update with {LEARNING:.0%}"], rows)
+    head = ["Trainer", "Updates of each seed", *(f"Updates {a} to {b - 1}" for a, b in PARTS)]
+    return markdown([*head, f"First update with {LEARNING:.0%}"], rows)
+
+
+def float32_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return the same table for earlier runs, which began with float32 weights."""
+    return success_table(runs("curves_float32"))
+
+
+def large_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return what `large_shape.py` measured."""
+    rows = []
+    for path in sorted(RESULTS.glob("large_*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        turns = ", ".join(map(str, run["turns"]))
+        seconds = ", ".join(f"{s:.0f}" for s in run["seconds"])
+        numbers = [run["mean_tokens"], run["longest"], run["context"], seconds, run["peak_gib"]]
+        trainer = TRAINERS[run["trainer"]]
+        rows.append([trainer, str(run["episodes"]), turns, *map(str, numbers), str(run["failed"])])
+    head = ["Trainer", "Episodes", "Turns", "Mean tokens", "Longest", "Limit"]
+    return markdown([*head, "Seconds of each update", "Peak GiB", "Failed episodes"], rows)
 
 
 def _range(shares: list[float]) -> str:
@@ -244,6 +267,8 @@ def conformance_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
 TABLES = {
     "speed": speed_table,
     "success": success_table,
+    "success-float32": float32_table,
+    "large": large_table,
     "updates": updates_table,
     "conformance": conformance_table,
 }

@@ -44,7 +44,7 @@ def test_stages_of_verl_are_in_its_log(run: Path) -> None:
     assert kept["stages"] == {"rollout": 1.5, "advantages": 0.5}
     assert kept["gpu_busy"] == 0.25
     assert "turn/0/return" not in kept["updates"][0]
-    assert "| verl | 0 | 2.00 | 30 |" in report.speed_table(report.runs())
+    assert "| verl | bfloat16 | 0 | 2.00 | 30 |" in report.speed_table(report.runs())
 
 
 def test_stages_of_trl_are_summed_per_update(run: Path) -> None:
