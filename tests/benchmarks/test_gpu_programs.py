@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from project import ROOT
 
+from gem_core import ConfigError
+from gem_core.policies.models import load_model
+
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import bfloat16_steps
 import engine_curve
+import gpu_curves
+import gpu_report
 
 
 def test_small_steps_from_rounded_weights_have_little_effect(
@@ -30,3 +36,57 @@ def test_engine_curve_plays_the_same_tasks_twice(tmp_path: Path) -> None:
     (update,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert update["episodes"] == 256
     assert 0.2 < update["success"] < 0.9
+
+
+def test_gpu_curves_keeps_the_metrics_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_report, "RESULTS", tmp_path / "results")
+    run = ["run", "tiny", "engine:3", "--updates", "1", "--out", str(tmp_path / "runs")]
+    assert gpu_curves.main(run) == 0, (tmp_path / "runs" / "engine-3" / "log.txt").read_text()
+    kept = gpu_report.runs()["engine"][3]
+    assert kept["alone"]
+    assert len(kept["updates"]) == 1
+    with pytest.raises(ConfigError, match="engine-3 exists already"):
+        gpu_curves.main(run)
+
+
+def test_gpu_curves_reports_a_run_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_report, "RESULTS", tmp_path / "results")
+    false = str(shutil.which("false"))
+    options = ["--python", f"trl={false}", "--together", "--out", str(tmp_path / "runs")]
+    assert gpu_curves.main(["run", "tiny", "trl:0", "trl:1", *options]) == 1
+    assert "trl:0 ended with status 1; see" in capsys.readouterr().out
+    assert gpu_report.runs() == {}
+
+
+def test_gpu_curves_stops_runs_when_their_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "sleeper"
+    program.write_text("#!/bin/sh\nsleep 600\n")
+    program.chmod(0o755)
+    options = ["--python", f"verl={program}", "--seconds", "0.5", "--out", str(tmp_path / "runs")]
+    assert gpu_curves.main(["run", "tiny", "verl:0", *options]) == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("trl", "expected TRAINER:SEED"), ("ppo:0", "one of engine, trl, verl")],
+)
+def test_gpu_curves_rejects_other_runs(
+    argument: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        gpu_curves.main(["run", "tiny", argument])
+    assert message in capsys.readouterr().err
+
+
+def test_gpu_curves_writes_a_model_in_bfloat16(tmp_path: Path) -> None:
+    assert gpu_curves.main(["model", str(tmp_path), "--name", "tiny", "--warm-up", "1"]) == 0
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["dtype"] == "bfloat16"
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"]
+    load_model(str(tmp_path))

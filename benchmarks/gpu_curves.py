@@ -1,0 +1,236 @@
+"""Run the trainers' recipes with equal settings on one GPU, for docs/gpu.md.
+
+    python benchmarks/gpu_curves.py model runs/start                  # the model of all runs
+    python benchmarks/gpu_curves.py run runs/start trl:0 verl:0       # one after the other
+    python benchmarks/gpu_curves.py run runs/start trl:1 verl:1 --together
+
+A run is TRAINER:SEED. Most trainers need an environment of their own: `--python verl=PATH` names
+its interpreter, or a script that sets variables and starts it. The metrics of each run go to
+benchmarks/results/gpu, as by `gpu_report.py collect`. Runs that are made --together have no times
+in the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_report import Collect, collect
+
+from gem_core import GemError
+from gem_core.errors import ConfigError
+from gem_core.policies.models import load_model, model_path
+from gem_core.training.warm_up import warm_up
+
+ROOT = Path(__file__).parents[1]
+ENV = "game:GuessTheNumber-v0-easy"
+EQUAL = ["--episodes", "256", "--seeds", "128", "--learning-rate", "3e-5"]
+"""The settings of every recipe."""
+RECIPES = {
+    "engine": ["benchmarks/engine_curve.py"],
+    "trl": ["benchmarks/trl_stages.py", "--vllm", "--no-correction"],
+    "verl": ["examples/verl_guess_the_number.py"],
+    "openrlhf": ["examples/openrlhf_guess_the_number.py", "--colocate"],
+    "rl2": ["-m", "rl2_on_vllm", "examples/rl2_guess_the_number.py"],
+    "skyrl": ["examples/skyrl_guess_the_number.py"],
+}
+SMALLER = {
+    "trl": ["--micro-batch", "64"],
+    "verl": ["--micro-batch-tokens", "8192"],
+    "openrlhf": ["--micro-batch", "32"],
+    "rl2": ["--max-length", "8192"],
+    "skyrl": ["--micro-batch", "32"],
+}
+"""Settings of runs that share the memory of the GPU. They do not change the gradient."""
+
+
+@dataclass
+class Plan:
+    """Runs to make."""
+
+    model: str
+    runs: Sequence[tuple[str, int]]
+    out: Path
+    updates: int = 25
+    together: bool = False
+    seconds: float | None = None
+    """The time after which runs are stopped; their updates so far are kept."""
+    pythons: dict[str, str] = field(default_factory=dict)
+
+    def command(self, trainer: str, seed: int) -> list[str]:
+        """Return the command of a run."""
+        start = [self.pythons.get(trainer, sys.executable), *RECIPES[trainer]]
+        end = ["--updates", str(self.updates), "--out", str(self.folder(trainer, seed))]
+        if trainer == "engine":
+            return [*start, self.model, "--seed", str(seed), *end]
+        # RL2's engine seeds its own sampling; the recipe's --seed chooses the tasks
+        own = [] if trainer == "rl2" else ["--seed", str(seed)]
+        smaller = SMALLER[trainer] if self.together else []
+        return [*start, "--model", self.model, *EQUAL, *own, *smaller, *end]
+
+    def folder(self, trainer: str, seed: int) -> Path:
+        """Return the output folder of a run."""
+        return self.out / f"{trainer}-{seed}"
+
+
+def run(plan: Plan) -> list[str]:
+    """Make all runs and keep their metrics; return the names of those that failed."""
+    if taken := [str(f) for f in (plan.folder(*r) for r in plan.runs) if f.exists()]:
+        raise ConfigError(f"{', '.join(taken)} exists already; pass another --out or remove it")
+    deadline = time.monotonic() + (plan.seconds or float("inf"))
+    groups = [list(plan.runs)] if plan.together else [[one] for one in plan.runs]
+    return [name for group in groups for name in _run_group(plan, group, deadline)]
+
+
+def _run_group(plan: Plan, group: Sequence[tuple[str, int]], deadline: float) -> list[str]:
+    """Make runs at the same time."""
+    processes = {}
+    try:
+        with gpu_samples(None if plan.together else plan.folder(*group[0]) / "gpu.csv"):
+            for trainer, seed in group:
+                processes[trainer, seed] = _start(plan, trainer, seed)
+            for process in processes.values():
+                _wait(process, deadline)
+    finally:
+        for process in processes.values():
+            _stop(process)
+    failed = []
+    for (trainer, seed), process in processes.items():
+        folder = plan.folder(trainer, seed)
+        if process.returncode:
+            failed.append(f"{trainer}:{seed}")
+            print(f"{trainer}:{seed} ended with status {process.returncode}; see {folder}/log.txt")
+        metrics = folder / "metrics.jsonl"
+        if metrics.exists() and metrics.stat().st_size:
+            collect(Collect(folder, trainer, seed, alone=not plan.together))
+    return failed
+
+
+def _start(plan: Plan, trainer: str, seed: int) -> subprocess.Popen[bytes]:
+    folder = plan.folder(trainer, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [str(ROOT / name) for name in (".", "plugins", "adapters", "tests/adapters/rl2")]
+    variables = {**os.environ, "RAY_ADDRESS": "local"}  # a Ray cluster of its own
+    variables["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+    with (folder / "log.txt").open("wb") as log:
+        return subprocess.Popen(
+            plan.command(trainer, seed),
+            cwd=ROOT,
+            env=variables,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float) -> None:
+    left = deadline - time.monotonic()
+    try:
+        process.wait(None if left == float("inf") else max(left, 0))
+    except subprocess.TimeoutExpired:
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a run and the processes it started: first as by Ctrl-C, after 20 s by force."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+@contextmanager
+def gpu_samples(path: Path | None) -> Iterator[None]:
+    """Write the utilization and memory of the GPU to `path`, four times a second."""
+    if path is None or shutil.which("nvidia-smi") is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    query = "--query-gpu=timestamp,utilization.gpu,memory.used"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "250"]
+    with path.open("wb") as file:
+        sampler = subprocess.Popen(command, stdout=file)
+        try:
+            yield
+        finally:
+            sampler.terminate()
+            sampler.wait()
+
+
+def write_model(name: str, folder: Path, updates: int) -> None:
+    """Write a model after an SFT warm-up, in bfloat16."""
+    import torch
+
+    model, tokenizer = load_model(name, "cuda" if torch.cuda.is_available() else "cpu")
+    loss = warm_up(model, tokenizer, ENV, updates=updates)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    # RL2's transformers 4 does not read rope_parameters
+    config.setdefault("rope_theta", config["rope_parameters"]["rope_theta"])
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    print(f"loss {loss:.3f} after {updates} updates; the model is in {folder}")
+
+
+def _run_name(text: str) -> tuple[str, int]:
+    trainer, _, seed = text.partition(":")
+    if trainer not in RECIPES or not seed.isdecimal():
+        names = ", ".join(RECIPES)
+        raise argparse.ArgumentTypeError(f"expected TRAINER:SEED, with one of {names}; got {text}")
+    return trainer, int(seed)
+
+
+def _python(text: str) -> tuple[str, str]:
+    trainer, _, path = text.partition("=")
+    if trainer not in RECIPES or shutil.which(path) is None:
+        raise argparse.ArgumentTypeError(f"expected TRAINER=PATH of a program; got {text}")
+    return trainer, path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, dest="command")
+    model = commands.add_parser("model", help="write the model of all runs")
+    model.add_argument("folder", type=Path)
+    model.add_argument("--name", default="smollm2", help="the model to warm up (default: smollm2)")
+    model.add_argument("--warm-up", type=int, default=10, help="updates of SFT (default: 10)")
+    runs = commands.add_parser("run", help="train")
+    runs.add_argument("model", help="the folder of `model`")
+    runs.add_argument("runs", nargs="+", type=_run_name, metavar="TRAINER:SEED")
+    runs.add_argument("--together", action="store_true", help="make all runs at the same time")
+    runs.add_argument("--updates", type=int, default=25, help="updates of each run (default: 25)")
+    runs.add_argument("--seconds", type=float, help="stop the runs after this time")
+    runs.add_argument("--out", type=Path, default=Path("runs/gpu"), help="output folder")
+    runs.add_argument("--python", action="append", type=_python, default=[], metavar="TRAINER=PATH")
+    args = parser.parse_args(argv)
+    if args.command == "model":
+        write_model(args.name, args.folder, args.warm_up)
+        return 0
+    pythons = dict(args.python)
+    out, limits = args.out.absolute(), (args.updates, args.together, args.seconds)
+    model_folder = str(Path(model_path(args.model)).absolute())
+    failed = run(Plan(model_folder, args.runs, out, *limits, pythons))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (GemError, OSError) as error:
+        sys.exit(f"error: {error}")
