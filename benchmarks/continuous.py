@@ -1,4 +1,4 @@
-"""Policy with continuous batching for small Llama models in this process.
+"""Policy with continuous batching for small Llama and Qwen2 models in this process.
 
     policy = ContinuousPolicy(model, tokenizer, slots=256, context=1024)
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from continuous_decoder import Decoder
+from packed import check_model
 
 from gem_core import FinishReason, Generation, Sampling
 from gem_core.errors import ConfigError, PolicyError
@@ -52,7 +53,7 @@ class _Slot:
 
 
 class ContinuousPolicy:
-    """Sample from a transformers Llama model, without top-k, top-p, stop strings and seeds."""
+    """Sample from a Llama or Qwen2 model, without top-k, top-p, stop strings and seeds."""
 
     def __init__(
         self,
@@ -64,10 +65,7 @@ class ContinuousPolicy:
         stop_ids: Iterable[int] | None = None,
         seed: int = 0,
     ) -> None:
-        if model.config.model_type != "llama":
-            raise ConfigError(
-                f"this engine supports models of type 'llama'; got {model.config.model_type!r}"
-            )
+        check_model(model.config)
         self.stop_ids = stop_ids_of(model, tokenizer) if stop_ids is None else frozenset(stop_ids)
         self.weight_version = 0
         self.context = context

@@ -34,6 +34,8 @@ class Decoder:
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon = config.rms_norm_eps
         self.weights: list[torch.Tensor] = []
+        self.biased = model.model.layers[0].self_attn.q_proj.bias is not None
+        """Whether queries, keys and values have biases, as in Qwen2."""
         self.refresh()
         self.slots = slots
         # the row after the last slot takes the padding of prefills
@@ -74,9 +76,11 @@ class Decoder:
         weights = []
         for layer in self.model.model.layers:
             a, m = layer.self_attn, layer.mlp
+            projections = (a.q_proj, a.k_proj, a.v_proj)
             weights += [
                 layer.input_layernorm.weight,
-                torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight]),
+                torch.cat([p.weight for p in projections]),
+                *([torch.cat([p.bias for p in projections])] if self.biased else []),
                 a.o_proj.weight,
                 layer.post_attention_layernorm.weight,
                 torch.cat([m.gate_proj.weight, m.up_proj.weight]),
@@ -237,9 +241,11 @@ class Decoder:
         rows = self.rows[:B] if rows_B is None else rows_B
         where_N = (rows[:, None] * self.context + place_B_T).view(-1)
         for cache in self.cache:
-            a_norm, qkv, out, m_norm, gate_up, down = (next(weights) for _ in range(6))
+            a_norm, qkv = next(weights), next(weights)
+            qkv_bias = next(weights) if self.biased else None
+            out, m_norm, gate_up, down = (next(weights) for _ in range(4))
             h = functional.linear(
-                functional.rms_norm(x_N_E, a_norm.shape, a_norm, self.epsilon), qkv
+                functional.rms_norm(x_N_E, a_norm.shape, a_norm, self.epsilon), qkv, qkv_bias
             ).view(B * T, H + 2 * K, D)
             rotated = h[:, : H + K]
             torch.addcmul(rotated * cos, rotated.roll(D // 2, -1), sin, out=rotated)

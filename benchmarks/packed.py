@@ -1,4 +1,4 @@
-"""Training passes of small Llama models on packed sequences: one long row without padding.
+"""Training passes of small Llama and Qwen2 models on packed sequences: one long row, no padding.
 
     trunk = PackedTrunk(model.model)
     logprobs = trunk.logprobs(model.lm_head.weight, sequences, positions)
@@ -18,14 +18,35 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-__all__ = ["PackedTrunk"]
+from gem_core.errors import ConfigError
+
+__all__ = ["PackedTrunk", "check_model"]
+
+UNSUPPORTED = ("attention_bias", "mlp_bias", "use_sliding_window")
+"""Settings of a model's config that must be off. Qwen2 has its biases in q, k and v without one."""
+
+
+def check_model(config: Any) -> None:
+    """Raise `ConfigError` for the config of a model that the engine does not support."""
+    if config.model_type not in ("llama", "qwen2"):
+        raise ConfigError(
+            "this engine supports models of type 'llama' and 'qwen2'; "
+            f"got one of type {config.model_type!r}"
+        )
+    on = [name for name in UNSUPPORTED if getattr(config, name, False)]
+    if on or config.hidden_act != "silu":
+        raise ConfigError(
+            f"this engine supports models with hidden_act='silu' and without {UNSUPPORTED}; got "
+            f"hidden_act={config.hidden_act!r} with {on}"
+        )
 
 
 class PackedTrunk:
-    """The layers of a transformers Llama model, for packed sequences."""
+    """The layers of a transformers Llama or Qwen2 model, for packed sequences."""
 
     def __init__(self, trunk: Any) -> None:
         config = trunk.config
+        check_model(config)
         heads = config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.trunk = trunk
@@ -48,15 +69,14 @@ class PackedTrunk:
         cos, sin = (t[0, :, None] for t in self.trunk.rotary_emb(x_N_E[None], place_N[None]))
         for layer in self.trunk.layers:
             attention, mlp = layer.self_attn, layer.mlp
+            projections = (attention.q_proj, attention.k_proj, attention.v_proj)
             queries, keys, values = self.before(
                 x_N_E,
                 cos,
                 sin,
                 self.sizes,
                 layer.input_layernorm.weight,
-                attention.q_proj.weight,
-                attention.k_proj.weight,
-                attention.v_proj.weight,
+                *((p.weight, p.bias) for p in projections),
             )
             mixed = self.attention(queries, keys, values, bounds, max(lengths))
             x_N_E = self.after(
@@ -102,12 +122,15 @@ class PackedTrunk:
 def _before_attention(
     x_N_E: Any, cos: Any, sin: Any, sizes: Any, norm: Any, q: Any, k: Any, v: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rotated queries and keys, and values, each (tokens, heads, width)."""
+    """Return rotated queries and keys, and values, each (tokens, heads, width).
+
+    `q`, `k` and `v` are pairs of weight and bias; Llama's biases are None.
+    """
     heads, kv_heads, width, epsilon = sizes
     h_N_E = functional.rms_norm(x_N_E, norm.shape, norm, epsilon)
-    queries = functional.linear(h_N_E, q).view(-1, heads, width)
-    keys = functional.linear(h_N_E, k).view(-1, kv_heads, width)
-    values = functional.linear(h_N_E, v).view(-1, kv_heads, width)
+    queries = functional.linear(h_N_E, *q).view(-1, heads, width)
+    keys = functional.linear(h_N_E, *k).view(-1, kv_heads, width)
+    values = functional.linear(h_N_E, *v).view(-1, kv_heads, width)
     return _rotated(queries, cos, sin), _rotated(keys, cos, sin), values
 
 

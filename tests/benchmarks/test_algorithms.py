@@ -6,15 +6,18 @@ The benchmark itself compares the algorithms, on a GPU.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import sys
 from dataclasses import asdict, replace
 from inspect import signature
 from statistics import fmean, pstdev
+from types import SimpleNamespace
 
 import pytest
 import torch
 from project import ROOT
+from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen2ForCausalLM
 
 from gem_core import (
     Limits,
@@ -51,6 +54,32 @@ def tiny():
     return load_tiny()
 
 
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen2-untied"])
+def family(request, tiny):
+    """A tiny model of each supported family, with the tokenizer of the tiny model."""
+    model, tokenizer = tiny
+    return (model if request.param == "llama" else qwen2("untied" not in request.param)), tokenizer
+
+
+def qwen2(tied=True):
+    """Return a Qwen2 model with random weights and biases; its actions mean nothing."""
+    config = Qwen2Config(
+        vocab_size=load_tiny()[0].config.vocab_size,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        tie_word_embeddings=tied,
+    )
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(config)
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    return model.eval()
+
+
 @pytest.fixture
 def policy(tiny):
     return ContinuousPolicy(*tiny, slots=8, context=512)
@@ -82,10 +111,10 @@ def test_greedy_actions_equal_those_of_the_transformers_policy(tiny, policy, wra
     assert actions(ours) == actions(expected)
 
 
-def test_logprobs_equal_those_of_a_full_forward_pass(tiny, policy):
-    model, tokenizer = tiny
+def test_logprobs_equal_those_of_a_full_forward_pass(family):
+    model, tokenizer = family
     checked = 0
-    for episode in play(policy, tokenizer):
+    for episode in play(ContinuousPolicy(model, tokenizer, slots=8, context=512), tokenizer):
         assert episode.failure is None
         for sequence in token_sequences(episode):
             ids = torch.tensor([sequence.ids])
@@ -254,8 +283,25 @@ def test_optimizer_keeps_steps_that_are_too_small_for_bfloat16(tiny):
     torch.testing.assert_close(weight, copied.bfloat16())
 
 
-def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients():
-    model, _ = load_tiny()
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (GPT2Config(), "'llama' and 'qwen2'; got one of type 'gpt2'"),
+        (LlamaConfig(attention_bias=True), r"got hidden_act='silu' with \['attention_bias'\]"),
+        (Qwen2Config(use_sliding_window=True), r"with \['use_sliding_window'\]"),
+        (Qwen2Config(hidden_act="gelu"), "got hidden_act='gelu'"),
+    ],
+)
+def test_engine_rejects_models_that_it_would_compute_wrongly(config, message):
+    model = SimpleNamespace(config=config)
+    with pytest.raises(ConfigError, match=message):
+        ContinuousPolicy(model, None)
+    with pytest.raises(ConfigError, match=message):
+        PackedTrunk(model)
+
+
+def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients(family):
+    model = copy.deepcopy(family[0])
     sequences = [list(range(5, 10)), [7, 7, 9], list(range(40, 57))]
     positions = [[1, 4], [2], [1, 2, 16]]
     logprobs = PackedTrunk(model.model).logprobs(model.lm_head.weight, sequences, positions)
