@@ -129,16 +129,17 @@ def stages_of(folder: Path, trainer: str, updates: int) -> dict[str, float]:
 
 
 def trl_stages(path: Path, updates: int) -> dict[str, float]:
-    """Return TRL's stages per update. TRL calls both methods once per micro-batch."""
+    """Return TRL's stages per update. TRL calls the first two methods once per micro-batch."""
     calls = json.loads(path.read_text(encoding="utf-8"))
     seconds = {name.partition(".")[2]: own for name, own in calls.items()}
     stages = {
-        "rollout and logprobs": _per_update(seconds["_prepare_inputs"], updates),
-        "loss": _per_update(seconds["compute_loss"], updates),
+        "rollout and logprobs": _median(_per_update(seconds["_prepare_inputs"], updates)[1:]),
+        "loss": _median(_per_update(seconds["compute_loss"], updates)[1:]),
     }
-    if "sync_weights" in seconds:
-        stages["weight sync (part of the rollout)"] = seconds["sync_weights"]
-    return {name: _median(own[1:]) for name, own in stages.items()}
+    for call, name in (("vLLM.generate", "generation"), ("sync_weights", "weight sync")):
+        if call in seconds:  # a mean, because the number of calls varies
+            stages[f"{name} (part of the rollout)"] = round(sum(seconds[call]) / updates, 2)
+    return stages
 
 
 def _per_update(seconds: list[float], updates: int) -> list[float]:
