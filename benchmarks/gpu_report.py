@@ -64,6 +64,8 @@ LEARNING = 0.45
 """A success rate above that of the first updates of all runs."""
 PARTS = ((0, 3), (5, 8), (10, 13), (15, 18), (22, 25))
 """The updates of the table of success: first, and the one after the last."""
+NORMS = 9
+"""The number of updates whose gradient norms are averaged."""
 
 
 @dataclass
@@ -213,9 +215,11 @@ def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
         lengths = ", ".join(str(len(c)) for c in curves)
         first = [next((i for i, share in enumerate(c) if share >= LEARNING), None) for c in curves]
         reached = ", ".join("never" if i is None else str(i) for i in first)
-        rows.append([TRAINERS[trainer], lengths, *cells, reached])
+        norms = [u["grad_norm"] for run in seeds.values() for u in run["updates"][:NORMS]]
+        rows.append([TRAINERS[trainer], lengths, *cells, reached, f"{fmean(norms):.2f}"])
     head = ["Trainer", "Updates of each seed", *(f"Updates {a} to {b - 1}" for a, b in PARTS)]
-    return markdown([*head, f"First update with {LEARNING:.0%}"], rows)
+    tail = [f"First update with {LEARNING:.0%}", f"Gradient norm, updates 0 to {NORMS - 1}"]
+    return markdown([*head, *tail], rows)
 
 
 def float32_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:

@@ -29,6 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     update = {"success": 0.5, "tokens": 100, "seconds": 2.0, "episodes": 4, "turn/0/return": 1.0}
+    update["grad_norm"] = 0.5
     lines = [json.dumps({"step": i, **update}) for i in range(3)]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     samples = ["t, 90, 1000"] * 8 + ["t, 25, 1000"] * 16 + ["t, 0, 1000"] * 4
