@@ -53,6 +53,7 @@ from algorithms_plan import (
 )
 from algorithms_training import CONTEXT, ROOM, Trainer, fingerprint, load
 from algorithms_warm_up import warm_up
+from packed import check_model
 
 from gem_core import GemError
 from gem_core.errors import ConfigError
@@ -197,6 +198,10 @@ def main(
             )
             command.add_argument("--updates", type=int, default=120)
             command.add_argument("--count", type=int, default=48, help="episodes per environment")
+        if name == "run":
+            command.add_argument(
+                "--model", type=Path, help="model folder; default: the folder model in --work"
+            )
         if name in ("run", "reproduce"):
             command.add_argument(
                 "--workers", type=int, default=1, help="processes that share the GPU"
@@ -242,11 +247,18 @@ def main(
         missing_runs(args.only, results, planned)
         if not (folder / "config.json").is_file():
             make_model(args, planned)
-    todo = missing_runs(args.only, results, planned)
+    elif args.model is not None:
+        folder = args.model
+    # raises for an unknown name before the model is read
+    missing_runs(args.only, results, planned)
     if not (folder / "config.json").is_file():
+        first = selected_runs(args.only, planned)[0]
         raise ConfigError(
-            f"no model in {folder}; make it first: algorithms.py lesson --work {args.work}"
+            f"no model in {folder}; {first.name} starts from {_described(first.gguf_sha256)}; "
+            "make it first, or pass its folder with --model"
         )
+    planned = runs_of_model(folder, args.only, planned)
+    todo = missing_runs(args.only, results, planned)
     if any(run.updates and run.rate is None for run in todo):
         rates = tuned(args.out, planned)
         todo = [
@@ -255,7 +267,7 @@ def main(
             else run
             for run in todo
         ]
-    code = train_all(todo, args, results, planned)
+    code = train_all(todo, args, folder, results, planned)
     if args.command == "reproduce" and code == 0:
         from algorithms_reproduce import compared
 
@@ -280,17 +292,47 @@ def make_model(args: argparse.Namespace, planned: Sequence[Run]) -> None:
     began = time.time()
     loss = warm_up(model, tokenizer, settings, args.updates, args.count)
     folder = args.work / "model"
+    vars(model.config).pop("gguf_sha256", None)  # no longer the model of that file
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     seconds = time.time() - began
     print(f"loss {loss:.3f}, {seconds:.0f} s; the model ({fingerprint(model)}) is in {folder}")
 
 
+def runs_of_model(folder: Path, names: Sequence[str], planned: Sequence[Run]) -> list[Run]:
+    """Return the planned runs that start from the model in a folder.
+
+    Raises `ConfigError` if the engine does not support the model, or if the names select a run that
+    starts from another one.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    check_model(config)
+    own = getattr(config, "gguf_sha256", "")
+    other = next((r for r in selected_runs(names, planned) if r.gguf_sha256 != own), None)
+    if names and other is not None:
+        raise ConfigError(
+            f"{other.name} starts from {_described(other.gguf_sha256)}, but {folder} has "
+            f"{_described(own)}; pass the folder of its model with --model"
+        )
+    return [run for run in planned if run.gguf_sha256 == own]
+
+
+def _described(gguf_sha256: str) -> str:
+    if not gguf_sha256:
+        return "the model of the SFT warm-up, which `lesson` makes"
+    return f"the model of the GGUF file {gguf_sha256[:12]}, which larger_model.py makes"
+
+
 def train_all(
-    todo: Sequence[Run], args: argparse.Namespace, results: Path, planned: Sequence[Run]
+    todo: Sequence[Run],
+    args: argparse.Namespace,
+    folder: Path,
+    results: Path,
+    planned: Sequence[Run],
 ) -> int:
     """Train runs in worker processes and return the exit code."""
-    folder = args.work / "model"
     prepare(args.work)
     context = multiprocessing.get_context("spawn")
     runs = context.Queue()

@@ -169,6 +169,8 @@ class Run:
     """Episodes per held-out seed for pass@k, in `scenarios.py`."""
     concurrency: int | None = None
     """Episodes at a time, if fewer than the slots: each may need a browser or a Java process."""
+    gguf_sha256: str = ""
+    """GGUF file of the run's model, as in its config.json; empty: the model of the SFT warm-up."""
 
     @property
     def samples(self) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+import brief  # noqa: F401 - registers its wrapper
 import corridor  # noqa: F401 - registers its environment
 import credit  # noqa: F401 - registers environments and an estimator
 import torch

