@@ -23,6 +23,7 @@ from studies_report import (
     claims,
     credit,
     horizon,
+    larger,
     scenarios,
     transfer,
 )
@@ -55,13 +56,26 @@ def progress(known: dict[str, Result]) -> str:
     ]
     rows.append(["all", str(len(known)), str(sum(planned.values()))])
     facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch")}
-    models = sorted({r["model"] for r in known.values()})
-    start = "the same weights" if len(models) == 1 else f"{len(models)} sets of weights"
-    text = (
-        f"On {', '.join(facts['device'])} with torch {', '.join(facts['torch'])}. "
-        f"All runs start from {start} ({', '.join(models)})."
+    models, larger_models = _models(known)
+    starts = [f"All {'other ' if larger_models else ''}runs start from {_weights(models)}."]
+    if larger_models:
+        starts.insert(0, f"The runs of `larger/` start from {_weights(larger_models)}.")
+    text = f"On {', '.join(facts['device'])} with torch {', '.join(facts['torch'])}."
+    return f"{markdown(['study', 'done', 'planned'], rows)}\n\n{' '.join([text, *starts])}"
+
+
+def _models(known: dict[str, Result]) -> tuple[set[str], set[str]]:
+    """Return the fingerprints of the first weights: of the studies, and of larger/."""
+    larger_runs = {name for name in known if name.startswith("larger/")}
+    return (
+        {result["model"] for name, result in known.items() if name not in larger_runs},
+        {known[name]["model"] for name in larger_runs},
     )
-    return f"{markdown(['study', 'done', 'planned'], rows)}\n\n{text}"
+
+
+def _weights(models: set[str]) -> str:
+    start = "the same weights" if len(models) == 1 else f"{len(models)} sets of weights"
+    return f"{start} ({', '.join(sorted(models))})"
 
 
 def _planned(name: str) -> Callable[[dict[str, Result]], str]:
@@ -96,7 +110,7 @@ DRAW: dict[str, Callable[[dict[str, Result], Path], bool]] = {
     "async_tiny": asynchronous.draw_tiny,
     "scenarios": scenarios.draw,
 }
-PLANNED = ("algorithms", "ratio", "credit", "transfer", "horizon", "async", "scenarios")
+PLANNED = ("algorithms", "ratio", "credit", "transfer", "horizon", "async", "scenarios", "larger")
 """Studies whose plan the page quotes."""
 
 
@@ -129,6 +143,7 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "async-frameworks": asynchronous.frameworks_table,
     "scenarios": scenarios.results_table,
     "scenarios-tiny": scenarios.tiny_table,
+    "larger": larger.results_table,
     **{f"figure-{name}": _figure(name) for name in DRAW},
     **{f"plan-{name}": _planned(name) for name in PLANNED},
 }
@@ -147,6 +162,12 @@ def report(results: Path = RESULTS, page: Path = PAGE, figures: Path = FIGURES) 
         raise ConfigError(f"no results in {results}; make them with: studies.py run")
     if unknown:
         raise ConfigError(f"results of runs that are not in the plan: {', '.join(sorted(unknown))}")
+    shared = set.intersection(*_models(known))
+    if shared:
+        raise ConfigError(
+            f"results of larger/ and of other studies start from the same model ({shared.pop()}); "
+            "larger/ needs the model of larger_model.py: delete its results, and run them again"
+        )
     page.write_text(with_tables(page.read_text(encoding="utf-8"), known), encoding="utf-8")
     drawn = [name for name, draw in DRAW.items() if draw(known, figures / f"studies_{name}.svg")]
     print(f"{len(known)} results; written: {page}; figures: {', '.join(drawn) or 'none'}")

@@ -28,6 +28,7 @@ from studies_report import (
     comparison,
     credit,
     horizon,
+    larger,
     scenarios,
     transfer,
 )
@@ -60,7 +61,7 @@ def made_up(score: Callable[[Run], float]) -> Results:
             "stages": stages(own),
             "device": "a GPU",
             "torch": "2",
-            "model": "m",
+            "model": "larger" if run.gguf_sha256 else "m",
         }
     return results
 
@@ -206,6 +207,27 @@ def test_transfer_marks_the_cells_outside_their_intervals(complete: Results) -> 
     # 1.96 * sqrt(2 * 0.04 / 128) = 0.049
     assert table.count("**+0.10 ± 0.05**") == 126
     assert "| mean | **+0.10 ± 0.01** |" in table
+
+
+def test_larger_model_has_its_scores_before_and_after_training(complete: Results) -> None:
+    rows = larger.results_table(complete).splitlines()[2:]
+    assert len(rows) == 3 * (1 + 3)
+    assert rows[0] == "| GuessTheNumber | before | 0.300 | 30.0 % |  |"
+    assert rows[1] == "|  | ReBN | 0.501 (0.500 to 0.502) | 50.1 % | 3 |"
+    known = few(complete, lambda run: not run.gguf_sha256)
+    assert larger.results_table(known) == "No run is done."
+    assert "All runs start from the same weights (m)." in studies_report.progress(known)
+    text = studies_report.progress(complete)
+    assert "`larger/` start from the same weights (larger). All other runs start from" in text
+
+
+def test_report_rejects_larger_runs_of_the_small_model(complete: Results, tmp_path: Path) -> None:
+    for name in ("larger/Hangman-rebn-0", "before/Hangman"):
+        path = tmp_path / f"{name}.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps({**complete[name], "model": "m"}))
+    with pytest.raises(ConfigError, match="start from the same model"):
+        studies_report.report(tmp_path)
 
 
 def few(complete: Results, keep: Callable[[Run], bool]) -> Results:
