@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from located import runs
+from reference_gradient import first_gradient_norm
 from safetensors.torch import load_file
 from thinking_template import SHORTENING, model_with_template
 
@@ -82,6 +83,8 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
         assert all(e.final_info["update"] == m["step"] for e in batch), "recorded as trained"
         recorded = [a for e in batch for a in e.final_info["advantages"]]
         assert m["advantage_abs"] == pytest.approx(sum(map(abs, recorded)) / len(recorded))
+    # two micro-batches of 16 give the gradient of the whole batch
+    assert metrics[0]["grad_norm"] == pytest.approx(first_gradient_norm(out), rel=1e-3)
     assert largest_change(out / "model") > 1e-4
     # two samples per row, and the seeds repeat
     seeds = [number % 40 for number in range(UPDATES * EPISODES // 2)]
