@@ -2,15 +2,15 @@
 
     python benchmarks/engine_curve.py FOLDER --seed 0 --out runs/engine0
 
-FOLDER is the model. Each update plays the same 128 seeds twice, as the trainers do with
-`--seeds 128 --episodes 256`. Writes metrics.jsonl to --out, for `gpu_report.py`.
+FOLDER is the model. Each update plays the same seeds, as the recipes do. Writes metrics.jsonl to
+--out, for `gpu_report.py`.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ import tyro
 from algorithms_plan import GUESS, Run
 from algorithms_training import Clock, Trainer, load
 
-from gem_core import Episode
+from gem_core import ConfigError, Episode
 
 
 @dataclass
@@ -27,6 +27,10 @@ class Args:
     """model folder, `tiny` or `smollm2`"""
     seed: int = 0
     """seed of sampling"""
+    seeds: int = 128
+    """number of seeds, which are the same in every update"""
+    episodes: int = 256
+    """episodes per update; a multiple of `seeds`"""
     updates: int = 25
     """number of updates"""
     learning_rate: float = 3e-5
@@ -38,23 +42,28 @@ class Args:
 class SameTasks(Trainer):
     """The engine of the studies, with the same tasks in every update."""
 
+    seeds = 128
+
     def play_batch(
         self, run: Run, rng: random.Random, turns: int | None, clock: Clock
     ) -> list[Episode]:
-        return self.play(run.setting, range(128), 2, turns, clock)
+        return self.play(run.setting, range(self.seeds), run.episodes // self.seeds, turns, clock)
 
 
 def main(args: Args) -> None:
+    if args.seeds < 1 or args.episodes % args.seeds:
+        raise ConfigError(f"--episodes must be a multiple of --seeds; got {args.episodes}")
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)
     trainer = SameTasks(model, tokenizer, args.out, slots=256)
+    trainer.seeds = args.seeds
     run = Run(
         "curve",
-        GUESS,
+        replace(GUESS, tokens=24),  # the token cap of a turn in the recipes
         "rebn",
         seed=args.seed,
         updates=args.updates,
-        episodes=256,
+        episodes=args.episodes,
         rate=args.learning_rate,
     )
     curve = trainer.train(run)["curve"]

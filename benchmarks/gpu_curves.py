@@ -4,10 +4,10 @@
     python benchmarks/gpu_curves.py run runs/start trl:0 verl:0       # one after the other
     python benchmarks/gpu_curves.py run runs/start trl:1 verl:1 --together
 
-A run is TRAINER:SEED. Most trainers need an environment of their own: `--python verl=PATH` names
-its interpreter, or a script that sets variables and starts it. The metrics of each run go to
-benchmarks/results/gpu, as by `gpu_report.py collect`. Runs that are made --together have no times
-in the report.
+A run is TRAINER:SEED; RL2's engine draws a seed of its own. Most trainers need an environment of
+their own: `--python verl=PATH` names its interpreter, or a script that sets variables and starts
+it. The metrics of each run go to benchmarks/results/gpu, as by `gpu_report.py collect`. Runs that
+are made --together have no times in the report.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_report import Collect, collect
+from gpu_report import Collect, collect, kept_run
 
 from gem_core import GemError
 from gem_core.errors import ConfigError
@@ -64,7 +64,8 @@ class Plan:
     updates: int = 25
     together: bool = False
     seconds: float | None = None
-    """The time after which runs are stopped; their updates so far are kept."""
+    """The time after which runs are stopped. The updates that a recipe has written are kept; the
+    plain engine writes them at its end."""
     pythons: dict[str, str] = field(default_factory=dict)
 
     def command(self, trainer: str, seed: int) -> list[str]:
@@ -72,7 +73,7 @@ class Plan:
         start = [self.pythons.get(trainer, sys.executable), *RECIPES[trainer]]
         end = ["--updates", str(self.updates), "--out", str(self.folder(trainer, seed))]
         if trainer == "engine":
-            return [*start, self.model, "--seed", str(seed), *end]
+            return [*start, self.model, *EQUAL, "--seed", str(seed), *end]
         # RL2's engine seeds its own sampling; the recipe's --seed chooses the tasks
         own = [] if trainer == "rl2" else ["--seed", str(seed)]
         smaller = SMALLER[trainer] if self.together else []
@@ -85,34 +86,42 @@ class Plan:
 
 def run(plan: Plan) -> list[str]:
     """Make all runs and keep their metrics; return the names of those that failed."""
-    if taken := [str(f) for f in (plan.folder(*r) for r in plan.runs) if f.exists()]:
-        raise ConfigError(f"{', '.join(taken)} exists already; pass another --out or remove it")
+    for trainer, seed in plan.runs:
+        for folder in (plan.folder(trainer, seed), kept_run(trainer, seed)):
+            if folder.exists():
+                raise ConfigError(f"{folder} exists already; remove it, or choose another seed")
     deadline = time.monotonic() + (plan.seconds or float("inf"))
     groups = [list(plan.runs)] if plan.together else [[one] for one in plan.runs]
-    return [name for group in groups for name in _run_group(plan, group, deadline)]
+    failed = []
+    for group in groups:
+        if time.monotonic() < deadline:
+            failed += _run_group(plan, group, deadline)
+        else:
+            print("not started, because the time is over:", *(f"{t}:{s}" for t, s in group))
+    return failed
 
 
 def _run_group(plan: Plan, group: Sequence[tuple[str, int]], deadline: float) -> list[str]:
     """Make runs at the same time."""
-    processes = {}
+    processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+    failed = []
     try:
         with gpu_samples(None if plan.together else plan.folder(*group[0]) / "gpu.csv"):
             for trainer, seed in group:
                 processes[trainer, seed] = _start(plan, trainer, seed)
-            for process in processes.values():
-                _wait(process, deadline)
-    finally:
-        for process in processes.values():
-            _stop(process)
-    failed = []
-    for (trainer, seed), process in processes.items():
-        folder = plan.folder(trainer, seed)
-        if process.returncode:
-            failed.append(f"{trainer}:{seed}")
-            print(f"{trainer}:{seed} ended with status {process.returncode}; see {folder}/log.txt")
-        metrics = folder / "metrics.jsonl"
-        if metrics.exists() and metrics.stat().st_size:
-            collect(Collect(folder, trainer, seed, alone=not plan.together))
+            _wait(processes.values(), deadline)
+    finally:  # also after Ctrl-C
+        stopped = _stop(list(processes.values()))
+        for (trainer, seed), process in processes.items():
+            name, folder = f"{trainer}:{seed}", plan.folder(trainer, seed)
+            metrics = folder / "metrics.jsonl"
+            if process.returncode and process not in stopped:
+                failed.append(name)
+                print(f"{name} ended with status {process.returncode}; see {folder}/log.txt")
+            elif metrics.exists() and metrics.stat().st_size:
+                collect(Collect(folder, trainer, seed, alone=not plan.together))
+            else:
+                print(f"{name} was stopped before it wrote metrics")
     return failed
 
 
@@ -133,23 +142,25 @@ def _start(plan: Plan, trainer: str, seed: int) -> subprocess.Popen[bytes]:
         )
 
 
-def _wait(process: subprocess.Popen[bytes], deadline: float) -> None:
-    left = deadline - time.monotonic()
-    try:
-        process.wait(None if left == float("inf") else max(left, 0))
-    except subprocess.TimeoutExpired:
-        _stop(process)
+def _wait(processes: Iterable[subprocess.Popen[bytes]], deadline: float) -> None:
+    """Wait until all have ended, or until the deadline."""
+    for process in processes:
+        left = deadline - time.monotonic()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(None if left == float("inf") else max(left, 0))
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a run and the processes it started: first as by Ctrl-C, after 20 s by force."""
-    for number in (signal.SIGINT, signal.SIGKILL):
-        if process.poll() is None:
-            os.killpg(process.pid, number)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                continue
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
+    """End runs and what they started: as by Ctrl-C, after 20 s by force. Return those that ran."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        os.killpg(process.pid, signal.SIGINT)
+    _wait(running, time.monotonic() + 20)
+    for process in processes:
+        with suppress(ProcessLookupError):  # no process of the run is left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return running
 
 
 @contextmanager
@@ -170,13 +181,13 @@ def gpu_samples(path: Path | None) -> Iterator[None]:
             sampler.wait()
 
 
-def write_model(name: str, folder: Path, updates: int) -> None:
-    """Write a model after an SFT warm-up, in bfloat16."""
+def write_model(name: str, folder: Path, updates: int, dtype: str) -> None:
+    """Write a model after an SFT warm-up."""
     import torch
 
     model, tokenizer = load_model(name, "cuda" if torch.cuda.is_available() else "cpu")
     loss = warm_up(model, tokenizer, ENV, updates=updates)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -196,9 +207,13 @@ def _run_name(text: str) -> tuple[str, int]:
 
 def _python(text: str) -> tuple[str, str]:
     trainer, _, path = text.partition("=")
-    if trainer not in RECIPES or shutil.which(path) is None:
-        raise argparse.ArgumentTypeError(f"expected TRAINER=PATH of a program; got {text}")
-    return trainer, path
+    program = shutil.which(path)
+    if trainer not in RECIPES or program is None:
+        names = ", ".join(RECIPES)
+        raise argparse.ArgumentTypeError(
+            f"expected TRAINER=PATH, with one of {names} and the path of a program; got {text}"
+        )
+    return trainer, os.path.abspath(program)  # not resolved: it may be a link into a venv
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -210,6 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     model.add_argument("folder", type=Path)
     model.add_argument("--name", default="smollm2", help="the model to warm up (default: smollm2)")
     model.add_argument("--warm-up", type=int, default=10, help="updates of SFT (default: 10)")
+    model.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     runs = commands.add_parser("run", help="train")
     runs.add_argument("model", help="the folder of `model`")
     runs.add_argument("runs", nargs="+", type=_run_name, metavar="TRAINER:SEED")
@@ -220,12 +236,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs.add_argument("--python", action="append", type=_python, default=[], metavar="TRAINER=PATH")
     args = parser.parse_args(argv)
     if args.command == "model":
-        write_model(args.name, args.folder, args.warm_up)
+        write_model(args.name, args.folder, args.warm_up, args.dtype)
         return 0
     pythons = dict(args.python)
     out, limits = args.out.absolute(), (args.updates, args.together, args.seconds)
-    model_folder = str(Path(model_path(args.model)).absolute())
-    failed = run(Plan(model_folder, args.runs, out, *limits, pythons))
+    model_folder = Path(model_path(args.model)).absolute()
+    if not (model_folder / "config.json").is_file():
+        raise ConfigError(f"{args.model} is not a model folder; `gpu_curves.py model` writes one")
+    failed = run(Plan(str(model_folder), args.runs, out, *limits, pythons))
     return 1 if failed else 0
 
 

@@ -19,7 +19,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -29,6 +29,7 @@ from report_tables import markdown, with_tables
 
 from gem_core import GemError, read_episodes
 from gem_core.errors import ConfigError
+from gem_core.training.metrics_file import read_metrics
 from gem_eval.curves import draw_curves
 
 ROOT = Path(__file__).parents[1]
@@ -81,19 +82,23 @@ class Collect:
     """Whether no other program used the GPU."""
 
 
+def kept_run(trainer: str, seed: int) -> Path:
+    """Return the folder of a run in the results."""
+    return RESULTS / "curves" / trainer / str(seed)
+
+
 def collect(args: Collect) -> None:
     """Write the metrics of a run without those per turn, and run.json."""
     if args.trainer not in TRAINERS:
         raise ConfigError(f"unknown trainer {args.trainer!r}; expected: {', '.join(TRAINERS)}")
-    text = (args.folder / "metrics.jsonl").read_text(encoding="utf-8")
-    updates = [json.loads(line) for line in text.splitlines()]
+    updates = read_metrics(args.folder)
     run: dict[str, Any] = {"alone": args.alone}
     if args.alone:
         per_update = round(updates[0]["episodes"])
         run["rollout"] = rollout_seconds(args.folder / "episodes.jsonl", per_update)
         run["stages"] = stages_of(args.folder, args.trainer, len(updates))
         run["gpu_busy"] = gpu_busy(args.folder / "gpu.csv", sum(u["seconds"] for u in updates[1:]))
-    out = RESULTS / "curves" / args.trainer / str(args.seed)
+    out = kept_run(args.trainer, args.seed)
     out.mkdir(parents=True, exist_ok=True)
     kept = [{k: v for k, v in u.items() if not k.startswith("turn/")} for u in updates]
     lines = "".join(json.dumps(u) + "\n" for u in kept)
@@ -131,17 +136,23 @@ def stages_of(folder: Path, trainer: str, updates: int) -> dict[str, float]:
 
 
 def trl_stages(path: Path, updates: int) -> dict[str, float]:
-    """Return TRL's stages per update. TRL calls the first two methods once per micro-batch."""
+    """Return TRL's stages per update; a stage whose calls do not divide into updates is left out.
+
+    TRL calls the first two methods once per micro-batch, and vLLM once per turn.
+    """
     calls = json.loads(path.read_text(encoding="utf-8"))
     seconds = {name.partition(".")[2]: own for name, own in calls.items()}
-    stages = {
-        "rollout and logprobs": _median(_per_update(seconds["_prepare_inputs"], updates)[1:]),
-        "loss": _median(_per_update(seconds["compute_loss"], updates)[1:]),
+    names = {
+        "_prepare_inputs": "rollout and logprobs",
+        "vLLM.generate": "of these, generation",
+        "sync_weights": "of these, weight sync",
+        "compute_loss": "loss",
     }
-    for call, name in (("vLLM.generate", "generation"), ("sync_weights", "weight sync")):
-        if call in seconds:  # a mean, because the number of calls varies
-            stages[f"{name} (part of the rollout)"] = round(sum(seconds[call]) / updates, 2)
-    return stages
+    return {
+        name: _median(_per_update(seconds[call], updates)[1:])
+        for call, name in names.items()
+        if call in seconds and len(seconds[call]) % updates == 0
+    }
 
 
 def _per_update(seconds: list[float], updates: int) -> list[float]:
@@ -184,7 +195,7 @@ def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
     for start, of_start in (("bfloat16", known), ("float32", runs("curves_float32"))):
         for trainer, seeds in of_start.items():
             for seed, run in seeds.items():
-                if run["alone"]:
+                if run["alone"] and len(run["updates"]) > 1:
                     rows.append([TRAINERS[trainer], start, str(seed), *_speed(run)])
     head = ["Trainer", "First weights", "Seed", "Seconds an update", "Updates a minute"]
     more = ["Rollout share", "GPU busy", "Sampled tokens a second", "Stages, in seconds"]
@@ -208,18 +219,32 @@ def _speed(run: dict[str, Any]) -> list[str]:
 
 def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return the success of each trainer in parts of the runs, over the seeds that reach them."""
-    rows = []
+    rows, parts = [], list[list[list[float]]]()
     for trainer, seeds in known.items():
         curves = [[u["success"] for u in run["updates"]] for run in seeds.values()]
-        cells = [_range([fmean(c[a:b]) for c in curves if len(c) >= b]) for a, b in PARTS]
+        means = [[fmean(c[a:b]) for c in curves if len(c) >= b] for a, b in PARTS]
+        parts.append(means)
         lengths = ", ".join(str(len(c)) for c in curves)
-        first = [next((i for i, share in enumerate(c) if share >= LEARNING), None) for c in curves]
-        reached = ", ".join("never" if i is None else str(i) for i in first)
         norms = [u["grad_norm"] for run in seeds.values() for u in run["updates"][:NORMS]]
-        rows.append([TRAINERS[trainer], lengths, *cells, reached, f"{fmean(norms):.2f}"])
+        norm = f"{fmean(norms):.2f} ({len(norms)} updates)"
+        rows.append([TRAINERS[trainer], lengths, *map(_range, means), _learning(curves), norm])
+    gaps = [f"{100 * _gap(list(part)):.0f} points" for part in zip(*parts)]
+    rows.append(["largest gap between two ranges", "", *gaps, "", ""])
     head = ["Trainer", "Updates of each seed", *(f"Updates {a} to {b - 1}" for a, b in PARTS)]
-    tail = [f"First update with {LEARNING:.0%}", f"Gradient norm, updates 0 to {NORMS - 1}"]
+    tail = [f"First update with {LEARNING:.0%}", f"Gradient norm, up to update {NORMS - 1}"]
     return markdown([*head, *tail], rows)
+
+
+def _learning(curves: Sequence[Sequence[float]]) -> str:
+    """Return the first update of each seed whose success is at least `LEARNING`."""
+    first = [next((i for i, share in enumerate(c) if share >= LEARNING), None) for c in curves]
+    return ", ".join(f"not by {len(c) - 1}" if i is None else str(i) for i, c in zip(first, curves))
+
+
+def _gap(ranges: Sequence[Sequence[float]]) -> float:
+    """Return the largest distance between two ranges of numbers; 0 if all overlap."""
+    known = [own for own in ranges if own]
+    return max((max(min(a) - max(b), 0.0) for a in known for b in known), default=0.0)
 
 
 def float32_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:

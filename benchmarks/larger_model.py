@@ -12,6 +12,7 @@ the model. Needs torch, transformers, gguf and 6 GB of memory.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -94,14 +95,18 @@ def concatenate(folder: Path, gguf: Path, expected: str = LARGER_SHA256) -> None
         )
 
 
+def check_packages() -> None:
+    """Raise `MissingDependencyError` if a package that `convert` needs is missing."""
+    for name in ("torch", "transformers", "gguf"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingDependencyError("the larger model", "transformers", f"no module {name}")
+
+
 def convert(gguf: Path, out: Path, sha256: str = LARGER_SHA256) -> None:
     """Write the model folder of a GGUF file with a Qwen2 model."""
-    try:
-        import gguf as _  # noqa: F401 - transformers reads GGUF files with it
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
-    except ImportError as error:
-        raise MissingDependencyError("the larger model", "transformers", str(error)) from error
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
+
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.padding_side = "left"
     loaded = AutoModelForCausalLM.from_pretrained(
@@ -129,6 +134,7 @@ def main(args: Args) -> int:
         raise ConfigError(f"{args.folder} exists already; name a new folder")
     if args.parts is not None and not args.parts.is_dir():
         raise ConfigError(f"--parts must be a folder with the wheels; {args.parts} is none")
+    check_packages()  # before a download of 1.1 GB
     args.folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.folder.parent) as name:
         scratch = Path(name)

@@ -33,11 +33,13 @@ def check_model(config: Any) -> None:
             "this engine supports models of type 'llama' and 'qwen2'; "
             f"got one of type {config.model_type!r}"
         )
-    on = [name for name in UNSUPPORTED if getattr(config, name, False)]
-    if on or config.hidden_act != "silu":
+    settings = [name for name in UNSUPPORTED if getattr(config, name, False)]
+    if config.hidden_act != "silu":
+        settings.append(f"hidden_act={config.hidden_act}")
+    if settings:
         raise ConfigError(
-            f"this engine supports models with hidden_act='silu' and without {UNSUPPORTED}; got "
-            f"hidden_act={config.hidden_act!r} with {on}"
+            f"this engine does not support {', '.join(settings)} of the model's config; use a "
+            "Llama or Qwen2 model without them"
         )
 
 

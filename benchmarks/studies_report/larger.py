@@ -35,4 +35,6 @@ def results_table(known: dict[str, Result]) -> str:
         rows += [["" if i else env, *row] for i, row in enumerate(own)]
     if not rows:
         return "No run is done."
-    return markdown(["", "", "return (range over seeds)", "success", "seeds"], rows)
+    return markdown(
+        ["environment", "algorithm", "return (range over seeds)", "success", "seeds"], rows
+    )

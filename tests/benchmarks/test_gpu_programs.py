@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -47,6 +48,7 @@ def test_gpu_curves_keeps_the_metrics_of_a_run(
     kept = gpu_report.runs()["engine"][3]
     assert kept["alone"]
     assert len(kept["updates"]) == 1
+    gpu_report.speed_table(gpu_report.runs())  # one update gives no time
     with pytest.raises(ConfigError, match="engine-3 exists already"):
         gpu_curves.main(run)
 
@@ -62,14 +64,34 @@ def test_gpu_curves_reports_a_run_that_fails(
     assert gpu_report.runs() == {}
 
 
-def test_gpu_curves_stops_runs_when_their_time_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_gpu_curves_keeps_the_updates_of_a_run_that_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = tmp_path / "sleeper"
-    program.write_text("#!/bin/sh\nsleep 600\n")
+    monkeypatch.setattr(gpu_report, "RESULTS", tmp_path / "results")
+    out, program = tmp_path / "runs", tmp_path / "sleeper"
+    update = json.dumps({"step": 0, "success": 0.5, "episodes": 4})
+    program.write_text(
+        f"#!/bin/sh\necho '{update}' > {out}/verl-0/metrics.jsonl\n"
+        f"(trap '' INT; sleep 600) &\necho $! > {tmp_path}/child\nsleep 600\n"
+    )
     program.chmod(0o755)
-    options = ["--python", f"verl={program}", "--seconds", "0.5", "--out", str(tmp_path / "runs")]
-    assert gpu_curves.main(["run", "tiny", "verl:0", *options]) == 1
+    options = ["--python", f"verl={program}", "--together", "--seconds", "2", "--out", str(out)]
+    assert gpu_curves.main(["run", "tiny", "verl:0", *options]) == 0
+    assert len(gpu_report.runs()["verl"][0]["updates"]) == 1
+    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    # a process that ended may wait for its parent
+    assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize("trainer", gpu_curves.RECIPES)
+def test_gpu_curves_passes_options_that_the_recipe_has(trainer: str) -> None:
+    recipe = ROOT / f"examples/{trainer}_guess_the_number.py"
+    if trainer == "engine":
+        recipe = ROOT / "benchmarks/engine_curve.py"
+    fields = set(re.findall(r"^    (\w+): ", recipe.read_text(), re.MULTILINE))
+    command = gpu_curves.Plan("folder", [], Path("out"), together=True).command(trainer, 0)
+    options = [part.removeprefix("--").removeprefix("no-") for part in command if "--" in part]
+    assert {name.replace("-", "_") for name in options} <= fields
 
 
 @pytest.mark.parametrize(
