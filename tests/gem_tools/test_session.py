@@ -54,7 +54,8 @@ def test_stopped_command_leaves_the_shell_alive(
 
 @pytest.mark.parametrize("command", ["exit 3", "kill -9 $$", "exec true", "set -e; false"])
 def test_new_shell_replaces_one_that_ended(session: Session, command: str) -> None:
-    session.run("echo kept > kept.txt; sleep 60 & disown")
+    # until pgrep finds it, the new process is still a copy of the shell
+    session.run("echo kept > kept.txt; sleep 60 & disown; until pgrep sleep; do :; done")
     assert session.run(command).end == "exit"
     assert session.run("cat kept.txt; pgrep -c sleep").output == "kept\n1\n"
 
