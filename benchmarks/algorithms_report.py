@@ -24,11 +24,9 @@ from gem_core.training.metrics_file import read_metrics
 from gem_eval.curves import draw_curves
 
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
-TRL_PAGE, VERL_PAGE = (
-    Path(__file__).parents[1] / "adapters" / name / "README.md" for name in ("gem_trl", "gem_verl")
-)
+TRL_PAGE = Path(__file__).parents[1] / "adapters" / "gem_trl" / "README.md"
 FIGURES = PAGE.parent / "images"
-TRL_RUNS, VERL_RUN = (Path(__file__).parent / "results" / name for name in ("trl", "verl"))
+TRL_RUNS = Path(__file__).parent / "results" / "trl"
 TRL_SHOWN = {
     "rebn": "ReBN",
     "grpo": "GRPO",
@@ -54,7 +52,7 @@ HORIZONS = {"6": "#636363", "20": "#238b45", "6,12,20@10": "#6a51a3"}
 
 
 def report(
-    results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE, VERL_PAGE), figures: Path = FIGURES
+    results: Path, pages: Sequence[Path] = (PAGE, TRL_PAGE), figures: Path = FIGURES
 ) -> None:
     """Write the tables into the pages, and draw the figures."""
     known = read(results)
@@ -354,17 +352,6 @@ def trl(known: dict[str, Result]) -> str:
     )
 
 
-def verl(known: dict[str, Result]) -> str:
-    """Success, turns and seconds of each update of the verl recipe."""
-    del known
-    columns = (("success", ".1%"), ("turns_mean", ".2f"), ("seconds", ".1f"))
-    rows = [
-        [str(line["step"]), *(f"{line[key]:{form}}" for key, form in columns)]
-        for line in read_metrics(VERL_RUN)
-    ]
-    return markdown(["update", "success", "turns", "seconds"], rows)
-
-
 def origin(known: dict[str, Result]) -> str:
     """Number of runs, their device, and whether they all start from the same weights."""
     facts = {
@@ -401,7 +388,6 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "horizon": horizon,
     "speed": speed,
     "trl": trl,
-    "verl": verl,
 }
 
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import tyro
 from algorithms_plan import GUESS, Run
 from algorithms_training import Clock, Trainer, load
 
-from gem_core import ConfigError, Episode
+from gem_core import ConfigError, Episode, GemError
 
 
 @dataclass
@@ -42,21 +44,25 @@ class Args:
 class SameTasks(Trainer):
     """The engine of the studies, with the same tasks in every update."""
 
-    seeds = 128
+    def __init__(self, *args: Any, seeds: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.seeds = range(seeds)
 
     def play_batch(
         self, run: Run, rng: random.Random, turns: int | None, clock: Clock
     ) -> list[Episode]:
-        return self.play(run.setting, range(self.seeds), run.episodes // self.seeds, turns, clock)
+        samples = run.episodes // len(self.seeds)
+        return self.play(run.setting, self.seeds, samples, turns, clock)
 
 
 def main(args: Args) -> None:
     if args.seeds < 1 or args.episodes % args.seeds:
-        raise ConfigError(f"--episodes must be a multiple of --seeds; got {args.episodes}")
+        raise ConfigError(
+            f"--episodes must be a multiple of --seeds; got {args.episodes} and {args.seeds}"
+        )
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)
-    trainer = SameTasks(model, tokenizer, args.out, slots=256)
-    trainer.seeds = args.seeds
+    trainer = SameTasks(model, tokenizer, args.out, slots=256, seeds=args.seeds)
     run = Run(
         "curve",
         replace(GUESS, tokens=24),  # the token cap of a turn in the recipes
@@ -77,4 +83,7 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    try:
+        main(tyro.cli(Args))
+    except (GemError, OSError) as error:
+        sys.exit(f"error: {error}")

@@ -46,7 +46,6 @@ RECIPES = {
 }
 SMALLER = {
     "trl": ["--micro-batch", "64"],
-    "verl": ["--micro-batch-tokens", "8192"],
     "openrlhf": ["--micro-batch", "32"],
     "rl2": ["--max-length", "8192"],
     "skyrl": ["--micro-batch", "32"],
@@ -76,7 +75,7 @@ class Plan:
             return [*start, self.model, *EQUAL, "--seed", str(seed), *end]
         # RL2's engine seeds its own sampling; the recipe's --seed chooses the tasks
         own = [] if trainer == "rl2" else ["--seed", str(seed)]
-        smaller = SMALLER[trainer] if self.together else []
+        smaller = SMALLER.get(trainer, []) if self.together else []
         return [*start, "--model", self.model, *EQUAL, *own, *smaller, *end]
 
     def folder(self, trainer: str, seed: int) -> Path:
@@ -86,7 +85,11 @@ class Plan:
 
 def run(plan: Plan) -> list[str]:
     """Make all runs and keep their metrics; return the names of those that failed."""
+    if plan.updates < 1 or (plan.seconds is not None and plan.seconds <= 0):
+        raise ConfigError("--updates must be at least 1, and --seconds more than 0")
     for trainer, seed in plan.runs:
+        if plan.runs.count((trainer, seed)) > 1:
+            raise ConfigError(f"{trainer}:{seed} is given twice")
         for folder in (plan.folder(trainer, seed), kept_run(trainer, seed)):
             if folder.exists():
                 raise ConfigError(f"{folder} exists already; remove it, or choose another seed")
@@ -117,11 +120,12 @@ def _run_group(plan: Plan, group: Sequence[tuple[str, int]], deadline: float) ->
             metrics = folder / "metrics.jsonl"
             if process.returncode and process not in stopped:
                 failed.append(name)
-                print(f"{name} ended with status {process.returncode}; see {folder}/log.txt")
+                print(f"{name} ended with status {process.returncode}; see {folder}/log.txt.")
+                print(f"`gpu_report.py collect {folder} {trainer} {seed}` keeps what it wrote.")
             elif metrics.exists() and metrics.stat().st_size:
                 collect(Collect(folder, trainer, seed, alone=not plan.together))
             else:
-                print(f"{name} was stopped before it wrote metrics")
+                print(f"{name} wrote no metrics; see {folder}/log.txt")
     return failed
 
 
@@ -233,7 +237,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs.add_argument("--updates", type=int, default=25, help="updates of each run (default: 25)")
     runs.add_argument("--seconds", type=float, help="stop the runs after this time")
     runs.add_argument("--out", type=Path, default=Path("runs/gpu"), help="output folder")
-    runs.add_argument("--python", action="append", type=_python, default=[], metavar="TRAINER=PATH")
+    runs.add_argument(
+        "--python",
+        action="append",
+        type=_python,
+        default=[],
+        metavar="TRAINER=PATH",
+        help="the interpreter of a trainer; give it once per trainer",
+    )
     args = parser.parse_args(argv)
     if args.command == "model":
         write_model(args.name, args.folder, args.warm_up, args.dtype)

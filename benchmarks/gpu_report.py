@@ -266,6 +266,19 @@ def large_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
     return markdown([*head, "Seconds of each update", "Peak GiB", "Failed episodes"], rows)
 
 
+def first_gradient_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return what `first_gradient.py` printed."""
+    rows, names = [], list[str]()
+    text = (RESULTS / "first_gradient.jsonl").read_text(encoding="utf-8")
+    for run in map(json.loads, text.splitlines()):
+        trainer, _, seed = run["run"].rpartition("-")
+        own = {name: cell for name, cell in run.items() if isinstance(cell, dict)}
+        names = list(own)
+        cells = [f"{cell['norm']:.3f} ({cell['cosine']:.4f})" for cell in own.values()]
+        rows.append([TRAINERS[trainer], seed, f"{run['reported']:.3f}", *cells])
+    return markdown(["Trainer", "Seed", "Reported by the trainer", *names], rows)
+
+
 def _range(shares: list[float]) -> str:
     """Return the mean with minimum and maximum."""
     return f"{fmean(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})" if shares else ""
@@ -299,6 +312,7 @@ TABLES = {
     "success": success_table,
     "success-float32": float32_table,
     "large": large_table,
+    "first-gradient": first_gradient_table,
     "updates": updates_table,
     "conformance": conformance_table,
 }

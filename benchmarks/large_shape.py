@@ -150,7 +150,7 @@ def train_verl(args: Args, folder: Path) -> None:
     """Train with verl's default PPO trainer, with the settings of its recipe."""
     from gem_verl import GemConfig, train
 
-    prompt = 1024
+    prompt = 512  # the first prompt has about 300 tokens
     tokens = args.micro_batch * args.context
     train(
         GemConfig(**settings(args, folder)),

@@ -668,8 +668,8 @@ def test_page_states_the_measured_verdict_on_horizons(committed, words):
 
 @pytest.mark.parametrize(
     "page",
-    [algorithms_report.PAGE, algorithms_report.TRL_PAGE, algorithms_report.VERL_PAGE],
-    ids=["baselines", "trl", "verl"],
+    [algorithms_report.PAGE, algorithms_report.TRL_PAGE],
+    ids=["baselines", "trl"],
 )
 def test_page_contains_the_tables_of_the_committed_results(page):
     text = page.read_text(encoding="utf-8")

@@ -11,14 +11,18 @@ from pathlib import Path
 
 import pytest
 from project import ROOT
+from reference_gradient import first_gradient_norm
 
-from gem_core import ConfigError
+from gem_core import ConfigError, Renderer, Rollout, Sampling, advantages, tasks_for
+from gem_core.adapter_kit.record_log import RecordLog
 from gem_core.policies.models import load_model
+from gem_core.policies.transformers_policy import TransformersPolicy
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import bfloat16_steps
 import engine_curve
+import first_gradient
 import gpu_curves
 import gpu_report
 
@@ -115,3 +119,33 @@ def test_gpu_curves_writes_a_model_in_bfloat16(tmp_path: Path) -> None:
     assert config["dtype"] == "bfloat16"
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"]
     load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("runs", [["trl:0", "trl:0"], ["trl:0", "--updates", "0"]])
+def test_gpu_curves_rejects_bad_input(runs: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"given twice|at least 1"):
+        gpu_curves.main(["run", "tiny", *runs, "--out", str(tmp_path)])
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # some CPUs have no bfloat16
+def test_first_gradient_is_that_of_the_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, tokenizer = load_model("tiny")
+    model.save_pretrained(tmp_path / "model")
+    policy = TransformersPolicy(model, tokenizer, max_batch=None)
+    rollout = Rollout(policy, Renderer(tokenizer), sampling=Sampling(max_tokens=24))
+    episodes = rollout.run_batch(tasks_for("game:GuessTheNumber-v0-easy", range(4)))
+    records = RecordLog(str(tmp_path / "run" / "episodes.jsonl"))
+    records.trained(episodes, advantages(episodes, "rebn", gamma=0.9), 0)
+    records.close()
+    norm = first_gradient_norm(tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text(
+        json.dumps({"step": 0, "grad_norm": norm}) + "\n"
+    )
+    first_gradient.main(
+        first_gradient.Args(str(tmp_path / "model"), (tmp_path / "run",), batch=3, device="cpu")
+    )
+    row = json.loads(capsys.readouterr().out)
+    assert row["float32"]["norm"] == pytest.approx(row["reported"], rel=1e-3)
+    assert 0.99 < row["bfloat16 weights"]["cosine"] < 1.00001
