@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import tyro
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 
-from gem_core import GemError, read_episodes, token_sequences
+from gem_core import Episode, GemError, read_episodes, token_sequences
 from gem_core.errors import ConfigError
 from gem_core.training.metrics_file import read_metrics
 
@@ -45,14 +46,24 @@ class Args:
     """device of the model"""
 
 
-def first_update(folder: Path) -> list[tuple[list[int], list[float]]]:
-    """Return the token ids of each trained sequence, and the weight of each token in the loss."""
-    episodes = (e for e in read_episodes(folder / "episodes.jsonl"))
-    first = [e for e in episodes if e.final_info.get("update") == 0]
-    trained = [(s, e.final_info["advantages"]) for e in first for s in token_sequences(e)]
+Sequences = Sequence[tuple[list[int], list[float]]]
+"""The token ids of each trained sequence, and the weight of each token in the loss."""
+
+
+def trained_updates(folder: Path) -> list[Sequences]:
+    """Return the sequences of each update of a run, from its record."""
+    updates = defaultdict[int, list[Episode]](list)
+    for episode in read_episodes(folder / "episodes.jsonl"):
+        if "update" in episode.final_info:
+            updates[episode.final_info["update"]].append(episode)
+    if 0 not in updates:
+        raise ConfigError(f"{folder}/episodes.jsonl has no episodes of update 0")
+    return [_weighted(episodes) for _, episodes in sorted(updates.items())]
+
+
+def _weighted(episodes: Sequence[Episode]) -> Sequences:
+    trained = [(s, e.final_info["advantages"]) for e in episodes for s in token_sequences(e)]
     tokens = sum(sum(sequence.mask) for sequence, _ in trained)
-    if not tokens:
-        raise ConfigError(f"{folder}/episodes.jsonl has no trained tokens of update 0")
     weights = (s.broadcast([a or 0.0 for a in advantages]) for s, advantages in trained)
     return [
         (list(s.ids), [w * m / tokens for w, m in zip(own, s.mask)])
@@ -60,10 +71,8 @@ def first_update(folder: Path) -> list[tuple[list[int], list[float]]]:
     ]
 
 
-def gradient(
-    model: Any, sequences: Sequence[tuple[list[int], list[float]]], batch: int, autocast: bool
-) -> torch.Tensor:
-    """Return the gradient of the loss as one vector on the CPU."""
+def set_gradient(model: Any, sequences: Sequences, batch: int, autocast: bool = False) -> None:
+    """Compute the gradient of the loss."""
     device = next(model.parameters()).device
     bfloat16 = torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
     model.zero_grad()
@@ -72,11 +81,10 @@ def gradient(
             logits = model(input_ids=ids).logits[:, :-1]
         own = logits.float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
         (-(weights[:, 1:] * own).sum()).backward()
-    return torch.cat([p.grad.float().flatten().cpu() for p in model.parameters()])
 
 
 def _padded(
-    sequences: Sequence[tuple[list[int], list[float]]], batch: int, device: torch.device
+    sequences: Sequences, batch: int, device: torch.device
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for start in range(0, len(sequences), batch):
         ids, weights = zip(*sequences[start : start + batch])
@@ -87,12 +95,14 @@ def _padded(
 
 
 def main(args: Args) -> None:
-    updates = {folder: first_update(folder) for folder in args.runs}
+    updates = {folder: trained_updates(folder)[0] for folder in args.runs}
     found: dict[Path, dict[str, torch.Tensor]] = {folder: {} for folder in updates}
     for name, (dtype, autocast) in PRECISIONS.items():
         model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device)
         for folder, sequences in updates.items():
-            found[folder][name] = gradient(model, sequences, args.batch, autocast).double()
+            set_gradient(model, sequences, args.batch, autocast)
+            parts = [p.grad.flatten().cpu().double() for p in model.parameters()]
+            found[folder][name] = torch.cat(parts)
     for folder, own in found.items():
         exact = own["float32"]
         row: dict[str, Any] = {"run": folder.name, "sequences": len(updates[folder])}

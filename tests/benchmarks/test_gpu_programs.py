@@ -8,14 +8,15 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from project import ROOT
-from reference_gradient import first_gradient_norm
+from reference_gradient import gradient_norms
 
 from gem_core import ConfigError, Renderer, Rollout, Sampling, advantages, tasks_for
 from gem_core.adapter_kit.record_log import RecordLog
-from gem_core.policies.models import load_model
+from gem_core.policies.models import load_model, model_path
 from gem_core.policies.transformers_policy import TransformersPolicy
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -25,6 +26,7 @@ import engine_curve
 import first_gradient
 import gpu_curves
 import gpu_report
+import replay_run
 
 
 def test_small_steps_from_rounded_weights_have_little_effect(
@@ -127,25 +129,42 @@ def test_gpu_curves_rejects_bad_input(runs: list[str], tmp_path: Path) -> None:
         gpu_curves.main(["run", "tiny", *runs, "--out", str(tmp_path)])
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # some CPUs have no bfloat16
-def test_first_gradient_is_that_of_the_reference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def replayed(tmp_path: Path) -> Path:
+    """A run of two updates, without training between them, and the reference's gradient norms."""
     model, tokenizer = load_model("tiny")
-    model.save_pretrained(tmp_path / "model")
     policy = TransformersPolicy(model, tokenizer, max_batch=None)
     rollout = Rollout(policy, Renderer(tokenizer), sampling=Sampling(max_tokens=24))
-    episodes = rollout.run_batch(tasks_for("game:GuessTheNumber-v0-easy", range(4)))
     records = RecordLog(str(tmp_path / "run" / "episodes.jsonl"))
-    records.trained(episodes, advantages(episodes, "rebn", gamma=0.9), 0)
+    for update in range(2):
+        tasks = tasks_for("game:GuessTheNumber-v0-easy", range(4 * update, 4 * update + 4))
+        episodes = rollout.run_batch(tasks)
+        records.trained(episodes, advantages(episodes, "rebn", gamma=0.9), update)
     records.close()
-    norm = first_gradient_norm(tmp_path / "run")
-    (tmp_path / "run" / "metrics.jsonl").write_text(
-        json.dumps({"step": 0, "grad_norm": norm}) + "\n"
-    )
-    first_gradient.main(
-        first_gradient.Args(str(tmp_path / "model"), (tmp_path / "run",), batch=3, device="cpu")
-    )
+    norms = gradient_norms(tmp_path / "run")
+    lines = [json.dumps({"step": i, "grad_norm": norm}) + "\n" for i, norm in enumerate(norms)]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines))
+    return tmp_path / "run"
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # some CPUs have no bfloat16
+def test_first_gradient_is_that_of_the_reference(
+    replayed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_path("tiny")
+    first_gradient.main(first_gradient.Args(model, (replayed,), batch=3, device="cpu"))
     row = json.loads(capsys.readouterr().out)
     assert row["float32"]["norm"] == pytest.approx(row["reported"], rel=1e-3)
     assert 0.99 < row["bfloat16 weights"]["cosine"] < 1.00001
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 5e-2)])
+def test_replay_makes_the_steps_of_the_reference(
+    replayed: Path, dtype: Literal["float32", "bfloat16"], tolerance: float
+) -> None:
+    args = replay_run.Args(model_path("tiny"), replayed, 2e-3, dtype=dtype, batch=3, device="cpu")
+    lines = replay_run.replay(args)
+    assert [line["update"] for line in lines] == [0, 1]
+    for line in lines:
+        assert line["replayed"] == pytest.approx(line["reported"], rel=tolerance)

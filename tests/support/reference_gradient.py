@@ -1,27 +1,51 @@
-"""The gradient of a run's first update, computed from its record without a trainer."""
+"""The gradients of a run, computed from its record without a trainer."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from gem_core.policies.tiny import load_tiny
+from gem_core.policies.models import load_model
 from gem_core.records.file import read_episodes
 from gem_core.training.sequences import token_sequences
+from gem_core.types import Episode
 
-__all__ = ["first_gradient_norm"]
+__all__ = ["gradient_norms"]
 
 
-def first_gradient_norm(folder: Path) -> float:
-    """Return the norm of the first update's gradient, in which every trained token counts equally.
+def gradient_norms(
+    folder: Path,
+    *,
+    model: str = "tiny",
+    updates: int | None = None,
+    learning_rate: float = 2e-3,
+    weight_decay: float = 0.0,
+) -> list[float]:
+    """Return the norm of each update's gradient, in which every trained token counts equally.
 
-    `folder` has the record of a run of the tiny model with one optimizer step per update.
+    `folder` has the record of a run with one optimizer step per update. The weights of an update
+    come from steps of AdamW with the gradients of the updates before it.
     """
-    model, _ = load_tiny()
-    episodes = read_episodes(folder / "episodes.jsonl")
-    first = [e for e in episodes if e.final_info.get("update") == 0]
-    trained = [(s, e.final_info["advantages"]) for e in first for s in token_sequences(e)]
+    policy, _ = load_model(model)
+    adam = torch.optim.AdamW(policy.parameters(), learning_rate, weight_decay=weight_decay)
+    batches = defaultdict[int, list[Episode]](list)
+    for episode in read_episodes(folder / "episodes.jsonl"):
+        if "update" in episode.final_info:
+            batches[episode.final_info["update"]].append(episode)
+    norms = []
+    for _, episodes in sorted(batches.items())[:updates]:
+        adam.zero_grad()
+        _add_gradient(policy, episodes)
+        norms.append(float(torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)))
+        adam.step()
+    return norms
+
+
+def _add_gradient(model: Any, episodes: list[Episode]) -> None:
+    trained = [(s, e.final_info["advantages"]) for e in episodes for s in token_sequences(e)]
     tokens = sum(sum(sequence.mask) for sequence, _ in trained)
     for sequence, advantages in trained:
         ids, mask = torch.tensor([sequence.ids]), torch.tensor(sequence.mask)
@@ -29,4 +53,3 @@ def first_gradient_norm(folder: Path) -> float:
         logprobs = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
         own = logprobs.gather(-1, ids[0, 1:, None])[:, 0]
         (-(weights[1:] * own).sum()).backward()
-    return sum(float(p.grad.square().sum()) for p in model.parameters()) ** 0.5

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from located import runs
-from reference_gradient import first_gradient_norm
+from reference_gradient import gradient_norms
 from safetensors.torch import load_file
 from thinking_template import SHORTENING, model_with_template
 
@@ -83,8 +83,8 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
         assert all(e.final_info["update"] == m["step"] for e in batch), "recorded as trained"
         recorded = [a for e in batch for a in e.final_info["advantages"]]
         assert m["advantage_abs"] == pytest.approx(sum(map(abs, recorded)) / len(recorded))
-    # two micro-batches of 16 give the gradient of the whole batch
-    assert metrics[0]["grad_norm"] == pytest.approx(first_gradient_norm(out), rel=1e-3)
+    # plain torch makes the same steps from the same episodes, without micro-batches
+    assert [m["grad_norm"] for m in metrics] == pytest.approx(gradient_norms(out), rel=1e-3)
     assert largest_change(out / "model") > 1e-4
     # two samples per row, and the seeds repeat
     seeds = [number % 40 for number in range(UPDATES * EPISODES // 2)]

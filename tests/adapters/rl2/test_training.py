@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from located import runs
-from reference_gradient import first_gradient_norm
+from reference_gradient import gradient_norms
 from rl2_programs import EXAMPLES, run, start
 from thinking_template import SHORTENING, model_with_template
 
@@ -42,7 +42,9 @@ def test_recipe_trains(
     success = [sum(bool(e.success) for e in batch) / episodes for batch in batches]
     assert [m["success"] for m in metrics] == success
     assert {t.versions for e in batches[-1] for t in e.turns} == {(updates - 1, updates - 1)}
-    assert metrics[0]["grad_norm"] == pytest.approx(first_gradient_norm(out), rel=1e-3)
+    # plain torch makes the same steps from the same episodes
+    norms = gradient_norms(out, updates=4, weight_decay=0.01)
+    assert [m["grad_norm"] for m in metrics[:4]] == pytest.approx(norms, rel=1e-3)
     assert (out / "model" / "config.json").is_file()
     if updates == 16:
         first, last = sum(success[:3]) / 3, sum(success[-5:]) / 5

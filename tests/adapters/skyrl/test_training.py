@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from project import ROOT
+from reference_gradient import gradient_norms
 from safetensors.torch import load_file
 from training_run import run
 from worlds import MOODY
@@ -76,8 +77,11 @@ def update_of(episodes: list[Episode], update: int) -> list[Episode]:
 
 @pytest.mark.setting("Growing horizon", "works")
 @pytest.mark.setting("Processes", "works")
-def test_critic_run_trains_every_update(critic_run: Path) -> None:
+def test_critic_run_trains_every_update(critic_run: Path, templated: str) -> None:
     metrics = read_metrics(critic_run)
+    # plain torch makes the same steps from the same episodes
+    norms = gradient_norms(critic_run, model=templated, learning_rate=1e-3, weight_decay=0.01)
+    assert [m["grad_norm"] for m in metrics] == pytest.approx(norms, rel=1e-3)
     assert [m["step"] for m in metrics] == [0, 1, 2]
     assert [m["horizon"] for m in metrics] == [2, 2, 3]
     for m in metrics:

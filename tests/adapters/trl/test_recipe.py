@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from project import ROOT
 from recipes import METRICS, interrupt_recipe, run_recipe
-from reference_gradient import first_gradient_norm
+from reference_gradient import gradient_norms
 
 from gem_core.errors import UnknownNameError
 from gem_core.records.file import read_episodes
@@ -24,7 +24,9 @@ def test_recipe_trains(tmp_path: Path) -> None:
     lines = read_metrics(tmp_path)
     assert [line["step"] for line in lines] == list(range(16))
     assert all(set(line) >= METRICS and line["episodes"] == 96 for line in lines)
-    assert lines[0]["grad_norm"] == pytest.approx(first_gradient_norm(tmp_path), rel=1e-3)
+    # plain torch makes the same steps from the same episodes
+    norms = gradient_norms(tmp_path, updates=4)
+    assert [line["grad_norm"] for line in lines[:4]] == pytest.approx(norms, rel=1e-3)
     assert (
         sum(line["success"] for line in lines[-4:]) / 4
         > sum(line["success"] for line in lines[:4]) / 4 + 0.05

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import ray
 import tyro
+from reference_gradient import gradient_norms
 
 from gem_core.errors import GemError
 from gem_core.records.file import read_episodes
@@ -57,6 +58,9 @@ def test_recipe_trains(tmp_path: Path) -> None:
     assert [m["step"] for m in metrics] == [0, 1, 2]
     assert all(m["grad_norm"] > 0 and 0 < m["success"] < 1 and m["failed"] == 0 for m in metrics)
     assert "gem-rl plot run" in done.stdout
+    # plain torch makes the same steps from the same episodes
+    norms = gradient_norms(tmp_path / "run", weight_decay=0.01)
+    assert [m["grad_norm"] for m in metrics] == pytest.approx(norms, rel=1e-3)
 
     lines = map(json.loads, (tmp_path / "verl.jsonl").read_text().splitlines())
     logged = {line["step"]: line["data"] for line in lines}
