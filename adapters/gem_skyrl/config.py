@@ -86,12 +86,10 @@ def skyrl_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
 def check_settings(settings: Any, config: GemConfig) -> None:
     """Raise one `ConfigError` that lists every setting of a `SkyRLTrainConfig` gem rejects."""
     require(ADAPTER)
-    trainer, generator = settings.trainer, settings.generator
+    trainer, generator, needs = settings.trainer, settings.generator, config.needs_values
     sampling, remedies = generator.sampling_params, dict(_REMEDIES)
-    if config.needs_values:
-        remedies["trainer.critic.model.path=None"] = "the estimator needs a critic; set it"
-    else:
-        remedies["trainer.critic.model.path"] = "the estimator uses no critic; remove it"
+    end, why = ("=None", "needs a critic; set") if needs else ("", "uses no critic; remove")
+    remedies[f"trainer.critic.model.path{end}"] = f"the estimator {why} it"
     if not config.held_out_seeds:
         remedies["trainer.eval_interval"] = "set GemConfig(eval_seeds=...)"
     reject(

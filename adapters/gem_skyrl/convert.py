@@ -20,19 +20,14 @@ PLAYED = "gem_played"
 def to_batch(
     episodes: Sequence[Episode], trajectory_ids: Sequence[Any], generator: Any
 ) -> dict[str, Any]:
-    """Return a `GeneratorOutput` in which the sequences of an episode are steps of a trajectory.
-
-    `generator`: the `GemGenerator` that played them. The response is everything after the first
-    prompt. For a critic, the last one ends with the state from which its value bootstraps. A failed
-    episode becomes one padding sequence.
-    """
+    """Return a `GeneratorOutput` in which the sequences of an episode are steps of a trajectory."""
     output = defaultdict[str, list[Any]](list)
     config, renderer, max_ids = generator.config, generator.renderer, generator.max_context
     for episode, trajectory_id in zip(episodes, trajectory_ids):
-        sequences = trained_sequences(episode, renderer.turn_end or 0)
+        sequences = trained_sequences(episode, renderer.turn_end or 0)  # padding if it failed
         for sequence in sequences:
             start, last = response_start(sequence), sequence is sequences[-1]
-            bootstraps = last and config.needs_values
+            bootstraps = last and config.needs_values  # from the state after the last turn
             tail = bootstrap_tail(episode, sequence, renderer, max_ids) if bootstraps else ()
             zeros, rewards = [0] * len(tail), channel_rewards(episode, sequence, config.gamma)
             output["prompt_token_ids"].append(list(sequence.ids[:start]))

@@ -24,10 +24,7 @@ __all__ = ["EnginePolicy", "GemGenerator", "play"]
 
 
 class EnginePolicy:
-    """SkyRL's inference client as a policy, for one episode.
-
-    All turns have the same session id, so SkyRL's router sends them to one engine.
-    """
+    """SkyRL's inference client as a policy, for one episode: a session stays on one engine."""
 
     def __init__(self, generator: GemGenerator, params: dict[str, Any]) -> None:
         self.generator, self.session = generator, uuid4().hex
@@ -36,7 +33,6 @@ class EnginePolicy:
         self.salt = f"{generator.model}@{generator.client.weight_version}"
 
     async def generate(self, prompt_ids: Any, sampling: Sampling) -> Generation:
-        """Generate one turn."""
         generator, client = self.generator, self.generator.client
         before, first = generator.updates_before or 0, client.weight_version
         request = {
@@ -76,9 +72,8 @@ class GemGenerator(GeneratorInterface):
         longest = self.settings.max_input_length + self.settings.sampling_params.max_generate_length
         served = self.settings.inference_engine.engine_init_kwargs.get("max_model_len")
         caps = (longest, served, model_context(model), config.max_context)
-        self.max_context = min(cap for cap in caps if cap is not None)
-        self.updates_before: int | None = None
-        """The updates before the client's first sync; None until the first batch is played."""
+        self.max_context: int = min(filter(None, caps))
+        self.updates_before: int | None = None  # before the client's first sync; None: no batch yet
 
     async def generate(self, input_batch: Any) -> Any:
         """Play one episode per prompt of a `GeneratorInput`; return a `GeneratorOutput`."""
@@ -94,7 +89,6 @@ class GemGenerator(GeneratorInterface):
         return to_batch(episodes, input_batch["trajectory_ids"], self)
 
     def close(self) -> None:
-        """Close environments and records."""
         self.records.close()
         self.rollout.close()
 

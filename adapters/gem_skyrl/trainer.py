@@ -1,8 +1,4 @@
-"""Trainer: SkyRL's sync and fully async trainers with gem's per-turn advantages.
-
-SkyRL computes advantages in `compute_advantages_and_returns`, in one process and for the whole
-batch. gem overrides that method and computes them from the episodes. Nothing is patched.
-"""
+"""Trainer: subclasses of SkyRL's sync and fully async trainers, with per-turn advantages."""
 
 from __future__ import annotations
 
@@ -37,11 +33,7 @@ def _estimate(**_: Any) -> Any:
 
 
 def train(config: GemConfig, settings: Sequence[str], experiment: Any = None) -> None:
-    """Train with SkyRL to the end.
-
-    `settings`: SkyRL's own, as after `python -m skyrl.train.entrypoints.main_base`. `experiment`: a
-    subclass of `GemExp`.
-    """
+    """Train to the end. `settings`: as in SkyRL's commands; `experiment`: a class like `GemExp`."""
     config = config.with_absolute_paths()  # Ray's workers may run in other folders
     composed = skyrl_config(config, settings)
     check_settings(composed, config)
@@ -50,8 +42,7 @@ def train(config: GemConfig, settings: Sequence[str], experiment: Any = None) ->
     if not ray.is_initialized():
         initialize_ray(composed)
     sync_registries()
-    run = ray.remote(num_cpus=1)(lambda: (experiment or GemExp)(composed, config).run())
-    task = run.remote()  # in a worker of the cluster, as SkyRL does
+    task = ray.remote(num_cpus=1)(lambda: (experiment or GemExp)(composed, config).run()).remote()
     try:
         ray.get(task)
     except KeyboardInterrupt:
@@ -114,7 +105,7 @@ class GemTrainer(RayPPOTrainer):
         return super().convert_to_training_input(generator_output, uids)
 
     def compute_advantages_and_returns(self, data: Any) -> Any:
-        """Compute the advantages of the whole batch from its episodes."""
+        """Compute the advantages from the episodes: SkyRL calls it once, for the whole batch."""
         config, played, values = self.generator.config, self.played, None
         check_batch(data, played)
         send_event("batch_end", episodes=played.episodes)
@@ -136,8 +127,7 @@ class GemTrainer(RayPPOTrainer):
     def train_critic_and_policy(self, data: Any) -> Any:
         """Train unless the batch has no trained tokens; write the update to the metrics file."""
         status = super().train_critic_and_policy(data) if self.batch_metrics.tokens else {}
-        own = data.get("action_log_probs")  # None with a loss that does not need them
-        gap = gap_of(data["rollout_logprobs"], own, data["loss_mask"])
+        gap = gap_of(data["rollout_logprobs"], data.get("action_log_probs"), data["loss_mask"])
         shown = {**self.batch_metrics.means(), **gap}
         self.all_metrics |= {f"gem/{name}": value for name, value in shown.items()}
         numbers = {"loss": status.get("policy_loss"), "grad_norm": status.get("grad_norm"), **gap}
