@@ -2,8 +2,8 @@
 
     python benchmarks/engine_curve.py FOLDER --seed 0 --out runs/engine0
 
-FOLDER is the model. Each update plays the same seeds, as the recipes do. Writes metrics.jsonl to
---out, for `gpu_report.py`.
+FOLDER is the model. Each update plays the same seeds, as the recipes do. Writes metrics.jsonl and
+episodes.jsonl to --out at the end.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from algorithms_plan import GUESS, Run
 from algorithms_training import Clock, Trainer, load
 
 from gem_core import ConfigError, Episode, GemError
+from gem_core.adapter_kit.record_log import RecordLog
 
 
 @dataclass
@@ -47,12 +49,18 @@ class SameTasks(Trainer):
     def __init__(self, *args: Any, seeds: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.seeds = range(seeds)
+        self.trained: list[tuple[list[Episode], list[list[float]]]] = []
+        """The episodes of each update, with the advantage of each turn."""
 
     def play_batch(
         self, run: Run, rng: random.Random, turns: int | None, clock: Clock
     ) -> list[Episode]:
         samples = run.episodes // len(self.seeds)
         return self.play(run.setting, self.seeds, samples, turns, clock)
+
+    def update(self, batch: list[Episode], per_turn: list[list[float]], *rest: Any) -> Any:
+        self.trained.append((batch, per_turn))
+        return super().update(batch, per_turn, *rest)
 
 
 def main(args: Args) -> None:
@@ -74,6 +82,9 @@ def main(args: Args) -> None:
     )
     curve = trainer.train(run)["curve"]
     args.out.mkdir(parents=True, exist_ok=True)
+    with closing(RecordLog(str(args.out / "episodes.jsonl"))) as records:
+        for step, (episodes, per_turn) in enumerate(trainer.trained):
+            records.trained(episodes, per_turn, step)
     with (args.out / "metrics.jsonl").open("w", encoding="utf-8") as file:
         for step in range(args.updates):
             names = ("success", "return", "turns", "tokens", "seconds", "grad_norm")

@@ -46,11 +46,13 @@ RECIPES = {
 }
 SMALLER = {
     "trl": ["--micro-batch", "64"],
+    "verl": ["--micro-batch-tokens", "4096"],
     "openrlhf": ["--micro-batch", "32"],
     "rl2": ["--max-length", "8192"],
     "skyrl": ["--micro-batch", "32"],
 }
 """Settings of runs that share the memory of the GPU. They do not change the gradient."""
+COLLECT = "python benchmarks/gpu_report.py collect"
 
 
 @dataclass
@@ -75,7 +77,7 @@ class Plan:
             return [*start, self.model, *EQUAL, "--seed", str(seed), *end]
         # RL2's engine seeds its own sampling; the recipe's --seed chooses the tasks
         own = [] if trainer == "rl2" else ["--seed", str(seed)]
-        smaller = SMALLER.get(trainer, []) if self.together else []
+        smaller = SMALLER[trainer] if self.together else []
         return [*start, "--model", self.model, *EQUAL, *own, *smaller, *end]
 
     def folder(self, trainer: str, seed: int) -> Path:
@@ -118,11 +120,14 @@ def _run_group(plan: Plan, group: Sequence[tuple[str, int]], deadline: float) ->
         for (trainer, seed), process in processes.items():
             name, folder = f"{trainer}:{seed}", plan.folder(trainer, seed)
             metrics = folder / "metrics.jsonl"
+            written = metrics.exists() and metrics.stat().st_size
             if process.returncode and process not in stopped:
                 failed.append(name)
-                print(f"{name} ended with status {process.returncode}; see {folder}/log.txt.")
-                print(f"`gpu_report.py collect {folder} {trainer} {seed}` keeps what it wrote.")
-            elif metrics.exists() and metrics.stat().st_size:
+                print(f"{name} ended with status {process.returncode}; see {folder}/log.txt")
+                if written:
+                    alone = "" if plan.together else " --alone"
+                    print(f"to keep its updates: {COLLECT} {folder} {trainer} {seed}{alone}")
+            elif written:
                 collect(Collect(folder, trainer, seed, alone=not plan.together))
             else:
                 print(f"{name} wrote no metrics; see {folder}/log.txt")

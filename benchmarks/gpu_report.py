@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from report_tables import markdown, with_tables
@@ -63,7 +63,7 @@ STAGES = {
 """What a trainer's log calls its stages."""
 LEARNING = 0.45
 """A success rate above that of the first updates of all runs."""
-PARTS = ((0, 3), (5, 8), (10, 13), (15, 18), (22, 25))
+PARTS = ((0, 3), (5, 8), (10, 13), (15, 18), (19, 22), (22, 25))
 """The updates of the table of success: first, and the one after the last."""
 NORMS = 9
 """The number of updates whose gradient norms are averaged."""
@@ -222,17 +222,46 @@ def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
     rows, parts = [], list[list[list[float]]]()
     for trainer, seeds in known.items():
         curves = [[u["success"] for u in run["updates"]] for run in seeds.values()]
-        means = [[fmean(c[a:b]) for c in curves if len(c) >= b] for a, b in PARTS]
+        means = [_means(curves, first, end) for first, end in PARTS]
         parts.append(means)
         lengths = ", ".join(str(len(c)) for c in curves)
         norms = [u["grad_norm"] for run in seeds.values() for u in run["updates"][:NORMS]]
-        norm = f"{fmean(norms):.2f} ({len(norms)} updates)"
+        norm = f"{fmean(norms):.2f} ± {stdev(norms) / len(norms) ** 0.5:.2f}"
         rows.append([TRAINERS[trainer], lengths, *map(_range, means), _learning(curves), norm])
-    gaps = [f"{100 * _gap(list(part)):.0f} points" for part in zip(*parts)]
-    rows.append(["largest gap between two ranges", "", *gaps, "", ""])
+    gaps = [f"{100 * _gap(list(part)):.1f}" for part in zip(*parts)]
+    rows.append(["largest gap between two ranges, in points", "", *gaps, "", ""])
     head = ["Trainer", "Updates of each seed", *(f"Updates {a} to {b - 1}" for a, b in PARTS)]
-    tail = [f"First update with {LEARNING:.0%}", f"Gradient norm, up to update {NORMS - 1}"]
+    tail = [f"First update with {LEARNING:.0%}", f"Mean gradient norm, updates 0 to {NORMS - 1}"]
     return markdown([*head, *tail], rows)
+
+
+def _means(curves: Sequence[Sequence[float]], first: int, end: int) -> list[float]:
+    """Return the mean of each curve over some updates, without the curves that are shorter."""
+    return [fmean(curve[first:end]) for curve in curves if len(curve) >= end]
+
+
+def largest_gap(known: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return the largest gap between two trainers' ranges, over all means of three updates."""
+    curves = {
+        trainer: [[u["success"] for u in run["updates"]] for run in seeds.values()]
+        for trainer, seeds in known.items()
+    }
+    longest = max(len(curve) for own in curves.values() for curve in own)
+    gaps = []
+    for first in range(longest - 2):
+        ranges = {trainer: _means(own, first, first + 3) for trainer, own in curves.items()}
+        full = {trainer: own for trainer, own in ranges.items() if len(own) > 1}
+        gaps += [
+            (min(a) - max(b), first, high, low)
+            for high, a in full.items()
+            for low, b in full.items()
+        ]
+    gap, first, high, low = max(gaps)
+    return (
+        f"The largest gap between the ranges of two trainers, over all means of three updates that "
+        f"two or more seeds reach, is {100 * max(gap, 0):.1f} points: {TRAINERS[high]} above "
+        f"{TRAINERS[low]} in updates {first} to {first + 2}."
+    )
 
 
 def _learning(curves: Sequence[Sequence[float]]) -> str:
@@ -252,14 +281,21 @@ def float32_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
     return success_table(runs("curves_float32"))
 
 
+def earlier_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return the same table for earlier runs of OpenRLHF with the same settings."""
+    return success_table(runs("curves_earlier")).rpartition("\n")[0]  # without the gaps
+
+
 def large_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return what `large_shape.py` measured."""
     rows = []
     for path in sorted(RESULTS.glob("large_*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         turns = ", ".join(map(str, run["turns"]))
-        seconds = ", ".join(f"{s:.0f}" for s in run["seconds"])
-        numbers = [run["mean_tokens"], run["longest"], run["context"], seconds, run["peak_gib"]]
+        alone = run.get("alone", True)
+        seconds = ", ".join(f"{s:.0f}" for s in run["seconds"]) if alone else ""
+        peak = run["peak_gib"] if alone else ""
+        numbers = [run["mean_tokens"], run["longest"], run["context"], seconds, peak]
         trainer = TRAINERS[run["trainer"]]
         rows.append([trainer, str(run["episodes"]), turns, *map(str, numbers), str(run["failed"])])
     head = ["Trainer", "Episodes", "Turns", "Mean tokens", "Longest", "Limit"]
@@ -310,7 +346,9 @@ def conformance_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
 TABLES = {
     "speed": speed_table,
     "success": success_table,
+    "success-earlier": earlier_table,
     "success-float32": float32_table,
+    "gap": largest_gap,
     "large": large_table,
     "first-gradient": first_gradient_table,
     "updates": updates_table,

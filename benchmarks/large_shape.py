@@ -61,6 +61,8 @@ class Args:
     """episodes in one forward pass"""
     vllm: bool = True
     """generate with vLLM (TRL; verl always does)"""
+    shared: bool = False
+    """other programs use the GPU, so docs/gpu.md must not show the seconds and the memory"""
     out: Path = RESULTS
     """folder of the result"""
 
@@ -205,6 +207,7 @@ def summary(args: Args, folder: Path, memory: float) -> dict[str, Any]:
         "context": args.context,
         "seconds": [round(update["seconds"], 2) for update in updates],
         "peak_gib": round(memory, 1),
+        "alone": not args.shared,
     }
 
 

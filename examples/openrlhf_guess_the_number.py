@@ -9,11 +9,13 @@ Writes metrics.jsonl and episodes.jsonl to --out.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
+from gem_core.errors import ConfigError
 from gem_core.policies.models import model_path
 from gem_openrlhf import GemConfig, train
 
@@ -29,9 +31,9 @@ class Args:
     gamma: float = 0.9
     """discount per turn"""
     seeds: int = 4096
-    """number of seeds to train on; they repeat if the updates need more"""
+    """number of seeds to train on; they repeat, in whole passes, if the updates need more"""
     updates: int = 60
-    """number of updates, each on one batch of episodes"""
+    """number of updates, each on one batch of episodes; passes over the seeds are completed"""
     episodes: int = 128
     """episodes per update"""
     samples: int = 2
@@ -64,11 +66,12 @@ class Args:
 
 def main(args: Args) -> None:
     out, prompts = Path(args.out).absolute(), args.episodes // args.samples
-    # OpenRLHF trains once on each dataset row
-    seeds = [number % args.seeds for number in range(prompts * args.updates)]
+    batches = min(args.seeds // prompts, args.updates)  # in one pass over the seeds
+    if batches < 1:
+        raise ConfigError(f"an update needs --episodes / --samples seeds; got {args.seeds}")
     config = GemConfig(
         args.env,
-        seeds=seeds,
+        seeds=batches * prompts,
         advantage=args.advantage,
         gamma=args.gamma,
         max_turn_tokens=args.max_turn_tokens,
@@ -92,6 +95,7 @@ def main(args: Args) -> None:
         "rollout.n_samples_per_prompt": args.samples,
         "train.batch_size": args.episodes,
         "train.micro_batch_size": args.micro_batch,
+        "train.num_episodes": math.ceil(args.updates / batches),  # passes over the seeds
         "train.seed": args.seed,
         "vllm.gpu_memory_utilization": args.vllm_memory,
         "vllm.num_engines": 1,

@@ -49,9 +49,8 @@ class Args:
     """token cap of the first prompt (verl's data.max_prompt_length)"""
     max_response: int = 384
     """token cap of everything after the first prompt (verl's data.max_response_length)"""
-    micro_batch_tokens: int = 4096
-    """tokens in one forward pass; does not change the gradient. Without flash-attn, the cost of
-    attention grows with its square"""
+    micro_batch_tokens: int = 16384
+    """tokens in one forward pass; does not change the gradient"""
     vllm_memory: float = 0.4
     """share of the GPU memory for vLLM"""
 

@@ -18,8 +18,6 @@ __all__ = ["ESTIMATOR", "GemConfig", "check_settings", "skyrl_config"]
 
 ESTIMATOR = "gem"
 """The value of `trainer.algorithm.advantage_estimator`; `GemConfig.advantage` names gem's own."""
-_DROPS = "it drops episodes by SkyRL's own rewards, in which a failed episode has 0"
-_LOGPROBS = "set it to 1: gem compares the logprobs of sampler and trainer"
 _REMEDIES = {
     "data.train_data": "set GemConfig(seeds=...)",
     "data.val_data": "set GemConfig(eval_seeds=...)",
@@ -35,8 +33,8 @@ _REMEDIES = {
     "generator.vision_language_generator": "gem plays text environments",
     "generator.merge_stepwise_output": "gem's sequences are already merged",
     "generator.step_wise_trajectories": "an episode may have several sequences",
-    "generator.sampling_params.logprobs=None": _LOGPROBS,
-    "generator.eval_sampling_params.logprobs=None": _LOGPROBS,
+    "generator.sampling_params.logprobs=None": "set it to 1: gem compares logprobs",
+    "generator.eval_sampling_params.logprobs=None": "set it to 1: gem compares logprobs",
     "generator.inference_engine.enable_return_routed_experts": "gem does not replay routing",
     "generator.inference_engine.enable_return_sample_support_set": "gem does not replay supports",
     "trainer.fully_async.simulate_training": "nothing would be trained; remove it",
@@ -46,8 +44,8 @@ _REMEDIES = {
     "trainer.algorithm.grpo_norm_by_std": "set GemConfig(estimator_kwargs={'scale': False})",
     "trainer.algorithm.use_kl_in_reward": "set use_kl_loss=true for KL in the loss",
     "trainer.algorithm.advantage_batch_normalize": "set GemConfig(advantage='rebn')",
-    "trainer.algorithm.zero_variance_filter": _DROPS,
-    "trainer.algorithm.dynamic_sampling.type": _DROPS,
+    "trainer.algorithm.zero_variance_filter": "it drops episodes by SkyRL's own rewards",
+    "trainer.algorithm.dynamic_sampling.type": "it drops episodes by SkyRL's own rewards",
     "trainer.algorithm.policy_loss_type=gspo": "it has one ratio per sequence; use regular",
     "trainer.algorithm.policy_loss_type=cross_entropy": "it ignores advantages; use regular",
     "trainer.algorithm.off_policy_correction.sequence_mask_metric=product": "it multiplies the "
@@ -86,17 +84,19 @@ def skyrl_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
 def check_settings(settings: Any, config: GemConfig) -> None:
     """Raise one `ConfigError` that lists every setting of a `SkyRLTrainConfig` gem rejects."""
     require(ADAPTER)
-    trainer, generator, needs = settings.trainer, settings.generator, config.needs_values
+    trainer, generator = settings.trainer, settings.generator
     sampling, remedies = generator.sampling_params, dict(_REMEDIES)
-    end, why = ("=None", "needs a critic; set") if needs else ("", "uses no critic; remove")
-    remedies[f"trainer.critic.model.path{end}"] = f"the estimator {why} it"
+    if config.needs_values:
+        remedies["trainer.critic.model.path=None"] = "the estimator needs a critic; set it"
+    else:
+        remedies["trainer.critic.model.path"] = "the estimator uses no critic; remove it"
     if not config.held_out_seeds:
         remedies["trainer.eval_interval"] = "set GemConfig(eval_seeds=...)"
     reject(
         [
             *fixed(settings, skyrl_config(config), remedies),
             few_samples(config, generator.n_samples_per_prompt, "generator.n_samples_per_prompt"),
-            long_turns(config, sampling.max_generate_length, "sampling_params.max_generate_length"),
+            long_turns(config, sampling.max_generate_length, "max_generate_length", "one turn"),
             few_seeds(config, trainer.train_batch_size, "trainer.train_batch_size"),
         ]
     )

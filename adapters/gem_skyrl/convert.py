@@ -20,7 +20,7 @@ PLAYED = "gem_played"
 def to_batch(
     episodes: Sequence[Episode], trajectory_ids: Sequence[Any], generator: Any
 ) -> dict[str, Any]:
-    """Return a `GeneratorOutput` in which the sequences of an episode are steps of a trajectory."""
+    """Return the `GeneratorOutput` of a `GemGenerator`; an episode's sequences are its steps."""
     output = defaultdict[str, list[Any]](list)
     config, renderer, max_ids = generator.config, generator.renderer, generator.max_context
     for episode, trajectory_id in zip(episodes, trajectory_ids):
@@ -31,7 +31,7 @@ def to_batch(
             tail = bootstrap_tail(episode, sequence, renderer, max_ids) if bootstraps else ()
             zeros, rewards = [0] * len(tail), channel_rewards(episode, sequence, config.gamma)
             output["prompt_token_ids"].append(list(sequence.ids[:start]))
-            output["response_ids"].append([*sequence.ids[start:], *tail])
+            output["response_ids"].append([*sequence.ids[start:], *tail])  # all after one prompt
             output["loss_masks"].append([*sequence.mask[start:], *zeros])
             output["rewards"].append([*rewards[start:], *zeros])
             output["rollout_logprobs"].append([*(sequence.logprobs or ())[start:], *zeros])

@@ -24,7 +24,7 @@ __all__ = ["EnginePolicy", "GemGenerator", "play"]
 
 
 class EnginePolicy:
-    """SkyRL's inference client as a policy, for one episode: a session stays on one engine."""
+    """SkyRL's client as a policy, for one episode: its router keeps a session on one engine."""
 
     def __init__(self, generator: GemGenerator, params: dict[str, Any]) -> None:
         self.generator, self.session = generator, uuid4().hex
@@ -73,7 +73,7 @@ class GemGenerator(GeneratorInterface):
         served = self.settings.inference_engine.engine_init_kwargs.get("max_model_len")
         caps = (longest, served, model_context(model), config.max_context)
         self.max_context: int = min(filter(None, caps))
-        self.updates_before: int | None = None  # before the client's first sync; None: no batch yet
+        self.updates_before: int | None = None  # finished before the client's first sync
 
     async def generate(self, input_batch: Any) -> Any:
         """Play one episode per prompt of a `GeneratorInput`; return a `GeneratorOutput`."""

@@ -33,7 +33,7 @@ def _estimate(**_: Any) -> Any:
 
 
 def train(config: GemConfig, settings: Sequence[str], experiment: Any = None) -> None:
-    """Train to the end. `settings`: as in SkyRL's commands; `experiment`: a class like `GemExp`."""
+    """Train with `settings`, overrides of SkyRL's config. `experiment`: a subclass of `GemExp`."""
     config = config.with_absolute_paths()  # Ray's workers may run in other folders
     composed = skyrl_config(config, settings)
     check_settings(composed, config)
@@ -44,7 +44,7 @@ def train(config: GemConfig, settings: Sequence[str], experiment: Any = None) ->
     sync_registries()
     task = ray.remote(num_cpus=1)(lambda: (experiment or GemExp)(composed, config).run()).remote()
     try:
-        ray.get(task)
+        ray.get(task)  # a worker of the cluster trains, as with SkyRL's own program
     except KeyboardInterrupt:
         ray.cancel(task)  # it then records the episodes that were not trained
         ray.wait([task], timeout=60)
@@ -128,7 +128,7 @@ class GemTrainer(RayPPOTrainer):
         """Train unless the batch has no trained tokens; write the update to the metrics file."""
         status = super().train_critic_and_policy(data) if self.batch_metrics.tokens else {}
         gap = gap_of(data["rollout_logprobs"], data.get("action_log_probs"), data["loss_mask"])
-        shown = {**self.batch_metrics.means(), **gap}
+        shown = {**self.batch_metrics.means(), **gap}  # no gap if the loss needs no old logprobs
         self.all_metrics |= {f"gem/{name}": value for name, value in shown.items()}
         numbers = {"loss": status.get("policy_loss"), "grad_norm": status.get("grad_norm"), **gap}
         if "critic/critic_loss" in self.all_metrics:

@@ -68,3 +68,16 @@ def test_a_run_beside_others_has_no_times(run: Path) -> None:
 def test_an_unknown_trainer_is_an_error(run: Path) -> None:
     with pytest.raises(ConfigError, match="unknown trainer 'nemo'"):
         report.collect(report.Collect(run, "nemo", 0))
+
+
+def test_the_largest_gap_is_that_of_any_three_updates_of_several_seeds() -> None:
+    def of(*curves: list[float]) -> dict[int, dict[str, object]]:
+        return {i: {"updates": [{"success": s} for s in own]} for i, own in enumerate(curves)}
+
+    known = {
+        "trl": of([0.1, 0.1, 0.1, 0.4], [0.1, 0.1, 0.1, 0.7]),
+        "verl": of([0.1, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1]),
+        "skyrl": of([0.9, 0.9, 0.9, 0.9]),  # one seed has no range
+    }
+    text = report.largest_gap(known)
+    assert "is 10.0 points: TRL above verl in updates 1 to 3." in text

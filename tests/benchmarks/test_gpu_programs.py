@@ -8,13 +8,21 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Literal
 
 import pytest
+import torch
 from project import ROOT
 from reference_gradient import gradient_norms
 
-from gem_core import ConfigError, Renderer, Rollout, Sampling, advantages, tasks_for
+from gem_core import (
+    ConfigError,
+    Renderer,
+    Rollout,
+    Sampling,
+    advantages,
+    read_episodes,
+    tasks_for,
+)
 from gem_core.adapter_kit.record_log import RecordLog
 from gem_core.policies.models import load_model, model_path
 from gem_core.policies.transformers_policy import TransformersPolicy
@@ -43,6 +51,8 @@ def test_engine_curve_plays_the_same_tasks_twice(tmp_path: Path) -> None:
     engine_curve.main(engine_curve.Args("tiny", updates=1, out=tmp_path))
     (update,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert update["episodes"] == 256
+    (replayed,) = gradient_norms(tmp_path, learning_rate=3e-5)
+    assert update["grad_norm"] == pytest.approx(replayed, rel=1e-2)
     assert 0.2 < update["success"] < 0.9
 
 
@@ -130,8 +140,8 @@ def test_gpu_curves_rejects_bad_input(runs: list[str], tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def replayed(tmp_path: Path) -> Path:
-    """A run of two updates, without training between them, and the reference's gradient norms."""
+def recorded(tmp_path: Path) -> Path:
+    """The record of two updates, without training between them, and metrics with norms of 1."""
     model, tokenizer = load_model("tiny")
     policy = TransformersPolicy(model, tokenizer, max_batch=None)
     rollout = Rollout(policy, Renderer(tokenizer), sampling=Sampling(max_tokens=24))
@@ -141,30 +151,60 @@ def replayed(tmp_path: Path) -> Path:
         episodes = rollout.run_batch(tasks)
         records.trained(episodes, advantages(episodes, "rebn", gamma=0.9), update)
     records.close()
-    norms = gradient_norms(tmp_path / "run")
-    lines = [json.dumps({"step": i, "grad_norm": norm}) + "\n" for i, norm in enumerate(norms)]
+    lines = [json.dumps({"step": step, "grad_norm": 1.0}) + "\n" for step in range(2)]
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines))
     return tmp_path / "run"
 
 
+def expected_norms(folder: Path) -> list[float]:
+    """Return the gradient norms of both updates, one turn and one token at a time."""
+    model, _ = load_model("tiny")
+    adam = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0)
+    norms = []
+    for update in range(2):
+        found = list(read_episodes(folder / "episodes.jsonl"))
+        trained = [e for e in found if e.final_info["update"] == update]
+        tokens = sum(len(turn.action_ids) for e in trained for turn in e.turns)
+        model.zero_grad()
+        for e in trained:
+            for number, turn in enumerate(e.turns):
+                ids = [*e.prompt_ids(number), *turn.action_ids]
+                logprobs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+                first = len(ids) - len(turn.action_ids)
+                own = sum(logprobs[i - 1, ids[i]] for i in range(first, len(ids)))
+                (-e.final_info["advantages"][number] / tokens * own).backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+        adam.step()
+    return norms
+
+
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # some CPUs have no bfloat16
-def test_first_gradient_is_that_of_the_reference(
-    replayed: Path, capsys: pytest.CaptureFixture[str]
+def test_first_gradient_and_replay_are_those_of_single_tokens(
+    recorded: Path, tmp_path: Path
 ) -> None:
-    model = model_path("tiny")
-    first_gradient.main(first_gradient.Args(model, (replayed,), batch=3, device="cpu"))
-    row = json.loads(capsys.readouterr().out)
-    assert row["float32"]["norm"] == pytest.approx(row["reported"], rel=1e-3)
+    model, expected = model_path("tiny"), expected_norms(recorded)
+    for dtype, tolerance in (("float32", 1e-3), ("bfloat16", 5e-2)):
+        lines = list(
+            replay_run.replay(
+                replay_run.Args(model, recorded, 2e-3, dtype=dtype, batch=3, device="cpu")
+            )
+        )
+        assert [line["replayed"] for line in lines] == pytest.approx(expected, rel=tolerance)
+        assert [line["reported"] for line in lines] == [1.0, 1.0]
+    out = tmp_path / "first.jsonl"
+    first_gradient.main(first_gradient.Args(model, (recorded,), batch=3, device="cpu", out=out))
+    row = json.loads(out.read_text())
+    assert row["float32"]["norm"] == pytest.approx(expected[0], rel=1e-3)
     assert 0.99 < row["bfloat16 weights"]["cosine"] < 1.00001
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 5e-2)])
-def test_replay_makes_the_steps_of_the_reference(
-    replayed: Path, dtype: Literal["float32", "bfloat16"], tolerance: float
-) -> None:
-    args = replay_run.Args(model_path("tiny"), replayed, 2e-3, dtype=dtype, batch=3, device="cpu")
-    lines = replay_run.replay(args)
-    assert [line["update"] for line in lines] == [0, 1]
-    for line in lines:
-        assert line["replayed"] == pytest.approx(line["reported"], rel=tolerance)
+def test_replay_names_what_is_wrong_with_its_input(recorded: Path) -> None:
+    def replay(folder: Path, batch: int = 1) -> None:
+        list(replay_run.replay(replay_run.Args("tiny", folder, 1e-3, batch=batch)))
+
+    metrics = recorded / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() * 2)
+    with pytest.raises(ConfigError, match="has several runs"):
+        replay(recorded)
+    with pytest.raises(ConfigError, match="at least one run"):
+        first_gradient.main(first_gradient.Args("tiny", ()))

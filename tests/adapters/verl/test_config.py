@@ -136,6 +136,13 @@ REJECTED: list[Any] = [
         "calculate_log_probs=True",
     ),
     (["data.max_response_length=4"], "max_turn_tokens=6 is above data.max_response_length=4"),
+    (
+        [
+            "actor_rollout_ref.actor.use_dynamic_bsz=True",
+            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16",
+        ],
+        "ppo_max_token_len_per_gpu gives a forward pass 16 tokens, but an episode may have",
+    ),
     (["+data.gem.gamma=0.5"], "data.gem.gamma is 0.5 and algorithm.gamma is 1.0"),
     (["+data.gem.horison=4"], "did you mean 'horizon'"),
     (["+data.gem.wrappers=concat", "algorithm.adv_estimator=grpo"], "gem_rebn"),
