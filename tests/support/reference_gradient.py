@@ -9,7 +9,7 @@ from project import ROOT
 
 from gem_core.policies.models import model_path
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))  # last: it also has a module `worlds`
 
 from replay_run import Args, replay
 
