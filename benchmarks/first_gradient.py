@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM
 
 from gem_core import GemError
 from gem_core.errors import ConfigError
+from gem_core.policies.models import model_path
 
 RESULT = Path(__file__).parent / "results" / "gpu" / "first_gradient.jsonl"
 PRECISIONS = {
@@ -35,7 +36,7 @@ PRECISIONS = {
 @dataclass
 class Args:
     model: tyro.conf.Positional[str]
-    """the model with which the runs began"""
+    """the model with which the runs began: a folder, `tiny` or `smollm2`"""
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """output folders of recipes, with episodes.jsonl and metrics.jsonl"""
     batch: int = 64
@@ -53,7 +54,9 @@ def main(args: Args) -> None:
     reported = {folder: reported_norms(folder)[0] for folder in args.runs}
     found: dict[Path, dict[str, torch.Tensor]] = {folder: {} for folder in args.runs}
     for name, (dtype, autocast) in PRECISIONS.items():
-        model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device)
+        model = AutoModelForCausalLM.from_pretrained(model_path(args.model), dtype=dtype).to(
+            args.device
+        )
         for folder, sequences in updates.items():
             set_gradient(model, sequences, args.batch, autocast)
             parts = [p.grad.flatten().cpu().double() for p in model.parameters()]

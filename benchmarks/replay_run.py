@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM
 
 from gem_core import Episode, GemError, read_episodes, token_sequences
 from gem_core.errors import ConfigError
+from gem_core.policies.models import model_path
 from gem_core.training.metrics_file import read_metrics
 
 __all__ = ["Args", "Sequences", "replay", "reported_norms", "set_gradient", "trained_updates"]
@@ -37,7 +38,7 @@ Sequences = Sequence[tuple[list[int], list[float]]]
 @dataclass
 class Args:
     model: tyro.conf.Positional[str]
-    """the model with which the run began"""
+    """the model with which the run began: a folder, `tiny` or `smollm2`"""
     run: tyro.conf.Positional[Path]
     """output folder of a recipe, with episodes.jsonl and metrics.jsonl"""
     learning_rate: float
@@ -122,7 +123,9 @@ def replay(args: Args) -> Iterator[dict[str, float]]:
     """Train on the recorded episodes; yield the norms of each update."""
     updates, reported = trained_updates(args.run), reported_norms(args.run)
     dtype = getattr(torch, args.dtype)
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device)
+    model = AutoModelForCausalLM.from_pretrained(model_path(args.model), dtype=dtype).to(
+        args.device
+    )
     weights = list(model.parameters())
     masters = [weight.detach().float().clone() for weight in weights]
     adam = torch.optim.AdamW(masters, args.learning_rate, weight_decay=args.weight_decay)

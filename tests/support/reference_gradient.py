@@ -7,8 +7,6 @@ from pathlib import Path
 
 from project import ROOT
 
-from gem_core.policies.models import model_path
-
 sys.path.append(str(ROOT / "benchmarks"))  # last: it also has a module `worlds`
 
 from replay_run import Args, replay
@@ -29,7 +27,5 @@ def gradient_norms(
     `folder` has the record of a run with one optimizer step per update. The weights of an update
     come from steps of AdamW with the gradients of the updates before it.
     """
-    settings = Args(
-        model_path(model), folder, learning_rate, weight_decay, updates, "float32", 8, "cpu"
-    )
+    settings = Args(model, folder, learning_rate, weight_decay, updates, "float32", 8, "cpu")
     return [line["replayed"] for line in replay(settings)]
