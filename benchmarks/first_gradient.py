@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import tyro
@@ -25,6 +26,7 @@ from gem_core.errors import ConfigError
 from gem_core.policies.models import model_path
 
 RESULT = Path(__file__).parent / "results" / "gpu" / "first_gradient.jsonl"
+T = TypeVar("T")
 PRECISIONS = {
     "float32": (torch.float32, False),
     "float32 weights, bfloat16 autocast": (torch.float32, True),
@@ -47,11 +49,17 @@ class Args:
     """file of the results"""
 
 
+def _first(folder: Path, of_updates: Mapping[int, T]) -> T:
+    if 0 not in of_updates:
+        raise ConfigError(f"{folder} has no update 0 that was trained and written to metrics.jsonl")
+    return of_updates[0]
+
+
 def main(args: Args) -> None:
     if not args.runs:
         raise ConfigError("give the output folder of at least one run")
-    updates = {folder: trained_updates(folder)[0] for folder in args.runs}
-    reported = {folder: reported_norms(folder)[0] for folder in args.runs}
+    updates = {folder: _first(folder, trained_updates(folder)) for folder in args.runs}
+    reported = {folder: _first(folder, reported_norms(folder)) for folder in args.runs}
     found: dict[Path, dict[str, torch.Tensor]] = {folder: {} for folder in args.runs}
     for name, (dtype, autocast) in PRECISIONS.items():
         model = AutoModelForCausalLM.from_pretrained(model_path(args.model), dtype=dtype).to(

@@ -31,9 +31,9 @@ class Args:
     gamma: float = 0.9
     """discount per turn"""
     seeds: int = 4096
-    """number of seeds to train on; they repeat, in whole passes, if the updates need more"""
+    """number of seeds to train on; they repeat, in whole epochs, if the updates need more"""
     updates: int = 60
-    """number of updates, each on one batch of episodes; passes over the seeds are completed"""
+    """number of updates, each on one batch of episodes; the last epoch is completed"""
     episodes: int = 128
     """episodes per update"""
     samples: int = 2
@@ -66,7 +66,7 @@ class Args:
 
 def main(args: Args) -> None:
     out, prompts = Path(args.out).absolute(), args.episodes // args.samples
-    batches = min(args.seeds // prompts, args.updates)  # in one pass over the seeds
+    batches = min(args.seeds // prompts, args.updates)  # in one epoch
     if batches < 1:
         raise ConfigError(f"an update needs --episodes / --samples seeds; got {args.seeds}")
     config = GemConfig(
@@ -95,7 +95,7 @@ def main(args: Args) -> None:
         "rollout.n_samples_per_prompt": args.samples,
         "train.batch_size": args.episodes,
         "train.micro_batch_size": args.micro_batch,
-        "train.num_episodes": math.ceil(args.updates / batches),  # passes over the seeds
+        "train.num_episodes": math.ceil(args.updates / batches),  # epochs
         "train.seed": args.seed,
         "vllm.gpu_memory_utilization": args.vllm_memory,
         "vllm.num_engines": 1,

@@ -50,7 +50,7 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
     return [
         few_samples(config, int(rollout.n), "actor_rollout_ref.rollout.n"),
         long_turns(config, int(rollout.response_length), "data.max_response_length"),
-        _short_passes(actor, int(rollout.prompt_length) + int(rollout.response_length)),
+        _small_micro_batches(actor, int(rollout.prompt_length) + int(rollout.response_length)),
         *(algorithm_rejections(settings.algorithm, config.advantage) if per_turn else ()),
         *(_unused_rejections(settings.algorithm, config) if per_turn else ()),
         (
@@ -112,16 +112,16 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
     ]
 
 
-def _short_passes(actor: Any, longest: int) -> Rejection:
-    """Reject forward passes that are shorter than the longest sequence."""
+def _small_micro_batches(actor: Any, longest: int) -> Rejection:
+    """Reject micro-batches that are smaller than the longest sequence."""
     shares = (
         own.get("ulysses_sequence_parallel_size") for own in (actor, actor.get("fsdp_config") or {})
     )
     tokens = int(actor.ppo_max_token_len_per_gpu) * max(int(share or 1) for share in shares)
     return (
         bool(actor.use_dynamic_bsz) and tokens < longest,
-        f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu gives a forward pass {tokens} tokens, "
-        f"but an episode may have {longest} (data.max_prompt_length + data.max_response_length), "
+        f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu limits a micro-batch to {tokens} "
+        f"tokens, but an episode may have {longest} (data.max_prompt_length + data.max_response_length), "
         "at which verl would fail; increase it",
     )
 

@@ -71,7 +71,7 @@ def few_samples(config: TrainingConfig, samples: int, setting: str) -> Rejection
 def long_turns(
     config: TrainingConfig, longest: int, setting: str, limits: str = "everything after the prompt"
 ) -> Rejection:
-    """Reject a `max_turn_tokens` above a limit of the trainer; `limits` says of what."""
+    """Reject a `max_turn_tokens` above a limit of the trainer. `limits`: what it applies to."""
     return (
         config.max_turn_tokens is not None and config.max_turn_tokens > longest,
         f"max_turn_tokens={config.max_turn_tokens} is above {setting}={longest}, "

@@ -199,12 +199,18 @@ def test_first_gradient_and_replay_are_those_of_single_tokens(
 
 
 def test_replay_names_what_is_wrong_with_its_input(recorded: Path) -> None:
-    def replay(folder: Path, batch: int = 1) -> None:
-        list(replay_run.replay(replay_run.Args("tiny", folder, 1e-3, batch=batch)))
+    def replay(batch: int = 1) -> None:
+        args = replay_run.Args("tiny", recorded, 1e-3, batch=batch, device="cpu")
+        list(replay_run.replay(args))
 
+    with pytest.raises(ConfigError, match="--batch must be at least 1, got 0"):
+        replay(batch=0)
     metrics = recorded / "metrics.jsonl"
     metrics.write_text(metrics.read_text() * 2)
     with pytest.raises(ConfigError, match="has several runs"):
-        replay(recorded)
+        replay()
+    metrics.write_text("")
+    with pytest.raises(ConfigError, match="has no update 0"):
+        first_gradient.main(first_gradient.Args("tiny", (recorded,)))
     with pytest.raises(ConfigError, match="at least one run"):
         first_gradient.main(first_gradient.Args("tiny", ()))

@@ -74,7 +74,7 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
         # an update trains on the episodes sampled from the weights before it
         batch = [e for e in episodes if e.turns[0].versions == (m["step"], m["step"])]
         assert len(batch) == m["episodes"] == EPISODES
-        assert {e.seed for e in batch} == set(range(EPISODES // 2)), "a whole pass over the seeds"
+        assert {e.seed for e in batch} == set(range(EPISODES // 2)), "an epoch has every seed"
         assert m["success"] == pytest.approx(sum(bool(e.success) for e in batch) / EPISODES)
         assert m["return"] == pytest.approx(sum(sum(e.rewards) for e in batch) / EPISODES)
         assert m["tokens"] == sum(len(t.action_ids) for e in batch for t in e.turns)

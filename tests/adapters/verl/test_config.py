@@ -141,7 +141,7 @@ REJECTED: list[Any] = [
             "actor_rollout_ref.actor.use_dynamic_bsz=True",
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16",
         ],
-        "ppo_max_token_len_per_gpu gives a forward pass 16 tokens, but an episode may have",
+        "ppo_max_token_len_per_gpu limits a micro-batch to 16 tokens, but an episode may have",
     ),
     (["+data.gem.gamma=0.5"], "data.gem.gamma is 0.5 and algorithm.gamma is 1.0"),
     (["+data.gem.horison=4"], "did you mean 'horizon'"),
