@@ -121,8 +121,8 @@ def _small_micro_batches(actor: Any, longest: int) -> Rejection:
     return (
         bool(actor.use_dynamic_bsz) and tokens < longest,
         f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu limits a micro-batch to {tokens} "
-        f"tokens, but an episode may have {longest} (data.max_prompt_length + data.max_response_length), "
-        "at which verl would fail; increase it",
+        f"tokens, but an episode may have {longest} (data.max_prompt_length + "
+        "data.max_response_length), at which verl would fail; increase it",
     )
 
 
