@@ -232,12 +232,17 @@ def test_asynchronous_runs_train_on_episodes_of_older_weights(trainer, rollout):
         "test/async", QUICK, "rebn", updates=4, episodes=8, rate=1e-3, evaluated=4, rollout=rollout
     )
     curve = trainer.train(run)["curve"]
-    assert len(curve["success"]) == 4 and min(curve["grad_norm"]) > 0
+    assert len(curve["success"]) == 4
+    # a batch without a success has no gradient
+    trained = [norm > 0 for norm in curve["grad_norm"]]
+    assert all(t for t, success in zip(trained, curve["success"]) if 0 < success < 1)
     assert curve["lag_max"][0] == 0 and max(curve["lag_max"]) >= 1
     if rollout == "one-off":
         assert max(curve["lag_max"]) == 1
-    stale = [apart for apart, lag in zip(curve["apart"], curve["lag"]) if lag]
-    assert min(stale) > 1e-4 > curve["apart"][0], "old weights sampled these tokens"
+    assert curve["apart"][0] < 1e-4
+    later = zip(curve["apart"][1:], curve["lag"][1:], trained)
+    stale = [apart for apart, lag, trained_before in later if lag and trained_before]
+    assert all(apart > 1e-4 for apart in stale), "old weights sampled these tokens"
 
 
 def test_asynchronous_run_needs_slots_for_its_episodes(trainer):

@@ -188,7 +188,8 @@ def test_async_trainer_trains(
     run(out, config, settings, cpus=16)  # the hosts of the environments need some, too
     metrics = read_metrics(out)
     assert [m["step"] for m in metrics] == [0, 1, 2]
-    assert all(m["grad_norm"] > 0 and m["failed"] == 0 for m in metrics)
+    assert all(m["failed"] == 0 for m in metrics)
+    assert all(m["grad_norm"] > 0 for m in metrics if 0 < m["success"] < 1)
     assert all(("logprob_gap" in m) is logprobs for m in metrics)
     episodes = list(read_episodes(out / "episodes.jsonl"))
     for update, line in enumerate(metrics):
