@@ -43,6 +43,7 @@ NEEDS = {
     "adapters/trl": ("torch", "trl"),
     "adapters/verl": ("ray", "torch", "verl"),
     "benchmarks/test_algorithms.py": ("torch",),
+    "benchmarks/test_offline.py": ("zstandard",),
     "benchmarks/test_scenarios.py": ("bm25s", "minigrid", "textcraft", "torch"),
     "benchmarks/test_studies.py": ("torch",),
     "benchmarks/test_studies_report.py": ("matplotlib",),
