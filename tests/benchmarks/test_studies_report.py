@@ -211,7 +211,7 @@ def test_transfer_marks_the_cells_outside_their_intervals(complete: Results) -> 
 
 def test_larger_model_has_its_scores_before_and_after_training(complete: Results) -> None:
     rows = larger.results_table(complete).splitlines()[2:]
-    assert len(rows) == 3 * (1 + 3)
+    assert rows.index("") == 3 * (1 + 3)
     assert rows[0] == "| GuessTheNumber | before | 0.300 | 30.0 % |  |"
     assert rows[1] == "|  | ReBN | 0.501 (0.500 to 0.502) | 50.1 % | 3 |"
     known = few(complete, lambda run: not run.gguf_sha256)
@@ -219,6 +219,24 @@ def test_larger_model_has_its_scores_before_and_after_training(complete: Results
     assert "All runs start from the same weights (m)." in studies_report.progress(known)
     text = studies_report.progress(complete)
     assert "`larger/` start from the same weights (larger). All other runs start from" in text
+
+
+def test_predictions_about_the_larger_model_are_judged(complete: Results) -> None:
+    rows = larger.predictions(complete).splitlines()[2:]
+    assert [row.split("|")[2:4] for row in rows] == [
+        [" 30.0 % ", " does not hold "],
+        [" in 6 of 6 cases ", " holds "],
+        [" nowhere ", " holds "],
+    ]
+    others = made_up(lambda run: 0.6 - 0.4 * (run.algorithm == "rebn"))
+    rows = larger.predictions(others).splitlines()[2:]
+    assert "60.0 % | holds" in rows[0] and "in 0 of 6 cases | does not hold" in rows[1]
+    assert "| REINFORCE on GuessTheNumber, GRPO on GuessTheNumber, REINFORCE on Hangman" in rows[2]
+    assert "2 are missing" in larger.predictions(few(complete, lambda run: unfinished(run.name)))
+
+
+def unfinished(name: str) -> bool:
+    return name not in ("larger/Hangman-before", "larger/chain_sum-grpo-2")
 
 
 def test_report_rejects_larger_runs_of_the_small_model(complete: Results, tmp_path: Path) -> None:
