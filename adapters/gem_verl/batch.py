@@ -6,7 +6,8 @@ The episodes travel with their sequences in `extra_fields`.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ __all__ = [
     "episodes_at",
     "logprob_gap_of",
     "mean_per_turn",
+    "only_tensors",
     "put",
     "put_per_turn",
     "read_batch",
@@ -42,6 +44,22 @@ def stored(batch: Any, *fields: str) -> Any:
     return tq.kv_batch_get(
         keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields)
     )
+
+
+@contextmanager
+def only_tensors(batch: Any) -> Iterator[None]:
+    """Let verl's workers read only the tensors of a batch inside the block.
+
+    By default they also read the rows of the dataset and the episodes, and copy them for every
+    micro-batch.
+    """
+    before = batch.fields
+    meta = tq.get_client().kv_retrieve_meta(batch.keys, batch.partition_id)
+    batch.fields = [n for n, field in meta.field_schema.items() if not field["is_non_tensor"]]
+    try:
+        yield
+    finally:
+        batch.fields = before
 
 
 def put(batch: Any, **fields: Sequence[torch.Tensor]) -> Any:

@@ -29,6 +29,7 @@ from gem_core.types import Episode
 from gem_verl.batch import (
     logprob_gap_of,
     mean_per_turn,
+    only_tensors,
     put_per_turn,
     read_batch,
     session_of,
@@ -152,6 +153,18 @@ class GemTrainer:
         batch.reorder(deal([key in trained for key in batch.keys], ranks, steps))
         return batch
 
+    def _compute_old_log_prob(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        with only_tensors(batch):
+            return super()._compute_old_log_prob(batch, *args, **kwargs)  # type: ignore[misc]
+
+    def _compute_ref_log_prob(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        with only_tensors(batch):
+            return super()._compute_ref_log_prob(batch, *args, **kwargs)  # type: ignore[misc]
+
+    def _compute_values(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        with only_tensors(batch):
+            return super()._compute_values(batch, *args, **kwargs)  # type: ignore[misc]
+
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         config, algorithm = self.gem_config, self.config.algorithm
         self._played = played = read_batch(batch)
@@ -188,13 +201,17 @@ class GemTrainer:
         if not self._batches[-1].tokens:
             return batch
         if not self.gem_config.needs_values:  # verl's own `gae`
-            return super()._update_critic(batch, metrics)  # type: ignore[misc]
-        with training_turn_starts(batch, self._played):
+            with only_tensors(batch):
+                return super()._update_critic(batch, metrics)  # type: ignore[misc]
+        with training_turn_starts(batch, self._played), only_tensors(batch):
             return super()._update_critic(batch, metrics)  # type: ignore[misc]
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Skip the update if the batch has no trained tokens."""
-        return super()._update_actor(batch, metrics) if self._batches[-1].tokens else batch  # type: ignore[misc]
+        if not self._batches[-1].tokens:
+            return batch
+        with only_tensors(batch):
+            return super()._update_actor(batch, metrics)  # type: ignore[misc]
 
     def _compute_metrics(
         self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any

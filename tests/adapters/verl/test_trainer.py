@@ -19,7 +19,7 @@ from gem_verl import batch
 from gem_verl.batch import read_batch
 from gem_verl.conformance import VerlHarness
 from gem_verl.mini_batches import deal, mini_batch_size
-from gem_verl.trainer import check_batch
+from gem_verl.trainer import GemTrainer, check_batch
 
 BY_NAME = {case.name: case for case in CASES}
 EPISODES: tuple[Episode, ...] = BY_NAME["rewritten history"].episodes
@@ -152,6 +152,47 @@ def test_trainer_checks_the_batch_before_the_loss(
     with pytest.raises(BatchMismatchError, match="response_mask"):
         harness.train(BY_NAME["ragged turns"])
     assert len(calls) == 1
+
+
+def test_workers_read_the_tensors_of_a_batch_only(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Episodes and dataset rows stay in verl's real queue."""
+    import transfer_queue as tq
+
+    harness, compute, read = VerlHarness(), GemTrainer._compute_advantage, {}
+    steps = (
+        "_compute_old_log_prob",
+        "_compute_ref_log_prob",
+        "_compute_values",
+        "_update_critic",
+        "_update_actor",
+    )
+
+    def verls(step: str) -> Callable[..., Any]:
+        def read_as_a_worker(trainer: Any, batch: Any, *args: Any) -> Any:
+            read[step] = tq.kv_batch_get_by_meta(batch)
+            return batch
+
+        return read_as_a_worker
+
+    def compute_and_step(trainer: Any, batch: Any, metrics: Any) -> Any:
+        before = batch.fields
+        batch = compute(trainer, batch, metrics)
+        with monkeypatch.context() as patch:
+            for step in steps:
+                patch.setattr(type(trainer).__mro__[2], step, verls(step))
+                getattr(trainer, step)(batch, metrics)
+                assert batch.fields is None or set(batch.fields) >= set(before or ())
+        read["all"] = tq.kv_batch_get_by_meta(batch)
+        return batch
+
+    monkeypatch.setattr(GemTrainer, "_compute_advantage", compute_and_step)
+    harness.train(BY_NAME["ragged turns"])
+    assert "extra_fields" in read["all"]
+    for step in steps:
+        assert {"input_ids", "position_ids", "loss_mask", "advantages"} <= set(read[step].keys())
+        assert all(isinstance(field, torch.Tensor) for field in read[step].values()), step
 
 
 def test_metrics_file_has_one_line_per_update(
