@@ -58,6 +58,9 @@ class Args:
     """share of the GPU memory for vLLM"""
     eager: bool = False
     """do not compile vLLM's model: it starts faster and generates more slowly"""
+    save_every: int = 10
+    """updates between two checkpoints, from which a second run continues; SkyRL also saves one at
+    the end of every epoch, which is `seeds` x `samples` episodes; 0: none"""
     settings: tuple[str, ...] = ()
     """more settings of SkyRL, such as trainer.gradient_checkpointing=false"""
     out: str = "runs/skyrl_guess_the_number"
@@ -103,6 +106,7 @@ def main(args: Args) -> None:
         "trainer.remove_microbatch_padding=false",  # needs flash-attn
         f"trainer.seed={args.seed}",
         "trainer.eval_before_train=false",
+        f"trainer.ckpt_interval={args.save_every or -1}",
         f"trainer.ckpt_path={out}/checkpoints",
         f"trainer.export_path={out}/exports",
         f"trainer.log_path={out}/logs",

@@ -235,7 +235,8 @@ def test_recipe_improves_the_model(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-W", "ignore", "-m", "skyrl_on_cpu"),
         str(ROOT / "examples/skyrl_guess_the_number.py"),
-        *("--updates", "40", "--episodes", "64", "--out", str(tmp_path / "run")),
+        *("--updates", "40", "--episodes", "64", "--save-every", "25"),
+        *("--out", str(tmp_path / "run")),
     ]
     path = os.pathsep.join(folder for folder in sys.path if folder)  # it has `skyrl_on_cpu`
     environment = {**os.environ, "PYTHONPATH": path}
@@ -244,4 +245,6 @@ def test_recipe_improves_the_model(tmp_path: Path) -> None:
     metrics = read_metrics(tmp_path / "run")
     success = [m["success"] for m in metrics]
     assert len(success) == 40
+    saved = {path.name for path in (tmp_path / "run" / "checkpoints").glob("global_step_*")}
+    assert saved == {"global_step_25", "global_step_40"}
     assert sum(success[-10:]) / 10 > sum(success[:5]) / 5 + 0.1, json.dumps(success)
