@@ -42,6 +42,7 @@ RECIPES = {
     "verl": ["examples/verl_guess_the_number.py"],
     "openrlhf": ["examples/openrlhf_guess_the_number.py", "--colocate"],
     "rl2": ["-m", "rl2_on_vllm", "examples/rl2_guess_the_number.py"],
+    # an update is an epoch here, and SkyRL saves a checkpoint after each
     "skyrl": ["examples/skyrl_guess_the_number.py", "--save-every", "0"],
 }
 SMALLER = {

@@ -5,7 +5,7 @@
     python examples/skyrl_guess_the_number.py --staleness 2 --advantage grpo --samples 8
 
 SkyRL generates with vLLM, which needs a GPU. Writes metrics.jsonl, episodes.jsonl and checkpoints
-to --out; a second run resumes from the last checkpoint.
+to --out; a second run resumes from the last checkpoint, unless --save-every is 0.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Args:
     eager: bool = False
     """do not compile vLLM's model: it starts faster and generates more slowly"""
     save_every: int = 10
-    """updates between two checkpoints, from which a second run continues; SkyRL also saves one at
-    the end of every epoch, which is `seeds` x `samples` episodes; 0: none"""
+    """updates between two checkpoints; SkyRL also saves one after every epoch (`seeds` x `samples`
+    episodes) and at the end; 0: none, and a second run does not resume"""
     settings: tuple[str, ...] = ()
     """more settings of SkyRL, such as trainer.gradient_checkpointing=false"""
     out: str = "runs/skyrl_guess_the_number"

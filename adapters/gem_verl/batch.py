@@ -48,14 +48,19 @@ def stored(batch: Any, *fields: str) -> Any:
 
 @contextmanager
 def only_tensors(batch: Any) -> Iterator[None]:
-    """Let verl's workers read only the tensors of a batch inside the block.
+    """Let verl's workers fetch the tensors of a batch inside the block, not its other fields.
 
-    By default they also read the rows of the dataset and the episodes, and copy them for every
-    micro-batch.
+    They would also fetch the rows of the dataset and the episodes, and tensordict would visit each
+    of these objects for every micro-batch. The workers read one field of objects, which is kept:
+    the inputs that a processor makes.
     """
     before = batch.fields
     meta = tq.get_client().kv_retrieve_meta(batch.keys, batch.partition_id)
-    batch.fields = [n for n, field in meta.field_schema.items() if not field["is_non_tensor"]]
+    batch.fields = [
+        name
+        for name, field in meta.field_schema.items()
+        if not field["is_non_tensor"] or name == "multi_modal_inputs"
+    ]
     try:
         yield
     finally:

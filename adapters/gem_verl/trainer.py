@@ -4,7 +4,8 @@
 verl computes advantages in `_compute_advantage` and passes only token rewards to its estimators.
 gem overrides that method: it calls verl's own, which computes importance weights, then replaces the
 advantages. It computes them from the episodes of the batch and, for `gae`, the critic's values.
-Everything else is verl's own code.
+The other overrides skip batches without trained tokens, fill mini-batches, write records and
+metrics, and keep episodes away from the workers that train.
 
 The functions that need verl import it: verl loads gem's plugin, which needs this module, while it
 is imported itself.
@@ -13,7 +14,7 @@ is imported itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -154,14 +155,17 @@ class GemTrainer:
         return batch
 
     def _compute_old_log_prob(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute logprobs as verl does; see `only_tensors`."""
         with only_tensors(batch):
             return super()._compute_old_log_prob(batch, *args, **kwargs)  # type: ignore[misc]
 
     def _compute_ref_log_prob(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute logprobs of the reference model as verl does."""
         with only_tensors(batch):
             return super()._compute_ref_log_prob(batch, *args, **kwargs)  # type: ignore[misc]
 
     def _compute_values(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute the critic's values as verl does."""
         with only_tensors(batch):
             return super()._compute_values(batch, *args, **kwargs)  # type: ignore[misc]
 
@@ -200,10 +204,9 @@ class GemTrainer:
         """Train the critic where its values are read. Skip a batch without trained tokens."""
         if not self._batches[-1].tokens:
             return batch
-        if not self.gem_config.needs_values:  # verl's own `gae`
-            with only_tensors(batch):
-                return super()._update_critic(batch, metrics)  # type: ignore[misc]
-        with training_turn_starts(batch, self._played), only_tensors(batch):
+        own = self.gem_config.needs_values  # otherwise verl's own `gae`
+        masks = training_turn_starts(batch, self._played) if own else nullcontext()
+        with masks, only_tensors(batch):
             return super()._update_critic(batch, metrics)  # type: ignore[misc]
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:

@@ -5,13 +5,14 @@
     python benchmarks/offline/unpack.py packed gpu          # there, in a copy of the repository
 
 Installs each list for Linux on x86-64 and Python 3.12 into a folder of its own, and writes these
-folders as one compressed archive in parts. Needs pip and zstandard; OpenRLHF's list also needs
-torch and setuptools, because DeepSpeed has no wheel.
+folders as one compressed archive in parts. Needs pip, setuptools, wheel and zstandard; OpenRLHF's
+list also needs torch, because DeepSpeed has no wheel.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
@@ -40,6 +41,7 @@ UNUSED = (
 )
 """Large files that the benchmarks do not use."""
 PART_BYTES = 50 * 2**20
+ZSTANDARD = "zstandard==0.25.0"  # for unpack.py
 PLATFORMS = [
     *(f"manylinux_2_{minor}_x86_64" for minor in range(39, 4, -1)),
     *("manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"),
@@ -57,8 +59,8 @@ def main() -> None:
     unknown = sorted(set(args.lists) - set(names))
     if unknown:
         parser.error(f"unknown lists: {', '.join(unknown)}; there are {', '.join(names)}")
-    if args.out.exists() and any(args.out.iterdir()):
-        parser.error(f"{args.out} is not empty; remove it, or choose another folder")
+    if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
+        parser.error(f"{args.out} is not an empty folder; remove it, or choose another one")
     chosen = args.lists or names
     args.out.mkdir(parents=True, exist_ok=True)
     work = args.out / "work"
@@ -67,7 +69,7 @@ def main() -> None:
         install(name, work)
     print("compressing", flush=True)
     parts = archive(work / "site", chosen, args.out)
-    _pip("download", "--no-deps", "zstandard", *_target(), "--dest", str(args.out))
+    _pip("download", "--no-deps", ZSTANDARD, *_target(), "--dest", str(args.out))
     shutil.rmtree(work)
     print(f"{parts} parts in {args.out}")
 
@@ -100,7 +102,10 @@ def install(name: str, work: Path) -> None:
 
 
 def archive(site: Path, names: Sequence[str], out: Path, size: int = PART_BYTES) -> int:
-    """Write folders of `site` to `out` as a compressed archive in parts; return their number."""
+    """Write folders of `site` to `out` as a compressed archive in parts; return their number.
+
+    SHA256SUMS names the parts, with their hashes.
+    """
     import zstandard
 
     parameters = zstandard.ZstdCompressionParameters.from_level(
@@ -116,10 +121,11 @@ def archive(site: Path, names: Sequence[str], out: Path, size: int = PART_BYTES)
 
 
 class _Parts:
-    """A binary file that is written as part-00, part-01 and so on."""
+    """A binary file that is written as part-000, part-001 and so on."""
 
     def __init__(self, folder: Path, size: int) -> None:
-        self.folder, self.size, self.count, self.data = folder, size, 0, bytearray()
+        self.folder, self.size, self.data = folder, size, bytearray()
+        self.sums: list[str] = []
 
     def write(self, data: bytes) -> int:
         self.data += data
@@ -133,12 +139,14 @@ class _Parts:
     def close(self) -> int:
         if self.data:
             self._write_part()
-        return self.count
+        (self.folder / "SHA256SUMS").write_text("".join(self.sums), encoding="utf-8")
+        return len(self.sums)
 
     def _write_part(self) -> None:
-        (self.folder / f"part-{self.count:02d}").write_bytes(self.data[: self.size])
+        name, part = f"part-{len(self.sums):03d}", bytes(self.data[: self.size])
+        (self.folder / name).write_bytes(part)
+        self.sums.append(f"{hashlib.sha256(part).hexdigest()}  {name}\n")
         del self.data[: self.size]
-        self.count += 1
 
 
 def _target() -> list[str]:

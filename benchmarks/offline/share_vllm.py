@@ -4,7 +4,7 @@
     SHARED_KV=2684354560 python benchmarks/gpu_curves.py run … --together
 
 vLLM takes a share of the whole GPU, and raises if other programs use memory or take some while it
-starts or sleeps. With SHARED_KV, the bytes of its key-value cache, it does not check.
+starts or sleeps. With SHARED_KV, the bytes of its key-value cache, it does not check that.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def change(site: Path) -> None:
     texts = {}
     for name, lines in CHANGES.items():
         path = site / "vllm" / "v1" / "worker" / name
+        if not path.is_file():
+            sys.exit(f"error: {path} is missing; give the folder that has vLLM 0.24")
         text = path.read_text(encoding="utf-8")
         for before, after in lines:
             if after not in text and text.count(before) != 1:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import os
+import random
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from project import ROOT
@@ -25,36 +30,102 @@ def test_lists_pin_every_package_once(path):
     assert names == sorted(set(names))
 
 
-def test_parts_become_the_packed_folders_and_start_scripts(tmp_path):
-    site, parts, out = tmp_path / "site", tmp_path / "parts", tmp_path / "out"
-    module = "import gem_core\nDATA = " + repr([i * i % 977 for i in range(20_000)])
+@pytest.fixture
+def parts(tmp_path):
+    """An archive of more than 100 parts, with two lists."""
+    site, parts = tmp_path / "site", tmp_path / "parts"
     for name in ("studies", "smollm2"):
         (site / name).mkdir(parents=True)
-        (site / name / f"in_{name}.py").write_text(module)
+        numbers = random.Random(name).choices(range(1000), k=6000)
+        (site / name / f"in_{name}.py").write_text(f"DATA = {numbers}")
     parts.mkdir()
-    assert pack.archive(site, ["studies", "smollm2"], parts, size=500) > 2
-    assert {path.stat().st_size for path in sorted(parts.iterdir())[:-1]} == {500}
-
-    unpack.extract(parts, out)
-    assert (out / "smollm2" / "in_smollm2.py").read_text() == module
-    (script,) = unpack.start_scripts(out)
-    code = "import in_studies, in_smollm2, gem_trl, os; print(os.environ['HF_HUB_OFFLINE'])"
-    done = subprocess.run([script, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+    assert pack.archive(site, ["studies", "smollm2"], parts, size=150) > 100
+    return parts
 
 
-def test_wrong_input_is_rejected(tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").touch()
-    for program, arguments, message in (
-        (pack, [tmp_path / "new", "trl", "vrel"], "unknown lists: vrel; there are base, openrlhf"),
-        (pack, [tmp_path], "is not empty"),
-        (unpack, [tmp_path, tmp_path / "out"], "has no parts"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
+def call(program, *arguments, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
+    monkeypatch.setattr(unpack, "check_python", lambda: None)
+    program.main()
+
+
+def test_parts_become_folders_and_start_scripts(parts, tmp_path, monkeypatch, capfd):
+    out = tmp_path / "out"
+    call(unpack, parts, out, monkeypatch=monkeypatch)
+    assert capfd.readouterr().out == f"{out}/bin/studies\n"
+    code = (
+        "import in_studies, in_smollm2, gem_core, os; "
+        "print(gem_core.__file__, os.environ['HF_HUB_OFFLINE'], os.environ['WANDB_MODE'])"
+    )
+    environment = {**os.environ, "WANDB_MODE": "offline"}
+    done = subprocess.run(
+        [out / "bin" / "studies", "-c", code],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(ROOT / "gem_core" / "__init__.py"), "1", "offline"]
+
+
+def test_entry_points_of_gem_are_written(tmp_path):
+    unpack.write_entry_points(tmp_path / "gem")
+    (found,) = importlib.metadata.distributions(path=[str(tmp_path / "gem")])
+    groups = {entry.group for entry in found.entry_points}
+    assert "verl.plugins" in groups, groups
+
+
+def test_scripts_of_incomplete_lists_are_not_written(tmp_path, monkeypatch, capfd):
+    (tmp_path / "site" / "trl").mkdir(parents=True)
+    (tmp_path / "parts").mkdir()
+    pack.archive(tmp_path / "site", ["trl"], tmp_path / "parts")
+    call(unpack, tmp_path / "parts", tmp_path / "out", monkeypatch=monkeypatch)
+    assert capfd.readouterr().out == "trl has no start script: pack base, smollm2, too\n"
+
+
+def test_zstandard_may_come_from_its_wheel(parts, tmp_path, monkeypatch):
+    import zstandard
+
+    with zipfile.ZipFile(parts / "zstandard-1-any.whl", "w") as wheel:
+        wheel.writestr("zstandard/__init__.py", "")
+    find = importlib.util.find_spec
+    missing = {"zstandard"}
+    monkeypatch.setattr(
+        unpack.importlib.util, "find_spec", lambda name: None if name in missing else find(name)
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    unpack.extract(parts, tmp_path / "out")  # imports the module that is loaded already
+    assert zstandard and sys.path[0] == str(tmp_path / "out" / "zstandard")
+    (parts / "zstandard-1-any.whl").unlink()
+    with pytest.raises(ValueError, match="no wheel of zstandard"):
+        unpack.extract(parts, tmp_path / "other")
+
+
+def test_wrong_input_is_rejected(parts, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+
+    def message(program, *arguments):
         with pytest.raises(SystemExit):
-            program.main()
-        assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+            call(program, *arguments, monkeypatch=monkeypatch)
+        assert not out.exists()
+        return capsys.readouterr().err
+
+    unknown = message(pack, out, "trl", "vrel")
+    assert "unknown lists: vrel; there are base, openrlhf" in unknown
+    assert "is not an empty folder" in message(pack, parts)
+    assert "is not an empty folder" in message(unpack, parts, parts)
+    assert "has no parts; give the folder that pack.py wrote" in message(unpack, tmp_path, out)
+    (parts / "part-007").write_bytes(b"damaged")
+    assert "part-007 is damaged; copy it again" in message(unpack, parts, out)
+    (parts / "part-005").unlink()
+    assert "part-005 is missing; copy it again" in message(unpack, parts, out)
+
+
+def test_another_python_is_rejected(monkeypatch):
+    monkeypatch.setattr(unpack.sys, "version_info", (3, 11, 0))
+    with pytest.raises(ValueError, match=r"for Python 3\.12 on x86_64; this is Python 3\.11 on"):
+        unpack.check_python()
 
 
 def test_vllm_is_changed_once_and_only_the_known_version(tmp_path):
@@ -70,3 +141,5 @@ def test_vllm_is_changed_once_and_only_the_known_version(tmp_path):
     (folder / "utils.py").write_text("")
     with pytest.raises(SystemExit, match=r"expected vLLM 0\.24"):
         share_vllm.change(tmp_path)
+    with pytest.raises(SystemExit, match="is missing; give the folder that has vLLM"):
+        share_vllm.change(folder)

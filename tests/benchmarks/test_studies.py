@@ -236,6 +236,7 @@ def test_asynchronous_runs_train_on_episodes_of_older_weights(trainer, rollout):
     assert len(curve["success"]) == 4
     # a batch without a success has no gradient
     trained = [norm > 0 for norm in curve["grad_norm"]]
+    assert any(trained)
     assert all(t for t, success in zip(trained, curve["success"]) if 0 < success < 1)
     assert curve["lag_max"][0] == 0 and max(curve["lag_max"]) >= 1
     if rollout == "one-off":
@@ -243,7 +244,7 @@ def test_asynchronous_runs_train_on_episodes_of_older_weights(trainer, rollout):
     assert curve["apart"][0] < 1e-4
     later = zip(curve["apart"][1:], curve["lag"][1:], trained)
     stale = [apart for apart, lag, trained_before in later if lag and trained_before]
-    assert all(apart > 1e-4 for apart in stale), "old weights sampled these tokens"
+    assert stale and min(stale) > 1e-4, "old weights sampled these tokens"
 
 
 def test_asynchronous_run_needs_slots_for_its_episodes(trainer):

@@ -207,7 +207,8 @@ def test_lora_run_trains_the_adapter_and_samples_from_it(
     run(tmp_path, model, SMALL_RUN, settings)
     metrics = read_metrics(tmp_path)
     assert [m["step"] for m in metrics] == [0, 1]
-    assert all(m["grad_norm"] > 0 for m in metrics if 0 < m["success"] < 1)
+    # a batch without a success has no gradient
+    assert all((m["grad_norm"] > 0) == (m["advantage_abs"] > 0) for m in metrics)
     assert all(m["logprob_gap_p99"] < 1e-4 for m in metrics)
     weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     assert weights and all("lora_" in name for name in weights)

@@ -189,7 +189,8 @@ def test_async_trainer_trains(
     metrics = read_metrics(out)
     assert [m["step"] for m in metrics] == [0, 1, 2]
     assert all(m["failed"] == 0 for m in metrics)
-    assert all(m["grad_norm"] > 0 for m in metrics if 0 < m["success"] < 1)
+    # a batch without a success has no gradient
+    assert all((m["grad_norm"] > 0) == (m["advantage_abs"] > 0) for m in metrics)
     assert all(("logprob_gap" in m) is logprobs for m in metrics)
     episodes = list(read_episodes(out / "episodes.jsonl"))
     for update, line in enumerate(metrics):
