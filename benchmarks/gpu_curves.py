@@ -43,7 +43,7 @@ RECIPES = {
     "openrlhf": ["examples/openrlhf_guess_the_number.py", "--colocate"],
     "rl2": ["-m", "rl2_on_vllm", "examples/rl2_guess_the_number.py"],
     # an update is an epoch here, and SkyRL saves a checkpoint after each
-    "skyrl": ["examples/skyrl_guess_the_number.py", "--save-every", "0"],
+    "skyrl": ["examples/skyrl_guess_the_number.py", "--settings", "trainer.ckpt_interval=-1"],
 }
 SMALLER = {
     "trl": ["--micro-batch", "64"],

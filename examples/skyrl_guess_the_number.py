@@ -5,7 +5,7 @@
     python examples/skyrl_guess_the_number.py --staleness 2 --advantage grpo --samples 8
 
 SkyRL generates with vLLM, which needs a GPU. Writes metrics.jsonl, episodes.jsonl and checkpoints
-to --out; a second run resumes from the last checkpoint, unless --save-every is 0.
+to --out; a second run resumes from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -58,9 +58,6 @@ class Args:
     """share of the GPU memory for vLLM"""
     eager: bool = False
     """do not compile vLLM's model: it starts faster and generates more slowly"""
-    save_every: int = 10
-    """updates between two checkpoints; SkyRL also saves one after every epoch (`seeds` x `samples`
-    episodes) and at the end; 0: none, and a second run does not resume"""
     settings: tuple[str, ...] = ()
     """more settings of SkyRL, such as trainer.gradient_checkpointing=false"""
     out: str = "runs/skyrl_guess_the_number"
@@ -106,7 +103,6 @@ def main(args: Args) -> None:
         "trainer.remove_microbatch_padding=false",  # needs flash-attn
         f"trainer.seed={args.seed}",
         "trainer.eval_before_train=false",
-        f"trainer.ckpt_interval={args.save_every or -1}",
         f"trainer.ckpt_path={out}/checkpoints",
         f"trainer.export_path={out}/exports",
         f"trainer.log_path={out}/logs",

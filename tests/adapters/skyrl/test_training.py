@@ -236,7 +236,7 @@ def test_recipe_improves_the_model(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-W", "ignore", "-m", "skyrl_on_cpu"),
         str(ROOT / "examples/skyrl_guess_the_number.py"),
-        *("--updates", "40", "--episodes", "64", "--save-every", "25"),
+        *("--updates", "40", "--episodes", "64", "--settings", "trainer.ckpt_interval=25"),
         *("--out", str(tmp_path / "run")),
     ]
     path = os.pathsep.join(folder for folder in sys.path if folder)  # it has `skyrl_on_cpu`
