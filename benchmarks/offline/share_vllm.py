@@ -1,4 +1,4 @@
-"""Change an installed vLLM 0.24 so that several programs can share one GPU.
+"""Change an installed vLLM 0.24, to let several programs share one GPU.
 
     python benchmarks/offline/share_vllm.py gpu/base
     SHARED_KV=2684354560 python benchmarks/gpu_curves.py run … --together

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 from project import ROOT
@@ -84,20 +85,20 @@ def test_scripts_of_incomplete_lists_are_not_written(tmp_path, monkeypatch, capf
     assert capfd.readouterr().out == "trl has no start script: pack base, smollm2, too\n"
 
 
-def test_zstandard_may_come_from_its_wheel(parts, tmp_path, monkeypatch):
-    import zstandard
-
-    with zipfile.ZipFile(parts / "zstandard-1-any.whl", "w") as wheel:
-        wheel.writestr("zstandard/__init__.py", "")
-    find = importlib.util.find_spec
-    missing = {"zstandard"}
-    monkeypatch.setattr(
-        unpack.importlib.util, "find_spec", lambda name: None if name in missing else find(name)
-    )
+def test_zstandard_comes_from_its_wheel_if_the_machine_lacks_it(parts, tmp_path, monkeypatch):
+    installed = Path(importlib.util.find_spec("zstandard").origin).parent
+    wheel = parts / "zstandard-1-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in installed.glob("*.*"):
+            archive.write(path, f"zstandard/{path.name}")
+    monkeypatch.setattr(unpack.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    unpack.extract(parts, tmp_path / "out")  # imports the module that is loaded already
-    assert zstandard and sys.path[0] == str(tmp_path / "out" / "zstandard")
-    (parts / "zstandard-1-any.whl").unlink()
+    for name in [name for name in sys.modules if name.startswith("zstandard")]:
+        monkeypatch.delitem(sys.modules, name)
+    unpack.extract(parts, tmp_path / "out")
+    assert sys.modules["zstandard"].__file__.startswith(str(tmp_path / "out" / "zstandard"))
+    assert (tmp_path / "out" / "smollm2" / "in_smollm2.py").exists()
+    wheel.unlink()
     with pytest.raises(ValueError, match="no wheel of zstandard"):
         unpack.extract(parts, tmp_path / "other")
 
