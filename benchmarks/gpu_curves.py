@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpu_report import Collect, collect, kept_run
 
@@ -199,12 +200,20 @@ def write_model(name: str, folder: Path, updates: int, dtype: str) -> None:
     loss = warm_up(model, tokenizer, ENV, updates=updates)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    # RL2's transformers 4 does not read rope_parameters
-    config.setdefault("rope_theta", config["rope_parameters"]["rope_theta"])
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    # RL2 has transformers 4, which does not know two things that version 5 writes
+    with _edited(folder / "config.json") as config:
+        config.setdefault("rope_theta", config["rope_parameters"]["rope_theta"])
+    with _edited(folder / "tokenizer_config.json") as config:
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
     print(f"loss {loss:.3f} after {updates} updates; the model is in {folder}")
+
+
+@contextmanager
+def _edited(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the content of a JSON file, and write it again."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    yield content
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _run_name(text: str) -> tuple[str, int]:

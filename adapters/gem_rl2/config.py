@@ -112,7 +112,7 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
             "many",
         ),
         few_samples(config, data.responses_per_prompt, "responses_per_prompt"),
-        _newer_model(settings.actor.model_name),
+        *_newer_model(settings.actor.model_name),
         (
             not (config.max_turn_tokens or rollout.train_sampling_params.max_new_tokens),
             "a turn has no token cap; set GemConfig(max_turn_tokens=...), or max_new_tokens in "
@@ -126,20 +126,35 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
     ]
 
 
-def _newer_model(model_name: str | None) -> Rejection:
-    """Reject a model folder whose base of RoPE only transformers 5 reads.
+def _newer_model(model_name: str | None) -> list[Rejection]:
+    """Reject a model folder of transformers 5 that the transformers of RL2 does not read.
 
-    The transformers that RL2 pins would use 10000 without a warning.
+    It would use a base of RoPE of 10000 without a warning, and it lacks the tokenizer's class.
     """
-    file = Path(model_name or "") / "config.json"
-    fields = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    theta = (fields.get("rope_parameters") or {}).get("rope_theta", 10000)
-    installed = version("transformers")
-    return (
-        "rope_theta" not in fields and theta != 10000 and int(installed.split(".")[0]) < 5,
-        f"transformers 5 saved {model_name}, and the installed transformers {installed} does not "
-        f'read its rope_parameters; add "rope_theta": {theta} to its config.json',
+    folder, installed = Path(model_name or ""), version("transformers")
+    if int(installed.split(".")[0]) >= 5:
+        return []
+    rope = _read(folder / "config.json")
+    theta = (rope.get("rope_parameters") or {}).get("rope_theta", 10000)
+    saved = f"transformers 5 saved {model_name}, and the installed transformers {installed} does"
+    return [
+        (
+            "rope_theta" not in rope and theta != 10000,
+            f'{saved} not read its rope_parameters; add "rope_theta": {theta} to its config.json',
+        ),
+        (
+            _read(folder / "tokenizer_config.json").get("tokenizer_class") == "TokenizersBackend",
+            f"{saved} not have its tokenizer's class; in its tokenizer_config.json, set "
+            '"tokenizer_class" to "PreTrainedTokenizerFast"',
+        ),
+    ]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = (
+        json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     )
+    return content
 
 
 def compose(overrides: Sequence[str] = ()) -> Any:

@@ -152,6 +152,7 @@ class _Parts:
 def _target() -> list[str]:
     """Return pip's flags for the packages of the GPU machine."""
     flags = ["--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp"]
+    flags += ["--ignore-requires-python"]  # pip 23 compares with the Python that runs it
     for abi in ("cp312", "abi3", "none"):
         flags += ["--abi", abi]
     for platform in PLATFORMS:

@@ -44,7 +44,6 @@ VARIABLES = {
     "WANDB_MODE": "disabled",
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "DS_SKIP_CUDA_CHECK": "1",
-    "TORCH_CUDA_ARCH_LIST": "9.0",  # DeepSpeed's FusedAdam does not compile for 9.0a
 }
 
 
@@ -66,6 +65,7 @@ def main() -> None:
     for source in out.glob("*/sources/*.tar.gz"):
         flags = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target"]
         _run("-m", "pip", "install", *flags, str(source.parents[1]), str(source))
+    compile_modules(out)
     write_entry_points(out / "gem")
     for name, lists in PATHS.items():
         missing = [path for path in lists if not (out / path).is_dir()]
@@ -129,6 +129,13 @@ class _Joined(io.RawIOBase):
         return next(self.blocks, b"")
 
 
+def compile_modules(out: Path) -> None:
+    """Compile all modules; otherwise, all processes of a first run compile the same ones."""
+    folders = map(str, out.iterdir())
+    # a few packages have templates that are not Python
+    subprocess.run([sys.executable, "-m", "compileall", "-qq", "-j", "0", *folders], check=False)
+
+
 def write_entry_points(folder: Path) -> None:
     """Write gem's metadata to a folder: its plugins are found by entry points."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,6 +152,7 @@ def start_script(out: Path, name: str) -> Path:
     """Write the start script of a list."""
     paths = [str(out / path) for path in (*PATHS[name], "gem")]
     variables = {**VARIABLES, "TORCH_EXTENSIONS_DIR": str(out / "extensions")}
+    variables["TORCHINDUCTOR_CACHE_DIR"] = str(out / "inductor")  # by default, below TMPDIR
     if name == "rl2":  # its server has the packages of base only, and shares the GPU with training
         variables["RL2_SERVER_PYTHONPATH"] = ":".join([str(out / "base"), f"{MOCKS}/rl2", *GEM])
         variables["VLLM_SERVER_ARGS"] = '{"gpu_memory_utilization": 0.15}'
@@ -154,6 +162,8 @@ def start_script(out: Path, name: str) -> Path:
         f"export PYTHONPATH={shlex.quote(':'.join([*paths, *GEM]))}",
         # a variable that is set keeps its value
         *(f'[ -n "${{{k}+set}}" ] || export {k}={shlex.quote(v)}' for k, v in variables.items()),
+        # NVIDIA's images set 9.0a, for which DeepSpeed does not compile its FusedAdam
+        "export TORCH_CUDA_ARCH_LIST=9.0",
         # Ray's sockets need short paths, and two runs different ones
         "export TMPDIR=$(mktemp -d /tmp/gem.XXXX)",
         "export RAY_TMPDIR=$TMPDIR",

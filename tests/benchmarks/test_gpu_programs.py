@@ -130,6 +130,8 @@ def test_gpu_curves_writes_a_model_in_bfloat16(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["dtype"] == "bfloat16"
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"]
+    tokenizer = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast"  # transformers 4 has it
     load_model(str(tmp_path))
 
 

@@ -56,9 +56,10 @@ def test_parts_become_folders_and_start_scripts(parts, tmp_path, monkeypatch, ca
     assert capfd.readouterr().out == f"{out}/bin/studies\n"
     code = (
         "import in_studies, in_smollm2, gem_core, os; "
-        "print(gem_core.__file__, os.environ['HF_HUB_OFFLINE'], os.environ['WANDB_MODE'])"
+        "names = ('HF_HUB_OFFLINE', 'WANDB_MODE', 'TORCH_CUDA_ARCH_LIST'); "
+        "print(gem_core.__file__, *(os.environ[name] for name in names))"
     )
-    environment = {**os.environ, "WANDB_MODE": "offline"}
+    environment = {**os.environ, "WANDB_MODE": "offline", "TORCH_CUDA_ARCH_LIST": "9.0a"}
     done = subprocess.run(
         [out / "bin" / "studies", "-c", code],
         env=environment,
@@ -67,7 +68,8 @@ def test_parts_become_folders_and_start_scripts(parts, tmp_path, monkeypatch, ca
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(ROOT / "gem_core" / "__init__.py"), "1", "offline"]
+    assert done.stdout.split() == [str(ROOT / "gem_core" / "__init__.py"), "1", "offline", "9.0"]
+    assert list((out / "studies" / "__pycache__").glob("in_studies.*.pyc"))
 
 
 def test_entry_points_of_gem_are_written(tmp_path):

@@ -85,6 +85,11 @@ def test_model_that_only_transformers_5_reads_is_rejected(
     with pytest.raises(ConfigError, match='add "rope_theta": 100000.0 to its config.json'):
         prepare_settings(settings, GemConfig(ECHO, max_turn_tokens=6), tmp_path)
     file.write_text(json.dumps({**fields, "rope_theta": 100000.0}), encoding="utf-8")
+    tokenizer = tmp_path / "tokenizer_config.json"
+    tokenizer.write_text('{"tokenizer_class": "TokenizersBackend"}', encoding="utf-8")
+    with pytest.raises(ConfigError, match='set "tokenizer_class" to "PreTrainedTokenizerFast"'):
+        prepare_settings(settings, GemConfig(ECHO, max_turn_tokens=6), tmp_path)
+    tokenizer.write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', encoding="utf-8")
     prepare_settings(settings, GemConfig(ECHO, max_turn_tokens=6), tmp_path)
 
 
