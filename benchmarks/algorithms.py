@@ -118,6 +118,11 @@ def run_worker(
         except queue.Empty:
             return
         try:
+            check_model_of_results(Path(out), run, machine["model"])
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return
+        try:
             result = trainer.train(run)
         except KeyboardInterrupt:  # a terminal also sends it to the workers
             return
@@ -142,6 +147,17 @@ def run_worker(
             + ", ".join(f"{part} {c[part] / total:.0%}" for part in parts),
             flush=True,
         )
+
+
+def check_model_of_results(results: Path, run: Run, fingerprint: str) -> None:
+    """Raise `ConfigError` if the study of a run has results that started from other weights."""
+    for path in sorted((results / run.path).parent.glob("*.json")):
+        other = json.loads(path.read_text(encoding="utf-8"))["model"]
+        if other != fingerprint:
+            raise ConfigError(
+                f"{path} started from the weights {other}, this run would start from "
+                f"{fingerprint}; use the same model, or move the results of the other one away"
+            )
 
 
 def main(

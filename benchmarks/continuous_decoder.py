@@ -66,6 +66,8 @@ class Decoder:
         self.captured: dict[tuple[int, ...], Any] = {}
         self.stream = torch.cuda.Stream() if self.graphs else None
         self.event = torch.cuda.Event() if self.graphs else None
+        # no tensor of a graph outlives its replay, so all graphs share one memory
+        self.pool = torch.cuda.graph_pool_handle() if self.graphs else None
 
     def _zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.long, device=self.device)
@@ -209,7 +211,9 @@ class Decoder:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self.generator)
-            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph, self.pool, self.stream, capture_error_mode="thread_local"
+            ):
                 call()
             for tensor, before in zip(state, saved):
                 tensor.copy_(before)
