@@ -315,6 +315,20 @@ def first_gradient_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
     return markdown(["Trainer", "Seed", "Reported by the trainer", *names], rows)
 
 
+def replays_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Return what `replay_run.py` printed, for the updates whose norms are averaged above."""
+    rows = []
+    for path in sorted((RESULTS / "replays").glob("*.jsonl")):
+        text = path.read_text(encoding="utf-8")
+        updates = [json.loads(line) for line in text.splitlines()][:NORMS]
+        trainer, _, seed = path.stem.rpartition("-")
+        means = [f"{fmean(u[name] for u in updates):.3f}" for name in ("reported", "replayed")]
+        largest = max(abs(u["reported"] / u["replayed"] - 1) for u in updates)
+        rows.append([TRAINERS[trainer], seed, str(len(updates)), *means, f"{largest:.0%}"])
+    head = ["Trainer", "Seed", "Updates", "Mean norm, reported", "Mean norm, replayed"]
+    return markdown([*head, "Largest difference in an update"], rows)
+
+
 def _range(shares: list[float]) -> str:
     """Return the mean with minimum and maximum."""
     return f"{fmean(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})" if shares else ""
@@ -351,6 +365,7 @@ TABLES = {
     "gap": largest_gap,
     "large": large_table,
     "first-gradient": first_gradient_table,
+    "replays": replays_table,
     "updates": updates_table,
     "conformance": conformance_table,
 }

@@ -54,6 +54,9 @@ class Args:
     """play the next batch while the current one is trained"""
     colocate: bool = False
     """share one GPU between training and vLLM, instead of one GPU each"""
+    sleep: bool = False
+    """with `colocate`: free the memory of vLLM while DeepSpeed works, and the other way round; slower,
+    for models that do not fit otherwise"""
     correction: str = "off"
     """importance correction with vLLM's logprobs: off, token or seq"""
     attention: str = "sdpa"
@@ -69,6 +72,8 @@ def main(args: Args) -> None:
     batches = min(args.seeds // prompts, args.updates)  # in one epoch
     if batches < 1:
         raise ConfigError(f"an update needs --episodes / --samples seeds; got {args.seeds}")
+    if args.sleep and not args.colocate:
+        raise ConfigError("--sleep needs --colocate")
     config = GemConfig(
         args.env,
         seeds=batches * prompts,
@@ -107,7 +112,9 @@ def main(args: Args) -> None:
     if args.asynchronous:
         flags.append("--train.async_enable")
     if args.colocate:
-        flags += ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep"]
+        flags.append("--train.colocate_all")
+    if args.sleep:
+        flags += ["--vllm.enable_sleep", "--ds.enable_sleep"]
     train(config, flags, f"{out}/data.jsonl")
     print(f"metrics: {out}/metrics.jsonl")
     print(f"next: gem-rl plot {out}; gem-rl view {out}/episodes.jsonl")
