@@ -149,6 +149,17 @@ def run_worker(
         )
 
 
+def fix_hash_seed() -> None:
+    """Start the program again if Python's hash seed is random.
+
+    Generators such as rg:isomorphic_strings make other tasks with another one: the SFT warm-up
+    would give another model, and the evaluations of two workers would have different tasks.
+    """
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def check_model_of_results(results: Path, run: Run, fingerprint: str) -> None:
     """Raise `ConfigError` if the study of a run has results that started from other weights."""
     for path in sorted((results / run.path).parent.glob("*.json")):
@@ -378,6 +389,7 @@ def train_all(
 
 
 if __name__ == "__main__":
+    fix_hash_seed()
     try:
         sys.exit(main())
     except (GemError, OSError) as error:

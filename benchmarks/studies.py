@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import sys
 
-from algorithms import main
+from algorithms import fix_hash_seed, main
 from studies_plan import RESULTS, plan
 
 from gem_core import GemError
 
 if __name__ == "__main__":
+    fix_hash_seed()
     try:
         commands = ("list", "lesson", "run", "report")
         settings = {"planned": plan(), "results": RESULTS, "only_commands": commands}

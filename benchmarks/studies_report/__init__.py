@@ -56,26 +56,23 @@ def progress(known: dict[str, Result]) -> str:
     ]
     rows.append(["all", str(len(known)), str(sum(planned.values()))])
     facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch")}
-    models, larger_models = _models(known)
-    starts = [f"All {'other ' if larger_models else ''}runs start from {_weights(models)}."]
-    if larger_models:
-        starts.insert(0, f"The runs of `larger/` start from {_weights(larger_models)}.")
+    studies: dict[str, list[str]] = {}
+    for study, (model,) in _models(known).items():
+        studies.setdefault(model, []).append(f"`{study}/`")
+    starts = []
+    for model, own in studies.items():
+        runs = f"The runs of {', '.join(own)}" if len(studies) > 1 else "All runs"
+        starts.append(f"{runs} start from the same weights ({model}).")
     text = f"On {', '.join(facts['device'])} with torch {', '.join(facts['torch'])}."
     return f"{markdown(['study', 'done', 'planned'], rows)}\n\n{' '.join([text, *starts])}"
 
 
-def _models(known: dict[str, Result]) -> tuple[set[str], set[str]]:
-    """Return the fingerprints of the first weights: of the studies, and of larger/."""
-    larger_runs = {name for name in known if name.startswith("larger/")}
-    return (
-        {result["model"] for name, result in known.items() if name not in larger_runs},
-        {known[name]["model"] for name in larger_runs},
-    )
-
-
-def _weights(models: set[str]) -> str:
-    start = "the same weights" if len(models) == 1 else f"{len(models)} sets of weights"
-    return f"{start} ({', '.join(sorted(models))})"
+def _models(known: dict[str, Result]) -> dict[str, set[str]]:
+    """Return the fingerprints of the first weights of each study."""
+    models: dict[str, set[str]] = {}
+    for name, result in known.items():
+        models.setdefault(name.partition("/")[0], set()).add(result["model"])
+    return models
 
 
 def _planned(name: str) -> Callable[[dict[str, Result]], str]:
@@ -162,11 +159,17 @@ def report(results: Path = RESULTS, page: Path = PAGE, figures: Path = FIGURES) 
         raise ConfigError(f"no results in {results}; make them with: studies.py run")
     if unknown:
         raise ConfigError(f"results of runs that are not in the plan: {', '.join(sorted(unknown))}")
-    shared = set.intersection(*_models(known))
-    if shared:
+    models = _models(known)
+    mixed = [f"{study}/" for study, own in models.items() if len(own) > 1]
+    if mixed:
         raise ConfigError(
-            f"results of larger/ and of other studies start from the same model ({shared.pop()}); "
-            "larger/ needs the model of larger_model.py: delete its results, and run them again"
+            f"the results of {', '.join(mixed)} start from several models; keep those of one"
+        )
+    larger_models = models.pop("larger", set())
+    if any(larger_models & own for own in models.values()):
+        raise ConfigError(
+            "results of larger/ and of other studies start from the same model; larger/ needs the "
+            "model of larger_model.py: delete its results, and run them again"
         )
     page.write_text(with_tables(page.read_text(encoding="utf-8"), known), encoding="utf-8")
     drawn = [name for name, draw in DRAW.items() if draw(known, figures / f"studies_{name}.svg")]

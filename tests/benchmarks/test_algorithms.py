@@ -412,6 +412,16 @@ def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, 
         algorithms.main(["reproduce", "nothing/", *folders])
 
 
+def test_program_starts_again_with_a_fixed_hash_seed(monkeypatch):
+    started = []
+    monkeypatch.setattr(algorithms.os, "execv", lambda *command: started.append(command))
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    algorithms.fix_hash_seed()
+    assert started == [(sys.executable, [sys.executable, *sys.orig_argv[1:]])]
+    algorithms.fix_hash_seed()  # it is 0 now
+    assert len(started) == 1
+
+
 def test_results_of_different_weights_are_not_mixed(tmp_path):
     run = next(run for run in algorithms_plan.plan() if run.name.startswith("before/Hangman"))
     other = tmp_path / "before" / "other.json"

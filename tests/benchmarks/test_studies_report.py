@@ -218,7 +218,8 @@ def test_larger_model_has_its_scores_before_and_after_training(complete: Results
     assert larger.results_table(known) == "No run is done."
     assert "All runs start from the same weights (m)." in studies_report.progress(known)
     text = studies_report.progress(complete)
-    assert "`larger/` start from the same weights (larger). All other runs start from" in text
+    assert "The runs of `larger/` start from the same weights (larger)." in text
+    assert "`async/`, `scenarios/` start from the same weights (m)." in text
 
 
 def test_predictions_about_the_larger_model_are_judged(complete: Results) -> None:
@@ -247,6 +248,10 @@ def test_report_rejects_larger_runs_of_the_small_model(complete: Results, tmp_pa
         path.parent.mkdir()
         path.write_text(json.dumps({**complete[name], "model": "m"}))
     with pytest.raises(ConfigError, match="start from the same model"):
+        studies_report.report(tmp_path)
+    other = tmp_path / "before" / "chain_sum.json"
+    other.write_text(json.dumps({**complete["before/chain_sum"], "model": "other"}))
+    with pytest.raises(ConfigError, match="results of before/ start from several models"):
         studies_report.report(tmp_path)
 
 
