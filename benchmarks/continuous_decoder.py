@@ -211,9 +211,7 @@ class Decoder:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self.generator)
-            with torch.cuda.graph(
-                graph, self.pool, self.stream, capture_error_mode="thread_local"
-            ):
+            with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
                 call()
             for tensor, before in zip(state, saved):
                 tensor.copy_(before)

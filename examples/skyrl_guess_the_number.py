@@ -59,7 +59,7 @@ class Args:
     eager: bool = False
     """do not compile vLLM's model: it starts faster and generates more slowly"""
     settings: tuple[str, ...] = ()
-    """more settings of SkyRL, such as trainer.gradient_checkpointing=false"""
+    """more settings of SkyRL, such as trainer.gradient_checkpointing=false for small models"""
     out: str = "runs/skyrl_guess_the_number"
     """output folder"""
 
@@ -94,7 +94,7 @@ def main(args: Args) -> None:
         f"trainer.micro_train_batch_size_per_gpu={micro_batch}",
         f"trainer.micro_forward_batch_size_per_gpu={micro_batch}",
         f"trainer.max_training_steps={args.updates}",
-        f"trainer.epochs={args.updates}",  # SkyRL stops at the smaller of the two
+        f"trainer.epochs={2 * args.updates}",  # the steps end the run; resuming may skip an epoch
         f"trainer.placement.colocate_all={not asynchronous}",
         f"trainer.fully_async.enabled={asynchronous}",
         f"trainer.fully_async.max_staleness_steps={args.staleness}",

@@ -151,9 +151,7 @@ def _newer_model(model_name: str | None) -> list[Rejection]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = (
-        json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    )
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return content
 
 

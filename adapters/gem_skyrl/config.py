@@ -73,6 +73,7 @@ def skyrl_config(config: GemConfig, settings: Sequence[str] = ()) -> Any:
 
     own = [
         f"trainer.algorithm.advantage_estimator={ESTIMATOR}",
+        "data.dataloader.num_workers=0",  # SkyRL would start 8 processes in every epoch
         "environment.env_class=gem",
         "generator.max_turns=0",  # with 1, SkyRL requires max_input_length=max_prompt_length
         "generator.step_wise_trajectories=true",
@@ -92,12 +93,11 @@ def check_settings(settings: Any, config: GemConfig) -> None:
         remedies["trainer.critic.model.path"] = "the estimator uses no critic; remove it"
     if not config.held_out_seeds:
         remedies["trainer.eval_interval"] = "set GemConfig(eval_seeds=...)"
-    reject(
-        [
-            *fixed(settings, skyrl_config(config), remedies),
-            few_samples(config, generator.n_samples_per_prompt, "generator.n_samples_per_prompt"),
-            long_turns(config, sampling.max_generate_length, "max_generate_length", "one turn"),
-            few_seeds(config, trainer.train_batch_size, "trainer.train_batch_size"),
-        ]
-    )
+    rejections = [
+        *fixed(settings, skyrl_config(config), remedies),
+        few_samples(config, generator.n_samples_per_prompt, "generator.n_samples_per_prompt"),
+        long_turns(config, sampling.max_generate_length, "max_generate_length", "one turn"),
+        few_seeds(config, trainer.train_batch_size, "trainer.train_batch_size"),
+    ]
+    reject(rejections)
     warn_if_cut(Sampling(top_p=sampling.top_p, top_k=max(int(sampling.top_k), 0)))

@@ -150,7 +150,6 @@ class SkyRLHarness(Harness):
             "generator.max_input_length=512",
             "trainer.max_prompt_length=512",
             f"generator.sampling_params.max_generate_length={self.max_context - 512}",
-            "data.dataloader.num_workers=0",
             "trainer.logger=console",
         ]
         return skyrl_config(GemConfig("game:GuessTheNumber-v0-easy"), settings)

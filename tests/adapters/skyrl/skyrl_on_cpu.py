@@ -45,7 +45,6 @@ SETTINGS = [
     f"trainer.critic.fsdp_config.mixed_precision={_FLOAT}",
     f"trainer.ref.fsdp_config.mixed_precision={_FLOAT}",
     "generator.inference_engine.enable_ray_prometheus_stats=false",
-    "data.dataloader.num_workers=0",
     "trainer.logger=console",
 ]
 """SkyRL's settings without flash-attn, CUDA and services."""

@@ -230,22 +230,36 @@ def test_failing_environment_ends_the_run(cluster: None, model: str, tmp_path: P
     assert [m["failed"] for m in read_metrics(tmp_path)] == [1.0, 1.0]
 
 
+def run_recipe(out: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Run the recipe as a user does, with mocks of CUDA and vLLM; return its metrics."""
+    program = str(ROOT / "examples/skyrl_guess_the_number.py")
+    command = [sys.executable, "-W", "ignore", "-m", "skyrl_on_cpu", program, "--out", str(out)]
+    path = os.pathsep.join(folder for folder in sys.path if folder)  # it has `skyrl_on_cpu`
+    done = subprocess.run(
+        [*command, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return read_metrics(out)
+
+
 @pytest.mark.long
 def test_recipe_improves_the_model(tmp_path: Path) -> None:
-    """The recipe as a user runs it; only CUDA and vLLM are mocked."""
-    command = [
-        *(sys.executable, "-W", "ignore", "-m", "skyrl_on_cpu"),
-        str(ROOT / "examples/skyrl_guess_the_number.py"),
-        *("--updates", "40", "--episodes", "64", "--settings", "trainer.ckpt_interval=25"),
-        *("--out", str(tmp_path / "run")),
-    ]
-    path = os.pathsep.join(folder for folder in sys.path if folder)  # it has `skyrl_on_cpu`
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stderr[-3000:]
-    metrics = read_metrics(tmp_path / "run")
+    size = ("--updates", "40", "--episodes", "64")
+    metrics = run_recipe(tmp_path, *size, "--settings", "trainer.ckpt_interval=25")
     success = [m["success"] for m in metrics]
     assert len(success) == 40
-    saved = {path.name for path in (tmp_path / "run" / "checkpoints").glob("global_step_*")}
+    saved = {path.name for path in (tmp_path / "checkpoints").glob("global_step_*")}
     assert saved == {"global_step_25", "global_step_40"}
     assert sum(success[-10:]) / 10 > sum(success[:5]) / 5 + 0.1, json.dumps(success)
+
+
+@pytest.mark.long
+def test_recipe_resumes_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    """With one update per epoch, SkyRL saves after each, and skips an epoch when it resumes."""
+    size = ("--seeds", "8", "--episodes", "16")
+    assert len(run_recipe(tmp_path, *size, "--updates", "2")) == 2
+    assert [m["step"] for m in run_recipe(tmp_path, *size, "--updates", "4")] == [0, 1, 2, 3]
