@@ -150,10 +150,10 @@ def run_worker(
 
 
 def fix_hash_seed() -> None:
-    """Start the program again if Python's hash seed is random.
+    """Start the program again with PYTHONHASHSEED=0.
 
-    Generators such as rg:isomorphic_strings make other tasks with another one: the SFT warm-up
-    would give another model, and the evaluations of two workers would have different tasks.
+    The tasks of generators such as rg:isomorphic_strings depend on it: without a fixed value, the
+    SFT warm-up gives other weights, and two workers evaluate on different tasks.
     """
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
@@ -163,8 +163,8 @@ def fix_hash_seed() -> None:
 def check_model_of_results(results: Path, run: Run, fingerprint: str) -> None:
     """Raise `ConfigError` if the study of a run has results that started from other weights."""
     for path in sorted((results / run.path).parent.glob("*.json")):
-        other = json.loads(path.read_text(encoding="utf-8"))["model"]
-        if other != fingerprint:
+        other = json.loads(path.read_text(encoding="utf-8")).get("model")
+        if other not in (None, fingerprint):
             raise ConfigError(
                 f"{path} started from the weights {other}, this run would start from "
                 f"{fingerprint}; use the same model, or move the results of the other one away"

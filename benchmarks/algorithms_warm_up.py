@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from algorithms_plan import Setting
 from algorithms_training import CONTEXT, ROOM, Optimizer, logprobs_of, micro_batches
 from packed import PackedTrunk
@@ -94,24 +91,10 @@ def _warm_up_sequence(
 def warm_up(
     model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int, count: int, seed: int = 0
 ) -> float:
-    """Train a model on random players by SFT, and return the loss of the last update.
-
-    A machine with the same GPU and packages gets the same weights.
-    """
+    """Train a model on random players by SFT, and return the loss of the last update."""
     sequences = warm_up_sequences(settings, tokenizer, count)
     print(f"SFT warm-up: {updates} updates on {len(sequences)} episodes", flush=True)
-    return fit(model, sequences, updates, seed=seed, reproducible=True)
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """Let torch use deterministic kernels only; call it before the first matrix product."""
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+    return fit(model, sequences, updates, seed=seed)
 
 
 def fit(
@@ -123,26 +106,23 @@ def fit(
     size: int = 48,
     seed: int = 0,
     room: int = ROOM,
-    reproducible: bool = False,
 ) -> float:
     """Train a model on batches of (ids, loss mask) by SFT, and return the loss of the last one.
 
     The rate falls to 0.
     """
     rng = random.Random(seed)
-    optimizer = Optimizer(model, rate)
-    trunk = PackedTrunk(model.model, compiled=not reproducible)
+    optimizer, trunk = Optimizer(model, rate), PackedTrunk(model.model)
     for update in range(updates):
         batch = rng.sample(sequences, min(size, len(sequences)))
         tokens = sum(sum(mask) for _, mask in batch)
         loss = 0.0
-        with deterministic() if reproducible else nullcontext():
-            for part in micro_batches(batch, [len(ids) for ids, _ in batch], room):
-                ids, masks = zip(*part)
-                part_loss = -logprobs_of(model, trunk, ids, masks).sum() / tokens
-                part_loss.backward()
-                loss += part_loss.item()
-            optimizer.step(1 - update / updates)
+        for part in micro_batches(batch, [len(ids) for ids, _ in batch], room):
+            ids, masks = zip(*part)
+            part_loss = -logprobs_of(model, trunk, ids, masks).sum() / tokens
+            part_loss.backward()
+            loss += part_loss.item()
+        optimizer.step(1 - update / updates)
         if (update + 1) % 10 == 0:
             print(f"update {update + 1} of {updates}: loss {loss:.3f}", flush=True)
     return loss

@@ -200,7 +200,7 @@ def write_model(name: str, folder: Path, updates: int, dtype: str) -> None:
     loss = warm_up(model, tokenizer, ENV, updates=updates)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    # RL2 has transformers 4, which does not know two things that version 5 writes
+    # RL2 has transformers 4, which does not read two fields that version 5 writes
     with _edited(folder / "config.json") as config:
         config.setdefault("rope_theta", config["rope_parameters"]["rope_theta"])
     with _edited(folder / "tokenizer_config.json") as config:

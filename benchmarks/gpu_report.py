@@ -316,12 +316,12 @@ def first_gradient_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
 
 
 def replays_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
-    """Return what `replay_run.py` printed, for the updates whose norms are averaged above."""
+    """Return the norms that `replay_run.py` printed, over the updates of `success_table`."""
     rows = []
     for path in sorted((RESULTS / "replays").glob("*.jsonl")):
         text = path.read_text(encoding="utf-8")
         updates = [json.loads(line) for line in text.splitlines()][:NORMS]
-        trainer, _, seed = path.stem.rpartition("-")
+        trainer, seed = path.stem.rsplit("-", 1)
         means = [f"{fmean(u[name] for u in updates):.3f}" for name in ("reported", "replayed")]
         largest = max(abs(u["reported"] / u["replayed"] - 1) for u in updates)
         rows.append([TRAINERS[trainer], seed, str(len(updates)), *means, f"{largest:.0%}"])

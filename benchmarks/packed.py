@@ -5,8 +5,7 @@
 
 The layers read the parameters of the transformers model, so gradients reach them. On a GPU the code
 between two attentions is one compiled function, and attention is torch's variable-length kernel. On
-a CPU the same code runs uncompiled, with one attention per sequence. `compiled=False`: not compiled
-on a GPU either, because the compiler may choose other kernels in the next process.
+a CPU the same code runs uncompiled, with one attention per sequence.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def check_model(config: Any) -> None:
 class PackedTrunk:
     """The layers of a transformers Llama or Qwen2 model, for packed sequences."""
 
-    def __init__(self, trunk: Any, *, compiled: bool = True) -> None:
+    def __init__(self, trunk: Any) -> None:
         config = trunk.config
         check_model(config)
         heads = config.num_attention_heads
@@ -57,7 +56,7 @@ class PackedTrunk:
         self.cuda = trunk.embed_tokens.weight.is_cuda
         self.attention = _varlen_attention if self.cuda else _attention_per_sequence
         self.before, self.after, self.token_logprobs = (
-            torch.compile(call, dynamic=True) if self.cuda and compiled else call
+            torch.compile(call, dynamic=True) if self.cuda else call
             for call in (_before_attention, _after_attention, _token_logprobs)
         )
 

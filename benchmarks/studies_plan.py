@@ -24,11 +24,6 @@ table:
 
 The learning rates are tuned on two environments and seed 100, which no other run uses.
 
-On 2026-11-17, before any other run of algorithms/: the runs of algorithms/, before/ and speed/ that
-were done are made again with a new model. The first one cannot be made again, because its warm-up
-had tasks that depend on Python's hash seed, and other weights must not be mixed into a study. The
-learning rates, tuned with the first model, stay.
-
 **horizon/** was added on 2026-11-16, when 72 runs of the other studies were done and none of its
 own. ReBN with γ = 1 on the corridors of `corridor.py`, five seeds, each run until it has sampled
 300,000 tokens. The horizon is 5 or 40 turns, or grows from 5 over 10 and 20 to 40: every 5 or 10

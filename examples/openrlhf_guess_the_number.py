@@ -55,8 +55,7 @@ class Args:
     colocate: bool = False
     """share one GPU between training and vLLM, instead of one GPU each"""
     sleep: bool = False
-    """with `colocate`: free the memory of vLLM while DeepSpeed works, and the other way round; slower,
-    for models that do not fit otherwise"""
+    """with `colocate`: vLLM and DeepSpeed free their memory in turn; slower, for larger models"""
     correction: str = "off"
     """importance correction with vLLM's logprobs: off, token or seq"""
     attention: str = "sdpa"
@@ -72,8 +71,8 @@ def main(args: Args) -> None:
     batches = min(args.seeds // prompts, args.updates)  # in one epoch
     if batches < 1:
         raise ConfigError(f"an update needs --episodes / --samples seeds; got {args.seeds}")
-    if args.sleep and not args.colocate:
-        raise ConfigError("--sleep needs --colocate")
+    if args.sleep and (args.asynchronous or not args.colocate):
+        raise ConfigError("--sleep needs --colocate, and does not support --asynchronous")
     config = GemConfig(
         args.env,
         seeds=batches * prompts,

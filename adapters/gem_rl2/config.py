@@ -129,28 +129,30 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
 def _newer_model(model_name: str | None) -> list[Rejection]:
     """Reject a model folder of transformers 5 that the transformers of RL2 does not read.
 
-    It would use a base of RoPE of 10000 without a warning, and it lacks the tokenizer's class.
+    It would use a base of RoPE of 10000 without a warning, and does not have the tokenizer's class.
     """
     folder, installed = Path(model_name or ""), version("transformers")
     if int(installed.split(".")[0]) >= 5:
         return []
-    rope = _read(folder / "config.json")
-    theta = (rope.get("rope_parameters") or {}).get("rope_theta", 10000)
-    saved = f"transformers 5 saved {model_name}, and the installed transformers {installed} does"
+    fields = _read_json(folder / "config.json")
+    theta = (fields.get("rope_parameters") or {}).get("rope_theta", 10000)
+    tokenizer = _read_json(folder / "tokenizer_config.json")
+    saved = f"transformers 5 saved {model_name}, and the installed transformers {installed}"
     return [
         (
-            "rope_theta" not in rope and theta != 10000,
-            f'{saved} not read its rope_parameters; add "rope_theta": {theta} to its config.json',
+            "rope_theta" not in fields and theta != 10000,
+            f"{saved} does not read its rope_parameters; add "
+            f'"rope_theta": {theta} to its config.json',
         ),
         (
-            _read(folder / "tokenizer_config.json").get("tokenizer_class") == "TokenizersBackend",
-            f"{saved} not have its tokenizer's class; in its tokenizer_config.json, set "
+            tokenizer.get("tokenizer_class") == "TokenizersBackend",
+            f"{saved} does not have its tokenizer's class; in its tokenizer_config.json, set "
             '"tokenizer_class" to "PreTrainedTokenizerFast"',
         ),
     ]
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return content
 

@@ -163,7 +163,7 @@ def start_script(out: Path, name: str) -> Path:
         # a variable that is set keeps its value
         *(f'[ -n "${{{k}+set}}" ] || export {k}={shlex.quote(v)}' for k, v in variables.items()),
         # NVIDIA's images set 9.0a, for which DeepSpeed does not compile its FusedAdam
-        "export TORCH_CUDA_ARCH_LIST=9.0",
+        '[ "${TORCH_CUDA_ARCH_LIST-9.0a}" != 9.0a ] || export TORCH_CUDA_ARCH_LIST=9.0',
         # Ray's sockets need short paths, and two runs different ones
         "export TMPDIR=$(mktemp -d /tmp/gem.XXXX)",
         "export RAY_TMPDIR=$TMPDIR",

@@ -68,7 +68,7 @@ def progress(known: dict[str, Result]) -> str:
 
 
 def _models(known: dict[str, Result]) -> dict[str, set[str]]:
-    """Return the fingerprints of the first weights of each study."""
+    """Return the fingerprints of the initial weights of each study."""
     models: dict[str, set[str]] = {}
     for name, result in known.items():
         models.setdefault(name.partition("/")[0], set()).add(result["model"])
@@ -166,6 +166,12 @@ def report(results: Path = RESULTS, page: Path = PAGE, figures: Path = FIGURES) 
             f"the results of {', '.join(mixed)} start from several models; keep those of one"
         )
     larger_models = models.pop("larger", set())
+    models.pop("tuning", None)  # it only chooses learning rates
+    if len(set().union(*models.values())) > 1:
+        raise ConfigError(
+            f"the results of {', '.join(f'{study}/' for study in models)} are compared, but start "
+            "from several models; keep those of one"
+        )
     if any(larger_models & own for own in models.values()):
         raise ConfigError(
             "results of larger/ and of other studies start from the same model; larger/ needs the "

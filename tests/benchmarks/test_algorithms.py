@@ -432,26 +432,6 @@ def test_results_of_different_weights_are_not_mixed(tmp_path):
         algorithms.check_model_of_results(tmp_path, run, "4567")
 
 
-def test_warm_up_uses_deterministic_kernels_and_no_others_afterwards(tiny, monkeypatch):
-    used, compiled = [], []
-    trunk = algorithms_warm_up.PackedTrunk
-
-    def logprobs(*args):
-        used.append(torch.are_deterministic_algorithms_enabled())
-        return algorithms_training.logprobs_of(*args)
-
-    def recorded(own, **options):
-        compiled.append(options["compiled"])
-        return trunk(own, **options)
-
-    monkeypatch.setattr(algorithms_warm_up, "logprobs_of", logprobs)
-    monkeypatch.setattr(algorithms_warm_up, "PackedTrunk", recorded)
-    model = copy.deepcopy(tiny[0])
-    algorithms_warm_up.warm_up(model, tiny[1], [algorithms_plan.GUESS], updates=2, count=4)
-    assert (used, compiled) == ([True, True], [False])
-    assert not torch.are_deterministic_algorithms_enabled()
-
-
 def test_cell_name_selects_its_seeds_and_no_other_cell():
     cell = "main/GuessTheNumber-v0-easy-rebn"
     names = [run.name for run in algorithms_plan.selected_runs([cell])]

@@ -59,16 +59,18 @@ def test_parts_become_folders_and_start_scripts(parts, tmp_path, monkeypatch, ca
         "names = ('HF_HUB_OFFLINE', 'WANDB_MODE', 'TORCH_CUDA_ARCH_LIST'); "
         "print(gem_core.__file__, *(os.environ[name] for name in names))"
     )
-    environment = {**os.environ, "WANDB_MODE": "offline", "TORCH_CUDA_ARCH_LIST": "9.0a"}
-    done = subprocess.run(
-        [out / "bin" / "studies", "-c", code],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(ROOT / "gem_core" / "__init__.py"), "1", "offline", "9.0"]
+    for arch, expected in (("9.0a", "9.0"), ("8.0", "8.0")):
+        variables = {"WANDB_MODE": "offline", "TORCH_CUDA_ARCH_LIST": arch}
+        done = subprocess.run(
+            [out / "bin" / "studies", "-c", code],
+            env={**os.environ, **variables},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        package = str(ROOT / "gem_core" / "__init__.py")
+        assert done.stdout.split() == [package, "1", "offline", expected]
     assert list((out / "studies" / "__pycache__").glob("in_studies.*.pyc"))
 
 

@@ -253,6 +253,12 @@ def test_report_rejects_larger_runs_of_the_small_model(complete: Results, tmp_pa
     other.write_text(json.dumps({**complete["before/chain_sum"], "model": "other"}))
     with pytest.raises(ConfigError, match="results of before/ start from several models"):
         studies_report.report(tmp_path)
+    other.unlink()
+    other = tmp_path / "algorithms" / "Hangman-rebn-0.json"
+    other.parent.mkdir()
+    other.write_text(json.dumps({**complete["algorithms/Hangman-rebn-0"], "model": "other"}))
+    with pytest.raises(ConfigError, match="algorithms/, before/ are compared, but start from"):
+        studies_report.report(tmp_path)
 
 
 def few(complete: Results, keep: Callable[[Run], bool]) -> Results:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ import openrlhf.utils
 import pytest
 import ray
 from openrlhf.trainer import ppo_trainer
+from project import ROOT
 from worlds import ECHO
 
 import gem_openrlhf.__main__
@@ -358,3 +360,17 @@ def test_invalid_gem_flags_are_rejected(
     monkeypatch.setattr(sys, "argv", ["gem_openrlhf", *flags])
     with pytest.raises(SystemExit, match=f"error: .*{message}"):  # one line, no traceback
         gem_openrlhf.__main__.main()
+
+
+def test_recipe_sleeps_on_request_only(tmp_path: Path) -> None:
+    recipe = runpy.run_path(str(ROOT / "examples/openrlhf_guess_the_number.py"))
+    calls: list[list[str]] = []
+    recipe["main"].__globals__["train"] = lambda config, flags, path: calls.append(flags)
+    for more in ({"colocate": True}, {"colocate": True, "sleep": True}):
+        recipe["main"](recipe["Args"](out=str(tmp_path), **more))
+    shared = {"--train.colocate_all"}
+    sleep = {"--vllm.enable_sleep", "--ds.enable_sleep"}
+    assert [(shared | sleep) & set(flags) for flags in calls] == [shared, shared | sleep]
+    for wrong in ({}, {"colocate": True, "asynchronous": True}):
+        with pytest.raises(ConfigError, match="--sleep needs --colocate"):
+            recipe["main"](recipe["Args"](out=str(tmp_path), sleep=True, **wrong))
