@@ -158,7 +158,7 @@ def train_verl(args: Args, folder: Path) -> None:
         GemConfig(**settings(args, folder)),
         [
             f"actor_rollout_ref.model.path={model_path(args.model)}",
-            "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+            "+actor_rollout_ref.model.override_config.attn_implementation=torch_varlen",
             "actor_rollout_ref.model.use_remove_padding=True",
             "actor_rollout_ref.model.use_fused_kernels=True",
             "actor_rollout_ref.model.fused_kernel_options.impl_backend=torch",

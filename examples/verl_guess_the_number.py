@@ -69,8 +69,8 @@ def main(args: Args) -> None:
     prompts = args.episodes // args.samples
     settings = [
         f"actor_rollout_ref.model.path={model_path(args.model)}",
-        # verl's default attention, flash-attn, has to be compiled
-        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        # gem's attention over packed sequences; verl's default, flash-attn, has to be compiled
+        "+actor_rollout_ref.model.override_config.attn_implementation=torch_varlen",
         # packed sequences; without fused kernels, verl computes logprobs one token at a time
         "actor_rollout_ref.model.use_remove_padding=True",
         "actor_rollout_ref.model.use_fused_kernels=True",

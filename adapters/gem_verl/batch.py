@@ -6,7 +6,7 @@ The episodes travel with their sequences in `extra_fields`.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from gem_core.types import Episode
 from gem_verl.config import AGENT
 
 __all__ = [
+    "EPISODES",
     "episodes_at",
     "logprob_gap_of",
     "mean_per_turn",
@@ -32,6 +33,9 @@ __all__ = [
     "session_of",
     "stored",
 ]
+
+EPISODES = "extra_fields"
+"""The field of verl's queue with the episodes."""
 
 
 def session_of(key: str) -> str:
@@ -86,11 +90,12 @@ def put_per_turn(
     batch: Any,
     played: PlayedBatch,
     lengths: Sequence[int] | None = None,
+    write: Callable[..., Any] = put,
     **fields_per_turn: Sequence[Sequence[float]],
 ) -> Any:
     """Write fields with one number per turn to verl's queue, per token: 0 on untrained tokens.
 
-    `lengths`: those of the responses, if they are known.
+    `lengths`: those of the responses, if they are known. `write` writes the tensors.
     """
     if lengths is None:
         lengths = [len(responses) for responses in stored(batch, "responses")["responses"]]
@@ -101,16 +106,18 @@ def put_per_turn(
             tokens = torch.zeros(length, dtype=torch.float32)  # a tail may follow the sequence
             tokens[: len(own)] = torch.tensor(own, dtype=torch.float32)
             fields[name].append(tokens)
-    return put(batch, **fields)
+    return write(batch, **fields)
 
 
-def read_batch(batch: Any) -> PlayedBatch:
+def read_batch(batch: Any, fields: Any = None) -> PlayedBatch:
     """Read the episodes that travel with the sequences of a batch.
 
-    The sequences of a session belong to one episode; the first one carries it.
+    The sequences of a session belong to one episode; the first one carries it. `fields`: those of
+    the batch, if they were read before.
     """
     padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
-    pickled = _pickled(batch)
+    fields = stored(batch, EPISODES) if fields is None else fields
+    pickled = [_fields(item).get("gem") or b"" for item in fields[EPISODES]]
     sessions = {
         session_of(key): i for i, key in enumerate(batch.keys) if pickled[i] and not padding[i]
     }
@@ -144,8 +151,8 @@ def episodes_at(keys: Iterable[str], partition_id: str) -> list[Episode]:
     first = [key for key in keys if key.endswith("_0")]
     if not first:
         return []
-    items = tq.kv_batch_get(keys=first, partition_id=partition_id, select_fields=["extra_fields"])
-    pickled = [_fields(item).get("gem") for item in items["extra_fields"]]
+    items = tq.kv_batch_get(keys=first, partition_id=partition_id, select_fields=[EPISODES])
+    pickled = [_fields(item).get("gem") for item in items[EPISODES]]
     return [pickle.loads(episode) for episode in pickled if episode]
 
 
@@ -168,12 +175,6 @@ def mean_per_turn(batch: Any, played: PlayedBatch) -> list[list[float]]:
             of_turn = advantages[start - offset : end - offset]
             per_turn[index][turn] = float(of_turn.abs().mean())
     return per_turn
-
-
-def _pickled(batch: Any) -> list[bytes]:
-    return [
-        _fields(item).get("gem") or b"" for item in stored(batch, "extra_fields")["extra_fields"]
-    ]
 
 
 def _fields(item: Any) -> dict[str, Any]:

@@ -22,6 +22,8 @@ __all__ = [
 
 PREFIX = "gem_"
 """The prefix of gem's estimators and trainers in verl's registries."""
+_FLASH = "flash_attention_2"
+"""verl's default attention."""
 _VALUE_HEAD = "AutoModelForCausalLMWithValueHead"
 _KL_LOSS = "set actor_rollout_ref.actor.use_kl_loss=True and its kl_loss_* for KL in the loss"
 _UNUSED = {
@@ -51,6 +53,7 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
         few_samples(config, int(rollout.n), "actor_rollout_ref.rollout.n"),
         long_turns(config, int(rollout.response_length), "data.max_response_length"),
         _small_micro_batches(actor, int(rollout.prompt_length) + int(rollout.response_length)),
+        *_attention_rejections(settings),
         *(algorithm_rejections(settings.algorithm, config.advantage) if per_turn else ()),
         *(_unused_rejections(settings.algorithm, config) if per_turn else ()),
         (
@@ -114,16 +117,41 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
 
 def _small_micro_batches(actor: Any, longest: int) -> Rejection:
     """Reject micro-batches that are smaller than the longest sequence."""
-    shares = (
-        own.get("ulysses_sequence_parallel_size") for own in (actor, actor.get("fsdp_config") or {})
-    )
-    tokens = int(actor.ppo_max_token_len_per_gpu) * max(int(share or 1) for share in shares)
+    tokens = int(actor.ppo_max_token_len_per_gpu) * _sequence_parallel_size(actor)
     return (
         bool(actor.use_dynamic_bsz) and tokens < longest,
         f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu limits a micro-batch to {tokens} "
         f"tokens, but an episode may have {longest} (data.max_prompt_length + "
         "data.max_response_length), at which verl would fail; increase it",
     )
+
+
+def _attention_rejections(settings: Any) -> list[Rejection]:
+    """Return the rejections of the attention of actor and reference model."""
+    from gem_verl import attention  # needs transformers
+
+    actor, model = settings.actor_rollout_ref.actor, settings.actor_rollout_ref.model
+    name = str((model.get("override_config") or {}).get("attn_implementation", _FLASH))
+    missing, workers = attention.missing_kernel(), (actor, settings.actor_rollout_ref.ref)
+    ranks = max(_sequence_parallel_size(worker) for worker in workers)
+    return [
+        (missing and name == attention.NAME and settings.trainer.device == "cuda", missing),
+        (
+            str(actor.strategy).startswith("fsdp") and ranks > 1 and "flash" not in name,
+            f"ulysses_sequence_parallel_size={ranks} gives each rank a part of every sequence, and "
+            f"verl exchanges the parts in flash-attn only: with attn_implementation={name}, tokens "
+            f"would not see those of other ranks. Set the size to 1, or use {_FLASH}",
+        ),
+    ]
+
+
+def _sequence_parallel_size(worker: Any) -> int:
+    """Return the number of ranks that share a sequence, of the actor or the reference model."""
+    sizes = (
+        own.get("ulysses_sequence_parallel_size")
+        for own in (worker, worker.get("fsdp_config") or {})
+    )
+    return max(int(size or 1) for size in sizes)
 
 
 def algorithm_rejections(algorithm: Any, advantage: str) -> list[Rejection]:

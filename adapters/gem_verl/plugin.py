@@ -12,13 +12,15 @@ _log = logging.getLogger("gem_verl")
 
 
 def register() -> None:
-    """Register the agent loop, the estimators and the trainers; a second call does nothing."""
+    """Register agent loop, estimators, trainers and attention; a second call changes nothing."""
     from gem_verl import rollout  # noqa: F401 - importing it registers the agent loop
+    from gem_verl.attention import register_attention
     from gem_verl.channel import register_estimators
     from gem_verl.trainer import register_trainers
 
     register_estimators()
     register_trainers()
+    register_attention()
 
 
 try:

@@ -2,8 +2,8 @@
 
 `trainer.v1.trainer_mode` selects gem's trainers: gem_sync, gem_colocate_async, gem_separate_async.
 verl computes advantages in `_compute_advantage` and passes only token rewards to its estimators.
-gem overrides that method: it calls verl's own, which computes importance weights, then replaces the
-advantages. It computes them from the episodes of the batch and, for `gae`, the critic's values.
+gem overrides that method: it computes advantages from the episodes of the batch and, for `gae`, the
+critic's values. verl's own method computes importance weights and writes both to its queue.
 The other overrides skip batches without trained tokens, fill mini-batches, write records and
 metrics, and keep episodes away from the workers that train.
 
@@ -13,12 +13,12 @@ is imported itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import torch
 from omegaconf import open_dict
+from torch.nn.utils.rnn import pad_sequence
 
 from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.adapter_kit.trainer_rollout import try_environment
@@ -28,9 +28,11 @@ from gem_core.plugins.events import send_event
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode
 from gem_verl.batch import (
+    EPISODES,
     logprob_gap_of,
     mean_per_turn,
     only_tensors,
+    put,
     put_per_turn,
     read_batch,
     session_of,
@@ -50,8 +52,8 @@ __all__ = [
     "train",
 ]
 
-_ZERO = "gem_zero"
-"""The estimator that verl calls before gem replaces the advantages: it returns 0."""
+_KNOWN = "gem_known"
+"""The estimator that verl calls instead of gem's: it returns the advantages that gem computed."""
 _POLL_SECONDS = 0.05
 _CHECKED = ("input_ids", "response_mask", "loss_mask")
 _OPTIONAL = {
@@ -171,22 +173,28 @@ class GemTrainer:
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         config, algorithm = self.gem_config, self.config.algorithm
-        self._played = played = read_batch(batch)
-        fields = stored(batch, *_CHECKED, "rollout_log_probs", "old_log_probs")
+        fields = stored(batch, EPISODES, *_CHECKED, "rollout_log_probs", "old_log_probs")
+        self._played = played = read_batch(batch, fields)
         check_batch(batch, played, fields)
         send_event("batch_end", episodes=played.episodes)
-        total = BatchMetrics.of(played.episodes)
         values = read_values(batch, played) if config.needs_values else None
         per_turn = config.compute_advantages(played.episodes, values=values)
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
-        if total.tokens:  # verl divides by the number of trained tokens
+        trained = any(sequence.trained for sequence in played.sequences)
+        compute = super()._compute_advantage  # type: ignore[misc]
+
+        def write(batch: Any, advantages: Any, returns: Any) -> Any:
+            with _known_advantages(algorithm, advantages, returns):
+                return compute(batch, metrics)
+
+        if trained:
             metrics |= {f"gem/{name}": value for name, value in self._gap(fields).items()}
-            with _estimator(algorithm, _ZERO if gem_estimator else algorithm.adv_estimator):
-                batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
-        if gem_estimator or not total.tokens:
+        if gem_estimator or not trained:
             lengths = [len(mask) for mask in fields["response_mask"]]
-            batch = put_advantages(config, batch, played, per_turn, values, lengths)
+            by = write if trained else put  # verl divides by the number of trained tokens
+            batch = put_advantages(config, batch, played, per_turn, values, lengths, by)
         else:
+            batch = compute(batch, metrics)
             per_turn = mean_per_turn(batch, played)
         self._recorder.write_trained(batch, played, per_turn, self.global_steps - 1)
         self._batches.append(BatchMetrics.of(played.episodes, per_turn))
@@ -252,14 +260,15 @@ def put_advantages(
     per_turn: Sequence[Sequence[float]],
     values: Sequence[Sequence[float]] | None = None,
     lengths: Sequence[int] | None = None,
+    write: Callable[..., Any] = put,
 ) -> Any:
-    """Replace verl's advantages with gem's: one number per token, 0 on untrained tokens.
+    """Write gem's advantages to verl's queue: one number per token, 0 on untrained tokens.
 
     Also writes the returns; with a critic's `values`, they are its targets. `lengths`: those of the
-    responses, if they are known. Returns the batch.
+    responses, if they are known. `write` writes the tensors. Returns the batch.
     """
     returns = played.returns(config, values)
-    return put_per_turn(batch, played, lengths, advantages=per_turn, returns=returns)
+    return put_per_turn(batch, played, lengths, write, advantages=per_turn, returns=returns)
 
 
 def check_batch(batch: Any, played: PlayedBatch, fields: Any = None) -> None:
@@ -268,14 +277,17 @@ def check_batch(batch: Any, played: PlayedBatch, fields: Any = None) -> None:
     Padding sequences must not be trained. `fields`: those of the batch, if they were read before.
     """
     fields = stored(batch, *_CHECKED) if fields is None else fields
-    for name in ("response_mask", "loss_mask"):  # the loss masks with one, divides by the other
-        for i, (key, ids, mask) in enumerate(zip(batch.keys, fields["input_ids"], fields[name])):
-            where = f"sequence {key} of verl's batch ({name})"
-            played.check_sequence(i, ids.tolist(), mask.tolist(), where)
+    columns = ([tensor.tolist() for tensor in fields[name]] for name in _CHECKED)
+    for i, (key, ids, *masks) in enumerate(zip(batch.keys, *columns)):
+        # the loss masks with one, divides by the other
+        different = masks if masks[0] != masks[1] else masks[:1]
+        for name, mask in zip(_CHECKED[1:], different):
+            played.check_sequence(i, ids, mask, f"sequence {key} of verl's batch ({name})")
 
 
 def check_registered() -> None:
     """Raise `ConfigError` unless verl has loaded gem's plugin; verl swallows plugin errors."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
@@ -284,6 +296,7 @@ def check_registered() -> None:
         AGENT: _agent_loop_registry,
         "gem_rebn": ADV_ESTIMATOR_REGISTRY,
         "gem_sync": TRAINER_REGISTRY,
+        "torch_varlen": ALL_ATTENTION_FUNCTIONS,
     }
     missing = [name for name, registry in registries.items() if name not in registry]
     if missing:
@@ -297,12 +310,9 @@ def check_registered() -> None:
 
 def register_trainers() -> None:
     """Register gem's versions of verl's three trainers."""
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
     from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSeparateAsync, PPOTrainerSync
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, register_trainer
 
-    if _ZERO not in ADV_ESTIMATOR_REGISTRY:
-        register_adv_est(_ZERO)(_zero)
     for name, trainer in (
         ("sync", PPOTrainerSync),
         ("colocate_async", PPOTrainerColocateAsync),
@@ -319,16 +329,18 @@ def _shown(batches: Sequence[BatchMetrics]) -> dict[str, float]:
     return {f"gem/{name}": value for name, value in means.items()}
 
 
-def _zero(response_mask: Any, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    zeros = torch.zeros_like(response_mask, dtype=torch.float32)
-    return zeros, zeros.clone()
-
-
 @contextmanager
-def _estimator(algorithm: Any, name: str) -> Iterator[None]:
-    """Select another estimator inside the block."""
-    before, algorithm.adv_estimator = algorithm.adv_estimator, name
+def _known_advantages(
+    algorithm: Any, advantages: Sequence[Any], returns: Sequence[Any]
+) -> Iterator[None]:
+    """Select an estimator that returns these tensors, one per sequence, inside the block."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+
+    known = tuple(pad_sequence(list(field), batch_first=True) for field in (advantages, returns))
+    before, algorithm.adv_estimator = algorithm.adv_estimator, _KNOWN
+    ADV_ESTIMATOR_REGISTRY[_KNOWN] = lambda **_: known
     try:
         yield
     finally:
         algorithm.adv_estimator = before
+        del ADV_ESTIMATOR_REGISTRY[_KNOWN]

@@ -40,7 +40,11 @@ if __name__ == "__main__":
 
     start_ray(num_cpus=4)
     harness = conformance.VerlHarness(
-        settings=[*verl_on_cpu.SETTINGS, "actor_rollout_ref.model.use_liger=True"]
+        settings=[
+            *verl_on_cpu.SETTINGS,
+            *verl_on_cpu.PADDED,
+            "actor_rollout_ref.model.use_liger=True",
+        ]
     )
     model = built_by_verl(harness.settings.actor_rollout_ref)
     tokenizer = conformance.load_tiny()[1]

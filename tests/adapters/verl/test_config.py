@@ -79,6 +79,7 @@ def test_dataset_has_one_row_per_seed() -> None:
 
 N = "actor_rollout_ref.rollout.n=2"
 STOCK = "trainer.v1.trainer_mode=sync"
+ATTENTION = "+actor_rollout_ref.model.override_config.attn_implementation"
 GAE = ["algorithm.adv_estimator=gem_gae", "critic.enable=True"]
 REJECTED: list[Any] = [
     pytest.param(
@@ -142,6 +143,21 @@ REJECTED: list[Any] = [
             "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16",
         ],
         "ppo_max_token_len_per_gpu limits a micro-batch to 16 tokens, but an episode may have",
+    ),
+    (
+        [f"{ATTENTION}=torch_varlen", "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"],
+        "with attn_implementation=torch_varlen, tokens would not see those of other ranks",
+    ),
+    (
+        [
+            f"{ATTENTION}=sdpa",
+            "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2",
+        ],
+        "Set the size to 1, or use flash_attention_2",
+    ),
+    (
+        [f"{ATTENTION}=sdpa", "actor_rollout_ref.ref.ulysses_sequence_parallel_size=2"],
+        "ulysses_sequence_parallel_size=2 gives each rank a part of every sequence",
     ),
     (["+data.gem.gamma=0.5"], "data.gem.gamma is 0.5 and algorithm.gamma is 1.0"),
     (["+data.gem.horison=4"], "did you mean 'horizon'"),
@@ -270,6 +286,7 @@ def test_all_rejected_settings_are_reported_at_once() -> None:
         (["algorithm.norm_adv_by_std_in_grpo=False"], {}),
         (["algorithm.filter_groups.enable=True"], {}),
         (["actor_rollout_ref.rollout.calculate_log_probs=False"], {}),
+        (["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"], {}),
         (
             [
                 "+data.apply_chat_template_kwargs.enable_thinking=False",
@@ -286,6 +303,7 @@ def test_all_rejected_settings_are_reported_at_once() -> None:
         "rebn",
         "filter_groups.metric=reward",
         "no logprobs",
+        "flash-attn on two ranks",
         "template_kwargs",
     ],
 )

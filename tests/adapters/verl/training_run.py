@@ -62,4 +62,5 @@ def run(
     ]
     shut_down_ray()
     start_ray(num_cpus=cpus, num_gpus=2)
-    train(gem_config, [*_SETTINGS, *verl_on_cpu.SETTINGS, *named, *settings])
+    on_cpu = [*verl_on_cpu.SETTINGS, *verl_on_cpu.PADDED]
+    train(gem_config, [*_SETTINGS, *on_cpu, *named, *settings])

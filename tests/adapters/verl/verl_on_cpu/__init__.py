@@ -21,8 +21,6 @@ SETTINGS = [
     "actor_rollout_ref.rollout.dtype=float32",
     "actor_rollout_ref.rollout.agent.num_workers=1",
     "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-    "++actor_rollout_ref.model.override_config.attn_implementation=eager",
-    "actor_rollout_ref.model.use_remove_padding=False",
     "actor_rollout_ref.model.enable_gradient_checkpointing=False",
     "actor_rollout_ref.actor.strategy=fsdp2",
     "actor_rollout_ref.actor.use_torch_compile=False",
@@ -45,6 +43,11 @@ SETTINGS = [
     "+ray_kwargs.ray_init.include_dashboard=False",
 ]
 """Hydra overrides for `verl.trainer.main_ppo`."""
+PADDED = [
+    "++actor_rollout_ref.model.override_config.attn_implementation=eager",
+    "actor_rollout_ref.model.use_remove_padding=False",
+]
+"""Hydra overrides for padded sequences. The recipes pack them."""
 
 
 def environment() -> dict[str, str]:
