@@ -132,13 +132,15 @@ the tensor's version, which changes with its content, and the batch size."""
 
 
 def _bounds_of(position_ids: torch.Tensor, batch: int) -> _Bounds:
+    if position_ids.is_inference():  # a tensor of torch.inference_mode has no version
+        return _Bounds(position_ids.expand(batch, -1))
     state = (position_ids._version, batch)
     known, bounds = _known_bounds.get(position_ids, (None, None))
     if known != state:
         bounds = _Bounds(position_ids.expand(batch, -1))
         _known_bounds[position_ids] = (state, bounds)
-    found: _Bounds = bounds
-    return found
+    current: _Bounds = bounds
+    return current
 
 
 def _on_gpu(value: torch.Tensor) -> bool:

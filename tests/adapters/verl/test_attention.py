@@ -231,6 +231,14 @@ def test_bounds_follow_the_content_of_the_positions_and_the_batch() -> None:
     assert attention._bounds_of(positions, 2).list == [0, 3, 6, 9, 12]
 
 
+def test_inference_mode_has_the_logits_of_sdpa(models: tuple[Any, Any]) -> None:
+    """Its tensors have no version."""
+    with torch.inference_mode():
+        inputs = packed()
+        expected, logits = (model(**inputs).logits for model in models)
+    assert torch.allclose(logits, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize("padding", ["right", "left", "none"])
 def test_padded_sequences_have_the_logits_and_gradient_of_sdpa(
     models: tuple[Any, Any], padding: str

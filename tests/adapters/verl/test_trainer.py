@@ -154,6 +154,27 @@ def test_trainer_checks_the_batch_before_the_loss(
     assert len(calls) == 1
 
 
+def test_advantages_are_written_once(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl's own method writes gem's advantages to its real queue."""
+    import transfer_queue as tq
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+
+    harness, put, estimators = VerlHarness(), tq.kv_batch_put, set(ADV_ESTIMATOR_REGISTRY)
+    written: list[str] = []
+
+    def put_and_note(*args: Any, fields: Any = None, **kwargs: Any) -> Any:
+        written.extend(() if fields is None else fields.keys())
+        return put(*args, fields=fields, **kwargs)
+
+    assert harness.trainer  # starts the queue
+    monkeypatch.setattr(tq, "kv_batch_put", put_and_note)
+    sequences = harness.train(BY_NAME["ragged turns"])
+    assert any(advantage for sequence in sequences for advantage in sequence.advantages)
+    assert written.count("advantages") == written.count("returns") == 1
+    assert harness.trainer.config.algorithm.adv_estimator == "gem_rebn"
+    assert set(ADV_ESTIMATOR_REGISTRY) == estimators
+
+
 @pytest.mark.parametrize("case", ["ragged turns", "gae"])
 def test_workers_read_the_tensors_of_a_batch(
     cluster: None, monkeypatch: pytest.MonkeyPatch, case: str
