@@ -316,17 +316,22 @@ def first_gradient_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
 
 
 def replays_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
-    """Return the norms that `replay_run.py` printed, over the updates of `success_table`."""
+    """Return the norms that `replay_run.py` printed, and how far apart the last ones are."""
     rows = []
     for path in sorted((RESULTS / "replays").glob("*.jsonl")):
         text = path.read_text(encoding="utf-8")
-        updates = [json.loads(line) for line in text.splitlines()][:NORMS]
+        all_updates = [json.loads(line) for line in text.splitlines()]
+        updates = all_updates[:NORMS]
         trainer, seed = path.stem.rsplit("-", 1)
         means = [f"{fmean(u[name] for u in updates):.3f}" for name in ("reported", "replayed")]
         largest = max(abs(u["reported"] / u["replayed"] - 1) for u in updates)
-        rows.append([TRAINERS[trainer], seed, str(len(updates)), *means, f"{largest:.0%}"])
-    head = ["Trainer", "Seed", "Updates", "Mean norm, reported", "Mean norm, replayed"]
-    return markdown([*head, "Largest difference in an update"], rows)
+        later = [u["replayed"] / u["reported"] for u in all_updates[20:]]
+        ratios = f"{min(later):.1f} to {max(later):.1f}" if later else ""
+        rows.append([TRAINERS[trainer], seed, *means, f"{largest:.0%}", ratios])
+    first = f"updates 0 to {NORMS - 1}"
+    head = ["Trainer", "Seed", f"Mean norm reported, {first}", f"Mean norm replayed, {first}"]
+    more = ["Largest difference in one of them", "Replayed / reported, from update 20"]
+    return markdown([*head, *more], rows)
 
 
 def _range(shares: list[float]) -> str:

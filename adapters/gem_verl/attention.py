@@ -157,11 +157,12 @@ def _varlen(
     from torch.nn.attention.varlen import varlen_attn
 
     accepted = signature(varlen_attn).parameters
-    arguments: dict[str, Any] = {}
-    if "window_size" in accepted:
-        arguments |= {"window_size": (-1, 0), "scale": scale}
-    else:  # torch 2.10
-        arguments["is_causal"] = True
+    # torch 2.10 has is_causal instead of a window, and no scale
+    window = "window_size" in accepted
+    arguments: dict[str, Any] = {"window_size": (-1, 0)} if window else {"is_causal": True}
+    if "scale" in accepted:
+        arguments["scale"] = scale
+    else:
         q = q * (scale * q.shape[-1] ** 0.5)
     if "enable_gqa" in accepted:
         arguments["enable_gqa"] = True

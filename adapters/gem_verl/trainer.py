@@ -180,7 +180,7 @@ class GemTrainer:
         values = read_values(batch, played) if config.needs_values else None
         per_turn = config.compute_advantages(played.episodes, values=values)
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
-        trained = any(sequence.trained for sequence in played.sequences)
+        trained = any(1 in sequence.mask for sequence in played.sequences)
         compute = super()._compute_advantage  # type: ignore[misc]
 
         def write(batch: Any, advantages: Any, returns: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from functools import wraps
+from inspect import Parameter, Signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -99,64 +100,35 @@ def attend(q: Any, k: Any, v: Any, bounds: Any, longest: int, causal: bool, scal
     return torch.cat(parts)
 
 
-def kernel_2_10(
-    query: Any,
-    key: Any,
-    value: Any,
-    cu_seq_q: Any,
-    cu_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    is_causal: bool = False,
-    return_aux: Any = None,
-) -> Any:
-    assert query.shape == key.shape
-    return attend(query, key, value, cu_seq_q, max_q, is_causal, None)
+def kernel_with(*options: str) -> Any:
+    """Return a mock of torch's kernel, which needs a GPU, with these options."""
+    names = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k", *options)
+
+    def kernel(query: Any, key: Any, value: Any, *bounds: Any, **given: Any) -> Any:
+        assert set(given) <= set(options)
+        assert given.get("enable_gqa") or query.shape == key.shape
+        causal = given.get("is_causal", False) or given.get("window_size") == (-1, 0)
+        return attend(query, key, value, bounds[0], bounds[2], causal, given.get("scale"))
+
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    kernel.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return kernel
 
 
-def kernel_2_11(
-    query: Any,
-    key: Any,
-    value: Any,
-    cu_seq_q: Any,
-    cu_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    *,
-    return_aux: Any = None,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-) -> Any:
-    assert query.shape == key.shape
-    return attend(query, key, value, cu_seq_q, max_q, window_size == (-1, 0), scale)
+KERNELS = {
+    "no kernel": None,
+    "torch 2.10": kernel_with("is_causal"),
+    "no scale": kernel_with("window_size"),
+    "torch 2.11": kernel_with("window_size", "scale"),
+    "torch 2.13": kernel_with("window_size", "scale", "enable_gqa"),
+}
 
 
-def kernel_2_13(
-    query: Any,
-    key: Any,
-    value: Any,
-    cu_seq_q: Any,
-    cu_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    *,
-    return_aux: Any = None,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-) -> Any:
-    assert enable_gqa or query.shape == key.shape
-    return attend(query, key, value, cu_seq_q, max_q, window_size == (-1, 0), scale)
-
-
-KERNELS = [None, kernel_2_10, kernel_2_11, kernel_2_13]
-
-
-@pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.__name__ if kernel else "no kernel")
+@pytest.fixture(params=KERNELS)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mock torch's kernel, which needs a GPU, with the signature of each version of torch."""
-    if request.param:
-        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", request.param)
+    """Mock torch's kernel with the options of each version of torch."""
+    if mock := KERNELS[request.param]:
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", mock)
         monkeypatch.setattr(attention, "_on_gpu", lambda value: True)
 
 
@@ -292,9 +264,10 @@ def test_autocast_computes_attention_in_the_lower_precision(monkeypatch: Any) ->
 
     def kernel(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         dtypes.extend(tensor.dtype for tensor in (query, key, value))
-        return kernel_2_13(query, key, value, *args, **kwargs)
+        return newest(query, key, value, *args, **kwargs)
 
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", wraps(kernel_2_13)(kernel))
+    newest = KERNELS["torch 2.13"]
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", wraps(newest)(kernel))
     monkeypatch.setattr(attention, "_on_gpu", lambda value: True)
     models = with_both(load_tiny()[0])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
