@@ -26,7 +26,6 @@ from gem_conformance.harness import (
 )
 from gem_conformance.played import PlayedCase, answer, engine_reason
 from omegaconf import OmegaConf
-from RL2.utils.checkpointing import get_state_dict
 from RL2.utils.sequences import tensor_dict_to_minibatches
 from RL2.workers.actor import Actor
 from torch.distributed.device_mesh import init_device_mesh
@@ -107,6 +106,8 @@ class ShardedGradientActor(Actor):
     gradient: dict[str, Any]
 
     def optimizer_step(self) -> float:
+        from RL2.utils.checkpointing import get_state_dict  # not in the main branch
+
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.copy_(parameter.grad)

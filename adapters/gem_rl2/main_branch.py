@@ -143,7 +143,10 @@ def _release_names(settings: Any) -> Any:
             env_path=rollout.env_path, max_turns=1, train_sampling_params=data.sampling_params
         ),
         actor=SimpleNamespace(
-            kl=actor.kl, freeze_steps=actor.get("freeze_steps", 0), **lengths(actor)
+            model_name=actor.model_name,
+            kl=actor.kl,
+            freeze_steps=actor.get("freeze_steps", 0),
+            **lengths(actor),
         ),
         ref_actor=SimpleNamespace(**lengths(settings.ref_actor)),
     )

@@ -11,7 +11,8 @@ import asyncio
 import inspect
 import itertools
 import multiprocessing
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from gem_core.errors import EngineError, GemError
 from gem_core.plugins.events import send_event
 from gem_core.policies.base import warn_if_cut
 from gem_core.records.file import WorkerRecords
+from gem_core.rollout.interrupt import SECONDS_TO_CANCEL
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, Generation, Sampling, Task
@@ -48,6 +50,9 @@ __all__ = [
 
 Ask = Callable[[list[int], dict[str, Any]], Awaitable[Any]]
 """RL2's request to its router: (prompt ids, sampling parameters) -> SGLang's response."""
+
+_SECONDS_BETWEEN_CHECKS = 5.0
+"""How often a request without a response checks that this process's server and router run."""
 
 
 class ServerError(GemError, ConnectionError):
@@ -145,16 +150,29 @@ class RolloutState:
         """The critic's values at the ends of the batch's cut episodes, by episode number."""
         self._finished: list[Episode] = []
         self._records = WorkerRecords("0")
+        self._start_error: Exception | None = None
 
     @cached_property
     def rollout(self) -> TrainerRollout:
-        """The engine; only the rank that plays starts it."""
+        """The engine; `prepare` starts it, on the rank that plays."""
         return TrainerRollout(self.config)
 
     def prepare(self, tokenizer: Any) -> Renderer:
-        """Check the chat template, and return the renderer."""
+        """Check the chat template, start the engine, and return the renderer.
+
+        If the engine does not start, every call raises that error: each episode calls this, and
+        would otherwise try to start Ray again.
+        """
+        if self._start_error is not None:
+            raise self._start_error
         if self.renderer is None:
-            self.renderer = self.config.renderer(tokenizer)
+            renderer = self.config.renderer(tokenizer)
+            try:
+                _ = self.rollout
+            except Exception as error:
+                self._start_error = error
+                raise
+            self.renderer = renderer
         return self.renderer
 
     @property
@@ -224,6 +242,9 @@ async def play(
 class GemRollout(rl2_rollout.Rollout):
     """RL2's rollout with gem's episodes."""
 
+    _processes: Collection[Any] = ()
+    """The processes of RL2's server and router."""
+
     def __init__(self, settings: Any, config: GemConfig, max_context: int | None = None) -> None:
         """Start RL2's servers.
 
@@ -292,25 +313,40 @@ class GemRollout(rl2_rollout.Rollout):
         return await play(state, task, policy, params, train)
 
     async def _ask(self, ids: list[int], params: dict[str, Any]) -> Any:
-        return await rl2_rollout.async_generate(self.router_url, ids, params)
+        # tries again until it has a response
+        request = asyncio.ensure_future(rl2_rollout.async_generate(self.router_url, ids, params))
+        try:
+            while not (await asyncio.wait({request}, timeout=_SECONDS_BETWEEN_CHECKS))[0]:
+                self._check_processes()
+        finally:
+            await _cancel({request})
+        return request.result()
+
+    def _check_processes(self) -> None:
+        for process in self._processes:
+            if not process.is_alive():
+                raise ServerError(
+                    f"RL2's server or router ended with exit code {process.exitcode}; its output "
+                    "above has the reason"
+                )
 
     def close(self) -> None:
         """Close environments and record files, and end RL2's server and router processes.
 
         RL2 leaves them running, and Python would wait for them at exit.
         """
+        unfinished = asyncio.all_tasks(self._loop)  # after Ctrl-C or an error
+        for task in unfinished:
+            task.cancel()  # now: those that have not started must not start
         try:
-            self._loop.run_until_complete(self._cancel_tasks())
+            self._loop.run_until_complete(self._rest(unfinished))
             self._loop.close()
             self.state.close()
         finally:
             _terminate(self._processes)
 
-    async def _cancel_tasks(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}  # unfinished after Ctrl-C
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _rest(self, unfinished: Iterable[asyncio.Task[Any]]) -> None:
+        await _cancel(unfinished)
         await self.state.rest()
 
 
@@ -336,6 +372,18 @@ def server_context(server_args: Any) -> int | None:
         return int(server_args.context_length)
     # with trust_remote_code, as RL2 loads it
     return model_context(AutoConfig.from_pretrained(server_args.model_path, trust_remote_code=True))
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they end: RL2's requests catch a cancellation, and try again."""
+    pending, end = set(tasks), time.monotonic() + SECONDS_TO_CANCEL
+    while pending and time.monotonic() < end:
+        for task in pending:
+            task.cancel()
+        done, pending = await asyncio.wait(pending, timeout=0.1)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # otherwise asyncio reports it
 
 
 def _terminate(processes: Any) -> None:

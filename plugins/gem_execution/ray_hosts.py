@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from typing import Any, cast
@@ -59,6 +62,7 @@ except ImportError as error:
 
 __all__ = ["EnvHost", "EnvHosts", "RayEnv", "make_ray_vec"]
 
+_log = logging.getLogger(__name__)
 _SECONDS_TO_ANSWER = 30.0
 """Timeout of calls without a deadline, such as `sample_action`."""
 
@@ -75,7 +79,7 @@ class EnvHosts:
         start_seconds: float = 60.0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start the hosts, after `ray.init()` if Ray is not initialized.
+        """Start the hosts. If Ray is not initialized, connect to `RAY_ADDRESS` or start it here.
 
         `calls`: concurrent calls per host. `start_seconds`: timeout for the first host to start.
         `options`: further options of the actors, such as `resources`.
@@ -83,7 +87,7 @@ class EnvHosts:
         whole_number("count", count, 1)
         whole_number("calls", calls, 1)
         if not ray.is_initialized():
-            ray.init(log_to_driver=False)
+            _start_ray()
         self.calls, self.start_seconds = calls, start_seconds
         settings = {
             "num_cpus": num_cpus,
@@ -162,6 +166,42 @@ class EnvHosts:
     def next_key(self) -> int:
         """Return a unique key for an environment on a host."""
         return next(self._keys)
+
+
+def _start_ray(attempts: int = 3) -> None:
+    """Connect to the cluster at RAY_ADDRESS, or start one here.
+
+    A start is tried again: on a busy machine, Ray's own timeouts may be too short.
+    """
+    address = os.environ.get("RAY_ADDRESS") or "not set"
+    if address not in ("local", "not set"):
+        attempts = 1  # Ray itself tries to connect for minutes
+    for attempt in range(1, attempts + 1):
+        began = time.time()
+        try:
+            ray.init(log_to_driver=False)
+            return
+        except Exception as error:
+            ray.shutdown()
+            _kill_incomplete_ray(began)
+            if attempt == attempts:
+                raise EnvError(
+                    f"execution='ray' has no Ray (RAY_ADDRESS is {address}): {error}. Start a "
+                    "cluster and set RAY_ADDRESS, call `ray.init(...)` first, or use "
+                    "execution='process'"
+                ) from error
+            _log.warning("Ray did not start (attempt %d of %d): %s", attempt, attempts, error)
+
+
+def _kill_incomplete_ray(since: float) -> None:
+    """Kill the processes of a `ray.init()` that failed; `ray.shutdown()` does not know them."""
+    import psutil  # part of Ray
+
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            of_ray = any("/ray/" in argument for argument in process.cmdline())
+            if of_ray and process.create_time() >= since - 1:  # its clock has ticks of 10 ms
+                process.kill()
 
 
 class RayEnv(RemoteEnv):

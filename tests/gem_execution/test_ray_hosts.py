@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,8 +31,9 @@ from gem_core import (
     tasks_for,
 )
 from gem_core.env import registry
-from gem_core.errors import ConfigError, EnvDiedError
-from gem_execution.ray_hosts import EnvHosts, _Host
+from gem_core.errors import ConfigError, EnvDiedError, EnvError
+from gem_execution import ray_hosts
+from gem_execution.ray_hosts import EnvHosts, _Host, _start_ray
 from gem_execution.vector.env import AsyncVectorEnv
 from gem_execution.vector.factory import make_vec
 
@@ -313,3 +315,60 @@ def test_code_of_the_vector_page_runs_on_ray(cluster: None) -> None:
     exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1], names)
     assert len(names["episodes"]) == 64
     assert not any(episode.failed for episode in names["episodes"])
+
+
+@pytest.mark.parametrize(
+    ("address", "failures", "attempts"),
+    [("local", 1, 2), ("local", 9, 3), ("", 9, 3), ("10.0.0.1:6379", 9, 1)],
+)
+def test_ray_that_does_not_start_is_started_again(
+    address: str, failures: int, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def init(**settings: Any) -> None:
+        calls.append(settings)
+        if len(calls) <= failures:
+            raise ConnectionError("the node timed out during startup")
+
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray_hosts, "_kill_incomplete_ray", lambda since: None)
+    if failures < attempts:
+        _start_ray()
+    else:
+        with pytest.raises(EnvError, match=rf"is {address or 'not set'}\): the node timed out"):
+            _start_ray()
+    assert len(calls) == attempts
+
+
+FAILED_START = """
+import psutil, ray
+from gem_execution.ray_hosts import _start_ray
+
+def fail(*args):
+    raise OSError("the node timed out")
+
+ray._private.services.get_node = fail  # Ray calls it when its processes run
+try:
+    _start_ray(attempts=2)
+except Exception as error:
+    print(error)
+children = psutil.Process().children(recursive=True)
+psutil.wait_procs(children, timeout=10)
+print("left:", [p.name() for p in children if p.is_running() and p.status() != "zombie"])
+"""
+
+
+def test_failed_start_leaves_no_processes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILED_START],
+        env={**os.environ, "RAY_ADDRESS": "local"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "(RAY_ADDRESS is local): the node timed out" in done.stdout, done.stdout + done.stderr
+    assert "attempt 1 of 2" in done.stderr
+    assert done.stdout.endswith("left: []\n")

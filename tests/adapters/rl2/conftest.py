@@ -64,10 +64,10 @@ def settings_for() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def running(
+def start_rollout(
     settings_for: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Any, Any]]:
-    """Yield (settings, RL2's real rollout with its server and router)."""
+) -> Callable[[], tuple[Any, Any]]:
+    """Return a function that starts RL2's server and router; it returns (settings, rollout)."""
     import wandb
 
     from gem_rl2.rollout import GemRollout
@@ -76,10 +76,20 @@ def running(
     wandb.log = lambda *args, **kwargs: None  # RL2's own trainer does this without wandb
     if not torch.distributed.is_initialized():
         rl2_on_cpu.start_gloo()
-    settings, config = settings_for(), GemConfig(ECHO, max_turn_tokens=6)
-    prepare_settings(settings, config, tmp_path_factory.mktemp("data"))
-    OmegaConf.resolve(settings)
-    rollout = GemRollout(settings.rollout, config, longest_sequence(settings))
+
+    def start() -> tuple[Any, Any]:
+        settings, config = settings_for(), GemConfig(ECHO, max_turn_tokens=6)
+        prepare_settings(settings, config, tmp_path_factory.mktemp("data"))
+        OmegaConf.resolve(settings)
+        return settings, GemRollout(settings.rollout, config, longest_sequence(settings))
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def running(start_rollout: Callable[[], tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Yield (settings, RL2's real rollout with its server and router)."""
+    settings, rollout = start_rollout()
     yield settings, rollout
     rollout.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -30,7 +31,11 @@ def start(
         "CUDA_VISIBLE_DEVICES",
     )
     inherited = {name: value for name, value in os.environ.items() if name not in ranks}
-    own = {"PYTHONPATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"}
+    own = {
+        "PYTHONPATH": os.pathsep.join(folders),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",
+    }
     return subprocess.Popen(
         [sys.executable, "-m", runner, *map(str, command)],
         cwd=cwd,
@@ -38,6 +43,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -51,7 +57,13 @@ def run(
 ) -> str:
     """Run a program as `start` does, and return its output; `code`: the expected exit status."""
     program = start(cwd, *command, runner=runner, path=path, **(env or {}))
-    printed, _ = program.communicate(timeout=600)
+    try:
+        printed, _ = program.communicate(timeout=600)
+    except subprocess.TimeoutExpired:
+        program.send_signal(signal.SIGABRT)  # prints the stack of each thread
+        program.wait()
+        os.killpg(program.pid, signal.SIGKILL)  # its server and router hold the pipe
+        printed, _ = program.communicate()
     output = "\n".join(line for line in printed.splitlines() if "http_request" not in line)
     assert program.returncode == code, output[-4000:]
     return output

@@ -199,7 +199,7 @@ class AsyncEcho(Env):
 
     async def on_step(self, action):
         steps.append(action)
-        if len(steps) == 8 and sys.argv[1] == "Ctrl-C":
+        if len(steps) == 9 and sys.argv[1] == "Ctrl-C":
             await asyncio.sleep(1)  # until the other three episodes are finished
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.Event().wait()
@@ -246,7 +246,7 @@ def test_async_environments_are_closed_when_a_run_fails(
     program.write_text(ENDED)
     output = run(tmp_path, program, cause)
     assert f"ended by {error}" in output
-    assert "open 0 of 4" in output
+    assert "open 0 of 5" in output  # of four episodes, and of the trial before training
     assert "never awaited" not in output
 
 

@@ -21,6 +21,7 @@ from rl2_worlds import FICKLE, SLOW, Fickle
 from thinking_template import SHORTENING
 from worlds import ECHO, MOODY
 
+import gem_rl2.rollout
 from gem_core import register
 from gem_core.adapter_kit.patching import patched
 from gem_core.env.registry import environments
@@ -376,6 +377,30 @@ def test_retry_covers_a_single_engine_failure(play: Play) -> None:
     with patched(rl2_rollout, "async_generate", failing_once):
         _, episodes, _ = play(ECHO, [0, 1], retries=1)
     assert not any(e.failed for e in episodes)
+
+
+def test_dead_router_ends_the_run(
+    start_rollout: Callable[[], tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL2's own request to a dead router does not end, not even when it is cancelled once."""
+    _, rollout = start_rollout()
+    rows = [{"extra_info": {"seed": seed}} for seed in range(8)]
+    for process in rollout._processes:
+        process.kill()
+    monkeypatch.setattr(gem_rl2.rollout, "_SECONDS_BETWEEN_CHECKS", 0.5)
+    with pytest.raises(ServerError, match="server or router ended with exit code -9"):
+        rollout(rows, True, 1)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gem_rl2.rollout, "_SECONDS_BETWEEN_CHECKS", 1000)
+    rollout._loop.call_later(2, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rollout(rows, True, 1)
+    began = time.monotonic()
+    rollout.close()
+    assert time.monotonic() - began < 4
 
 
 def test_dataset_row_without_a_task_is_rejected(running: tuple[Any, Any]) -> None:

@@ -52,6 +52,25 @@ def test_recipe_trains(
         assert last > first, f"success went from {first:.1%} to {last:.1%}"
 
 
+def test_run_fails_once_if_ray_does_not_start(tmp_path: Path) -> None:
+    output = run(
+        tmp_path,
+        "-m",
+        "gem_rl2",
+        f"+gem.env_id={Path(__file__).parent}/rl2_worlds.py:Where",
+        "+gem.seeds=8",
+        "+gem.max_turn_tokens=6",
+        "+gem.execution=ray",
+        "train_data.prompts_per_rollout=8",
+        "actor.max_length_per_device=1024",
+        f"actor.model_name={tiny_model_path()}",
+        "trainer.use_wandb=false",
+        code=1,
+        env={"RAY_ADDRESS": "no-address"},
+    )
+    assert output.count("EnvError: execution='ray' has no Ray (RAY_ADDRESS is no-address)") == 1
+
+
 @pytest.mark.long
 def test_recipe_appends_to_an_earlier_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
