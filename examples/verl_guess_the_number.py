@@ -53,6 +53,8 @@ class Args:
     """tokens in one forward pass; does not change the gradient"""
     vllm_memory: float = 0.4
     """share of the GPU memory for vLLM"""
+    skip_old_logprobs: bool = False
+    """skip the forward pass for old logprobs; the metrics then have no logprob_gap"""
 
 
 def main(args: Args) -> None:
@@ -102,6 +104,9 @@ def main(args: Args) -> None:
         "trainer.logger=[console]",
         "trainer.n_gpus_per_node=1",
     ]
+    if args.skip_old_logprobs:  # a loss without PPO's ratio, which is 1 in the only step of a batch
+        settings.append("algorithm.rollout_correction.bypass_mode=True")
+        settings.append("actor_rollout_ref.actor.policy_loss.loss_mode=gpg")
     train(config, settings)
     print(f"metrics: {args.out}/metrics.jsonl")
     print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl")

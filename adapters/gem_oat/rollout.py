@@ -182,6 +182,7 @@ class EnginePolicy:
             max_tokens=sampling.max_tokens,
             logprobs=1,
             stop_token_ids=[] if turn_end is None else [turn_end],
+            detokenize=False,
         )
         # newer vLLM has no `prompt_token_ids=`, which ActorBase.generate uses
         requests = self.actor.llm.generate(

@@ -152,6 +152,8 @@ class EnginePolicy:
         self.params.stop_token_ids = sorted(
             {*(params.stop_token_ids or ()), *(() if turn_end is None else (turn_end,))}
         )
+        if not params.stop:  # vLLM searches stop strings in the text, which gem does not need
+            self.params.detokenize = False
 
     @property
     def trains_all_sequences(self) -> bool:

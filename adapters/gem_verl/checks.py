@@ -104,6 +104,17 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
             "actor_rollout_ref.rollout.calculate_log_probs=True",
         ),
         (
+            correction.get("bypass_mode")
+            and (
+                correction.get("rollout_is")
+                or correction.get("rollout_rs")
+                or correction.get("loss_type") == "reinforce"
+            ),
+            "algorithm.rollout_correction.bypass_mode=True: verl then ignores rollout_is, "
+            "rollout_rs and loss_type; set bypass_mode=False to use them. For a loss without a "
+            "ratio, set actor_rollout_ref.actor.policy_loss.loss_mode=gpg",
+        ),
+        (
             bool(settings.reward.reward_model.enable),
             "reward.reward_model.enable=True overwrites the environment's rewards; set it to False",
         ),

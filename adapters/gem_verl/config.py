@@ -78,6 +78,7 @@ class GemConfig(TrainingConfig):
             "data.custom_cls.name=GemDataset",
             "data.train_files=train",
             "data.val_files=val",
+            "reward.num_workers=1",  # verl starts 8 processes, which would do nothing
         ]
         if self.needs_values:
             overrides.append("critic.enable=True")

@@ -6,6 +6,7 @@ They share environments, step threads, renderer and record files.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import time
 from dataclasses import dataclass, field
@@ -35,6 +36,10 @@ from gem_verl.config import AGENT, GemConfig, check_settings, read_config
 from gem_verl.convert import to_batch
 
 __all__ = ["EnginePolicy", "GemAgentLoop", "GemAgentLoopOutput", "play"]
+
+# verl warns in every episode if it has no Continuous Token builder for the model, such as a Llama;
+# gem does not use the builder
+logging.getLogger("verl.utils.tokenizer.continuous_token_wiring").setLevel(logging.ERROR)
 
 
 class GemAgentLoopOutput(AgentLoopOutput):
@@ -87,6 +92,8 @@ class GemAgentLoop(AgentLoopBase):
                 "agent_loop_manager_class in gem_verl.legacy"
             )
         step = max(int(row["global_steps"]) - 1, 0)  # verl counts from 1, the current update
+        if self.rollout_config.name == "vllm":
+            sampling_params = {"detokenize": False, **sampling_params}  # gem needs no text
         engine = EnginePolicy(self.server_manager, sampling_params, self.shared.renderer)
         episode = await self.episode(engine, row, step)
         return self.output(episode, engine, step)

@@ -87,9 +87,14 @@ def test_shared_sampling_params_are_not_changed(play: Play, engine: Engine) -> N
     assert all(r["rollout_log_probs"] is None for r in responses)
     caps = {p.max_tokens for _, p in engine.requests}
     assert caps == {9}, "OpenRLHF's --rollout.max_new_tokens caps each turn"
-    assert {p.min_tokens for _, p in engine.requests} == {0}
+    assert {(p.min_tokens, p.detokenize) for _, p in engine.requests} == {(0, False)}
     assert all(engine.tokenizer.eos_token_id in p.stop_token_ids for _, p in engine.requests)
     assert {t.sampling.temperature for r in responses for t in r["label"].episode.turns} == {0.7}
+
+
+def test_stop_strings_keep_the_text(play: Play, engine: Engine) -> None:
+    play(GemConfig(ECHO), seeds=[2], params=SamplingParams(max_tokens=9, stop=["</answer>"]))
+    assert {(*p.stop, p.detokenize) for _, p in engine.requests} == {("</answer>", True)}
 
 
 def test_max_turn_tokens_caps_each_turn(play: Play, engine: Engine) -> None:

@@ -136,6 +136,17 @@ REJECTED: list[Any] = [
         ],
         "calculate_log_probs=True",
     ),
+    *(
+        (
+            [
+                "algorithm.rollout_correction.bypass_mode=True",
+                "actor_rollout_ref.rollout.calculate_log_probs=True",
+                f"algorithm.rollout_correction.{ignored}",
+            ],
+            "ignores rollout_is, rollout_rs and loss_type",
+        )
+        for ignored in ("rollout_is=token", "rollout_rs=token_k1", "loss_type=reinforce")
+    ),
     (["data.max_response_length=4"], "max_turn_tokens=6 is above data.max_response_length=4"),
     (
         [

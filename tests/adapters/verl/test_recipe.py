@@ -101,6 +101,18 @@ def check_update(episodes: list[Any], metrics: dict[str, Any], log: dict[str, An
 
 
 @pytest.mark.long
+def test_recipe_without_old_logprobs_has_the_same_gradient(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = ("--updates", "3", "--episodes", "32", "--skip-old-logprobs")
+    done = recipe("verl_guess_the_number", out, *arguments)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    metrics = read_metrics(out)
+    norms = gradient_norms(out, weight_decay=0.01)
+    assert [m["grad_norm"] for m in metrics] == pytest.approx(norms, rel=1e-3)
+    assert not any("logprob_gap" in m for m in metrics)
+
+
+@pytest.mark.long
 def test_recipe_grows_the_horizon_and_appends_to_an_earlier_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
     out.mkdir()

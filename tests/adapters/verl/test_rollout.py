@@ -90,9 +90,22 @@ def advantage_abs(
     return sum(sizes) / len(sizes)
 
 
-def test_exactly_the_sampled_tokens_are_trained(play: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("engine", "own"), [("vllm", {"detokenize": False}), ("sglang", {})])
+def test_only_vllm_is_asked_for_no_text(
+    play: Callable[..., Any], engine: str, own: dict[str, Any]
+) -> None:
+    client = Client()
+    play([0], settings=[f"actor_rollout_ref.rollout.name={engine}"], client=client)
+    for _, params in client.calls:
+        assert {name: params[name] for name in params if name == "detokenize"} == own
+
+
+def test_exactly_the_sampled_tokens_are_trained(
+    play: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     client = Client()
     harness, sequences, episodes = play(range(8), client=client)
+    assert "Continuous Token" not in caplog.text, "verl warns in every episode"
     assert {len(e.turns) for e in episodes} == {1, 2, 3}
     check_same(sequences, episodes)
     logprobs = {tuple(s.ids): s.logprobs for s in sequences.values()}

@@ -33,6 +33,7 @@ class SamplingParams:
     max_tokens: int = 16
     logprobs: int | None = None
     stop_token_ids: Sequence[int] = ()
+    detokenize: bool = True
 
 
 @dataclass
