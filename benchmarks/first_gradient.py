@@ -59,6 +59,12 @@ def main(args: Args) -> None:
     if not args.runs:
         raise ConfigError("give the output folder of at least one run")
     updates = {folder: _first(folder, trained_updates(folder)) for folder in args.runs}
+    for folder, sequences in updates.items():
+        if not any(weight for _, weights in sequences for weight in weights):
+            raise ConfigError(
+                f"{folder} has no gradient in update 0, where every advantage is zero; give runs "
+                "with more episodes in an update"
+            )
     reported = {folder: _first(folder, reported_norms(folder)) for folder in args.runs}
     found: dict[Path, dict[str, torch.Tensor]] = {folder: {} for folder in args.runs}
     for name, (dtype, autocast) in PRECISIONS.items():

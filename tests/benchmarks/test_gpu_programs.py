@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ from reference_gradient import gradient_norms
 
 from gem_core import (
     ConfigError,
+    RecordWriter,
     Renderer,
     Rollout,
     Sampling,
-    advantages,
     read_episodes,
     tasks_for,
 )
@@ -151,7 +152,9 @@ def recorded(tmp_path: Path) -> Path:
     for update in range(2):
         tasks = tasks_for("game:GuessTheNumber-v0-easy", range(4 * update, 4 * update + 4))
         episodes = rollout.run_batch(tasks)
-        records.trained(episodes, advantages(episodes, "rebn", gamma=0.9), update)
+        # fixed: ReBN of four episodes with equal returns is zero, and there is no gradient
+        per_turn = [[0.5 - number] * len(e.turns) for number, e in enumerate(episodes)]
+        records.trained(episodes, per_turn, update)
     records.close()
     lines = [json.dumps({"step": step, "grad_norm": 1.0}) + "\n" for step in range(2)]
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines))
@@ -216,3 +219,15 @@ def test_replay_names_what_is_wrong_with_its_input(recorded: Path) -> None:
         first_gradient.main(first_gradient.Args("tiny", (recorded,)))
     with pytest.raises(ConfigError, match="at least one run"):
         first_gradient.main(first_gradient.Args("tiny", ()))
+
+
+def test_first_gradient_rejects_a_run_without_one(recorded: Path, tmp_path: Path) -> None:
+    episodes = list(read_episodes(recorded / "episodes.jsonl"))
+    with RecordWriter(recorded / "episodes.jsonl", overwrite=True) as record:
+        for e in episodes:
+            zeros = [0.0] * len(e.turns)
+            record.write(replace(e, final_info={**e.final_info, "advantages": zeros}))
+    out = tmp_path / "first.jsonl"
+    with pytest.raises(ConfigError, match="run has no gradient in update 0"):
+        first_gradient.main(first_gradient.Args("tiny", (recorded,), device="cpu", out=out))
+    assert not out.exists()
