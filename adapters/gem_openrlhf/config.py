@@ -103,6 +103,7 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
     reference = settings.ref.num_nodes * settings.ref.num_gpus_per_node if alone else 0
     own_critic = algo.advantage.estimator == "gae" and not settings.train.colocate_all
     critic = settings.critic.num_nodes * settings.critic.num_gpus_per_node if own_critic else 0
+    batch = settings.rollout.batch_size * settings.rollout.n_samples_per_prompt
     rejections: list[Rejection] = [
         (
             algo.advantage.estimator not in ("reinforce", "gae")
@@ -177,6 +178,12 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             "--ds.tensor_parallel_size above 1 or --ds.load_in_4bit: gem adds the adapter to the "
             "weights for vLLM, which needs whole, unquantized weights on each GPU; set "
             "--ds.zero_stage 2 and remove the others, or train without LoRA",
+        ),
+        (
+            settings.train.dynamic_batch_enable and bool(batch % settings.train.batch_size),
+            f"--train.dynamic_batch_enable with --train.batch_size {settings.train.batch_size} "
+            f"drops the rest of {batch} episodes (--rollout.batch_size times "
+            "--rollout.n_samples_per_prompt); set it to a divisor, or remove the flag",
         ),
         (
             not settings.vllm.num_engines,

@@ -273,6 +273,7 @@ class _Critic:
         """The values at some positions of each sequence, by its ids."""
         for episode, numbers in zip(episodes, values):
             for sequence in sequences_or_padding(episode, END):
+                self._values.setdefault(sequence.ids[:1] * 2, {})  # padding
                 positions = {turn: start - 1 for turn, start, _ in sequence.spans}
                 self._values[sequence.ids] = {
                     positions[turn]: value

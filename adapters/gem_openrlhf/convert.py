@@ -57,7 +57,7 @@ def to_batch(prompt: str, label: EpisodeLabel, *, logprobs: bool) -> dict[str, A
     """
     episode, sequence = label.episode, label.sequence
     # OpenRLHF needs a number for a failed episode, too
-    total = float(episode.total_reward or 0.0)
+    total = float(episode.total_reward or 0.0) if label.number >= 0 else 0.0
     return {
         "prompt": prompt,
         "label": label,
@@ -79,10 +79,11 @@ def to_batch(prompt: str, label: EpisodeLabel, *, logprobs: bool) -> dict[str, A
 def all_sequences(samples: Sequence[Any], multiple: int, max_len: int) -> list[Any]:
     """Return one sample per sequence: OpenRLHF has one per episode up to here.
 
-    Padding samples make their number a multiple of `multiple`: OpenRLHF drops an incomplete batch.
+    Padding samples make their number a multiple of `multiple`. OpenRLHF drops an incomplete
+    batch, or takes no optimizer step for it and adds its gradient to that of the next one.
     """
     labels = [label for sample in samples for label in sample.labels]
-    if not any(isinstance(label, EpisodeLabel) and len(label.sequences) > 1 for label in labels):
+    if not all(isinstance(label, EpisodeLabel) for label in labels):
         return list(samples)
     complete: list[Any] = []
     for sample, label in zip(samples, labels, strict=True):

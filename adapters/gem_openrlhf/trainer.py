@@ -148,7 +148,8 @@ class GemExperienceMaker(RemoteExperienceMaker):
         ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
         multiple = math.lcm(args.train.batch_size, args.rollout.micro_batch_size * ranks)
         samples = all_sequences(rollout_samples, multiple, args.data.max_len)
-        if len(samples) != len(rollout_samples) and args.train.dynamic_batch_enable:
+        several = any(getattr(sample.labels[0], "number", 0) > 0 for sample in samples)
+        if several and args.train.dynamic_batch_enable:
             raise ConfigError(
                 "an episode has several sequences because its context was rewritten, and "
                 "--train.dynamic_batch_enable would drop some of them; remove the flag"

@@ -354,7 +354,7 @@ class PausableState(RolloutState):
 
     def forget(self) -> None:
         """Record and remove the finished episodes."""
-        self._finished = []
+        self._finished = {True: [], False: []}
         self.record(self.ledger.drop_all())
 
     async def rest(self) -> None:

@@ -148,7 +148,8 @@ class RolloutState:
         """The difference of the server's and the actor's logprobs in the last batch."""
         self.last_values: dict[int, float] = {}
         """The critic's values at the ends of the batch's cut episodes, by episode number."""
-        self._finished: list[Episode] = []
+        self._finished: dict[bool, list[Episode]] = {True: [], False: []}
+        """The episodes since the last report, by whether they are for training."""
         self._records = WorkerRecords("0")
         self._start_error: Exception | None = None
 
@@ -182,7 +183,7 @@ class RolloutState:
 
     def finish(self, episode: Episode, train: bool) -> None:
         """Count a finished episode in the next `report`, and record it if it is not trained."""
-        self._finished.append(episode)
+        self._finished[train].append(episode)
         if not train:
             self.record([as_evaluated(episode)])
 
@@ -192,10 +193,11 @@ class RolloutState:
 
     def report(self, step: int, suffix: str) -> None:
         """Log the metrics of the episodes since the last report with RL2's logger."""
-        episodes, self._finished = self._finished, []
+        train = suffix == "train"
+        episodes, self._finished[train] = self._finished[train], []
         if not episodes:  # on a rank that does not play
             return
-        if suffix == "train":
+        if train:
             send_event("batch_end", episodes=episodes)
         self.metrics = BatchMetrics.of(episodes)
         gather_and_log(

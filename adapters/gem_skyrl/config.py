@@ -48,8 +48,8 @@ _REMEDIES = {
     "trainer.algorithm.dynamic_sampling.type": "it drops episodes by SkyRL's own rewards",
     "trainer.algorithm.policy_loss_type=gspo": "it has one ratio per sequence; use regular",
     "trainer.algorithm.policy_loss_type=cross_entropy": "it ignores advantages; use regular",
-    "trainer.algorithm.off_policy_correction.sequence_mask_metric=product": "it multiplies the "
-    "ratios of all turns, which drops long episodes; use geometric",
+    "trainer.algorithm.off_policy_correction.sequence_mask_metric=product": "use geometric",
+    "trainer.algorithm.off_policy_correction.tis_ratio_type=sequence": "turns share it; use token",
 }
 """SkyRL settings, or values of them, that gem ignores or that change its advantages."""
 

@@ -24,7 +24,7 @@ def to_batch(
     output = defaultdict[str, list[Any]](list)
     config, renderer, max_ids = generator.config, generator.renderer, generator.max_context
     for episode, trajectory_id in zip(episodes, trajectory_ids):
-        sequences = trained_sequences(episode, renderer.turn_end or 0)  # padding if it failed
+        sequences = trained_sequences(episode, renderer.turn_end or 0, values=config.needs_values)
         for sequence in sequences:
             start, last = response_start(sequence), sequence is sequences[-1]
             bootstraps = last and config.needs_values  # from the state after the last turn

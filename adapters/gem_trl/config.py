@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gem_core.adapter_kit.declaration import require
-from gem_core.adapter_kit.settings import long_turns, reject
+from gem_core.adapter_kit.settings import few_seeds, long_turns, reject
 from gem_core.errors import ConfigError
 from gem_core.training.config import TrainingConfig
 from gem_core.types import Task
@@ -61,14 +61,17 @@ def check_settings(settings: Any, config: GemConfig) -> None:
     require(ADAPTER)
     trainer, name = settings, type(settings).__name__
     args, per_turn = trainer.args, hasattr(trainer, "gem_config")
-    weighted = zip(trainer.reward_funcs, trainer.reward_weights.tolist())
+    weighted = list(zip(trainer.reward_funcs, trainer.reward_weights.tolist()))
     others = [
         getattr(function, "__name__", type(function).__name__)
         for function, weight in weighted
         if function is not episode_return and weight
     ]
+    own_weights = [w for function, w in weighted if function is episode_return]
+    steps = args.steps_per_generation * args.num_iterations, args.gradient_accumulation_steps
     bases = {base.__name__ for base in type(trainer).__mro__}
     template_kwargs = getattr(args, "chat_template_kwargs", None)
+    aggregation = getattr(args, "multi_objective_aggregation", "sum_then_normalize")
     mode = str(getattr(args, "vllm_importance_sampling_mode", ""))
     by_sequence = mode.startswith("sequence")
     corrected = args.use_vllm and getattr(args, "vllm_importance_sampling_correction", False)
@@ -118,6 +121,22 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "environment, or set their reward_weights to 0 to only log them",
             ),
             (
+                per_turn and any(weight != 1 for weight in own_weights),
+                f"reward_weights={args.reward_weights} scales TRL's own advantages only; set it to "
+                "1 for gem's reward, and scale rewards in a wrapper around the environment",
+            ),
+            (
+                per_turn and aggregation != "sum_then_normalize",
+                f"multi_objective_aggregation={aggregation!r} applies to TRL's own advantages "
+                "only; remove it",
+            ),
+            (
+                bool(max(steps) % min(steps)),
+                f"steps_per_generation * num_iterations = {steps[0]} and "
+                f"gradient_accumulation_steps={steps[1]}: an optimizer step would train on two "
+                "batches of episodes; make one a multiple of the other",
+            ),
+            (
                 not _loss_reads_mask(type(trainer)),
                 f"the loss of {name} does not read `tool_mask`, so it would train on observation "
                 "tokens; use TRL's own GRPOTrainer, or a version of the patch that reads it",
@@ -139,6 +158,11 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 "the ratios of all tokens; set it to False",
             ),
             long_turns(config, args.max_completion_length, "max_completion_length"),
+            few_seeds(
+                config,
+                args.generation_batch_size // args.num_generations,
+                "generation_batch_size / num_generations",
+            ),
         ]
     )
     if corrected and by_sequence and not config.importance_per_turn:

@@ -163,8 +163,13 @@ class EnginePolicy:
         self.calls.append(len(prompts))
         parameters = inspect.signature(self.trainer._generate_single_turn).parameters
         number = {"num_generations": 1} if "num_generations" in parameters else {}
+        training = self.trainer.model.training
         with _one_turn(self.trainer, sampling.max_tokens, set_number=not number):
             completions, logprobs = self.trainer._generate_single_turn(prompts, None, {}, **number)
+        if (
+            self.trainer.model.training != training
+        ):  # continuous batching leaves it in training mode
+            self.trainer.model.train(training)
         self.has_logprobs = self.has_logprobs or logprobs is not None
         step = self.trainer.state.global_step
         return [

@@ -109,11 +109,11 @@ def put_per_turn(
     return write(batch, **fields)
 
 
-def read_batch(batch: Any, fields: Any = None) -> PlayedBatch:
+def read_batch(batch: Any, fields: Any = None, *, values: bool = False) -> PlayedBatch:
     """Read the episodes that travel with the sequences of a batch.
 
     The sequences of a session belong to one episode; the first one carries it. `fields`: those of
-    the batch, if they were read before.
+    the batch, if they were read before. `values`: the batch is for a critic, as in `to_batch`.
     """
     padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
     fields = stored(batch, EPISODES) if fields is None else fields
@@ -123,7 +123,7 @@ def read_batch(batch: Any, fields: Any = None) -> PlayedBatch:
     }
     episodes = [pickle.loads(pickled[i]) for i in sessions.values()]
     index_of = {session: index for index, session in enumerate(sessions)}
-    expected = [trained_sequences(episode, 0) for episode in episodes]
+    expected = [trained_sequences(episode, 0, values=values) for episode in episodes]
     sequences, episode_of, missing = [], [], [len(of_episode) for of_episode in expected]
     for key, is_padding in zip(batch.keys, padding):
         session, _, number = key.rpartition("_")
@@ -140,8 +140,8 @@ def read_batch(batch: Any, fields: Any = None) -> PlayedBatch:
             missing[index] -= 1
     if any(missing):
         raise BatchMismatchError(
-            f"verl's batch lacks {sum(missing)} sequences of its episodes; use a version of verl "
-            "that the adapter supports, without patches to its replay buffer"
+            f"{sum(missing)} sequences of the episodes are missing in verl's batch; use a version "
+            "of verl that the adapter supports, without patches to its replay buffer"
         )
     return PlayedBatch(episodes, sequences, episode_of)
 
@@ -163,7 +163,7 @@ def logprob_gap_of(fields: Any) -> dict[str, float]:
 
 
 def mean_per_turn(batch: Any, played: PlayedBatch) -> list[list[float]]:
-    """Return the mean of abs(advantage) over the tokens of each turn.
+    """Return the mean advantage of the tokens of each turn.
 
     With verl's own estimators, the tokens of a turn may have different advantages.
     """
@@ -173,7 +173,7 @@ def mean_per_turn(batch: Any, played: PlayedBatch) -> list[list[float]]:
         offset = response_start(sequence)
         for turn, start, end in sequence.spans:
             of_turn = advantages[start - offset : end - offset]
-            per_turn[index][turn] = float(of_turn.abs().mean())
+            per_turn[index][turn] = float(of_turn.mean())
     return per_turn
 
 

@@ -39,10 +39,11 @@ def token_rewards(episode: Episode, end_id: int, algorithm: Any) -> list[list[fl
     name = str(algorithm.adv_estimator)
     verls_own = not name.startswith(PREFIX)
     gamma = 1.0 if verls_own else float(algorithm.gamma)
-    sequences = trained_sequences(episode, end_id)
+    needs = () if verls_own else estimators.get(name.removeprefix(PREFIX)).needs
+    sequences = trained_sequences(episode, end_id, values="values" in needs)
     rewards = [channel_rewards(episode, sequence, gamma) for sequence in sequences]
     first = sequences[0]
-    if first.trained and (verls_own or "groups" in estimators.get(name.removeprefix(PREFIX)).needs):
+    if first.trained and (verls_own or "groups" in needs):
         turn, _, end = next(span for span in first.spans if span[0] in first.trained)
         returns = discounted_returns(episode.rewards, gamma)
         rewards[0][end - 1] += returns[0] - returns[turn]

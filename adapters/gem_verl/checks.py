@@ -8,7 +8,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-from gem_core.adapter_kit.settings import Rejection, few_samples, long_turns
+from gem_core.adapter_kit.settings import Rejection, few_samples, few_seeds, long_turns
 from gem_core.training.config import TrainingConfig
 
 __all__ = [
@@ -51,6 +51,7 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
     rewrites, one_sequence = rewrites_history(config), one_sequence_reason(settings, config)
     return [
         few_samples(config, int(rollout.n), "actor_rollout_ref.rollout.n"),
+        few_seeds(config, int(settings.data.train_batch_size), "data.train_batch_size"),
         long_turns(config, int(rollout.response_length), "data.max_response_length"),
         _small_micro_batches(actor, int(rollout.prompt_length) + int(rollout.response_length)),
         *_attention_rejections(settings),

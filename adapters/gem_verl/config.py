@@ -10,7 +10,7 @@ from typing import Any
 
 from gem_core.adapter_kit.declaration import require
 from gem_core.adapter_kit.settings import reject
-from gem_core.env.registry import spec as env_spec
+from gem_core.env.registry import check_make
 from gem_core.errors import ConfigError
 from gem_core.policies.base import warn_if_cut
 from gem_core.training.config import TrainingConfig
@@ -56,7 +56,12 @@ class GemConfig(TrainingConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for env_id in self.validated:
-            env_spec(env_id)
+            check_make(
+                env_id,
+                wrappers=self.all_wrappers,
+                options=self.options,
+                env_kwargs={**self.env_kwargs, **self.eval_env_kwargs},
+            )
 
     @property
     def validated(self) -> list[str]:

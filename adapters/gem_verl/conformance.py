@@ -163,6 +163,7 @@ class VerlHarness(Harness):
             f"actor_rollout_ref.model.path={tiny_model_path()}",
             "actor_rollout_ref.rollout.name=vllm",
             "actor_rollout_ref.rollout.calculate_log_probs=True",
+            "data.train_batch_size=1",  # for the check
             "data.max_prompt_length=256",
             f"data.max_response_length={self.max_context - 256}",
         ]
@@ -220,7 +221,7 @@ class VerlHarness(Harness):
             self.metrics: dict[str, Any] = {}
             trainer._compute_advantage(batch, self.metrics)
             contents = stored(batch, *fields)
-            self._tails = tails_of(batch)
+            self._tails = tails_of(batch, trainer.gem_config.needs_values)
             self.tags = dict(zip(batch.keys, batch.tags))
         finally:
             remaining = tq.kv_list("train").get("train", {})
@@ -236,7 +237,7 @@ class VerlHarness(Harness):
 
     def _put_values(self, batch: Any) -> None:
         """Write the case's values where the trainer reads those of its critic."""
-        played, known = read_batch(batch), self._case.arguments["values"]
+        played, known = read_batch(batch, values=True), self._case.arguments["values"]
         values = [torch.zeros(len(r)) for r in stored(batch, "responses")["responses"]]
         for episode, places in zip(played.episodes, played.places):
             own = [(i, played.sequences[i]) for i in places]
@@ -289,6 +290,7 @@ class VerlHarness(Harness):
             "actor_rollout_ref.rollout.n=2",  # for the check; golden prompts set their own number
             "actor_rollout_ref.rollout.calculate_log_probs=True",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
+            "data.train_batch_size=1",  # for the check
             "data.max_prompt_length=64",
             "data.max_response_length=128",
             "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
@@ -386,13 +388,14 @@ def objects(column: Sequence[Any]) -> Any:
     return array
 
 
-def tails_of(batch: Any) -> dict[str, int]:
+def tails_of(batch: Any, values: bool) -> dict[str, int]:
     """Return the number of ids that follow each played sequence, for a bootstrap value."""
-    ids, sequences = stored(batch, "input_ids")["input_ids"], read_batch(batch).sequences
+    sequences = read_batch(batch, values=values).sequences
+    ids = stored(batch, "input_ids")["input_ids"]
     return {
         key: len(all_ids) - len(sequence.ids)
         for key, all_ids, sequence in zip(batch.keys, ids, sequences)
-        if sequence.trained
+        if sequence.spans  # padding has none
     }
 
 

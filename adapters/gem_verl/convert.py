@@ -11,13 +11,16 @@ from gem_core.types import Episode
 __all__ = ["to_batch"]
 
 
-def to_batch(episode: Episode, end_id: int, tail: Sequence[int] = ()) -> list[dict[str, Any]]:
+def to_batch(
+    episode: Episode, end_id: int, tail: Sequence[int] = (), *, values: bool = False
+) -> list[dict[str, Any]]:
     """Convert an episode to the fields of one `AgentLoopOutput` per sequence.
 
     The response is everything after the first prompt. The untrained `tail` ends the last one.
+    `values`: for a critic, which also needs the sequences without trained tokens.
     """
     fields = []
-    sequences = trained_sequences(episode, end_id)
+    sequences = trained_sequences(episode, end_id, values=values)
     for number, sequence in enumerate(sequences, 1):
         start, logprobs = response_start(sequence), sequence.logprobs
         end = list(tail) if number == len(sequences) else []

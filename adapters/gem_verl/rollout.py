@@ -113,7 +113,8 @@ class GemAgentLoop(AgentLoopBase):
         """Convert an episode to verl's output. The first sequence carries the episode itself."""
         end_id, algorithm = self.shared.renderer.turn_end or 0, self.config.algorithm
         tail = self._tail(episode, end_id)
-        sequences = to_batch(episode, end_id, tail)
+        needs_values = self.shared.config.needs_values
+        sequences = to_batch(episode, end_id, tail, values=needs_values)
         reason = one_sequence_reason(self.config, self.shared.config) if len(sequences) > 1 else ""
         if reason:
             raise ConfigError(
@@ -165,7 +166,7 @@ class GemAgentLoop(AgentLoopBase):
         """Return the ids after the last sequence from which a critic's value bootstraps."""
         if not self.shared.config.needs_values:
             return ()
-        last = trained_sequences(episode, end_id)[-1]
+        last = trained_sequences(episode, end_id, values=True)[-1]
         max_context, max_response = _caps(self.rollout_config)
         max_ids = min(max_context, response_start(last) + max_response)
         return bootstrap_tail(episode, last, self.shared.renderer, max_ids)

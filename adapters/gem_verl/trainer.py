@@ -174,7 +174,7 @@ class GemTrainer:
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         config, algorithm = self.gem_config, self.config.algorithm
         fields = stored(batch, EPISODES, *_CHECKED, "rollout_log_probs", "old_log_probs")
-        self._played = played = read_batch(batch, fields)
+        self._played = played = read_batch(batch, fields, values=config.needs_values)
         check_batch(batch, played, fields)
         send_event("batch_end", episodes=played.episodes)
         values = read_values(batch, played) if config.needs_values else None

@@ -28,10 +28,16 @@ def sequences_or_padding(episode: Episode, end_id: int) -> list[TokenSequence]:
     return [padding_sequence(episode.prompt_ids(0) if episode.turns else (end_id,), end_id)]
 
 
-def trained_sequences(episode: Episode, end_id: int) -> list[TokenSequence]:
-    """Return the sequences with trained tokens; if there are none, one untrained sequence."""
+def trained_sequences(
+    episode: Episode, end_id: int, *, values: bool = False
+) -> list[TokenSequence]:
+    """Return the sequences with trained tokens; if there are none, one untrained sequence.
+
+    `values`: also return the others, because a critic's values of their turns are needed.
+    """
     sequences = sequences_or_padding(episode, end_id)
-    return [sequence for sequence in sequences if sequence.trained] or sequences[:1]
+    trained = [sequence for sequence in sequences if sequence.trained]
+    return (sequences if values and trained else trained) or sequences[:1]
 
 
 def response_start(sequence: TokenSequence) -> int:

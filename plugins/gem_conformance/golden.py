@@ -192,6 +192,19 @@ def _cases() -> tuple[Case, ...]:
     first_masked = _episode(
         28, [_turn(280, 0.5, status=TurnStatus.MASKED), _turn(281, 0.1), _turn(282, 1.0)]
     )
+    apart_masked = _episode(
+        29,
+        [
+            _turn(290, 0.5),
+            _turn(291, 0.1, added=7, restarted=True, status=TurnStatus.MASKED),
+            _turn(292, 1.0, added=9, restarted=True),
+        ],
+    )
+    apart_masked_at_the_end = _episode(
+        30,
+        [_turn(300, 0.5), _turn(301, 0.2, added=7, restarted=True, status=TurnStatus.MASKED)],
+        StopReason.TRUNCATED,
+    )
     missing = (*group[:1], replace(failed_episode(), env_id="golden:Group-v0", seed=20), *group[2:])
     return (
         Case("ragged turns", RAGGED),
@@ -279,6 +292,14 @@ def _cases() -> tuple[Case, ...]:
             0.9,
             frozenset({"critic_values", "masked_turns"}),
             {"values": ((0.5, 0.25, -0.25), values[0])},
+        ),
+        Case(
+            "gae, masked turns in sequences of their own",
+            (apart_masked, apart_masked_at_the_end),
+            "gae",
+            0.9,
+            frozenset({"critic_values", "masked_turns", "several_sequences"}),
+            {"values": ((0.5, 0.25, -0.25), values[1])},
         ),
         Case("groups in turn, grpo", mixed, "grpo", 1.0, frozenset({"groups"})),
         Case("groups in turn, rloo", mixed, "rloo", 0.9, frozenset({"groups"})),

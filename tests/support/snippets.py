@@ -26,6 +26,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from project import ROOT, clean_env
 
@@ -38,6 +40,7 @@ __all__ = [
     "blocks_of",
     "is_visible",
     "problems_of",
+    "shown_settings",
 ]
 
 ENVIRONMENTS = {
@@ -135,6 +138,19 @@ def blocks_of(page: Path) -> list[Block]:
             around = "\n".join(lines[first:last])
             blocks.append(Block(page, begin + 2, language, code, mark[1] if mark else "", around))
     return blocks
+
+
+def shown_settings(page: str, package: str) -> tuple[Any, Any]:
+    """Return (config, settings) of the first block of a page that imports `train` of an adapter.
+
+    The block is run, but trains nothing. The page's own environment is replaced by a game.
+    """
+    blocks = blocks_of(ROOT / page)
+    shown = (b.code for b in blocks if re.search(rf"from {package} import .*\btrain\b", b.code))
+    namespace: dict[str, Any] = {}
+    with patch(f"{package}.train"):
+        exec(next(shown).replace("mine:Larger-v0", "game:GuessTheNumber-v0-easy"), namespace)
+    return namespace["config"], namespace["settings"]
 
 
 def problems_of(page: Path) -> Iterator[str]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from snippets import shown_settings
 from tiny_oat import oat_args
 from worlds import ECHO
 
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_oat import GemActor, GemConfig, GemLearner, program
 from gem_oat.config import check_settings, learners, longest_episode
+
+
+@pytest.mark.parametrize("page", ["docs/train_your_environment.md", "adapters/gem_oat/README.md"])
+def test_settings_of_the_pages_are_accepted(page: str) -> None:
+    config, settings = shown_settings(page, "gem_oat")
+    check_settings(settings, config)
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,11 @@ class TestSettings:
             with pytest.raises(ConfigError, match="drops sequences"):
                 check_settings(settings, GemConfig(ECHO, **fields), GPUS)
 
+    def test_dynamic_batches_that_would_drop_episodes_are_rejected(self) -> None:
+        settings = read(**{"train.dynamic_batch_enable": True, "train.batch_size": 100})
+        with pytest.raises(ConfigError, match="drops the rest of 1024 episodes"):
+            check_settings(settings, GemConfig(ECHO), GPUS)
+
     def test_all_rejected_settings_are_reported_at_once(self) -> None:
         settings = read(**{"algo.advantage.gamma": 0.9, "algo.kl.init_coef": 0.01})
         with pytest.raises(ConfigError, match="5 settings are rejected") as raised:

@@ -277,6 +277,14 @@ class TestSeveralSequences:
             assert trained and trained == pytest.approx([number] * len(trained), abs=1e-6)
         assert int(experience.action_mask[4:].sum()) == 0, "padding trains nothing"
 
+    def test_padding_completes_a_batch(self, play: Play) -> None:
+        responses = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[2, 0])
+        generator = SamplesGenerator.__new__(SamplesGenerator)
+        samples = [generator._process_response_into_experience(r, max_len=512) for r in responses]
+        complete = all_sequences(samples, multiple=4, max_len=512)
+        assert [s.labels[0].number for s in complete] == [0, 0, -1, -1]
+        assert all_sequences(complete[:2], multiple=2, max_len=512) == complete[:2]
+
     @pytest.mark.setting("Template mode", "works")
     def test_history_as_the_template_writes_it(self, play: Play, engine: Any) -> None:
         engine.tokenizer.chat_template = SHORTENING

@@ -89,6 +89,38 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     assert largest_change(out / "model") > 1e-4
 
 
+@pytest.mark.long
+def test_incomplete_batches_take_steps_of_their_own(tmp_path: Path) -> None:
+    """Two epochs of 20 seeds: updates on 16, 4, 16 and 4 episodes."""
+    settings: dict[str, Any] = {
+        "gem.env_id": "game:GuessTheNumber-v0-easy",
+        "gem.max_turn_tokens": 24,
+        "gem.metrics": "metrics.jsonl",
+        "gem.record": "episodes.jsonl",
+        "gem.seeds": 20,
+        "actor.model_name_or_path": tiny_model_path(),
+        "actor.adam.lr": 2e-3,
+        "actor.lr_scheduler": "constant",
+        "actor.num_gpus_per_node": 1,
+        "algo.kl.init_coef": 0,
+        "ckpt.output_dir": tmp_path / "model",
+        "data.max_len": 1024,
+        "ds.attn_implementation": "sdpa",
+        "rollout.batch_size": 16,
+        "rollout.micro_batch_size": 4,
+        "train.batch_size": 16,
+        "train.micro_batch_size": 4,
+        "train.num_episodes": 2,
+        "vllm.num_engines": 1,
+    }
+    flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    flags += ["--vllm.enforce_eager", "--actor.adam.betas", "0.9", "0.999"]
+    run("-m", "gem_openrlhf", *flags, cwd=tmp_path)
+    metrics = read_metrics(tmp_path / "metrics.jsonl")
+    assert [m["episodes"] for m in metrics] == [16, 4, 16, 4]
+    assert [m["grad_norm"] for m in metrics] == pytest.approx(gradient_norms(tmp_path), rel=1e-3)
+
+
 @pytest.mark.setting("LoRA", "works")
 @pytest.mark.setting("Packing", "works")
 @pytest.mark.long

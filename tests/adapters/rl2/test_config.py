@@ -8,15 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from snippets import shown_settings
 from worlds import ECHO
 
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_rl2 import GemConfig, compose
 from gem_rl2.__main__ import config_of
-from gem_rl2.config import longest_sequence, require_release
+from gem_rl2.config import check_settings, longest_sequence, require_release
 from gem_rl2.trainer import prepare_settings, write_data
 
 Settings = Callable[..., Any]
+
+
+@pytest.mark.parametrize("page", ["docs/train_your_environment.md", "adapters/gem_rl2/README.md"])
+def test_settings_of_the_pages_are_accepted(page: str) -> None:
+    config, settings = shown_settings(page, "gem_rl2")
+    check_settings(compose(settings), config)
 
 
 @pytest.mark.parametrize(

@@ -510,6 +510,25 @@ def test_logged_metrics_skip_failed_episodes(play: Play, monkeypatch: pytest.Mon
     assert not {"scores/train", "n_turns/train"} & set(logged)
 
 
+def test_reports_do_not_mix_training_and_evaluation(
+    play: Play, monkeypatch: pytest.MonkeyPatch, batch_ends: list[list[Episode]]
+) -> None:
+    """RL2's main branch can finish paused training episodes during an evaluation."""
+    logged: dict[str, list[float]] = {}
+    monkeypatch.setattr(
+        "gem_rl2.rollout.gather_and_log", lambda values, step: logged.update(values)
+    )
+    _, (first, second, *_), state = play(ECHO, [0, 1, 2])
+    batch_ends.clear()
+    state.finish(first, train=True)
+    state.finish(second, train=False)
+    state.report(0, "test")
+    assert logged["gem/return/test"] == [second.total_reward] and not batch_ends
+    state.report(0, "train")
+    assert logged["gem/return/train"] == [first.total_reward]
+    assert [[e.seed for e in episodes] for episodes in batch_ends] == [[first.seed]]
+
+
 def test_metrics_file_has_one_line_per_update(
     play: Play, running: tuple[Any, Any], tmp_path_factory: Any
 ) -> None:

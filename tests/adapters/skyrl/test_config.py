@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
+from snippets import shown_settings
 
 from gem_core import Env, register
 from gem_core.adapter_kit.settings import warn_if_tied
@@ -38,6 +39,11 @@ def rejection(*settings: str, **fields: Any) -> str:
     with pytest.raises(ConfigError) as raised:
         check(*settings, **fields)
     return str(raised.value)
+
+
+def test_settings_of_the_page_are_accepted() -> None:
+    config, settings = shown_settings("adapters/gem_skyrl/README.md", "gem_skyrl")
+    check_settings(skyrl_config(config, settings), config)
 
 
 def test_defaults_are_accepted() -> None:
@@ -121,6 +127,7 @@ def test_defaults_are_accepted() -> None:
             "trainer.algorithm.off_policy_correction.sequence_mask_metric=product",
             "use geometric",
         ),
+        ("trainer.algorithm.off_policy_correction.tis_ratio_type=sequence", "use token"),
         ("generator.sampling_params.logprobs=null", "set it to 1"),
         ("generator.eval_sampling_params={logprobs: null}", "set it to 1"),
         ("generator.inference_engine.enable_return_routed_experts=true", "does not replay"),

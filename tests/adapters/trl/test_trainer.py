@@ -249,6 +249,14 @@ def test_continuous_batching_uses_the_same_rollout_function(
     [
         ({}, {"mask_truncated_completions": True}, "on_cut='mask'"),
         ({"max_turn_tokens": 500}, {}, "max_completion_length"),
+        ({}, {"reward_weights": [0.5]}, "scale rewards in a wrapper"),
+        ({}, {"multi_objective_aggregation": "normalize_then_sum"}, "remove it"),
+        (
+            {},
+            {"steps_per_generation": 6, "gradient_accumulation_steps": 4},
+            "make one a multiple of the other",
+        ),
+        ({}, {"per_device_train_batch_size": 32}, "above the number of seeds, 8"),
         pytest.param(
             {},
             {"scale_rewards": "none"},
@@ -323,6 +331,27 @@ def test_plugins_get_the_whole_batch_once(
     trainer.train()
     assert "eval_gem/return" in trainer.state.log_history[1]
     assert [sorted(e.seed for e in episodes) for episodes in batch_ends] == [[2, 2, 5, 5]]
+
+
+def test_evaluation_with_continuous_batching_is_no_training(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    """TRL leaves the model in training mode after such a generation."""
+    files = {"record": str(tmp_path / "e.jsonl"), "metrics": str(tmp_path / "m.jsonl")}
+    trainer = make_trainer(
+        GemConfig(ECHO, seeds=[2, 5], eval_seeds=2, max_turn_tokens=3, **files),
+        use_transformers_continuous_batching=True,
+        transformers_continuous_batching_config={"num_blocks": 8, "max_batch_tokens": 256},
+        eval_strategy="steps",
+        eval_steps=1,
+        per_device_eval_batch_size=2,
+    )
+    trainer.train()
+    assert "eval_gem/return" in trainer.state.log_history[1]
+    assert [line["episodes"] for line in read_metrics(tmp_path / "m.jsonl")] == [4]
+    episodes = [e.final_info for e in read_episodes(tmp_path / "e.jsonl")]
+    assert sum("evaluation" in info for info in episodes) == 4
+    assert not any({"evaluation", "advantages"} <= set(info) for info in episodes)
 
 
 def test_stock_trainer_may_use_sequence_level_ratios(make_trainer: Callable[..., Any]) -> None:

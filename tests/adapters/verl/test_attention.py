@@ -300,9 +300,9 @@ def old_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings_of(*settings: str) -> Any:
-    model = f"actor_rollout_ref.model.path={tiny_model_path()}"
+    own = [f"actor_rollout_ref.model.path={tiny_model_path()}", "data.train_batch_size=8"]
     config = GemConfig("game:GuessTheNumber-v0-easy", seeds=8)
-    return hydra_config(config, [model, f"+{IMPLEMENTATION}={attention.NAME}", *settings])
+    return hydra_config(config, [*own, f"+{IMPLEMENTATION}={attention.NAME}", *settings])
 
 
 def test_old_torch_is_rejected_on_a_gpu(old_torch: None, monkeypatch: Any) -> None:

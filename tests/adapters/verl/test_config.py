@@ -15,6 +15,7 @@ import torch
 from gem_conformance import CASES
 from gem_conformance.golden import END, failed_episode
 from omegaconf import OmegaConf
+from snippets import shown_settings
 from worlds import ECHO, MOODY
 
 from gem_core.errors import ConfigError, UnknownNameError
@@ -24,11 +25,12 @@ from gem_verl.channel import token_rewards
 from gem_verl.config import check_settings, hydra_config, read_config
 from gem_verl.convert import to_batch
 
+GUESS = "game:GuessTheNumber-v0-easy"
+
 
 def settings_of(config: GemConfig, *settings: str) -> Any:
-    composed = hydra_config(
-        config, [f"actor_rollout_ref.model.path={tiny_model_path()}", *settings]
-    )
+    own = [f"actor_rollout_ref.model.path={tiny_model_path()}", "data.train_batch_size=1"]
+    composed = hydra_config(config, [*own, *settings])
     OmegaConf.resolve(composed)
     return composed
 
@@ -41,12 +43,23 @@ def check(config: GemConfig, *settings: str) -> GemConfig:
     return read
 
 
+@pytest.mark.parametrize("page", ["docs/train_your_environment.md", "adapters/gem_verl/README.md"])
+def test_settings_of_the_pages_are_accepted(page: str) -> None:
+    config, settings = shown_settings(page, "gem_verl")
+    check_settings(hydra_config(config, settings), config)
+
+
+def test_fewer_seeds_than_a_batch_are_rejected() -> None:
+    with pytest.raises(ConfigError, match="train_batch_size=1024 is above the number of seeds, 8"):
+        check(GemConfig(ECHO, seeds=8), "data.train_batch_size=1024")
+
+
 def test_config_round_trips_through_hydra() -> None:
     config = GemConfig(
         f"2*{ECHO} + 1*{MOODY}",
         seeds=[3, 1],
         eval_seeds=2,
-        eval_envs=[MOODY],
+        eval_envs=[f"1*{ECHO} + 1*{MOODY}"],
         wrappers=["react", ["turn_limit", {"max_turns": 3}]],
         tools="python(seconds=2)",
         options={"text": "it's a \\ {braced}, quoted one"},
@@ -428,6 +441,15 @@ def test_gems_trainer_checks_settings_before_it_loads_a_model() -> None:
     [
         ({"env_id": "test:Ecko-v0"}, UnknownNameError, "test:Echo-v0"),
         ({"eval_envs": ["test:Ecko-v0"]}, UnknownNameError, "test:Echo-v0"),
+        (
+            {
+                "env_id": GUESS,
+                "env_kwargs": {"max_number": 30},
+                "eval_envs": ["game:Wordle-v0-easy"],
+            },
+            ConfigError,
+            "Wordle.*'max_number'",
+        ),
         ({"seeds": 8, "eval_seeds": [3]}, ConfigError, "are trained on"),
     ],
 )

@@ -16,7 +16,7 @@ from gem_core.adapter_kit.batch import trained_sequences
 from gem_core.errors import BatchMismatchError
 from gem_core.types import Episode
 from gem_verl import batch
-from gem_verl.batch import read_batch
+from gem_verl.batch import mean_per_turn, read_batch
 from gem_verl.conformance import VerlHarness
 from gem_verl.mini_batches import deal, mini_batch_size
 from gem_verl.trainer import GemTrainer, check_batch
@@ -115,7 +115,7 @@ def test_check_batch_rejects_changed_ids_or_mask(
 @pytest.mark.parametrize(
     ("lost", "message"),
     [
-        ("uid_0_1", "lacks 1 sequences"),
+        ("uid_0_1", "1 sequences of the episodes are missing"),
         ("uid_0_0", "sequence uid_0_1 of verl's batch does not belong to an episode"),
     ],
 )
@@ -123,6 +123,15 @@ def test_read_batch_rejects_a_lost_sequence(queue: Queue, lost: str, message: st
     del queue.fields[lost]
     with pytest.raises(BatchMismatchError, match=message):
         read_batch(queue.batch)
+
+
+def test_mean_advantage_of_a_turn_has_its_sign(queue: Queue) -> None:
+    for fields in queue.fields.values():
+        fields["advantages"] = -0.5 * fields["response_mask"].float()
+    played = read_batch(queue.batch)
+    per_turn = mean_per_turn(queue.batch, played)
+    assert [len(own) for own in per_turn] == [len(e.turns) for e in EPISODES]
+    assert {a for own in per_turn for a in own} == {-0.5}
 
 
 def test_trainer_checks_the_batch_before_the_loss(
