@@ -1,7 +1,7 @@
 """Compare REINFORCE, ReBN, GRPO, PPO and others on equal budgets, with one small model on one GPU.
 
     python benchmarks/algorithms.py list                     # all runs, and which are done
-    python benchmarks/algorithms.py lesson --model smollm2   # SFT warm-up: the model of all runs
+    python benchmarks/algorithms.py warm-up --model smollm2   # SFT warm-up: the model of all runs
     python benchmarks/algorithms.py run tuning/ --workers 9  # learning rates, nine runs at a time
     python benchmarks/algorithms.py run --workers 8          # all runs that are not done
     python benchmarks/algorithms.py run main/ --seconds 500  # some runs; start none after 500 s
@@ -193,7 +193,7 @@ def main(
     commands = parser.add_subparsers(dest="command", required=True)
     for name, help_text in (
         ("list", "list the runs, and which are done"),
-        ("lesson", "make the model of all runs by SFT warm-up"),
+        ("warm-up", "make the model of all runs by SFT warm-up"),
         ("run", "run all that are not done"),
         ("report", "write the tables and figures"),
         ("reproduce", "run some again, and compare them with the recorded results"),
@@ -212,14 +212,14 @@ def main(
                 nargs="+",
                 help="cells such as main/Hangman-v0-easy-grpo, or runs such as that with -0",
             )
-        if name in ("lesson", "run", "reproduce"):
+        if name in ("warm-up", "run", "reproduce"):
             command.add_argument(
                 "--work",
                 type=Path,
                 default=work,
                 help="folder for the model and problems",
             )
-        if name in ("lesson", "reproduce"):
+        if name in ("warm-up", "reproduce"):
             command.add_argument(
                 "--model", default="smollm2", help="'tiny', 'smollm2' or a model folder"
             )
@@ -264,7 +264,7 @@ def main(
     if getattr(args, "room", ROOM) < getattr(args, "workers", 1):
         raise ConfigError(f"--room must be --workers or more; got {args.room} and {args.workers}")
     folder = args.work / "model"
-    if args.command == "lesson":
+    if args.command == "warm-up":
         make_model(args, planned)
         return 0
     results = args.out
@@ -348,7 +348,7 @@ def runs_of_model(folder: Path, names: Sequence[str], planned: Sequence[Run]) ->
 
 def _described(gguf_sha256: str) -> str:
     if not gguf_sha256:
-        return "the model of the SFT warm-up, which `lesson` makes"
+        return "the model of the SFT warm-up, which `warm-up` makes"
     return f"the model of the GGUF file {gguf_sha256[:12]}, which larger_model.py makes"
 
 

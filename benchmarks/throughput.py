@@ -116,7 +116,7 @@ def row_history(table: Table, theirs: Path) -> None:
             f"history, `{name}`{'' if threshold else ' rendered as text'}: step at turn {LATE}",
             f"{ours[name]['late']:.0f} us",
             f"{reference[name]['late']:.0f} us",
-            f"1/{1 / ratio:.1f}",
+            f"1/{1 / ratio:.1f}" if ratio < 1 else f"{ratio:.1f}x",
             f"at most 1/{threshold}" if threshold else "",
             ratio <= 1 / threshold if threshold else None,
         )

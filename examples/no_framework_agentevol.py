@@ -74,7 +74,7 @@ def main(args: Args) -> None:
         policy, gem.Renderer(tokenizer), sampling=sampling, limits=limits, concurrency=256
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate)
-    held_out = gem.tasks_for(args.env, range(2**30, 2**30 + args.eval_episodes))
+    held_out = gem.tasks_for(args.env, range(10**6, 10**6 + args.eval_episodes))
     before = success(rollout.run_batch(held_out))
     print(f"before training: success {before:.1%} on {len(held_out)} held-out seeds", flush=True)
     rng, log = random.Random(args.seed), UpdateLog(args.out, max_failed_updates=1)

@@ -69,7 +69,7 @@ ENVIRONMENTS = (
     Row(
         "GEM: terminal (Docker, terminal-bench)",
         ("terminal:*",),
-        differs="generated tasks in a living shell in bubblewrap ([Suites](suites.md))",
+        differs="generated tasks in a persistent shell in bubblewrap ([Suites](suites.md))",
     ),
     Row(
         "GEM: MCPMark",
@@ -168,7 +168,11 @@ ALGORITHMS = (
         note="`examples/no_framework_agentevol.py` trains on, instead of anew in every round",
     ),
     Row("oat, verl, OpenRLHF, RL2", adapters=("oat", "verl", "openrlhf", "rl2"), note="also TRL"),
-    Row("SkyRL", adapters=("skyrl",), note="FSDP workers on a CPU, vLLM not run"),
+    Row(
+        "SkyRL",
+        adapters=("skyrl",),
+        note="eight updates with vLLM on one H200, longer runs on a CPU",
+    ),
     Row(
         "Tinker",
         adapters=("tinker",),
@@ -216,7 +220,7 @@ CLAIMS = (
     ),
     Row(
         "Training on one task improves others",
-        state="no",
-        note="not tried",
+        state="open",
+        note="planned: [Studies](studies.md#transfer)",
     ),
 )

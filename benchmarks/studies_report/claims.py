@@ -58,7 +58,7 @@ def _beats_reinforce(known: dict[str, Result]) -> Verdict:
     higher, lower = _counts(own, found)
     evidence = f"ReBN higher on {higher} and lower on {lower} of {len(own)} environments"
     if missing:
-        return OPEN, f"tests of {missing} of {len(own)} environments lack seeds"
+        return OPEN, f"tests of {missing} of {len(own)} environments have too few seeds"
     if lower:
         return FAILS, evidence
     return (HOLDS if higher > len(own) / 2 else OPEN), evidence
@@ -69,7 +69,7 @@ def _matches_others(known: dict[str, Result]) -> Verdict:
     own = {key: c for key, c in tests.items() if key[1] in ("grpo", "ppo")}
     missing = sum(not _complete(c) for c in own.values())
     if missing:
-        return OPEN, f"{missing} of {len(own)} tests lack seeds"
+        return OPEN, f"{missing} of {len(own)} tests have too few seeds"
     found = significant(tests, ALGORITHM_TESTS)
     _, lower = _counts(own, found)
     close = sum(c is not None and c.low > -MARGIN for c in own.values())
@@ -123,7 +123,7 @@ def _scaling_inter(known: dict[str, Result]) -> Verdict:
     tests = horizon.growing_against_fixed(known)
     missing = sum(not _complete(c, HORIZON_SEEDS) for c in tests.values())
     if missing:
-        return OPEN, f"{missing} of {len(tests)} tests lack seeds"
+        return OPEN, f"{missing} of {len(tests)} tests have too few seeds"
     higher, lower = _counts(tests, significant(tests, horizon.TESTS))
     evidence = f"growing horizons higher in {higher} and lower in {lower} of {len(tests)} tests"
     if lower:
@@ -162,7 +162,7 @@ def _halves_time(known: dict[str, Result]) -> Verdict:
     tests = asynchronous.against_sync(known)
     missing = sum(not _complete(c, ASYNC_SEEDS) for c in tests.values())
     if missing:
-        return OPEN, f"{missing} of {len(tests)} tests lack seeds"
+        return OPEN, f"{missing} of {len(tests)} tests have too few seeds"
     sync, stream = (fmean(asynchronous.seconds_of(known, name)) for name in ("sync", "stream"))
     evidence = f"until the same success, `stream` takes {stream / sync:.2f} of the time of `sync`"
     if ("stream", "sync") not in significant(tests, asynchronous.TESTS):

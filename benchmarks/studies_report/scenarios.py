@@ -74,7 +74,9 @@ def predictions(known: dict[str, Result]) -> str:
     by_name = {name: seeds_of(known, f"scenarios/{name}") for name in SCENARIOS}
     missing = sum(len(results) < SCENARIO_SEEDS for results in by_name.values())
     if missing:
-        return f"The predictions are judged when all seeds are done; {missing} scenarios lack some."
+        return (
+            f"The predictions are judged when all seeds are done; {missing} scenarios have too few."
+        )
     gains: dict[str, Any] = {"sft": [], "rl": [], "sharper": []}
     for results in by_name.values():
         before, sft, rl = (stage_means(results, stage) for stage in LINES)

@@ -26,8 +26,8 @@ def trained_on() -> list[str]:
 def differences(known: dict[str, Result]) -> dict[str, dict[str, Cell]]:
     """Return the cells by evaluated environment and trained run, of the runs that are done.
 
-    The interval is the noise of the evaluation. There is one run each, so it lacks the noise
-    between runs.
+    The interval is the noise of the evaluation. There is one run each, so it does not
+    include the noise between runs.
     """
     results = results_under(known, "transfer/")
     before = results.pop("none", None)

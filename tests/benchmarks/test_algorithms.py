@@ -384,7 +384,7 @@ def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, 
     folders = ("--work", str(tmp_path / "work"), "--out", str(tmp_path / "out"))
     with pytest.raises(ConfigError, match="no run name starts with"):
         algorithms.main(["run", "nothing/", *folders])
-    with pytest.raises(ConfigError, match="lesson"):
+    with pytest.raises(ConfigError, match="warm-up"):
         algorithms.main(["run", "main/", *folders])
     model, tokenizer = load_tiny()
     model.save_pretrained(tmp_path / "work" / "model")

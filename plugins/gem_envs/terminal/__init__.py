@@ -1,1 +1,1 @@
-"""Terminal: tasks at a living bash prompt."""
+"""Terminal: tasks in a persistent bash session."""

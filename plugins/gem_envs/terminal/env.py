@@ -1,4 +1,4 @@
-"""Terminal: tasks at a living bash prompt, scored by tests of the result.
+"""Terminal: tasks in a persistent bash session, scored by tests of the result.
 
 Each action is a shell command.
 """

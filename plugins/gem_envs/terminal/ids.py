@@ -51,17 +51,17 @@ TERMINAL_KINDS = {
 def register_terminal(register: Callable[..., Any]) -> None:
     """Register an id per kind of task, one per level, and one that draws any kind."""
     settings: dict[str, dict[str, Any]] = {
-        "terminal:Any-v0": {"summary": "a task at a living bash prompt, of any kind"}
+        "terminal:Any-v0": {"summary": "a task in a persistent bash session, of any kind"}
     }
     for level in LEVELS:
         settings[f"terminal:Any-v0-{level}"] = {
             "kwargs": {"level": level},
-            "summary": f"a task at a living bash prompt, of any {level} kind",
+            "summary": f"a task in a persistent bash session, of any {level} kind",
         }
     for kind, (_, summary) in TERMINAL_KINDS.items():
         settings[f"terminal:{kind}-v0"] = {
             "kwargs": {"kind": kind},
-            "summary": f"{summary}, at a living bash prompt",
+            "summary": f"{summary}, in a persistent bash session",
         }
     for id, setting in settings.items():
         register(

@@ -1,7 +1,7 @@
-"""Session: a terminal whose processes, folder and variables live on between commands.
+"""Session: a terminal whose processes, folder and variables persist between commands.
 
-A session is a box with a living bash. Its files are in memory and vanish with the box, which ends
-with this process, however that ends.
+A session is a box with a persistent bash. Its files are in memory and vanish with the box, which
+ends with this process, however that ends.
 """
 
 from __future__ import annotations
