@@ -35,7 +35,7 @@ registries and counts the ids.
 - **works**: it runs offline, with tests.
 - **differs**: it runs offline on other data or with other rules; the page named says which.
 - **elsewhere**: it needs a download or a service; the command is for a machine that has it.
-- **open**: it exists, and its runs are not done.
+- **open**: the study is planned; its runs are not done.
 - **no**: it does not exist.
 """
 

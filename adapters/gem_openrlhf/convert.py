@@ -57,7 +57,8 @@ def to_batch(prompt: str, label: EpisodeLabel, *, logprobs: bool) -> dict[str, A
     """
     episode, sequence = label.episode, label.sequence
     # OpenRLHF needs a number for a failed episode, too
-    total = float(episode.total_reward or 0.0) if label.number >= 0 else 0.0
+    padding = label.number < 0
+    total = 0.0 if padding else float(episode.total_reward or 0.0)
     return {
         "prompt": prompt,
         "label": label,
@@ -65,13 +66,13 @@ def to_batch(prompt: str, label: EpisodeLabel, *, logprobs: bool) -> dict[str, A
         "mm_train_inputs": None,
         "reward": total,  # for the log: gem computes advantages from the turn rewards
         # for dynamic filtering
-        "scores": total if episode.success is None else float(episode.success),
+        "scores": total if padding or episode.success is None else float(episode.success),
         "observation_tokens": list(sequence.ids),
         "action_ranges": [
             (start, end) for turn, start, end in sequence.spans if turn in sequence.trained
         ],
         "rollout_log_probs": list(sequence.logprobs or ()) if logprobs else None,
-        "truncated": truncated(episode),
+        "truncated": not padding and truncated(episode),
         "extra_logs": {},
     }
 

@@ -145,9 +145,7 @@ class GemExperienceMaker(RemoteExperienceMaker):
     def make_experience_batch(self, rollout_samples: list[Any]) -> list[Any]:
         """Make experiences of all sequences."""
         args = self.strategy.args
-        ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
-        multiple = math.lcm(args.train.batch_size, args.rollout.micro_batch_size * ranks)
-        samples = all_sequences(rollout_samples, multiple, args.data.max_len)
+        samples = all_sequences(rollout_samples, args.train.batch_size, args.data.max_len)
         several = any(getattr(sample.labels[0], "number", 0) > 0 for sample in samples)
         if several and args.train.dynamic_batch_enable:
             raise ConfigError(
@@ -155,6 +153,19 @@ class GemExperienceMaker(RemoteExperienceMaker):
                 "--train.dynamic_batch_enable would drop some of them; remove the flag"
             )
         return list(super().make_experience_batch(samples))
+
+    def split_rollout_samples(self, rollout_samples: list[Any]) -> list[Any]:
+        """Split samples as OpenRLHF does, but into parts that all ranks get equally many of."""
+        args, rollout = self.strategy.args, self.args.rollout
+        gpus = args.actor.num_nodes * args.actor.num_gpus_per_node
+        ranks = max(gpus // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
+        size = rollout.micro_batch_size
+        if ranks > 1 and not len(rollout_samples) % ranks:
+            rollout.micro_batch_size = math.gcd(size, len(rollout_samples) // ranks)
+        try:
+            return list(super().split_rollout_samples(rollout_samples))
+        finally:
+            rollout.micro_batch_size = size
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """Make experiences as OpenRLHF does; metrics of sequences without trained tokens are 0."""
@@ -287,6 +298,7 @@ class GemPPOTrainer(class_of(ppo_trainer.PPOTrainer), GemTraining):  # type: ign
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         GemSamplesGenerator.replace(self.samples_generator)
+        self.max_steps = optimizer_steps(len(self.prompts_dataloader.dataset), self.args)
 
     def evaluate(self, global_step: int, **kwargs: Any) -> dict[str, Any]:
         """Evaluate as OpenRLHF does, and log gem's metrics of the episodes."""
@@ -310,6 +322,7 @@ class GemGenerateActor(class_of(ppo_trainer_async.GenerateSamplesActor)):  # typ
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         GemSamplesGenerator.replace(self.samples_generator)
+        self.max_steps = optimizer_steps(len(self.prompts_dataloader.dataset), self.args)
 
     def _run_eval(self) -> dict[str, Any]:
         """Evaluate as OpenRLHF does, and add gem's metrics of the episodes."""
@@ -348,6 +361,18 @@ _REPLACED = (
 """(module, name, replacement, parameters of the original constructor)."""
 
 
+def optimizer_steps(prompts: int, args: Any) -> int:
+    """Return the optimizer steps of a run, for the learning rate schedule.
+
+    OpenRLHF does not count the steps of incomplete batches.
+    """
+    batches = [args.rollout.batch_size] * (prompts // args.rollout.batch_size)
+    rest = prompts % args.rollout.batch_size
+    samples = (count * args.rollout.n_samples_per_prompt for count in (*batches, rest))
+    steps = sum(math.ceil(count / args.train.batch_size) for count in samples)
+    return steps * args.train.num_episodes * args.train.max_epochs
+
+
 def put_advantages(
     experiences: Sequence[Any], update: int = 0, last_values: Mapping[str, float] | None = None
 ) -> BatchMetrics:
@@ -377,7 +402,7 @@ def put_advantages(
             experience, [place(label.sequence, returns_of[label.key]) for label in labels]
         )
         experience.info["return"] = torch.tensor(
-            [float(label.episode.total_reward or 0.0) for label in labels]
+            [0.0 if label.number < 0 else label.episode.total_reward or 0.0 for label in labels]
         )
         experience.labels = [label.label for label in labels]
         experience.kl = None  # as in OpenRLHF's own method: only rewards would use it

@@ -41,6 +41,5 @@ ADAPTER = Adapter(
 )
 
 register_adapters = registration(ADAPTER)
-__getattr__ = lazy_exports(
-    ADAPTER, {"GemConfig": "config", "GemExp": "trainer", "train": "trainer"}
-)
+_EXPORTS = {"GemConfig": "config", "GemExp": "trainer", "train": "trainer"}
+__getattr__ = lazy_exports(ADAPTER, _EXPORTS)

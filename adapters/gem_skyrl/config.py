@@ -18,6 +18,7 @@ __all__ = ["ESTIMATOR", "GemConfig", "check_settings", "skyrl_config"]
 
 ESTIMATOR = "gem"
 """The value of `trainer.algorithm.advantage_estimator`; `GemConfig.advantage` names gem's own."""
+_CORRECTION = "trainer.algorithm.off_policy_correction"
 _REMEDIES = {
     "data.train_data": "set GemConfig(seeds=...)",
     "data.val_data": "set GemConfig(eval_seeds=...)",
@@ -48,8 +49,8 @@ _REMEDIES = {
     "trainer.algorithm.dynamic_sampling.type": "it drops episodes by SkyRL's own rewards",
     "trainer.algorithm.policy_loss_type=gspo": "it has one ratio per sequence; use regular",
     "trainer.algorithm.policy_loss_type=cross_entropy": "it ignores advantages; use regular",
-    "trainer.algorithm.off_policy_correction.sequence_mask_metric=product": "use geometric",
-    "trainer.algorithm.off_policy_correction.tis_ratio_type=sequence": "turns share it; use token",
+    f"{_CORRECTION}.sequence_mask_metric=product": "it drops long episodes; use geometric",
+    f"{_CORRECTION}.tis_ratio_type=sequence": "all turns would share one ratio; use token",
 }
 """SkyRL settings, or values of them, that gem ignores or that change its advantages."""
 
@@ -97,7 +98,7 @@ def check_settings(settings: Any, config: GemConfig) -> None:
         *fixed(settings, skyrl_config(config), remedies),
         few_samples(config, generator.n_samples_per_prompt, "generator.n_samples_per_prompt"),
         long_turns(config, sampling.max_generate_length, "max_generate_length", "one turn"),
-        few_seeds(config, trainer.train_batch_size, "trainer.train_batch_size"),
+        few_seeds(len(config.train_seeds), trainer.train_batch_size, "trainer.train_batch_size"),
     ]
     reject(rejections)
     warn_if_cut(Sampling(top_p=sampling.top_p, top_k=max(int(sampling.top_k), 0)))

@@ -92,7 +92,7 @@ def check_settings(settings: TinkerSettings, config: GemConfig) -> None:
                 config.max_turn_tokens is None,
                 "a turn has no token cap; set GemConfig(max_turn_tokens=...)",
             ),
-            few_seeds(config, settings.batch_size, "batch_size"),
+            few_seeds(len(config.train_seeds), settings.batch_size, "batch_size"),
             few_samples(config, settings.samples, "samples"),
             (
                 bool(settings.eval_every) != bool(config.held_out_seeds),

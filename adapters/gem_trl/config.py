@@ -68,6 +68,7 @@ def check_settings(settings: Any, config: GemConfig) -> None:
         if function is not episode_return and weight
     ]
     own_weights = [w for function, w in weighted if function is episode_return]
+    batch = args.generation_batch_size // args.num_generations
     steps = args.steps_per_generation * args.num_iterations, args.gradient_accumulation_steps
     bases = {base.__name__ for base in type(trainer).__mro__}
     template_kwargs = getattr(args, "chat_template_kwargs", None)
@@ -159,8 +160,8 @@ def check_settings(settings: Any, config: GemConfig) -> None:
             ),
             long_turns(config, args.max_completion_length, "max_completion_length"),
             few_seeds(
-                config,
-                args.generation_batch_size // args.num_generations,
+                len(trainer.train_dataset) if hasattr(trainer.train_dataset, "__len__") else batch,
+                batch,
                 "generation_batch_size / num_generations",
             ),
         ]

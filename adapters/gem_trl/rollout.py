@@ -166,9 +166,7 @@ class EnginePolicy:
         training = self.trainer.model.training
         with _one_turn(self.trainer, sampling.max_tokens, set_number=not number):
             completions, logprobs = self.trainer._generate_single_turn(prompts, None, {}, **number)
-        if (
-            self.trainer.model.training != training
-        ):  # continuous batching leaves it in training mode
+        if self.trainer.model.training != training:  # after continuous batching
             self.trainer.model.train(training)
         self.has_logprobs = self.has_logprobs or logprobs is not None
         step = self.trainer.state.global_step

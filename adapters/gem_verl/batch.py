@@ -162,19 +162,20 @@ def logprob_gap_of(fields: Any) -> dict[str, float]:
     return gap_of(*(torch.cat(list(fields[name])) if name in fields else None for name in names))
 
 
-def mean_per_turn(batch: Any, played: PlayedBatch) -> list[list[float]]:
-    """Return the mean advantage of the tokens of each turn.
+def mean_per_turn(batch: Any, played: PlayedBatch) -> tuple[list[list[float]], list[list[float]]]:
+    """Return the mean of the advantages of each turn's tokens, and that of their absolute values.
 
     With verl's own estimators, the tokens of a turn may have different advantages.
     """
-    per_turn = [[0.0] * len(episode.turns) for episode in played.episodes]
+    means, sizes = ([[0.0] * len(e.turns) for e in played.episodes] for _ in range(2))
     all_advantages = stored(batch, "advantages")["advantages"]
     for sequence, index, advantages in zip(played.sequences, played.episode_of, all_advantages):
         offset = response_start(sequence)
         for turn, start, end in sequence.spans:
             of_turn = advantages[start - offset : end - offset]
-            per_turn[index][turn] = float(of_turn.mean())
-    return per_turn
+            means[index][turn] = float(of_turn.mean())
+            sizes[index][turn] = float(of_turn.abs().mean())
+    return means, sizes
 
 
 def _fields(item: Any) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
     rewrites, one_sequence = rewrites_history(config), one_sequence_reason(settings, config)
     return [
         few_samples(config, int(rollout.n), "actor_rollout_ref.rollout.n"),
-        few_seeds(config, int(settings.data.train_batch_size), "data.train_batch_size"),
+        _few_seeds(settings, config),
         long_turns(config, int(rollout.response_length), "data.max_response_length"),
         _small_micro_batches(actor, int(rollout.prompt_length) + int(rollout.response_length)),
         *_attention_rejections(settings),
@@ -136,6 +136,17 @@ def _small_micro_batches(actor: Any, longest: int) -> Rejection:
         f"tokens, but an episode may have {longest} (data.max_prompt_length + "
         "data.max_response_length), at which verl would fail; increase it",
     )
+
+
+def _few_seeds(settings: Any, config: TrainingConfig) -> Rejection:
+    """Reject a batch above the number of seeds; a dataset of the user's own is not counted."""
+    data, seeds = settings.data, len(config.train_seeds)
+    most = int(data.get("train_max_samples") or -1)
+    if most > 0:  # verl trains on so many of them
+        seeds = min(seeds, most)
+    rejected, message = few_seeds(seeds, int(data.train_batch_size), "data.train_batch_size")
+    own = data.custom_cls.get("name") == "GemDataset" and not settings.trainer.get("val_only")
+    return own and rejected, message
 
 
 def _attention_rejections(settings: Any) -> list[Rejection]:

@@ -79,9 +79,8 @@ def long_turns(
     )
 
 
-def few_seeds(config: TrainingConfig, batch: int, setting: str) -> Rejection:
+def few_seeds(seeds: int, batch: int, setting: str) -> Rejection:
     """Reject a batch of prompts (the trainer's `setting`) above the number of seeds."""
-    seeds = len(config.train_seeds)
     return (
         seeds < batch,
         f"{setting}={batch} is above the number of seeds, {seeds}, so no batch would be full; "

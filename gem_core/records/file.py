@@ -52,6 +52,7 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 16
+_HEADER = b'{"gem_record'
 
 
 class RecordTakenError(RecordError):
@@ -126,11 +127,13 @@ class RecordWriter:
         if fcntl is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise RecordTakenError(
                     f"another process, or a RecordWriter of this process, has {self.path} open; "
                     "close it or use another path"
                 ) from None
+            except OSError:
+                pass  # a file system without locks, such as some NFS mounts
         if overwrite:
             os.ftruncate(self._file, 0)
         with self.path.open("rb") as stream:
@@ -139,6 +142,10 @@ class RecordWriter:
                 if end == 0:
                     _check_header(line, self.path)
                 end = line_end
+            stream.seek(0)
+            first = stream.read(len(_HEADER)).strip(b"\0")
+        if end == 0 and not (_compressed(self.path) or _HEADER.startswith(first)):
+            _check_header(first, self.path)  # otherwise it is an incomplete header
         if end < os.fstat(self._file).st_size:
             os.ftruncate(self._file, end)
 

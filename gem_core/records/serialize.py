@@ -49,6 +49,7 @@ VERSION = 1
 """The version of the record format. Readers reject higher versions."""
 
 _MAX_DEPTH = 32
+_MAX_BITS = 14_000  # Python writes no longer integers as text
 _MAX_REPR = 10_000
 _INFO_FIELDS = ("info", "final_info")
 """The mappings that environments write; users set the others."""
@@ -209,7 +210,7 @@ def to_plain(
         return REDACTED
     if isinstance(value, str):
         return redactor.program_text(value) if redactor is not None else str(value)
-    if isinstance(value, numbers.Integral):
+    if isinstance(value, numbers.Integral) and int(value).bit_length() < _MAX_BITS:
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}

@@ -34,6 +34,7 @@ class EnvPool:
         self.lent = False
         """Whether the environments belong to the caller; the pool does not close those."""
         self._idle: dict[Any, list[Env]] = {}
+        self._kept: dict[Any, Task] = {}  # a task of each kind: their ids identify some arguments
         self._loop_bound: set[int] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._closers = StepThreads(sys.maxsize)
@@ -59,7 +60,9 @@ class EnvPool:
 
     def give(self, task: Task, env: Env) -> None:
         """Return an environment to the pool after an episode that did not fail."""
-        self._idle.setdefault(_kind(task), []).append(env)
+        kind = _kind(task)
+        self._kept.setdefault(kind, task)
+        self._idle.setdefault(kind, []).append(env)
 
     def drop(self, env: Env) -> None:
         """Close a failed environment without waiting for it."""
@@ -99,6 +102,8 @@ class EnvPool:
         due = time.monotonic() + _SECONDS_TO_CLOSE
         for thread in threads:
             thread.join(max(0.0, due - time.monotonic()))
+        self.threads.close()
+        self._closers.close()
 
     async def _close(self, env: Env) -> None:
         if self.lent:

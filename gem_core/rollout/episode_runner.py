@@ -6,7 +6,9 @@ import asyncio
 import math
 import random
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Mapping
+from copy import copy
 from dataclasses import replace
 from inspect import isawaitable
 from operator import index
@@ -60,7 +62,8 @@ class EpisodeRunner:
         self.task, self.policy = task, policy
         self.sampling, self.limits, self.pool = sampling, limits, pool
         self.renderer = renderer if isinstance(policy, Policy) else None
-        self.seed = secrets.randbits(32) if task.seed is None else task.seed
+        seed: Any = secrets.randbits(32) if task.seed is None else task.seed
+        self.seed = index(seed) if hasattr(seed, "__index__") and type(seed) is not bool else seed
         self.attempts = 1
         self.engine_error: Exception | None = None
         """The exception of the policy's engine, if it ended the episode."""
@@ -409,12 +412,12 @@ def _snapshot_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _snapshot(value: Any, depth: int = 32) -> Any:
-    """Copy the lists, dicts and sets in a value; deeper ones, as of a cycle, are not copied."""
+    """Copy the containers in a value; deeper ones, as of a cycle, are not copied."""
     if type(value) is dict and depth:
         return {key: _snapshot(item, depth - 1) for key, item in value.items()}
-    if type(value) is list and depth:
-        return [_snapshot(item, depth - 1) for item in value]
-    return set(value) if type(value) is set else value
+    if type(value) in (list, tuple) and depth:
+        return type(value)(_snapshot(item, depth - 1) for item in value)
+    return copy(value) if isinstance(value, (dict, list, set, deque, bytearray)) else value
 
 
 def _engine_error(error: BaseException | None) -> Exception | None:

@@ -26,7 +26,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gem_core.arguments import fraction
 from gem_core.errors import ConfigError, RegistrationError
@@ -40,25 +40,13 @@ from gem_core.types import Episode
 __all__ = ["Estimator", "advantages", "check_estimator", "estimators", "register_estimator"]
 
 
-class EstimatorFunction(Protocol):
-    """The signature of an estimator: returns one number per turn of each episode."""
-
-    def __call__(
-        self,
-        episodes: Sequence[Episode],
-        *,
-        gamma: float = ...,
-        gather: Gather | None = ...,
-        **kwargs: Any,
-    ) -> list[list[float]]: ...
-
-
 @dataclass(frozen=True)
 class Estimator:
     """A registered estimator and its requirements."""
 
     name: str
     function: Callable[..., list[list[float]]]
+    """Takes episodes, `gamma`, `gather` and its own arguments; returns one number per turn."""
     needs: frozenset[str] = frozenset()
     """`groups`: several episodes per seed. `values`: a critic's value for each turn."""
 

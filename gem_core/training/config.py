@@ -37,6 +37,7 @@ _REWRITES = {
     "concat": "rewrites the context every turn",
     "concat_with_action": "rewrites the context every turn",
     "concat_chat": "rewrites the context when its window moves or a suffix is removed",
+    "memory": "starts a new context after each note",
 }
 
 
@@ -273,12 +274,8 @@ class TrainingConfig:
         """
         for item in json.loads(canonical_wrappers(spec(self.env_id).id, self.all_wrappers)):
             name, arguments = item if isinstance(item, list) else (item, {})
-            harmless = (
-                name == "concat_chat"
-                and arguments.get("window") is None
-                and arguments.get("template") is None
-            )
-            if name in _REWRITES and not harmless:
+            appends = arguments.get("window") is None and arguments.get("template") is None
+            if name in _REWRITES and not (name == "concat_chat" and appends):
                 return str(name)
         return None
 
@@ -294,10 +291,10 @@ class TrainingConfig:
                 f"the estimator {self.advantage!r} needs groups of episodes of one seed, "
                 f"which {self.adapter.name} does not offer; use 'rebn'"
             )
-        if "values" in self.estimator_kwargs:
-            raise ConfigError(
-                "the trainer's critic provides the values; remove them from estimator_kwargs"
-            )
+        reserved = {"values", "gamma", "gather"} & set(self.estimator_kwargs)
+        if reserved:
+            names = ", ".join(sorted(reserved))
+            raise ConfigError(f"remove {names} from estimator_kwargs; set GemConfig(gamma=...)")
         arguments = {"gamma", "gather", *self.estimator_kwargs}
         check_estimator(self.advantage, arguments | ({"values"} if self.needs_values else set()))
 

@@ -34,7 +34,7 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         return _trainer_state(file)
     if _EVENTS in file.name:
         return _tensorboard(file)
-    return _merged(read_metrics(file))
+    return _merged(_last_run(read_metrics(file)))
 
 
 def log_file(path: str | os.PathLike[str]) -> Path:
@@ -89,6 +89,16 @@ def _tensorboard(file: Path) -> list[dict[str, Any]]:
         for event in events.Scalars(tag):
             lines.append({"step": event.step, tag: event.value, "wall_time": event.wall_time})
     return _with_costs(_merged(lines))
+
+
+def _last_run(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines of the last run: a step below those before it starts or resumes a run."""
+    kept: list[dict[str, Any]] = []
+    for line in lines:
+        while kept and kept[-1]["step"] > line["step"]:
+            kept.pop()
+        kept.append(line)
+    return kept
 
 
 def _merged(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -133,6 +133,9 @@ class _Link:
             raise EnvDiedError(
                 f"the process of {self._name} ended during {method} with {self._exit_reason()}"
             ) from None
+        except (KeyboardInterrupt, SystemExit):
+            self.kill()  # otherwise the next call would read the answer to this one
+            raise
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise EnvError(
                 f"cannot pickle an argument of {method} for the process of {self._name}: {error}"

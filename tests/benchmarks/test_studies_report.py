@@ -198,7 +198,7 @@ def test_scenarios_judge_the_predictions(complete: Results) -> None:
     assert "| 2.5 % | 5.0 % | 10.0 % | 20.0 % | 40.0 % | 80.0 % | 4.0 of 8 | 3 |" in row
     worse = made_up(lambda run: -0.05)
     assert scenarios.predictions(worse).count("does not hold") == 3
-    assert "lack some" in scenarios.predictions(few(complete, lambda run: run.seed < 2))
+    assert "have too few" in scenarios.predictions(few(complete, lambda run: run.seed < 2))
 
 
 def test_transfer_marks_the_cells_outside_their_intervals(complete: Results) -> None:
@@ -280,7 +280,10 @@ def test_tests_with_fewer_seeds_than_planned_are_preliminary(complete: Results) 
     known = few(complete, lambda run: run.seed < 5 or run.seed == 100)
     table = algorithms.tests_table(known)
     assert table.count("ReBN higher, preliminary") == 30
-    assert claims.CLAIMS[0].rule(known) == ("open", "tests of 7 of 7 environments lack seeds")
+    assert claims.CLAIMS[0].rule(known) == (
+        "open",
+        "tests of 7 of 7 environments have too few seeds",
+    )
     # one environment only: the other 30 tests of the plan count as p = 1
     known = few(known, lambda run: "Hangman" in run.name)
     # 2 of 252 permutations: 5 tests with p = 0.0079 need 0.05 * 5 / 35 = 0.0071

@@ -76,6 +76,13 @@ def test_curve_of_three_seeds_has_the_expected_mean_and_band(tmp_path: Path) -> 
     assert (spread.low, spread.high) == ((0.0, 0.2), (0.2, 0.9))
 
 
+def test_curve_of_a_file_with_two_runs_is_that_of_the_last(tmp_path: Path) -> None:
+    file = Path(write_run(tmp_path / "a", [0.9, 0.9, 0.9])) / "metrics.jsonl"
+    again = Path(write_run(tmp_path / "b", [0.1, 0.2])) / "metrics.jsonl"
+    file.write_text(file.read_text() + again.read_text())
+    assert curve_of([str(tmp_path / "a")]).mean == pytest.approx((0.1, 0.2))
+
+
 def test_curve_smooths_each_run_and_ends_with_the_shortest_run(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / "a", [0.0, 1.0, 0.0, 1.0]), write_run(tmp_path / "b", [0.0, 0.0])]
     curve = curve_of(runs, smooth=2)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
@@ -199,6 +200,18 @@ def test_compare_names_the_side_that_does_not_report_success(
     assert note.startswith(f"note: {second} does not report success on test:It-v0;")
     assert main(["compare", first, first]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_fail_if_worse_fails_if_an_environment_cannot_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = [episode(seed, 1.0) for seed in range(8)]
+    other = [replace(e, env_id="other:Env-v0") for e in shared]
+    first = write_record(tmp_path / "a.jsonl", *shared, *other)
+    second = write_record(tmp_path / "b.jsonl", *shared)
+    assert main(["compare", first, second, "--metric", "return"]) == 0
+    assert main(["compare", first, second, "--metric", "return", "--fail-if-worse"]) == 1
+    assert "note: other:Env-v0 was not compared" in capsys.readouterr().err
 
 
 def test_fail_if_worse_sets_the_exit_code_and_rejects_turns(

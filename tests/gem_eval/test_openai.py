@@ -257,6 +257,12 @@ def test_policy_rejects_bad_settings(arguments, message):
         OpenAIPolicy(**{"base_url": "http://localhost:1", "model": "m", **arguments})
 
 
+def test_unusable_proxy_raises(policies, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "nonsense://127.0.0.1:1")
+    with pytest.raises(ConfigError, match="cannot make an HTTP client.*ALL_PROXY"):
+        generate(policies(OpenAIPolicy, "http://localhost:1", "m"))
+
+
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
 def test_policy_accepts_addresses_with_and_without_v1(url, policies, path):
     assert generate(policies(OpenAIPolicy, url + path, "vllm")).ids

@@ -184,6 +184,20 @@ def test_content_security_policy_blocks_markup_and_requests(browser: Any, sample
         page.close()
 
 
+def test_tokens_of_a_failed_episode_are_not_shown_as_trained(
+    opened: Opened, sampled: Path, tmp_path: Path
+) -> None:
+    played = next(iter(read_episodes(sampled)))
+    failure = Failure.from_error(ValueError("broken"), "step")
+    with RecordWriter(tmp_path / "failed.jsonl") as record:
+        record.write(replace(played, stop=StopReason.ENV_ERROR, failure=failure))
+    page = opened(view(tmp_path / "failed.jsonl", "--tokenizer", "tiny"))
+    page.keyboard.press("t")
+    tokens = page.locator(".turn").first.locator(".message.assistant .token")
+    expect(tokens).to_have_count(len(played.turns[0].action_ids))
+    assert "trained" not in (tokens.first.get_attribute("title") or "").replace("not trained", "")
+
+
 def test_page_shows_the_tokens_and_advantages_of_an_episode(opened: Opened, sampled: Path) -> None:
     episodes = list(read_episodes(sampled))
     page = opened(view(sampled, "--tokenizer", "tiny", "--gamma", "0.9"))

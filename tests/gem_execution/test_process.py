@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import misbehaving
 import pytest
@@ -321,3 +322,39 @@ def test_start_of_the_process_does_not_count_toward_the_step_deadline(name: str)
         (episode,) = rollout.run_batch([task])
     assert not episode.failed, episode.failure
     assert name == "Counter" or time.monotonic() - started > 2.0
+
+
+INTERRUPTED = """
+import signal, threading
+from misbehaving import Misbehaving
+from gem_core.errors import ResetNeededError
+from gem_execution.process import ProcessEnv
+
+if __name__ == "__main__":
+    env = ProcessEnv(Misbehaving)
+    env.reset(seed=1)
+    main = threading.main_thread().ident
+    threading.Timer(0.5, signal.pthread_kill, [main, signal.SIGINT]).start()
+    try:
+        env.step("hang")
+    except KeyboardInterrupt:
+        print("interrupted")
+    try:
+        env.step("a")
+    except ResetNeededError:
+        print("reset needed")
+    print(env.reset(seed=1)[0], env.step("a")[1])
+    env.close()
+"""
+
+
+def test_call_after_ctrl_c_does_not_get_the_answer_to_the_interrupted_one(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(INTERRUPTED)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=120
+    )
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["interrupted", "reset needed"], done.stdout + done.stderr
+    assert lines[2].startswith("start") and lines[2].endswith("1.0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from functools import partial
 from typing import Any
 
@@ -141,3 +142,42 @@ def test_an_environment_may_return_the_same_info_every_time(mode: Any, wrapped: 
             if wrapped:
                 assert final["parsed_action"] == f"x{n}"
                 assert "parsed_action" not in info or not ended
+
+
+class Slow(Blocking):
+    """Counts its open instances; its first step outlasts the vector's deadline."""
+
+    opened = 0
+
+    def __init__(self) -> None:
+        super().__init__(length=3)
+        Slow.opened += 1
+
+    def on_step(self, action: str) -> Any:
+        time.sleep(0.6)
+        return super().on_step(action)
+
+    def on_close(self) -> None:
+        Slow.opened -= 1
+        raise RuntimeError("the step that hangs fails, too")
+
+
+@pytest.mark.parametrize("deadline", [0.2, None])
+def test_abandoned_environment_is_not_replaced_after_close(deadline: float | None) -> None:
+    Slow.opened = 0
+    vec = make_vec(Slow, 1, mode="async", autoreset="same_step", deadline=deadline)
+    vec.reset(seed=0)
+    vec.send(["a"])
+    if deadline is not None:
+        vec.recv()
+    vec.close()
+    time.sleep(1.0)
+    assert Slow.opened == 0
+
+
+def test_recv_returns_all_results_that_are_ready() -> None:
+    with make_vec(Blocking, 5, mode="async") as vec:
+        vec.reset(seed=0)
+        vec.send(["a"] * 5)
+        time.sleep(0.5)
+        assert len(vec.recv().indices) == 5

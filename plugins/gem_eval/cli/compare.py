@@ -85,8 +85,14 @@ def run(args: argparse.Namespace) -> int:
             "UNPAIRED",
         )
         say(table(headers, [_row(d) for d in differences], width()))
+    known = {d.env_id for d in differences}
+    missing = [env for env in dict.fromkeys(e.env_id for e in first) if env not in known]
+    for env_id in missing:
+        print(
+            f"note: {env_id} was not compared: no seed is finished on both sides", file=sys.stderr
+        )
     worse = any(d.verdict == "worse" for d in differences)
-    return int(args.fail_if_worse and worse)
+    return int(args.fail_if_worse and bool(worse or missing))
 
 
 def _record(path: Path) -> Path:

@@ -76,8 +76,9 @@ def run(args: argparse.Namespace) -> int:
                     score(env, part.player, by_env[env], part.max_turns, cap) for env in part.envs
                 ]
     except Interrupted:
+        how = " without --overwrite" if args.overwrite else ""
         print(
-            f"\ninterrupted; finished episodes are in {out}. Run the same command to resume",
+            f"\ninterrupted; finished episodes are in {out}. Run the same command{how} to resume",
             file=sys.stderr,
         )
         return 130

@@ -103,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
             failures += [f"{e.env_id}, seed {e.seed}: {e.failure}" for e in episodes if e.failed]
             results += id_results(player, suite, episodes)
     except Interrupted:
-        print(f"\ninterrupted; run the same command to resume ({out})", file=sys.stderr)
+        how = " without --overwrite" if args.overwrite else ""
+        print(f"\ninterrupted; run the same command{how} to resume ({out})", file=sys.stderr)
         return 130
     scores = family_scores(suite, results)
     summary = {

@@ -37,7 +37,10 @@ class ConsecutiveFailures:
             self._of_env[env_id] = 0
         if self._most is None:
             return
-        resume = f"Finished episodes are in {self._path}; fix the cause and run again to resume"
+        resume = (
+            f"Finished episodes are in {self._path}; fix the cause and run again, without "
+            "--overwrite, to resume"
+        )
         if self._of_policy >= self._most:
             raise PolicyError(
                 f"{self._of_policy} episodes in a row failed, the last with: {episode.failure}. "

@@ -24,7 +24,7 @@ async function show(n, keep = false) {
   main.replaceChildren(make("h2", "", e.c ? `${e.c}  (in ${e.e})` : e.e), facts(e, detail, trained));
   if (detail.f) main.append(failure(detail.f));
   if (asTokens) main.append(legend());
-  detail.t.forEach((t, i) => main.append(turnOf(t, i, advantages ? advantages[i] : null, trained)));
+  detail.t.forEach((t, i) => main.append(turnOf(t, i, advantages ? advantages[i] : null, trained, e.x)));
   if (detail.z) {
     const last = detail.t[detail.t.length - 1];
     main.append(make("div", "bar", make("span", "number", "final observation")), message(last && last.q.use_tool ? "tool" : "user", detail.z));
@@ -62,13 +62,13 @@ function failure(f) {
   return box;
 }
 
-function turnOf(t, i, advantage, trained) {
+function turnOf(t, i, advantage, trained, failed) {
   const section = make("section", "turn");
   section.dataset.turn = i;
   section.append(turnBar(t, i, advantage, trained));
   if (asTokens && t.d.length) section.append(tokenBox("prompt", t.d, null, true));
   else for (const [role, text] of t.m) section.append(message(role, text));
-  section.append(action(t));
+  section.append(action(t, failed));
   const info = Object.keys(t.q);
   if (info.length) section.append(folding("info", JSON.stringify(t.q, null, 2)));
   return section;
@@ -101,9 +101,9 @@ function message(role, text) {
   return box;
 }
 
-function action(t) {
+function action(t, failed) {
   const box = make("div", "message assistant");
-  const trained = t.s === "valid";
+  const trained = t.s === "valid" && !failed;
   const content = asTokens && t.i.length ? tokens(t.i, t.l, !trained) : make("div", "text", t.a);
   if (t.h) box.append(folding(`thinking, ${count(t.h.length, "character")}`, t.h, !folded));
   if (t.q.use_tool) {

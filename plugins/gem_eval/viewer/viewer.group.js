@@ -36,7 +36,7 @@ function columnOf(e, detail, advantages, trained) {
   if (detail.f) column.append(failure(detail.f));
   detail.t.forEach((t, i) => {
     if (i > 0) for (const [role, text] of t.m) column.append(message(role, text));
-    column.append(turnBar(t, i, advantages ? advantages[i] : null, trained), action(t));
+    column.append(turnBar(t, i, advantages ? advantages[i] : null, trained), action(t, e.x));
   });
   if (detail.z) column.append(message("user", detail.z));
   return column;

@@ -321,7 +321,8 @@ class AsyncVectorEnv(VectorEnv):
         """Wait for `at_least` results, at most `timeout` seconds, and return all that are ready."""
         at_least = min(at_least, len(self._pending) + len(self._ready))
         end = None if timeout is None else time.monotonic() + timeout
-        self._collect(block=False)
+        while self._collect(block=False):
+            pass
         while len(self._ready) < at_least and self._collect(end=end):
             pass
         ready, self._ready = self._ready, {}
@@ -346,6 +347,8 @@ class AsyncVectorEnv(VectorEnv):
         if self._closed:
             return
         self._closed = True
+        for slot in self._slots:
+            slot.abandoned = True
         events = [
             runner.close(slot.env)
             for runner, slot in zip(self._runners, self._slots, strict=True)

@@ -55,6 +55,8 @@ class Slot:
         """Whether an episode is running; if not, a step resets."""
         self.started = False
         """Whether the caller has reset it before."""
+        self.abandoned = False
+        """Whether a call hangs in it, or the vector is closed: it makes no more environments."""
 
     def begin(
         self, seed: int, options: Mapping[str, Any] | None
@@ -80,7 +82,7 @@ class Slot:
     def ended(self, result: StepResult) -> Generator[Any, Any, StepResult]:
         """Return the result of the step that ended an episode, after a `same_step` reset."""
         self.running = False
-        if not self.same_step:
+        if not self.same_step or self.abandoned:
             return result
         self.episodes += 1
         result = (*result[:4], dict(result[4]))  # the reset may change the environment's own dict
@@ -129,6 +131,7 @@ class Slot:
         """Return a copy without the environment; a call that hangs still uses this slot."""
         slot = copy.copy(self)
         slot.env, slot.running = None, False
+        self.abandoned = True
         return slot
 
     def lost(self, where: str, error: BaseException) -> StepResult:
@@ -146,6 +149,8 @@ class Slot:
             if self.env is None:
                 where = "make"
                 self.env = self.make_env()
+                if self.abandoned:
+                    raise RuntimeError("the vector no longer uses this environment")  # closes it
                 self.reset, self.step = fast_calls(self.env)
                 where = "reset"
             self.seed = (

@@ -39,6 +39,7 @@ def accept(page: str, *more: str) -> None:
     own = ["--train.agent_func_path", "x", "--algo.advantage.estimator", "reinforce"]
     settings = parsed([*flags, *own])
     check_settings(settings, config, gpus=8 * settings.actor.num_nodes)
+    assert settings.rollout.batch_size <= len(config.train_seeds)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from gem_openrlhf.trainer import (
     GemPPOTrainer,
     GemTraining,
     check_batch,
+    optimizer_steps,
     put_advantages,
 )
 
@@ -276,6 +277,34 @@ class TestSeveralSequences:
             trained = row[mask.bool()].tolist()
             assert trained and trained == pytest.approx([number] * len(trained), abs=1e-6)
         assert int(experience.action_mask[4:].sum()) == 0, "padding trains nothing"
+
+    @pytest.mark.parametrize(
+        ("gpus", "samples", "sizes"),
+        [(1, 12, [8, 4]), (2, 32, [8] * 4), (2, 24, [4] * 6), (4, 24, [2] * 12)],
+    )
+    def test_ranks_get_equal_parts(
+        self, monkeypatch: Any, gpus: int, samples: int, sizes: list[int]
+    ) -> None:
+        args = SimpleNamespace(
+            actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=gpus),
+            ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+            rollout=SimpleNamespace(micro_batch_size=8),
+            train=SimpleNamespace(dynamic_batch_enable=False),
+        )
+        maker = GemExperienceMaker.__new__(GemExperienceMaker)
+        maker.args, maker.strategy = args, SimpleNamespace(args=args)
+        maker.tokenizer = SimpleNamespace(pad_token_id=0)
+        monkeypatch.setattr(Experience, "concat_experiences", lambda own, _: own)
+        parts = maker.split_rollout_samples([SimpleNamespace() for _ in range(samples)])
+        assert [len(part) for part in parts] == sizes and args.rollout.micro_batch_size == 8
+
+    @pytest.mark.parametrize(("prompts", "steps"), [(128, 4), (100, 4), (65, 4), (64, 2), (20, 2)])
+    def test_schedule_counts_incomplete_batches(self, prompts: int, steps: int) -> None:
+        args = SimpleNamespace(
+            rollout=SimpleNamespace(batch_size=64, n_samples_per_prompt=2),
+            train=SimpleNamespace(batch_size=128, num_episodes=2, max_epochs=1),
+        )
+        assert optimizer_steps(prompts, args) == steps
 
     def test_padding_completes_a_batch(self, play: Play) -> None:
         responses = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[2, 0])

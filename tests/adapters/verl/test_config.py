@@ -52,6 +52,11 @@ def test_settings_of_the_pages_are_accepted(page: str) -> None:
 def test_fewer_seeds_than_a_batch_are_rejected() -> None:
     with pytest.raises(ConfigError, match="train_batch_size=1024 is above the number of seeds, 8"):
         check(GemConfig(ECHO, seeds=8), "data.train_batch_size=1024")
+    with pytest.raises(ConfigError, match="train_batch_size=8 is above the number of seeds, 4"):
+        check(GemConfig(ECHO, seeds=8), "data.train_batch_size=8", "data.train_max_samples=4")
+    more = "data.train_batch_size=1024"
+    check(GemConfig(ECHO, seeds=8, eval_seeds=8), more, "trainer.val_only=True")
+    check(GemConfig(ECHO, seeds=8), more, "data.custom_cls.name=Own")  # has rows of its own
 
 
 def test_config_round_trips_through_hydra() -> None:

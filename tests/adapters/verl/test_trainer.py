@@ -127,11 +127,12 @@ def test_read_batch_rejects_a_lost_sequence(queue: Queue, lost: str, message: st
 
 def test_mean_advantage_of_a_turn_has_its_sign(queue: Queue) -> None:
     for fields in queue.fields.values():
-        fields["advantages"] = -0.5 * fields["response_mask"].float()
-    played = read_batch(queue.batch)
-    per_turn = mean_per_turn(queue.batch, played)
-    assert [len(own) for own in per_turn] == [len(e.turns) for e in EPISODES]
-    assert {a for own in per_turn for a in own} == {-0.5}
+        tokens = len(fields["response_mask"])
+        fields["advantages"] = torch.full((tokens,), -0.5)
+    means, sizes = mean_per_turn(queue.batch, read_batch(queue.batch))
+    assert [len(own) for own in means] == [len(e.turns) for e in EPISODES]
+    assert {a for own in means for a in own} == {-0.5}
+    assert {a for own in sizes for a in own} == {0.5}
 
 
 def test_trainer_checks_the_batch_before_the_loss(

@@ -155,9 +155,9 @@ def test_fixed_settings_reject_one_value_and_skip_unknown_names() -> None:
 
 
 def test_common_checks_name_the_trainers_setting() -> None:
-    rejected, message = few_seeds(Config(GAME, seeds=4), 8, "batch_size")
+    rejected, message = few_seeds(4, 8, "batch_size")
     assert rejected and "batch_size=8 is above the number of seeds, 4" in message
-    assert not few_seeds(Config(GAME, seeds=8), 8, "batch_size")[0]
+    assert not few_seeds(8, 8, "batch_size")[0]
 
 
 def test_tied_weights_warn() -> None:

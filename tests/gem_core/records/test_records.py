@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import gzip
 import json
@@ -176,6 +177,7 @@ def recursive_list() -> list[object]:
         ValueError("x"),
         lambda: 0,
         1 + 2j,
+        pytest.param(10**5000, id="more digits than Python writes as text"),
     ],
 )
 def test_info_that_json_cannot_represent_becomes_an_opaque_value(value: object) -> None:
@@ -309,6 +311,21 @@ def test_non_record_file_is_rejected(tmp_path: Path, content: str, message: str)
         assert path.read_text() == content
 
 
+@pytest.mark.parametrize("content", ['{"results": [1, 2]}', "text", "{"])
+def test_file_without_a_line_break_is_rejected_unless_it_is_an_incomplete_header(
+    tmp_path: Path, content: str
+) -> None:
+    path = tmp_path / "record.jsonl"
+    path.write_text(content)
+    if content == "{":
+        RecordWriter(path).close()
+        assert read_header(path)
+        return
+    with pytest.raises(RecordError, match="not a gem record"):
+        RecordWriter(path)
+    assert path.read_text() == content
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -360,6 +377,20 @@ def test_second_writer_on_one_file_is_rejected(tmp_path: Path) -> None:
         record.write(full_episode())
     with pytest.raises(RecordError, match="closed"):
         record.write(full_episode())
+
+
+def test_file_system_without_locks_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with RecordWriter(tmp_path / "r.jsonl") as record:
+        record.write(full_episode())
+    assert list(read_episodes(tmp_path / "r.jsonl")) == [full_episode()]
 
 
 def test_garbage_collected_writer_releases_its_file(tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -564,6 +567,43 @@ def test_pool_close_closes_async_environments_without_an_event_loop() -> None:
     pool.give(task, env)
     pool.close()
     assert log == ["make", "close"]
+
+
+def test_pool_keeps_objects_by_whose_ids_it_tells_tasks_apart() -> None:
+    """Another object could get the id of a freed one, and the environment made with that one."""
+    pool, wrapper = EnvPool(StepThreads(1), lambda task: ScriptedEnv()), partial(Concat)
+    task, kept = Task("any", wrappers=(wrapper,)), weakref.ref(wrapper)
+    env = pool.take(task)
+    assert isinstance(env, ScriptedEnv)
+    pool.give(task, env)
+    del task, wrapper
+    assert kept() is not None
+
+
+def test_seed_of_another_library_is_recorded_as_a_number() -> None:
+    class Number:
+        def __index__(self) -> int:
+            return 7
+
+    seed = play(ScriptedEnv, seed=Number()).seed  # type: ignore[arg-type]
+    assert type(seed) is int and seed == 7
+
+
+def test_info_of_a_turn_does_not_change_in_later_turns() -> None:
+    class Counting(ScriptedEnv):
+        def on_reset(self, options: Any) -> Any:
+            self.counted, self.pair = Counter[str](), ("log", list[int]())
+            return super().on_reset(options)
+
+        def on_step(self, action: str) -> Any:
+            self.counted["n"] += 1
+            self.pair[1].append(1)
+            ended = self.counted["n"] == 2
+            return "next", 0.0, ended, False, {"counted": self.counted, "pair": self.pair}
+
+    first, second = (turn.info for turn in play(Counting).turns)
+    assert (first["counted"], first["pair"]) == ({"n": 1}, ("log", [1]))
+    assert (second["counted"], second["pair"]) == ({"n": 2}, ("log", [1, 1]))
 
 
 @pytest.mark.parametrize("where", ["reset", "step"])

@@ -316,3 +316,12 @@ def test_template_kwargs_reach_the_template():
     messages = [Message("user", "hello")]
     more = quiet.start(messages)[len(plain.start(messages)) :]
     assert tokenizer_of("qwen3").decode(more) == "<think>\n\n</think>\n\n"
+
+
+def test_sampled_end_of_a_tool_call_is_not_repeated():
+    """GLM ends a turn with the token of the next speaker, which differs after a tool call."""
+    renderer, result = renderer_of("glm4moe"), [Message("tool", "42")]
+    end = tokenizer_of("glm4moe").convert_tokens_to_ids("<|observation|>")
+    whole = renderer.bridge(result, ())
+    assert whole[0] == end and renderer.bridge(result, (5, end)) == whole[1:]
+    assert renderer.bridge(result, (5,)) == whole

@@ -182,15 +182,22 @@ class _ClientThread:
 
     def __init__(self, make_client: Callable[[], Any]) -> None:
         self._ready = threading.Event()
+        try:
+            self.client = make_client()
+        except Exception as error:
+            raise ConfigError(
+                f"cannot make an HTTP client: {type(error).__name__}: {error}. Check the variables "
+                "that name proxies and certificates, such as ALL_PROXY and SSL_CERT_FILE"
+            ) from error
         self.thread = threading.Thread(
-            target=lambda: asyncio.run(self._run_client(make_client)), name="gem-http", daemon=True
+            target=lambda: asyncio.run(self._run_client()), name="gem-http", daemon=True
         )
         self.thread.start()
         self._ready.wait()
 
-    async def _run_client(self, make_client: Callable[[], Any]) -> None:
+    async def _run_client(self) -> None:
         self.loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        async with make_client() as self.client:
+        async with self.client:
             self._ready.set()
             await self._stopped.wait()
             requests = asyncio.all_tasks() - {asyncio.current_task()}
