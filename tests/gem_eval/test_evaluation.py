@@ -713,3 +713,22 @@ def test_several_turn_limits_run_several_evaluations(
     assert [(p["max_turns"], p["k"]) for p in points] == [(1, 1), (1, 2), (4, 1), (4, 2)]
     folders = [str(tmp_path / "turns-1"), str(tmp_path / "turns-4")]
     assert main(["compare", *folders, "--metric", "turns"]) == 0
+
+
+def test_run_does_not_resume_with_another_environment_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "lock.py"
+    source.write_text(
+        "from gem_core import Env\n\n\nclass Lock(Env):\n"
+        "    action_example = 'a'\n\n"
+        "    def on_reset(self, options):\n        return 'guess', {}\n\n"
+        "    def on_step(self, action):\n        return 'done', 1.0, True, False, {}\n\n"
+        "    def sample_action(self):\n        return 'a'\n"
+    )
+    command = ["eval", f"{source}:Lock", "--model", "random", "--seeds", "2", "--no-bounds"]
+    command += ["--quiet", "--out", str(tmp_path / "out")]
+    assert main(command) == 0 and main(command) == 0
+    source.write_text(source.read_text().replace("1.0", "0.5"))
+    assert main(command) == 2
+    assert "source of" in capsys.readouterr().err

@@ -48,6 +48,21 @@ def test_ctrl_c_during_a_generation_exits_with_130_and_the_run_resumes(tmp_path:
     assert sorted(e.index for e in read_episodes(record)) == list(range(60))
 
 
+def test_run_does_not_resume_with_other_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, tokenizer = load_tiny()
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    command = ["eval", EASY, "--model", str(tmp_path / "model"), "--seeds", "2", "--no-bounds"]
+    command += ["--quiet", "--out", str(tmp_path / "out")]
+    assert main(command) == 0 and main(command) == 0
+    next(model.parameters()).data.mul_(0.5)
+    model.save_pretrained(tmp_path / "model")
+    assert main(command) == 2
+    assert "holds another evaluation: kind was 'local" in capsys.readouterr().err
+
+
 def test_closed_policy_stops_its_generation_and_rejects_new_ones() -> None:
     policy = TransformersPolicy(*load_tiny(), stop_ids=[])
     errors: list[Exception] = []

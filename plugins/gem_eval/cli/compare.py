@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-if-worse",
         action="store_true",
-        help="exit with code 1 if the second is significantly worse",
+        help="exit with code 1 if the second is significantly worse, or cannot be compared",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 

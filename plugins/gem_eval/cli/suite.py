@@ -219,6 +219,7 @@ def _plan(suite: Suite, player: str, named: NamedPolicy, args: argparse.Namespac
         max_turns=args.max_turns,
         sampling=Sampling(temperature=args.temperature, max_tokens=args.max_tokens),
         kind=named.kind,
+        max_context=args.max_context,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from gem_core.arguments import short
@@ -44,6 +46,8 @@ class Plan:
     """How the player is queried, for example `chat` or `tokens`; results depend on it."""
     request: str = ""
     """Extra fields of each request to a server, as JSON."""
+    max_context: int | None = None
+    """Token limit of an episode; None is that of the model."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "samples"):
@@ -86,6 +90,10 @@ class Plan:
             "wrappers": _redacted_wrappers(self.wrappers),
             "request": _redacted_request(self.request),
         }
+        for env_id in self.envs:
+            source = Path(env_id.rpartition(":")[0])
+            if source.suffix == ".py" and source.is_file():  # FILE.py:CLASS
+                plain |= {f"source of {env_id}": sha256(source.read_bytes()).hexdigest()[:12]}
         redacted: dict[str, Any] = without_secrets(plain)
         return redacted
 

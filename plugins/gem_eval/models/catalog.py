@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gem_core.errors import ConfigError, MissingDependencyError
@@ -21,7 +23,7 @@ class NamedPolicy:
 
     policy: Policy | ChatPolicy | Player
     kind: str
-    """`player`, `local` (transformers), `chat` (a server's text) or `tokens` (a server's ids)."""
+    """`player`, `chat` (a server's text), `tokens` (a server's ids), or `local` and a hash."""
     renderer: Renderer | None = None
     max_context: int | None = None
 
@@ -108,7 +110,22 @@ def _local(model: str) -> NamedPolicy:
             "'random', 'expert' or a model folder; pass a server's address for a model on a server"
         ) from error
     context = getattr(loaded.config, "max_position_embeddings", None)
-    return NamedPolicy(TransformersPolicy(loaded, tokenizer), "local", Renderer(tokenizer), context)
+    kind = f"local {_fingerprint(Path(model_path(model)))}"
+    return NamedPolicy(TransformersPolicy(loaded, tokenizer), kind, Renderer(tokenizer), context)
+
+
+def _fingerprint(folder: Path) -> str:
+    """Hash parts of every file of a model: training changes nearly all of its weights."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        if path.suffix in (".json", ".jinja", ".model", ".safetensors", ".bin", ".gguf"):
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}".encode())
+            with path.open("rb") as file:
+                for start in range(0, size, max(size // 64, 4096)):
+                    file.seek(start)
+                    digest.update(file.read(4096))
+    return digest.hexdigest()[:12]
 
 
 def _first_line(error: BaseException) -> str:
