@@ -145,7 +145,8 @@ class GemExperienceMaker(RemoteExperienceMaker):
     def make_experience_batch(self, rollout_samples: list[Any]) -> list[Any]:
         """Make experiences of all sequences."""
         args = self.strategy.args
-        samples = all_sequences(rollout_samples, args.train.batch_size, args.data.max_len)
+        multiple = math.lcm(args.train.batch_size, self._ranks())
+        samples = all_sequences(rollout_samples, multiple, args.data.max_len)
         several = any(getattr(sample.labels[0], "number", 0) > 0 for sample in samples)
         if several and args.train.dynamic_batch_enable:
             raise ConfigError(
@@ -156,9 +157,7 @@ class GemExperienceMaker(RemoteExperienceMaker):
 
     def split_rollout_samples(self, rollout_samples: list[Any]) -> list[Any]:
         """Split samples as OpenRLHF does, but into parts that all ranks get equally many of."""
-        args, rollout = self.strategy.args, self.args.rollout
-        gpus = args.actor.num_nodes * args.actor.num_gpus_per_node
-        ranks = max(gpus // (args.ds.ring_attn_size * args.ds.tensor_parallel_size), 1)
+        rollout, ranks = self.args.rollout, self._ranks()
         size = rollout.micro_batch_size
         if ranks > 1 and not len(rollout_samples) % ranks:
             rollout.micro_batch_size = math.gcd(size, len(rollout_samples) // ranks)
@@ -166,6 +165,12 @@ class GemExperienceMaker(RemoteExperienceMaker):
             return list(super().split_rollout_samples(rollout_samples))
         finally:
             rollout.micro_batch_size = size
+
+    def _ranks(self) -> int:
+        """Return a number of parts that every group of processes divides into equal shares."""
+        groups = (self.actor_model_group, self.critic_model_group, self.initial_model_group)
+        sizes = (len(g._actor_handlers) // g.duplicate_actors for g in groups if g is not None)
+        return math.lcm(*sizes)
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """Make experiences as OpenRLHF does; metrics of sequences without trained tokens are 0."""

@@ -41,5 +41,6 @@ ADAPTER = Adapter(
 )
 
 register_adapters = registration(ADAPTER)
-_EXPORTS = {"GemConfig": "config", "GemExp": "trainer", "train": "trainer"}
-__getattr__ = lazy_exports(ADAPTER, _EXPORTS)
+__getattr__ = lazy_exports(
+    ADAPTER, {"GemConfig": "config", "GemExp": "trainer", "train": "trainer"}
+)

@@ -18,7 +18,6 @@ __all__ = ["ESTIMATOR", "GemConfig", "check_settings", "skyrl_config"]
 
 ESTIMATOR = "gem"
 """The value of `trainer.algorithm.advantage_estimator`; `GemConfig.advantage` names gem's own."""
-_CORRECTION = "trainer.algorithm.off_policy_correction"
 _REMEDIES = {
     "data.train_data": "set GemConfig(seeds=...)",
     "data.val_data": "set GemConfig(eval_seeds=...)",
@@ -49,8 +48,8 @@ _REMEDIES = {
     "trainer.algorithm.dynamic_sampling.type": "it drops episodes by SkyRL's own rewards",
     "trainer.algorithm.policy_loss_type=gspo": "it has one ratio per sequence; use regular",
     "trainer.algorithm.policy_loss_type=cross_entropy": "it ignores advantages; use regular",
-    f"{_CORRECTION}.sequence_mask_metric=product": "it drops long episodes; use geometric",
-    f"{_CORRECTION}.tis_ratio_type=sequence": "all turns would share one ratio; use token",
+    "trainer.algorithm.off_policy_correction.sequence_mask_metric=product": "use geometric",
+    "trainer.algorithm.off_policy_correction.tis_ratio_type=sequence": "mixes turns; use token",
 }
 """SkyRL settings, or values of them, that gem ignores or that change its advantages."""
 

@@ -13,6 +13,7 @@ only an incomplete last line, which readers skip and the next writer removes.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -127,13 +128,14 @@ class RecordWriter:
         if fcntl is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except (BlockingIOError, PermissionError):
                 raise RecordTakenError(
                     f"another process, or a RecordWriter of this process, has {self.path} open; "
                     "close it or use another path"
                 ) from None
-            except OSError:
-                pass  # a file system without locks, such as some NFS mounts
+            except OSError as error:  # some network file systems have no locks
+                if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL):
+                    raise
         if overwrite:
             os.ftruncate(self._file, 0)
         with self.path.open("rb") as stream:

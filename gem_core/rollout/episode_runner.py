@@ -6,8 +6,9 @@ import asyncio
 import math
 import random
 import secrets
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from inspect import isawaitable
@@ -40,6 +41,7 @@ from gem_core.types import (
 __all__ = ["EpisodeRunner"]
 
 _ENGINE_KEYS = frozenset({"context", "suffix", "system", "role", "function_calling"})
+_COPIED = (dict, list, set, bytearray, deque, Counter, OrderedDict, defaultdict)
 """Keys of `info` that instruct the engine; records do not keep them."""
 
 
@@ -63,7 +65,9 @@ class EpisodeRunner:
         self.sampling, self.limits, self.pool = sampling, limits, pool
         self.renderer = renderer if isinstance(policy, Policy) else None
         seed: Any = secrets.randbits(32) if task.seed is None else task.seed
-        self.seed = index(seed) if hasattr(seed, "__index__") and type(seed) is not bool else seed
+        with suppress(TypeError):  # `reset` rejects what is no number
+            seed = seed if isinstance(seed, bool) else index(seed)
+        self.seed = seed
         self.attempts = 1
         self.engine_error: Exception | None = None
         """The exception of the policy's engine, if it ended the episode."""
@@ -417,7 +421,7 @@ def _snapshot(value: Any, depth: int = 32) -> Any:
         return {key: _snapshot(item, depth - 1) for key, item in value.items()}
     if type(value) in (list, tuple) and depth:
         return type(value)(_snapshot(item, depth - 1) for item in value)
-    return copy(value) if isinstance(value, (dict, list, set, deque, bytearray)) else value
+    return copy(value) if type(value) in _COPIED else value
 
 
 def _engine_error(error: BaseException | None) -> Exception | None:

@@ -95,8 +95,8 @@ def _last_run(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the lines of the last run: a step below those before it starts or resumes a run."""
     kept: list[dict[str, Any]] = []
     for line in lines:
-        while kept and kept[-1]["step"] > line["step"]:
-            kept.pop()
+        if kept and line["step"] < kept[-1]["step"]:
+            kept = [before for before in kept if before["step"] < line["step"]]
         kept.append(line)
     return kept
 

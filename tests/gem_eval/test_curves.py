@@ -17,6 +17,7 @@ from gem_core.plugins.manager import unregister_plugin
 from gem_core.training.metrics_file import MetricsFile, read_metrics
 from gem_eval.curves import curve_of
 from gem_eval.tracker import Tracker
+from gem_eval.trainer_logs import read_log
 
 
 def write_run(path: Path, values: list[float | None], metric: str = "success") -> Path:
@@ -79,8 +80,10 @@ def test_curve_of_three_seeds_has_the_expected_mean_and_band(tmp_path: Path) -> 
 def test_curve_of_a_file_with_two_runs_is_that_of_the_last(tmp_path: Path) -> None:
     file = Path(write_run(tmp_path / "a", [0.9, 0.9, 0.9])) / "metrics.jsonl"
     again = Path(write_run(tmp_path / "b", [0.1, 0.2])) / "metrics.jsonl"
-    file.write_text(file.read_text() + again.read_text())
+    old = file.read_text().replace('"step"', '"other": 1.0, "step"')
+    file.write_text(old + again.read_text())
     assert curve_of([str(tmp_path / "a")]).mean == pytest.approx((0.1, 0.2))
+    assert not any("other" in line for line in read_log(file))
 
 
 def test_curve_smooths_each_run_and_ends_with_the_shortest_run(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
             "UNPAIRED",
         )
         say(table(headers, [_row(d) for d in differences], width()))
-    known = {d.env_id for d in differences}
+    known = {d.env_id for d in compare(first, second, "turns")}
     missing = [env for env in dict.fromkeys(e.env_id for e in first) if env not in known]
     for env_id in missing:
         print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,12 @@ from gem_core.policies.players import PLAYERS, player_named
 from gem_core.rollout.renderer import Renderer
 
 __all__ = ["NamedPolicy", "policy_named", "tokenizer_named"]
+
+_OF_A_MODEL = re.compile(
+    r"(adapter_|generation_)?config\.json|(added_)?token.*\.json|special_tokens_map\.json|vocab\.json"
+    r"|.+\.(jinja|model|safetensors|bin|gguf)"
+)
+"""Names of the files that decide what a model answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ def _fingerprint(folder: Path) -> str:
     """Hash parts of every file of a model: training changes nearly all of its weights."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-        if path.suffix in (".json", ".jinja", ".model", ".safetensors", ".bin", ".gguf"):
+        if path.is_file() and _OF_A_MODEL.fullmatch(path.name):
             size = path.stat().st_size
             digest.update(f"{path.name} {size}".encode())
             with path.open("rb") as file:

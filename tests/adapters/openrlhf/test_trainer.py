@@ -279,20 +279,29 @@ class TestSeveralSequences:
         assert int(experience.action_mask[4:].sum()) == 0, "padding trains nothing"
 
     @pytest.mark.parametrize(
-        ("gpus", "samples", "sizes"),
-        [(1, 12, [8, 4]), (2, 32, [8] * 4), (2, 24, [4] * 6), (4, 24, [2] * 12)],
+        ("actor", "critic", "samples", "sizes"),
+        [
+            (1, 0, 12, [8, 4]),
+            (2, 0, 32, [8] * 4),
+            (2, 0, 24, [4] * 6),
+            (4, 0, 24, [2] * 12),
+            (1, 2, 12, [2] * 6),
+            (2, 4, 24, [2] * 12),
+        ],
     )
     def test_ranks_get_equal_parts(
-        self, monkeypatch: Any, gpus: int, samples: int, sizes: list[int]
+        self, monkeypatch: Any, actor: int, critic: int, samples: int, sizes: list[int]
     ) -> None:
         args = SimpleNamespace(
-            actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=gpus),
-            ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
             rollout=SimpleNamespace(micro_batch_size=8),
             train=SimpleNamespace(dynamic_batch_enable=False),
         )
         maker = GemExperienceMaker.__new__(GemExperienceMaker)
-        maker.args, maker.strategy = args, SimpleNamespace(args=args)
+        maker.args, maker.initial_model_group = args, None
+        maker.actor_model_group, maker.critic_model_group = (
+            SimpleNamespace(_actor_handlers=[None] * ranks, duplicate_actors=1) if ranks else None
+            for ranks in (actor, critic)
+        )
         maker.tokenizer = SimpleNamespace(pad_token_id=0)
         monkeypatch.setattr(Experience, "concat_experiences", lambda own, _: own)
         parts = maker.split_rollout_samples([SimpleNamespace() for _ in range(samples)])

@@ -589,6 +589,24 @@ def test_seed_of_another_library_is_recorded_as_a_number() -> None:
     assert type(seed) is int and seed == 7
 
 
+def test_seed_that_is_no_number_fails_only_its_episode() -> None:
+    class Wrong:
+        def __index__(self) -> int:
+            raise TypeError("only integer scalar arrays can be converted")
+
+    assert play(ScriptedEnv, seed=Wrong()).stop is StopReason.ENV_ERROR  # type: ignore[arg-type]
+
+
+def test_info_may_contain_a_class_that_cannot_be_copied() -> None:
+    class Dotted(dict[str, int]):
+        __getattr__ = dict.__getitem__
+
+    def step(env: ScriptedEnv, action: str) -> Any:
+        return "next", 0.0, True, False, {"state": Dotted(hp=1)}
+
+    assert play(lambda: ScriptedEnv(step)).turns[0].info["state"] == {"hp": 1}
+
+
 def test_info_of_a_turn_does_not_change_in_later_turns() -> None:
     class Counting(ScriptedEnv):
         def on_reset(self, options: Any) -> Any:
