@@ -293,8 +293,10 @@ class TrainingConfig:
             )
         reserved = {"values", "gamma", "gather"} & set(self.estimator_kwargs)
         if reserved:
-            names = ", ".join(sorted(reserved))
-            raise ConfigError(f"remove {names} from estimator_kwargs; set GemConfig(gamma=...)")
+            raise ConfigError(
+                f"remove {', '.join(sorted(reserved))} from estimator_kwargs: the trainer's critic "
+                "returns values, and GemConfig(gamma=...) sets the discount"
+            )
         arguments = {"gamma", "gather", *self.estimator_kwargs}
         check_estimator(self.advantage, arguments | ({"values"} if self.needs_values else set()))
 

@@ -57,7 +57,12 @@ def test_overridden_methods_exist_with_the_same_parameters() -> None:
         (
             GemExperienceMaker,
             RemoteExperienceMaker,
-            ["make_experience_batch", "make_experience", "compute_advantages_and_returns"],
+            [
+                "make_experience_batch",
+                "split_rollout_samples",
+                "make_experience",
+                "compute_advantages_and_returns",
+            ],
         ),
         (
             GemTraining,
