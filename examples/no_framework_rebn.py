@@ -62,8 +62,8 @@ def main(args: Args) -> None:
     needs = estimators.get(args.advantage).needs
     if "values" in needs or ("groups" in needs and args.samples < 2):
         raise gem.ConfigError(f"{args.advantage} needs a critic or --samples 2; use rebn")
-    if not args.episodes // args.samples <= args.seeds <= 10**6:
-        raise gem.ConfigError(f"use --episodes / --samples to 1,000,000 seeds; got {args.seeds}")
+    if args.seeds < args.episodes // args.samples:
+        raise gem.ConfigError(f"an update needs --episodes / --samples seeds; got {args.seeds}")
 
     # The model, as a policy that samples token ids
     device = "cuda" if torch.cuda.is_available() and args.model != "tiny" else "cpu"
@@ -77,7 +77,7 @@ def main(args: Args) -> None:
         policy, gem.Renderer(tokenizer), sampling=sampling, limits=limits, concurrency=256
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate)
-    held_out = gem.tasks_for(args.env, range(10**6, 10**6 + args.eval_episodes))
+    held_out = gem.tasks_for(args.env, range(2**30, 2**30 + args.eval_episodes))
     before = success(rollout.run_batch(held_out, evaluation=True))
     print(f"before training: success {before:.1%} on {len(held_out)} held-out seeds", flush=True)
     rng, log = random.Random(args.seed), UpdateLog(args.out, max_failed_updates=1)
