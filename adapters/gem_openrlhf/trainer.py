@@ -375,7 +375,7 @@ def optimizer_steps(prompts: int, args: Any) -> int:
     rest = prompts % args.rollout.batch_size
     samples = (count * args.rollout.n_samples_per_prompt for count in (*batches, rest))
     steps = sum(math.ceil(count / args.train.batch_size) for count in samples)
-    return steps * args.train.num_episodes * args.train.max_epochs
+    return int(steps * args.train.num_episodes * args.train.max_epochs)
 
 
 def put_advantages(
