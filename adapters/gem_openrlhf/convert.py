@@ -56,8 +56,8 @@ def to_batch(prompt: str, label: EpisodeLabel, *, logprobs: bool) -> dict[str, A
     `action_ranges`, the loss mask, has the trained turns only.
     """
     episode, sequence = label.episode, label.sequence
-    # OpenRLHF needs a number for a failed episode, too
     padding = label.number < 0
+    # OpenRLHF needs a number for a failed episode, too
     total = 0.0 if padding else float(episode.total_reward or 0.0)
     return {
         "prompt": prompt,

@@ -167,15 +167,15 @@ def mean_per_turn(batch: Any, played: PlayedBatch) -> tuple[list[list[float]], l
 
     With verl's own estimators, the tokens of a turn may have different advantages.
     """
-    means, sizes = ([[0.0] * len(e.turns) for e in played.episodes] for _ in range(2))
+    means, absolute = ([[0.0] * len(e.turns) for e in played.episodes] for _ in range(2))
     all_advantages = stored(batch, "advantages")["advantages"]
     for sequence, index, advantages in zip(played.sequences, played.episode_of, all_advantages):
         offset = response_start(sequence)
         for turn, start, end in sequence.spans:
             of_turn = advantages[start - offset : end - offset]
             means[index][turn] = float(of_turn.mean())
-            sizes[index][turn] = float(of_turn.abs().mean())
-    return means, sizes
+            absolute[index][turn] = float(of_turn.abs().mean())
+    return means, absolute
 
 
 def _fields(item: Any) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class GemTrainer:
         send_event("batch_end", episodes=played.episodes)
         values = read_values(batch, played) if config.needs_values else None
         per_turn = config.compute_advantages(played.episodes, values=values)
-        sizes: list[list[float]] = []  # of verl's own estimators
+        absolute = per_turn  # `BatchMetrics` takes the absolute values
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
         trained = any(1 in sequence.mask for sequence in played.sequences)
         compute = super()._compute_advantage  # type: ignore[misc]
@@ -196,9 +196,9 @@ class GemTrainer:
             batch = put_advantages(config, batch, played, per_turn, values, lengths, by)
         else:
             batch = compute(batch, metrics)
-            per_turn, sizes = mean_per_turn(batch, played)
+            per_turn, absolute = mean_per_turn(batch, played)
         self._recorder.write_trained(batch, played, per_turn, self.global_steps - 1)
-        self._batches.append(BatchMetrics.of(played.episodes, sizes or per_turn))
+        self._batches.append(BatchMetrics.of(played.episodes, absolute))
         metrics |= _shown(self._batches[-1:])
         return batch
 

@@ -49,7 +49,7 @@ VERSION = 1
 """The version of the record format. Readers reject higher versions."""
 
 _MAX_DEPTH = 32
-_MAX_BITS = 14_000  # Python writes no longer integers as text
+_MAX_BITS = 14_000  # Python refuses to write larger integers as text
 _MAX_REPR = 10_000
 _INFO_FIELDS = ("info", "final_info")
 """The mappings that environments write; users set the others."""

@@ -34,7 +34,7 @@ class EnvPool:
         self.lent = False
         """Whether the environments belong to the caller; the pool does not close those."""
         self._idle: dict[Any, list[Env]] = {}
-        self._kept: dict[Any, Task] = {}  # a task of each kind: their ids identify some arguments
+        self._kept: dict[Any, Task] = {}  # keeps the objects alive whose ids are in the keys
         self._loop_bound: set[int] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._closers = StepThreads(sys.maxsize)
@@ -91,7 +91,7 @@ class EnvPool:
 
     def close(self) -> None:
         """Close all idle environments, without an event loop; abandon those that hang."""
-        idle, self._idle = self._idle, {}
+        idle, self._idle, self._kept = self._idle, {}, {}
         threads: list[threading.Thread] = []
         for env in (env for envs in idle.values() for env in envs):
             env.run_on(None)

@@ -41,7 +41,6 @@ from gem_core.types import (
 __all__ = ["EpisodeRunner"]
 
 _ENGINE_KEYS = frozenset({"context", "suffix", "system", "role", "function_calling"})
-_COPIED = (dict, list, set, bytearray, deque, Counter, OrderedDict, defaultdict)
 """Keys of `info` that instruct the engine; records do not keep them."""
 
 
@@ -65,7 +64,7 @@ class EpisodeRunner:
         self.sampling, self.limits, self.pool = sampling, limits, pool
         self.renderer = renderer if isinstance(policy, Policy) else None
         seed: Any = secrets.randbits(32) if task.seed is None else task.seed
-        with suppress(TypeError):  # `reset` rejects what is no number
+        with suppress(TypeError):  # `reset` rejects other types
             seed = seed if isinstance(seed, bool) else index(seed)
         self.seed = seed
         self.attempts = 1
@@ -421,7 +420,7 @@ def _snapshot(value: Any, depth: int = 32) -> Any:
         return {key: _snapshot(item, depth - 1) for key, item in value.items()}
     if type(value) in (list, tuple) and depth:
         return type(value)(_snapshot(item, depth - 1) for item in value)
-    return copy(value) if type(value) in _COPIED else value
+    return copy(value) if type(value) in (set, deque, Counter, OrderedDict, defaultdict) else value
 
 
 def _engine_error(error: BaseException | None) -> Exception | None:

@@ -136,7 +136,8 @@ class Renderer:
             return self._encode_after("\n" + "\n".join(m.content for m in messages) + "\n")
         ids, closing = self._encode_after(self._after_action(messages)), self._closing
         if ids[: len(closing)] != closing:  # some templates close a turn before a tool differently
-            return ids[1:] if action and action[-1] in self._special & {*ids[:1]} else ids
+            sampled_first = action and ids and action[-1] == ids[0] and ids[0] in self._special
+            return ids[1:] if sampled_first else ids
         for sampled in range(len(closing), 0, -1):
             if tuple(action[-sampled:]) == closing[:sampled]:
                 return ids[sampled:]

@@ -731,4 +731,4 @@ def test_run_does_not_resume_with_another_environment_file(
     assert main(command) == 0 and main(command) == 0
     source.write_text(source.read_text().replace("1.0", "0.5"))
     assert main(command) == 2
-    assert "source of" in capsys.readouterr().err
+    assert "another evaluation: sources was" in capsys.readouterr().err

@@ -194,7 +194,7 @@ def _play(suite: Suite, player: str, args: argparse.Namespace, out: Path) -> lis
             named.policy,
             out / f"{_file_name(player)}.jsonl",
             renderer=named.renderer,
-            limits=Limits(max_context=args.max_context or named.max_context),
+            limits=Limits(max_context=named.max_context),
             concurrency=args.concurrency,
             overwrite=args.overwrite,
             on_begin=progress.begin,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gem_core.arguments import short
-from gem_core.env.ids import is_mixture
+from gem_core.env.ids import is_file_id, is_mixture
 from gem_core.env.registry import environments, list_envs, spec
 from gem_core.env.wrapper_stack import parse_wrappers
 from gem_core.errors import ConfigError, UnknownNameError
@@ -47,7 +47,7 @@ class Plan:
     request: str = ""
     """Extra fields of each request to a server, as JSON."""
     max_context: int | None = None
-    """Token limit of an episode; None is that of the model."""
+    """Token limit of an episode; None uses that of `evaluate(limits=...)`."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "samples"):
@@ -90,10 +90,10 @@ class Plan:
             "wrappers": _redacted_wrappers(self.wrappers),
             "request": _redacted_request(self.request),
         }
-        for env_id in self.envs:
-            source = Path(env_id.rpartition(":")[0])
-            if source.suffix == ".py" and source.is_file():  # FILE.py:CLASS
-                plain |= {f"source of {env_id}": sha256(source.read_bytes()).hexdigest()[:12]}
+        files = {f"{env.rpartition('.py')[0]}.py" for env in self.envs if is_file_id(env)}
+        if files:
+            contents = {file: Path(file).read_bytes() for file in sorted(files)}
+            plain["sources"] = {f: sha256(data).hexdigest()[:12] for f, data in contents.items()}
         redacted: dict[str, Any] = without_secrets(plain)
         return redacted
 

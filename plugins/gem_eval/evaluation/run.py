@@ -45,7 +45,7 @@ def evaluate(
     on_begin: Callable[[Sequence[Episode]], None] | None = None,
     on_episode: OnEpisode | None = None,
 ) -> list[Episode]:
-    """Play the episodes of a plan that the record at `path` lacks; return all in plan order.
+    """Play the episodes of a plan that are not in the record at `path`; return all in plan order.
 
     Ctrl-C raises `Interrupted`; the same call resumes the run. `give_up`: end the run after this
     many consecutive errors of the policy, or of one environment. `on_begin` receives the episodes
@@ -68,6 +68,8 @@ def evaluate(
             failures.check(episode)
 
         limits = replace(limits or Limits(), max_turns=plan.max_turns)
+        if plan.max_context is not None:
+            limits = replace(limits, max_context=plan.max_context)
         engine = _Engine(plan, policy, renderer, limits, concurrency)
         with engine:
             finished = engine.finish(missing, write)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from project import ROOT
 
+from gem_openrlhf import GemConfig
 from gem_openrlhf.__main__ import parse_flags
 from gem_openrlhf.config import check_settings
 from gem_openrlhf.trainer import run_program
@@ -29,8 +30,8 @@ def parsed(flags: list[str]) -> Any:
     return stopped.value.args[0]
 
 
-def accept(page: str, *more: str) -> None:
-    """Pass the command of a page, with more flags, to OpenRLHF's parser and to gem's checks."""
+def checked(page: str, *more: str) -> tuple[GemConfig, Any]:
+    """Return (config, OpenRLHF's settings) of a page's command, after gem's checks."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = text.replace("mine:Larger-v0", "game:GuessTheNumber-v0-easy")
     command = re.findall(r"^python -m gem_openrlhf (.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
@@ -39,7 +40,7 @@ def accept(page: str, *more: str) -> None:
     own = ["--train.agent_func_path", "x", "--algo.advantage.estimator", "reinforce"]
     settings = parsed([*flags, *own])
     check_settings(settings, config, gpus=8 * settings.actor.num_nodes)
-    assert settings.rollout.batch_size <= len(config.train_seeds)
+    return config, settings
 
 
 @pytest.mark.parametrize(
@@ -53,11 +54,13 @@ def accept(page: str, *more: str) -> None:
 )
 def test_openrlhf_accepts_the_flags_of_the_scaling_page(more: str) -> None:
     assert more in (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
-    accept("docs/scaling.md", *more.split())
+    config, settings = checked("docs/scaling.md", *more.split())
+    assert settings.rollout.batch_size <= len(config.train_seeds)
 
 
 @pytest.mark.parametrize(
     "page", ["docs/train_your_environment.md", "adapters/gem_openrlhf/README.md"]
 )
 def test_openrlhf_accepts_the_command_of_the_page(page: str) -> None:
-    accept(page)
+    config, settings = checked(page)
+    assert settings.rollout.batch_size <= len(config.train_seeds)

@@ -51,6 +51,24 @@ def run(*command: str, cwd: Path) -> str:
     return output
 
 
+SMALL: dict[str, Any] = {
+    "gem.env_id": "game:GuessTheNumber-v0-easy",
+    "gem.metrics": "metrics.jsonl",
+    "gem.record": "episodes.jsonl",
+    "actor.model_name_or_path": tiny_model_path(),
+    "actor.num_gpus_per_node": 1,
+    "algo.kl.init_coef": 0,
+    "rollout.micro_batch_size": 4,
+    "train.micro_batch_size": 4,
+    "vllm.num_engines": 1,
+}
+"""Flags of small runs on the tiny model."""
+
+
+def flags_of(settings: dict[str, Any]) -> list[str]:
+    return [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+
+
 @pytest.mark.slow
 def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
     out = tmp_path / "out"
@@ -62,7 +80,7 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
         "seeds": 20,  # more than the 16 of an update, and not enough for two
         "out": out,
     }
-    flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    flags = flags_of(settings)
     flags.append("--eager")  # vLLM on a CPU has no graphs
     assert f"gem-rl plot {out}" in run(str(RECIPE), *flags, cwd=tmp_path)
     metrics, episodes = read_metrics(out), list(read_episodes(out / "episodes.jsonl"))
@@ -92,28 +110,20 @@ def test_recipe_trains(tmp_path: Path, say: Callable[[str], None]) -> None:
 @pytest.mark.long
 def test_incomplete_batches_take_steps_of_their_own(tmp_path: Path) -> None:
     """Two epochs of 20 seeds: updates on 16, 4, 16 and 4 episodes."""
-    settings: dict[str, Any] = {
-        "gem.env_id": "game:GuessTheNumber-v0-easy",
+    settings = {
+        **SMALL,
         "gem.max_turn_tokens": 24,
-        "gem.metrics": "metrics.jsonl",
-        "gem.record": "episodes.jsonl",
         "gem.seeds": 20,
-        "actor.model_name_or_path": tiny_model_path(),
         "actor.adam.lr": 2e-3,
         "actor.lr_scheduler": "constant",
-        "actor.num_gpus_per_node": 1,
-        "algo.kl.init_coef": 0,
         "ckpt.output_dir": tmp_path / "model",
         "data.max_len": 1024,
         "ds.attn_implementation": "sdpa",
         "rollout.batch_size": 16,
-        "rollout.micro_batch_size": 4,
         "train.batch_size": 16,
-        "train.micro_batch_size": 4,
         "train.num_episodes": 2,
-        "vllm.num_engines": 1,
     }
-    flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    flags = flags_of(settings)
     flags += ["--vllm.enforce_eager", "--actor.adam.betas", "0.9", "0.999"]
     run("-m", "gem_openrlhf", *flags, cwd=tmp_path)
     metrics = read_metrics(tmp_path / "metrics.jsonl")
@@ -126,28 +136,20 @@ def test_incomplete_batches_take_steps_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_lora_trains_the_adapter_only(tmp_path: Path) -> None:
     """Two updates with packed samples. vLLM samples the second batch with the adapter."""
-    settings: dict[str, Any] = {
-        "gem.env_id": "game:GuessTheNumber-v0-easy",
+    settings = {
+        **SMALL,
         "gem.max_turn_tokens": 8,
-        "gem.metrics": "metrics.jsonl",
-        "gem.record": "episodes.jsonl",
         "gem.seeds": 16,
-        "actor.model_name_or_path": tiny_model_path(),
         "actor.adam.lr": 1e-2,
-        "actor.num_gpus_per_node": 1,
         "algo.advantage.is_correction_level": "token",
-        "algo.kl.init_coef": 0,
         "ckpt.output_dir": tmp_path / "model",
         "data.max_len": 512,
         "ds.lora.alpha": 16,
         "ds.lora.rank": 4,
         "rollout.batch_size": 8,
-        "rollout.micro_batch_size": 4,
         "train.batch_size": 8,
-        "train.micro_batch_size": 4,
-        "vllm.num_engines": 1,
     }
-    flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    flags = flags_of(settings)
     flags += ["--ds.packing_samples", "--vllm.enforce_eager"]
     run("-m", "gem_openrlhf", *flags, cwd=tmp_path)
     metrics = read_metrics(tmp_path / "metrics.jsonl")
@@ -207,7 +209,7 @@ def test_run_with_a_critic_resumes_asynchronously_after_ctrl_c(tmp_path: Path) -
         "train.micro_batch_size": 4,
         "vllm.num_engines": 1,
     }
-    flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    flags = flags_of(settings)
     flags += ["--vllm.enforce_eager", "--logger.logging_steps", "1"]
     command = ("-m", "gem_openrlhf", *flags)
     program = start(*command, "--gem.execution", "process", cwd=tmp_path)

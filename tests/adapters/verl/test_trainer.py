@@ -129,10 +129,10 @@ def test_mean_advantage_of_a_turn_has_its_sign(queue: Queue) -> None:
     for fields in queue.fields.values():
         tokens = len(fields["response_mask"])
         fields["advantages"] = torch.full((tokens,), -0.5)
-    means, sizes = mean_per_turn(queue.batch, read_batch(queue.batch))
+    means, absolute = mean_per_turn(queue.batch, read_batch(queue.batch))
     assert [len(own) for own in means] == [len(e.turns) for e in EPISODES]
     assert {a for own in means for a in own} == {-0.5}
-    assert {a for own in sizes for a in own} == {0.5}
+    assert {a for own in absolute for a in own} == {0.5}
 
 
 def test_trainer_checks_the_batch_before_the_loss(
