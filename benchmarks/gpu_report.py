@@ -59,6 +59,20 @@ STAGES = {
         r"'timing/ppo_train': ": "update",
         r"'timing/broadcast': ": "weight sync",
     },
+    "rl2": {
+        r"timing/rollout ": "rollout",
+        r"timing/compute_logps ": "old logprobs",
+        r"timing/compute_advantages ": "advantages",
+        r"timing/update_actor ": "update",
+        r"timing/update_rollout ": "weight sync",
+    },
+    "skyrl": {
+        r"Finished: 'generate', time cost: ": "rollout",
+        r"Finished: 'fwd_logprobs_values_reward', time cost: ": "old logprobs",
+        r"Finished: 'compute_advantages_and_returns', time cost: ": "advantages",
+        r"Finished: 'policy_train', time cost: ": "update",
+        r"Finished: 'sync_weights', time cost: ": "weight sync",
+    },
 }
 """What a trainer's log calls its stages."""
 LEARNING = 0.45

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import pickle
+import secrets
 import sys
 import uuid
 from pathlib import Path
@@ -99,6 +100,7 @@ class Server(Endpoints):
             "trust_remote_code": True,
             "logprobs_mode": "processed_logprobs",  # after the temperature, as SGLang's
             "disable_log_stats": True,
+            "seed": secrets.randbits(31),  # as SGLang; vLLM's own default is 0
             "worker_extension_cls": "vllm_server.WeightReceiver",
             **json.loads(os.environ.get("VLLM_SERVER_ARGS", "{}")),
         }
