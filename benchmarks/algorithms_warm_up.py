@@ -9,6 +9,7 @@ from typing import Any
 
 from algorithms_plan import Setting
 from algorithms_training import CONTEXT, ROOM, Optimizer, logprobs_of, micro_batches
+from deterministic import deterministic
 from packed import PackedTrunk
 
 from gem_core import Episode, Limits, Renderer, Rollout, tasks_for, token_sequences
@@ -91,10 +92,14 @@ def _warm_up_sequence(
 def warm_up(
     model: Any, tokenizer: Any, settings: Sequence[Setting], updates: int, count: int, seed: int = 0
 ) -> float:
-    """Train a model on random players by SFT, and return the loss of the last update."""
+    """Train a model on random players by SFT, and return the loss of the last update.
+
+    On machines with the same GPU and software, the weights are the same.
+    """
     sequences = warm_up_sequences(settings, tokenizer, count)
     print(f"SFT warm-up: {updates} updates on {len(sequences)} episodes", flush=True)
-    return fit(model, sequences, updates, seed=seed)
+    with deterministic():
+        return fit(model, sequences, updates, seed=seed, compiled=False)
 
 
 def fit(
@@ -106,13 +111,14 @@ def fit(
     size: int = 48,
     seed: int = 0,
     room: int = ROOM,
+    compiled: bool = True,
 ) -> float:
     """Train a model on batches of (ids, loss mask) by SFT, and return the loss of the last one.
 
     The rate falls to 0.
     """
     rng = random.Random(seed)
-    optimizer, trunk = Optimizer(model, rate), PackedTrunk(model.model)
+    optimizer, trunk = Optimizer(model, rate), PackedTrunk(model.model, compiled)
     for update in range(updates):
         batch = rng.sample(sequences, min(size, len(sequences)))
         tokens = sum(sum(mask) for _, mask in batch)

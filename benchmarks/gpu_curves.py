@@ -13,6 +13,7 @@ are made --together have no times in the report.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -193,11 +194,13 @@ def gpu_samples(path: Path | None) -> Iterator[None]:
 
 
 def write_model(name: str, folder: Path, updates: int, dtype: str) -> None:
-    """Write a model after an SFT warm-up."""
+    """Write a model after an SFT warm-up: on the same GPU and software, the same bits."""
     import torch
+    from deterministic import deterministic
 
-    model, tokenizer = load_model(name, "cuda" if torch.cuda.is_available() else "cpu")
-    loss = warm_up(model, tokenizer, ENV, updates=updates)
+    with deterministic():
+        model, tokenizer = load_model(name, "cuda" if torch.cuda.is_available() else "cpu")
+        loss = warm_up(model, tokenizer, ENV, updates=updates)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     # RL2 has transformers 4, which does not read two fields that version 5 writes
@@ -205,7 +208,8 @@ def write_model(name: str, folder: Path, updates: int, dtype: str) -> None:
         config.setdefault("rope_theta", config["rope_parameters"]["rope_theta"])
     with _edited(folder / "tokenizer_config.json") as config:
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    print(f"loss {loss:.3f} after {updates} updates; the model is in {folder}")
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:12]
+    print(f"loss {loss:.3f} after {updates} updates; the model ({digest}) is in {folder}")
 
 
 @contextmanager

@@ -46,17 +46,18 @@ def check_model(config: Any) -> None:
 class PackedTrunk:
     """The layers of a transformers Llama or Qwen2 model, for packed sequences."""
 
-    def __init__(self, trunk: Any) -> None:
+    def __init__(self, trunk: Any, compiled: bool = True) -> None:
+        """`compiled` is for a GPU: False is slower, and computes the same bits on every start."""
         config = trunk.config
         check_model(config)
         heads = config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.trunk = trunk
         self.sizes = (heads, config.num_key_value_heads, width, config.rms_norm_eps)
-        self.cuda = trunk.embed_tokens.weight.is_cuda
-        self.attention = _varlen_attention if self.cuda else _attention_per_sequence
+        cuda = trunk.embed_tokens.weight.is_cuda
+        self.attention = _varlen_attention if cuda else _attention_per_sequence
         self.before, self.after, self.token_logprobs = (
-            torch.compile(call, dynamic=True) if self.cuda else call
+            torch.compile(call, dynamic=True) if cuda and compiled else call
             for call in (_before_attention, _after_attention, _token_logprobs)
         )
 
