@@ -79,10 +79,7 @@ class UnknownNameError(GemError, LookupError):
         return f"{text} {self.hint}".rstrip()
 
     def _near(self) -> list[str]:
-        """Return up to three names: those that contain the text, then similar ones.
-
-        Similar names come from the same namespace if it exists.
-        """
+        """Return up to three names: that contain the text, or are similar and in its namespace."""
         text, namespace = self.name.strip().lower(), self.name.partition(":")[0] + ":"
         containing = sorted(n for n in self.known if text in n.lower()) if len(text) > 1 else []
         same_namespace = [n for n in self.known if n.startswith(namespace)] or self.known
@@ -144,10 +141,7 @@ class PolicyError(GemError, RuntimeError):
 
 
 class EngineError(PolicyError):
-    """Raised when a trainer's generation engine fails.
-
-    It ends the run: continuing would train on empty batches.
-    """
+    """Raised when a trainer's generation engine fails; going on would train on empty batches."""
 
 
 class BatchMismatchError(GemError, RuntimeError):

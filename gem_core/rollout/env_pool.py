@@ -22,6 +22,7 @@ from gem_core.types import Failure, Task
 __all__ = ["EnvPool", "close_unused"]
 
 _SECONDS_TO_CLOSE = 5.0
+_MAX_KINDS = 64  # of idle environments: tasks may all have different arguments
 _log = logging.getLogger(__name__)
 
 
@@ -61,8 +62,13 @@ class EnvPool:
     def give(self, task: Task, env: Env) -> None:
         """Return an environment to the pool after an episode that did not fail."""
         kind = _kind(task)
-        self._kept.setdefault(kind, task)
+        self._kept[kind] = self._kept.pop(kind, task)  # the last in the order of the keys
         self._idle.setdefault(kind, []).append(env)
+        if len(self._kept) > _MAX_KINDS and not self.lent:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            for idle in self._idle.pop(oldest):
+                self.drop(idle)
 
     def drop(self, env: Env) -> None:
         """Close a failed environment without waiting for it."""

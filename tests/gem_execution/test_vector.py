@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from misbehaving import Awaited, Blocking, Counter, Misbehaving
 from project import SUPPORT
 
 from gem_core import make
-from gem_core.env.base import Env
+from gem_core.env.base import Env, ResetResult
 from gem_core.errors import (
     ActionTypeError,
     ConfigError,
@@ -214,6 +215,19 @@ def test_environment_that_misses_its_deadline_is_replaced(hanging: Any, quick: A
             assert vec.step({1: "x"}).rewards == [1.0]
 
 
+def test_reset_that_misses_its_deadline_is_reported_as_a_reset() -> None:
+    class SlowReset(Blocking):
+        def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
+            time.sleep(2)
+            return super().on_reset(options)
+
+    with make_vec([SlowReset, Blocking], mode="async", deadline=0.5) as vec:
+        infos = vec.reset(seed=0)[1]
+        assert infos[0]["failure"].where == "reset"
+        assert "reset of" in infos[0]["failure"].message
+        assert "failure" not in infos[1]
+
+
 def test_recv_returns_the_results_that_are_ready() -> None:
     makers: list[Any] = [lambda: Blocking(seconds=1.5), Counter, Blocking, Awaited]
     with make_vec(makers, mode="async") as vec:
@@ -369,6 +383,7 @@ def test_close_closes_every_environment_once() -> None:
 
 HANGING_PROGRAM = """
 import sys
+from collections.abc import Mapping
 from functools import partial
 
 from misbehaving import Awaited, Misbehaving

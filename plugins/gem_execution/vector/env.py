@@ -127,9 +127,8 @@ class VectorEnv:
         Returns (observations, infos). `seed`: an integer s gives s + i to environment i, a sequence
         has one seed per environment that is reset, None draws random seeds.
         """
-        outcomes = self._advance(
-            {i: slot.begin(s, o) for i, slot, s, o in self._resets(seed, options, indices)}
-        )
+        resets = self._resets(seed, options, indices)
+        outcomes = self._advance({i: slot.begin(s, o) for i, slot, s, o in resets}, "reset")
         return [o[0] for o in outcomes], [o[4] for o in outcomes]
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> Batch:
@@ -257,7 +256,9 @@ class VectorEnv:
             )
         return indices, texts
 
-    def _advance(self, work: Mapping[int, Generator[Any, Any, StepResult]]) -> list[StepResult]:
+    def _advance(
+        self, work: Mapping[int, Generator[Any, Any, StepResult]], where: str
+    ) -> list[StepResult]:
         return [self._slots[i].run(steps, self._waiter) for i, steps in work.items()]
 
 
@@ -274,6 +275,7 @@ class AsyncVectorEnv(VectorEnv):
     ) -> None:
         """`deadline`: seconds for one step or reset of one environment.
 
+        The first reset of an environment in its own process includes the start of the process.
         A call that misses its deadline fails. Its environment is abandoned, or killed if it runs in
         its own process.
         """
@@ -337,9 +339,8 @@ class AsyncVectorEnv(VectorEnv):
             return super().step(actions)
         indices, texts = self._checked_actions(actions)
         self._check_idle(indices)
-        outcomes = self._advance(
-            {i: self._slots[i].act(action) for i, action in zip(indices, texts, strict=True)}
-        )
+        work = {i: self._slots[i].act(action) for i, action in zip(indices, texts, strict=True)}
+        outcomes = self._advance(work, "step")
         return Batch(*map(list, zip(*outcomes))) if outcomes else Batch([], [], [], [], [])
 
     def close(self) -> None:
@@ -364,9 +365,11 @@ class AsyncVectorEnv(VectorEnv):
         if self.on_closed is not None:
             self.on_closed()
 
-    def _advance(self, work: Mapping[int, Generator[Any, Any, StepResult]]) -> list[StepResult]:
+    def _advance(
+        self, work: Mapping[int, Generator[Any, Any, StepResult]], where: str
+    ) -> list[StepResult]:
         self._check_idle(work)
-        self._start(work, "step")
+        self._start(work, where)
         while any(i in self._pending for i in work):
             self._collect()
         return [self._ready.pop(i) for i in work]

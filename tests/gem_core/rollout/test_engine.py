@@ -580,6 +580,28 @@ def test_pool_keeps_objects_by_whose_ids_it_tells_tasks_apart() -> None:
     assert kept() is not None
 
 
+def test_pool_closes_environments_of_arguments_that_were_used_long_ago() -> None:
+    log: list[str] = []
+    open_now = set[int]()
+
+    def make_env(task: Task) -> ScriptedEnv:
+        class Env(ScriptedEnv):
+            def on_close(self) -> None:
+                open_now.remove(task.env_kwargs["number"])
+
+        open_now.add(task.env_kwargs["number"])
+        log.append("make")
+        return Env()
+
+    tasks = [Task("any", env_kwargs={"number": number}) for number in range(100)]
+    player = ScriptedPlayer(lambda env, observation: "a")
+    with Rollout(player, make_env=make_env, concurrency=1) as rollout:
+        rollout.run_batch([task for number in tasks[1:] for task in (tasks[0], number)])
+        assert open_now == {0, *range(37, 100)}  # 64 kinds of arguments, the last used
+        assert len(log) == 100
+    assert not open_now
+
+
 def test_seed_of_another_library_is_recorded_as_a_number() -> None:
     class Number:
         def __index__(self) -> int:
