@@ -14,21 +14,56 @@ from collections.abc import Mapping, Sequence
 
 from gem_tools.tool import Tool, ToolCall, as_schema
 
-__all__ = ["find_blocks", "find_xml", "show_blocks", "show_xml", "write_block", "write_xml"]
+__all__ = [
+    "code_blocks",
+    "find_blocks",
+    "find_xml",
+    "show_blocks",
+    "show_xml",
+    "write_block",
+    "write_xml",
+]
 
-_BLOCK = re.compile(
-    r"^[ \t]*```[ \t]*(\S+)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE
-)
 _XML = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _NAME = re.compile(r"<tool_name>(.*?)</tool_name>", re.DOTALL)
 _ARGUMENTS = re.compile(r"<arguments>(.*?)</arguments>", re.DOTALL)
 _JSON = json.JSONDecoder(strict=False)  # models put line breaks into strings
 
 
+def code_blocks(text: str) -> list[tuple[str, str]]:
+    """Return the language and the body of every fenced code block, in order.
+
+    Models also open a block after text, and close it after code or before text. A fence indented by
+    four more columns than the opening one, as in a docstring, does not close the block.
+    """
+    blocks: list[tuple[str, str]] = []
+    body: list[str] | None = None
+    language, indent = "", 0
+    for line in text.splitlines(keepends=True):
+        before, fence, after = line.partition("```")
+        is_first = not before.strip()
+        if body is None:
+            after = after.lstrip("`")
+            if fence and "`" not in after and (is_first or len(after.split()) < 2):
+                body, language, indent = [], "".join(after.split()[:1]), len(before)
+            continue
+        if is_first:
+            closes = len(before) < indent + 4 and not after[:1].isalnum()
+        else:
+            closes = not after.strip()
+        if fence and closes:
+            body.append("" if is_first else before)
+            blocks.append((language, "".join(body)))
+            body = None
+        else:
+            body.append(line)
+    return blocks
+
+
 def find_blocks(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
     """Find the code blocks whose language is the name of a tool; others are plain text."""
     calls = []
-    for name, body in _BLOCK.findall(text):
+    for name, body in code_blocks(text):
         tool = tools.get(name)
         if tool is not None and tool.main_argument:
             calls.append(ToolCall(name, {tool.main_argument: body.strip("\r\n")}))

@@ -19,6 +19,7 @@ from gem_tools.calls import (
     message_text,
     write_call,
 )
+from gem_tools.more_styles import code_blocks
 
 
 class Python(Tool):
@@ -217,9 +218,15 @@ def test_write_call_round_trips_and_instruction_shows_a_call(style: Style) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["<python>" * 100_000, "<tool_call>" * 100_000, "<tool_call>{" * 50_000, "<think>" * 100_000],
+    [
+        "```py\n" * 50_000,
+        "<python>" * 100_000,
+        "<tool_call>" * 100_000,
+        "<tool_call>{" * 50_000,
+        "<think>" * 100_000,
+    ],
 )
-@pytest.mark.parametrize("style", ["tag", "json", "native"])
+@pytest.mark.parametrize("style", ["tag", "json", "native", "block"])
 def test_long_malformed_text_is_parsed_quickly(text: str, style: Style) -> None:
     begin = time.process_time()
     find_calls(text, TOOLS, style)
@@ -242,6 +249,33 @@ def test_code_blocks_are_calls_in_the_style_block() -> None:
     assert find_calls("<think>```python\n1\n```</think>", tools, "block") == []
     (wrong,) = find_calls("```lookup\nnot JSON\n```", tools, "block")
     assert "not a JSON object" in wrong.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        ("```\na\n```", [("", "a\n")]),
+        ("```text\na\n```\nb\n```text\nc\n```", [("text", "a\n"), ("text", "c\n")]),
+        ("So: ```py\na\n```\n", [("py", "a\n")]),
+        ("1. ```py\n   a\n   ```\n", [("py", "   a\n")]),
+        ("``` py title\na\n```", [("py", "a\n")]),
+        ("```py\na```\nb", [("py", "a")]),
+        ("```py\na\n``` b", [("py", "a\n")]),
+        ("````py\na\n````", [("py", "a\n")]),
+        ("```py\nprint('```')\n```", [("py", "print('```')\n")]),
+        (
+            "```py\nd = (\n    ```sh\n    a\n    ```\n)\n```",
+            [("py", "d = (\n    ```sh\n    a\n    ```\n)\n")],
+        ),
+        ("A ```py block or ```a```\n```b```\n", []),
+        ("```py\nunclosed", []),
+        ("```py\n" * 3, []),
+    ],
+)
+def test_code_blocks_are_found_by_their_opening_and_closing_lines(
+    text: str, blocks: list[tuple[str, str]]
+) -> None:
+    assert code_blocks(text) == blocks
 
 
 def test_xml_calls_have_a_name_and_json_arguments() -> None:

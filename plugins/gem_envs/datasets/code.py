@@ -26,16 +26,21 @@ from typing import Any, get_args
 from gem_core.arguments import whole_number
 from gem_core.env.action_format import FORMAT_ERROR
 from gem_core.env.base import StepResult
-from gem_core.errors import ConfigError, PolicyError
+from gem_core.errors import ConfigError, EnvError, PolicyError
 from gem_envs.datasets.base import DatasetQuestion
 from gem_envs.datasets.question import Grade
 from gem_envs.datasets.trial import run_trial
 from gem_tools.calls import without_thinking
+from gem_tools.more_styles import code_blocks
 from gem_tools.sandbox.sandbox import Isolation, Outcome, Sandbox, SandboxLimits
 
 __all__ = ["CodeTask", "Program", "last_code_block", "programs_of"]
 
-_BLOCK = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_LANGUAGES = ("", "python", "py")
+_CALLS_CHECK = re.compile(r"(?<!def )\bcheck\(")
+_OUTPUT_MB = 64
+_EXIT = "import builtins, sys\nbuiltins.exit = builtins.quit = sys.exit\n"
+"""Defines what Python's `site` module does, which the sandbox skips."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +49,19 @@ class Program:
 
     source: str
     expected: str
-    last_line: bool = False
-    """Compare only the last line, which starts with a mark that the program cannot guess."""
+    mark: str = ""
+    """If set, only the last line counts: this mark, which no program can guess, and then JSON."""
 
     def passes(self, outcome: Outcome) -> bool:
         """Whether the program exited normally and printed the expected output."""
         if outcome.end != "ok":
             return False
-        output = outcome.stdout.rstrip()
-        if self.last_line:
-            output = output.rpartition("\n")[2]
-        return _lines(output) == _lines(self.expected)
+        if not self.mark:
+            return _lines(outcome.stdout) == _lines(self.expected)
+        last = outcome.stdout.rstrip().rpartition("\n")[2]
+        return last.startswith(self.mark) and _same_json(
+            last.removeprefix(self.mark), self.expected
+        )
 
 
 class CodeTask(DatasetQuestion):
@@ -111,6 +118,12 @@ class CodeTask(DatasetQuestion):
             program = f"{self.row[self.preamble_key]}\n\n{program}"
         entry = str(self.row[self.entry_key]) if self.entry_key is not None else None
         programs = programs_of(program, self.row[self.answer_key], entry, self.max_tests)
+        if not programs:
+            raise EnvError(
+                f"a row of the dataset {self.source[0]!r} has no tests: its column "
+                f"{self.answer_key!r} is {self.row[self.answer_key]!r:.100}; expected inputs and "
+                "outputs, or Python code; add tests or remove the row"
+            )
         sandbox = _sandbox(self.test_seconds, self.isolation)
         for passed, test in enumerate(programs):
             outcome = sandbox.run(test.source)
@@ -139,20 +152,27 @@ class CodeTask(DatasetQuestion):
 
 def last_code_block(text: str) -> str | None:
     """Return the last code block after the thinking that is Python or unmarked, or None."""
-    blocks: list[str] = _BLOCK.findall(without_thinking(text))
-    return blocks[-1] if blocks else None
+    blocks = code_blocks(without_thinking(text))
+    return next((body for name, body in reversed(blocks) if name.lower() in _LANGUAGES), None)
 
 
 def programs_of(program: str, tests: Any, entry: str | None, limit: int) -> list[Program]:
-    """Convert the tests of a row to at most `limit` programs."""
+    """Convert the tests of a row to at most `limit` programs; none if the row has no tests."""
     if isinstance(tests, str) and tests.lstrip()[:1] in ("{", "["):
         tests = json.loads(tests)
+    if not (tests.strip() if isinstance(tests, str) else tests):
+        return []
     if isinstance(tests, str):
+        if entry is None and "def check(" in tests and not _CALLS_CHECK.search(tests):
+            raise EnvError(
+                "the tests of a row define check() and do not call it; pass entry_key, the column "
+                "with the name of the function to check"
+            )
         mark = secrets.token_hex(16)
         args = (mark, program, f"{tests}\ncheck({entry})" if entry else tests, entry)
         trial = inspect.getsource(run_trial)
         text = f"from __future__ import annotations\n{trial}\nrun_trial(*{args!r})"
-        return [Program(f"exec({text!r}, {{}})", mark, True)]
+        return [Program(f"{_EXIT}exec({text!r}, {{}})", "", mark)]
     if isinstance(tests, Mapping):
         pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
         function = tests.get("fn_name") or entry
@@ -169,7 +189,7 @@ def programs_of(program: str, tests: Any, entry: str | None, limit: int) -> list
 def _stdin(program: str, test_input: Any, expected: Any) -> Program:
     """Test what a program prints. stdin is a file, which input(), sys.stdin and open(0) read."""
     source = (
-        "import os, sys, tempfile\n"
+        f"{_EXIT}import os, tempfile\n"
         "stdin = tempfile.TemporaryFile()\n"
         f"stdin.write({_text(test_input).encode()!r})\n"
         "stdin.seek(0)\n"
@@ -183,18 +203,19 @@ def _stdin(program: str, test_input: Any, expected: Any) -> Program:
 def _call(program: str, function: str, test_input: Any, expected: Any) -> Program:
     """Test the result of a function.
 
-    The result is printed after a random mark and compared as JSON, where a tuple equals a list.
+    The result is printed after a random mark and compared as JSON: a tuple equals a list, and 2.0
+    equals 2, but True does not equal 1.
     """
     mark = secrets.token_hex(16)
     arguments = test_input if isinstance(test_input, list) else [test_input]
     result = f"names[{function!r}](*json.loads({json.dumps(arguments)!r}))"
     source = (
-        "names = {'__name__': 'program'}\n"
+        f"{_EXIT}names = {{'__name__': 'program'}}\n"
         f"exec(compile({program!r}, 'program.py', 'exec'), names)\n"
         "import json\n"
         f"print('\\n' + {mark!r} + json.dumps({result}))"  # on its own line
     )
-    return Program(source, mark + json.dumps(expected), True)
+    return Program(source, json.dumps(expected), mark)
 
 
 def _text(value: Any) -> str:
@@ -206,21 +227,36 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
+def _same_json(result: str, expected: str) -> bool:
+    """Whether two JSON texts have the same value; NaN equals NaN."""
+    try:
+        return result == expected or _canonical(result) == _canonical(expected)
+    except (ValueError, RecursionError):  # the program decides what it prints
+        return False
+
+
+def _canonical(text: str) -> str:
+    return json.dumps(json.loads(text, parse_float=_number), sort_keys=True)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
 def _reason(outcome: Outcome) -> str:
+    if outcome.end == "output" or (outcome.end == "ok" and outcome.cut):
+        return f"it printed more than {_OUTPUT_MB} MB"
     if outcome.end == "ok":
         return "the output is not the expected one"
     if outcome.end == "error":
         last = outcome.stderr.strip().rpartition("\n")[2][:200]
         return last or f"the program ended with status {outcome.status}"
-    reasons = {
-        "time": "it took too long",
-        "output": "it printed too much",
-        "killed": "it was killed",
-    }
-    return reasons[outcome.end]
+    return "it took too long" if outcome.end == "time" else "it was killed"
 
 
 @cache
 def _sandbox(seconds: int, isolation: Isolation) -> Sandbox:
     """Return the sandbox shared by all environments with the same limits."""
-    return Sandbox(SandboxLimits(seconds=float(seconds)), isolation=isolation)
+    limits = SandboxLimits(seconds=float(seconds), output_kb=_OUTPUT_MB << 10)
+    return Sandbox(limits, isolation=isolation)

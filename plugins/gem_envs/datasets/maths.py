@@ -87,7 +87,7 @@ def equal(expected: str, answer: str) -> bool:
 def _is_undone(problem: str, answer: str, expected: str) -> bool:
     """Whether an answer leaves the computation to the grader."""
     bare, bare_expected = _bare(answer), _bare(expected)
-    if re.fullmatch(r"-?\d+", bare_expected.replace(",", "")):
+    if re.fullmatch(r"-?(?:\d+|\d{1,3}(?:,\d{3})+)", bare_expected):  # -1,2 is two numbers
         is_expression = re.search(r"[\d\\]", bare) is not None
         return is_expression and _WHOLE_NUMBER.fullmatch(bare) is None
     if _DECIMAL.fullmatch(bare) and _FRACTION.search(bare_expected):

@@ -5,7 +5,6 @@ Each action is a shell command.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,15 +16,14 @@ from gem_envs.terminal.checks import passed
 from gem_envs.terminal.ids import LEVELS, TERMINAL_KINDS
 from gem_envs.terminal.kinds import KINDS
 from gem_tools.calls import without_thinking
+from gem_tools.more_styles import code_blocks
 from gem_tools.sandbox.containment import contain
 from gem_tools.session.session import HOME, Session, SessionLost, check_seconds
 from gem_tools.tool import ToolError
 
 __all__ = ["Terminal"]
 
-_BLOCK = re.compile(
-    r"```[ \t]*(?:bash|sh|shell|console)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE
-)
+_LANGUAGES = ("", "bash", "sh", "shell", "console")
 _NEEDS = ("bash", "git", "make", "tar")
 _RANDOM_COMMANDS = (
     "ls -R",
@@ -115,7 +113,7 @@ class Terminal(Env):
     def on_step(self, action: str) -> StepResult:
         assert self.session is not None
         action = without_thinking(action)
-        blocks = _BLOCK.findall(action)
+        blocks = [body for name, body in code_blocks(action) if name.lower() in _LANGUAGES]
         command = (blocks[-1] if blocks else action).strip()
         if command == "submit":
             return self._score("", truncated=False)

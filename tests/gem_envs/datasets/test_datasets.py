@@ -281,6 +281,7 @@ def test_equal_compares_answers_symbolically(expected: str, answer: str, is_equa
         ("What is 12 * -34?", "-408", "-408", 1.0),
         ("What is 12 * -34?", "-408", "{-408}", 1.0),
         ("What is 100 * 1000?", "100000", "100{,}000", 1.0),
+        ("What is 100 * 1000?", "100,000", "100 * 1000 + 0", 0.0),
         ("Evaluate $\\log_2 64$.", "6", "\\log_2 64", 0.0),
         ("Evaluate $\\sin 30^\\circ$.", "\\frac{1}{2}", "\\sin 30^\\circ", 0.0),
         ("Write $0.375$ as a fraction.", "\\frac{3}{8}", "0.375", 0.0),
@@ -302,6 +303,19 @@ def test_maths_rejects_the_problem_repeated_as_the_answer(
     _, reward, _, _, info = env.step(f"\\boxed{{{answer}}}")
     assert reward == expected_reward
     assert info.get("undone", False) == (expected_reward == 0.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "expected_reward"),
+    [("-1,2", "2,-1", 1.0), ("-1, 2", "x=-1, x=2", 1.0), ("-1,2", "-12", 0.0)],
+)
+def test_maths_reads_two_numbers_as_two(
+    tmp_path: Path, expected: str, answer: str, expected_reward: float
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"problem": "Solve $x^2 = x + 2$.", "answer": expected}) + "\n")
+    env = at("math:Sample-v0", 0, dataset=str(path))
+    assert env.step(f"\\boxed{{{answer}}}")[1] == expected_reward
 
 
 def test_maths_accepts_a_fraction_of_the_problems_numbers(tmp_path: Path) -> None:
@@ -424,6 +438,13 @@ def test_last_code_block_returns_the_last_python_block() -> None:
     assert last_code_block("```\na\n```\nno</think>\n```\nb\n```") == "b\n"
 
 
+def test_last_code_block_does_not_open_at_the_closing_fence_of_another_language() -> None:
+    answer = "```python\nprint(1)\n```\nIt prints:\n```text\n1\n```\nand no more."
+    assert last_code_block(answer) == "print(1)\n"
+    assert last_code_block(f"{answer}\n```json\n{{}}\n```\n") == "print(1)\n"
+    assert last_code_block("```text\n1\n```\nThat is all.\n```text\n2\n```") is None
+
+
 def test_answer_without_a_code_block_is_a_format_error() -> None:
     assert at("code:Sample-v0", 0).step("print(1)")[1:4] == (-0.1, True, False)
 
@@ -438,6 +459,8 @@ def test_answer_without_a_code_block_is_a_format_error() -> None:
         "from __future__ import annotations\nprint(sum(int(x) for x in input().split()))",
         "def main():\n    print(sum(map(int, input().split())))\n"
         "if __name__ == '__main__':\n    main()",
+        "print(sum(map(int, input().split())))\nexit()",
+        "def main():\n    print(sum(map(int, input().split())))\n    quit(0)\nmain()",
     ],
 )
 def test_programs_can_read_stdin_in_any_way(program: str) -> None:
@@ -445,10 +468,77 @@ def test_programs_can_read_stdin_in_any_way(program: str) -> None:
     assert reward == 1.0, info
 
 
+def code_task(tmp_path: Path, tests: Any) -> Any:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"problem": "?", "tests": tests}), encoding="utf-8")
+    return at("code:Sample-v0", 0, dataset=str(path))
+
+
+def test_long_output_is_compared_in_full(tmp_path: Path) -> None:
+    tests = {"inputs": [""], "outputs": ["\n".join(map(str, range(30_000)))]}
+    program = "```python\nfor i in range({}):\n    print(i)\n```"
+    assert code_task(tmp_path, tests).step(program.format(30_000))[1] == 1.0
+    assert code_task(tmp_path, tests).step(program.format(29_999))[1] == 0.0
+    observation, reward, *_ = code_task(tmp_path, tests).step("```\nprint('1' * (65 << 20))\n```")
+    assert reward == 0.0
+    assert "it printed more than 64 MB" in observation
+
+
+@pytest.mark.parametrize(
+    ("expected", "result", "expected_reward"),
+    [
+        (2, "2.0", 1.0),
+        (2.0, "2", 1.0),
+        ([0.5, [100]], "(0.5, (1e2,))", 1.0),
+        ({"a": 1, "b": [2]}, "{'b': [2], 'a': 1}", 1.0),
+        ({"1": None}, "{1: None}", 1.0),
+        (float("nan"), "float('nan')", 1.0),
+        ({"a": 1, "b": float("nan")}, "{'b': float('nan'), 'a': 1}", 1.0),
+        (1, "True", 0.0),
+        (False, "0", 0.0),
+        ([1], "[True]", 0.0),
+        (2, "2.5", 0.0),
+        (2, "'2'", 0.0),
+        (None, "'null'", 0.0),
+        ([1, 2], "[2, 1]", 0.0),
+        ({"a": 1}, "{'a': 1, 'b': 2}", 0.0),
+        (float("nan"), "0", 0.0),
+    ],
+)
+def test_results_of_functions_are_compared_by_value(
+    tmp_path: Path, expected: Any, result: str, expected_reward: float
+) -> None:
+    tests = {"inputs": [[]], "outputs": [expected], "fn_name": "f"}
+    answer = f"```python\ndef f(): return {result}\n```"
+    assert code_task(tmp_path, tests).step(answer)[1] == expected_reward
+
+
+def test_output_that_is_not_json_is_a_wrong_result(tmp_path: Path) -> None:
+    tests = {"inputs": [[]], "outputs": [1], "fn_name": "f"}
+    for text in ("[1", "[" * 100_000, "1" * 5000):
+        program = f"import json\njson.dumps = lambda value: {text!r}\ndef f(): return 1"
+        assert code_task(tmp_path, tests).step(f"```python\n{program}\n```")[1] == 0.0
+
+
+@pytest.mark.parametrize("tests", [{"inputs": [], "outputs": []}, [], "[]", " ", None])
+def test_row_without_tests_raises_an_error(tmp_path: Path, tests: Any) -> None:
+    with pytest.raises(EnvError, match=r"has no tests: its column 'tests' is .*; expected inputs"):
+        code_task(tmp_path, tests).step("```python\npass\n```")
+
+
+def test_check_that_nothing_calls_raises_an_error(tmp_path: Path) -> None:
+    tests = "def check(candidate):\n    assert candidate(2) == 4"
+    with pytest.raises(EnvError, match="define check\\(\\) and do not call it; pass entry_key"):
+        code_task(tmp_path, tests).step("```python\npass\n```")
+    program = "```python\ndef square(x): return x * x\n```"
+    assert code_task(tmp_path, f"{tests}\n\ncheck(square)").step(program)[1] == 1.0
+
+
 @pytest.mark.parametrize(
     "program",
     [
         "import sys\nsys.exit(0)",
+        "exit()",
         "import os\nos._exit(0)",
         "raise SystemExit",
         "class Stack:\n    def __len__(self): return 0",

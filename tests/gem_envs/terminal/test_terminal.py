@@ -187,6 +187,8 @@ def test_command_may_be_in_a_code_block() -> None:
     with Terminal("Rename") as env:
         env.reset(seed=1)
         assert "docs" in env.step("I look around first.\n```bash\nls\n```")[0]
+        text = "```bash\nls\n```\nIt may print\n```text\nx\n```\nor\n```text\ny\n```"
+        assert "docs" in env.step(text)[0]
         assert env.step("```\nsubmit\n```")[2]
 
 

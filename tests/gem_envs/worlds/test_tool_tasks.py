@@ -145,6 +145,15 @@ def test_todo_with_one_more_change_earns_nothing() -> None:
     assert finished_with(env, extra) == 0.0
 
 
+def test_rejected_task_does_not_use_up_an_id() -> None:
+    env = tool("Todo")
+    reset_to(env, "Add the task")
+    wrong = {"project_id": next(iter(env.toolbox.projects)), "content": "x", "priority": 1}
+    call = write_call("add_task", {**wrong, "due_date": "tomorrow"})
+    assert env.step(call)[0].startswith("Error")
+    assert finished_with(env) == 1.0
+
+
 def test_finishing_at_once_does_not_solve_a_change() -> None:
     env = tool("Todo")
     reset_to(env, "Mark the task")

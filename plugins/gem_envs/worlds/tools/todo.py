@@ -95,13 +95,14 @@ class TodoTools(Toolbox):
         self._project(project_id)
         if not 1 <= priority <= 4:
             raise CallError("priority must be 1 to 4")
+        due_date = _date(due_date)  # before the id: a rejected call must not use it up
         self.next_id += 1
         self.tasks[str(self.next_id)] = {
             "project_id": project_id,
             "content": content.strip(),
             "is_completed": False,
             "priority": priority,
-            "due_date": _date(due_date),
+            "due_date": due_date,
             "description": "",
             "duration": 0,
         }
