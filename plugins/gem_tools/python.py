@@ -24,8 +24,8 @@ _lock = threading.Lock()
 class PythonTool(Tool):
     """A tool that runs one program per call.
 
-    With `state="episode"`, names persist within an episode, as in a notebook: plain data and the
-    imports, functions and classes of the top level. `info` lists the names that cannot persist.
+    With `state="episode"`, names persist within an episode, as in an interactive session; a call
+    that fails changes none. `info["lost"]` lists the names that cannot persist.
     """
 
     name = "python"

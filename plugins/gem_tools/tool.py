@@ -81,6 +81,9 @@ class Tool:
 class Toolset:
     """A set of tools that must be discovered, such as those of MCP servers."""
 
+    version = 0
+    """Increase it when the tools have changed; environments then call `tools` again."""
+
     def tools(self) -> Sequence[Tool] | Awaitable[Sequence[Tool]]:
         """Return the current tools. May block; the engine then calls it on a thread."""
         raise NotImplementedError(f"{type(self).__name__} does not define tools()")

@@ -77,6 +77,7 @@ class ToolWrapper(Wrapper):
         self.deadline, self.on_outage, self.previous = deadline, on_outage, previous
         self.tools: dict[str, Tool] | None = None
         """The tools by name; None until the first reset if there is a `Toolset`."""
+        self._versions: list[int] = []
         if all(isinstance(tool, Tool) for tool in self.sources):
             self.tools = _by_name(cast("list[Tool]", self.sources))
         self._clear()
@@ -198,14 +199,15 @@ class ToolWrapper(Wrapper):
         return ToolWrapper(self.env, [*self.sources, tool], **{**previous, **settings})
 
     def _discover(self) -> Generator[Any, Any, dict[str, Tool]]:
-        if self.tools is None:
+        versions = [toolset.version for toolset in self._toolsets()]
+        if self.tools is None or versions != self._versions:
             tools: list[Tool] = []
             for source in self.sources:
                 if isinstance(source, Toolset):
                     tools += yield self._offloaded(source.tools)
                 else:
                     tools.append(source)
-            self.tools = _by_name(tools)
+            self.tools, self._versions = _by_name(tools), versions
         return self.tools
 
     def _toolsets(self) -> list[Toolset]:

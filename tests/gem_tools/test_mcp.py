@@ -51,7 +51,15 @@ def by_name(tools: McpTools) -> dict[str, Tool]:
 
 def test_tools_are_discovered_and_called(shop: McpTools) -> None:
     tools = by_name(shop)
-    assert set(tools) == {"schema", "query", "execute", "sleep", "crash", "process"}
+    assert set(tools) == {
+        "schema",
+        "query",
+        "execute",
+        "sleep",
+        "crash",
+        "process",
+        "manual",
+    }
     assert tools["query"].description == "The rows of a select statement."
     assert tools["query"].parameters["required"] == ["sql"]
     assert "CREATE TABLE orders" in str(tools["schema"].call({}))
@@ -75,6 +83,11 @@ def test_long_results_are_cut_and_escaped(shop: McpTools) -> None:
     assert len(result.text) < 70_000
     assert "characters left out" in result.text
     assert "\x1b" not in result.text
+
+
+def test_result_shows_the_text_of_embedded_resources(shop: McpTools) -> None:
+    result: Any = by_name(shop)["manual"].call({})
+    assert result.text == "Orders are final.\n(resource)"
 
 
 def test_errors_do_not_show_secrets() -> None:
@@ -347,6 +360,22 @@ def test_tools_are_reconfigured(shop: McpTools, tmp_path: Path) -> None:
     assert "orders" not in by_name(shop)["schema"].call({}).text  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="no argument port; it has: servers, command"):
         shop.reconfigure(port=3)
+
+
+def test_environment_uses_reconfigured_tools(shop: McpTools, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.db")
+    sqlite3.connect(other).close()
+    env = ToolWrapper(Quiz(), [shop])
+    env.reset(seed=1)
+    assert "orders" in env.step("<schema></schema>")[0]
+    old = shop.servers[0]
+    shop.reconfigure(args=[SERVER, other], only=["schema"])
+    assert "orders" not in env.step("<schema></schema>")[0]
+    _, info = env.reset(seed=1)
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["schema"]
+    assert "orders" not in env.step("<schema></schema>")[0]
+    assert old.starts == 1
+    env.close()
 
 
 @pytest.mark.parametrize(

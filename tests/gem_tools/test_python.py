@@ -17,7 +17,7 @@ from tool_worlds import Quiz
 from gem_core.errors import ConfigError
 from gem_tools import ToolError
 from gem_tools.python import PythonTool
-from gem_tools.sandbox import containment
+from gem_tools.sandbox import containment, uids
 from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
 from gem_tools.wrapper import ToolWrapper
 
@@ -62,6 +62,7 @@ def tool(sandbox: Sandbox, **settings: Any) -> PythonTool:
         ),
         ("import atexit\natexit.register(print, 'at exit')", "at exit", "ok"),
         ("import os\nprint(sorted(k for k in os.environ if 'SECRET' in k))", "[]", "ok"),
+        ("def f(x: int): pass\nprint(f.__annotations__['x'])", "<class 'int'>", "ok"),
         ("print({'b', 'a', 'c', 'd'} == set('abcd'), hash('gem') != 0)", "True True", "ok"),
     ],
 )
@@ -294,6 +295,153 @@ def test_episode_state_keeps_names_until_reset(sandbox: Sandbox) -> None:
     assert "NameError" in run("x")
 
 
+COUNTER = """
+def counter():
+    n = 0
+    def add():
+        nonlocal n
+        n += 1
+        return n
+    def get(): return n
+    return add, get
+add, get = counter()
+"""
+CLASSES = """
+import abc, collections, enum, functools
+from dataclasses import dataclass, field, fields
+from typing import Generic, NamedTuple, TypedDict, TypeVar
+class Base(abc.ABC):
+    kinds = []
+    def __init_subclass__(cls): Base.kinds.append(cls)
+    @abc.abstractmethod
+    def area(self): ...
+class Square(Base):
+    __slots__ = ("side",)
+    def __init__(self, side): super().__init__(); self.side = side
+    def area(self): return self.side ** 2
+    @property
+    def double(self): return 2 * self.side
+    @classmethod
+    def unit(cls): return cls(1)
+    @staticmethod
+    def name(): return "square"
+@dataclass
+class Point:
+    x: int
+    y: list = field(default_factory=list)
+class Color(enum.Enum):
+    RED = "r"
+    BLUE = "b"
+    def code(self): return self.value * 2
+class Level(enum.IntFlag):
+    LOW = 1
+    HIGH = 2
+class Pair(NamedTuple):
+    a: int
+    b: int = 2
+class Options(TypedDict):
+    verbose: bool
+Old = collections.namedtuple("Old", "u v")
+T = TypeVar("T", bound=Base)
+class Stack(Generic[T]):
+    def push(self, item: T) -> T: return item
+class Lazy:
+    @functools.cached_property
+    def value(self): return 42
+@functools.lru_cache(maxsize=None)
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+class Missing(KeyError):
+    def __str__(self): return "missing " + self.args[0]
+square, point, color, pair, old, lazy = Square(3), Point(1), Color.RED, Pair(1), Old(5, 6), Lazy()
+level, error = Level.LOW | Level.HIGH, Missing("key")
+"""
+CLASSES_USED = """
+assert [square.area(), square.double, Square.unit().area(), Square.name()] == [9, 6, 1, "square"]
+assert Base.kinds == [Square] and isinstance(square, Base) and type(square) is Square
+try: Base()
+except TypeError: pass
+else: raise AssertionError
+assert point == Point(1, []) and [f.name for f in fields(Point)] == ["x", "y"]
+assert color is Color.RED and Color("b") is Color.BLUE and color.code() == "rr"
+assert level == 3 and list(Level) == [1, 2] and type(level) is Level
+assert pair == (1, 2) and pair._replace(a=3).a == 3 and old.v == 6 and Old(1, 2).u == 1
+assert Options(verbose=True)["verbose"] and Options.__total__ and lazy.value == 42
+assert Stack[Square]().push(1) == 1 and T.__bound__ is Base and Stack.__parameters__ == (T,)
+assert fib(30) == 832040 and str(error) == "missing key" and isinstance(error, Missing)
+"same"
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "output"),
+    [
+        (["n = 3\ndef f(x=n, *, y=n): return x + y", "n = 5", "f()"], "6"),
+        (["def f(x=[]): x.append(1); return len(x)", "f()", "f()"], "2"),
+        (["def f(): return 1", "def f(): return 2", "def f(): return 1", "f()"], "1"),
+        (["def f(): return 1", "f = lambda: 2", "f()"], "2"),
+        (["def f(): return 1", "del f", "'f' in globals()"], "False"),
+        (["import math", "del math", "'math' in globals()"], "False"),
+        (["from math import pi", "pi = 3", "pi"], "3"),
+        (["def f(): return 1", "g = f; del f", "g()"], "1"),
+        (["def f(): return 1\ng = f", "f is g"], "True"),
+        (["a = b = []", "a.append(1)", "b"], "[1]"),
+        ([COUNTER, "add(), add()", "add(), get()"], "(3, 3)"),
+        (["if 1:\n def f(): return n\nn = 4", "n = 5", "f()"], "5"),
+        (["try: import json as j\nexcept ImportError: pass", "j.dumps(1)"], "'1'"),
+        (["import xml.etree.ElementTree", "xml.etree.ElementTree.fromstring('<a/>').tag"], "'a'"),
+        (["from sys import stdout as out", "out.write('x'); None"], "x"),
+        (
+            ["from random import seed, random", "seed(1); x = random()", "seed(1); random() == x"],
+            "True",
+        ),
+        (["def d(f): print('d'); return f\n@d\ndef f(): return 1", "f()"], "1"),
+        (["def f(x): return x\nf.calls = 3", "f.calls"], "3"),
+        (["class C: n = 0", "C.n += 1", "C.n"], "1"),
+        (
+            ["class P: v = 1\np = P()", "class P: v = 2", "p.v, P.v, isinstance(p, P)"],
+            "(1, 2, False)",
+        ),
+        (["__x = 1; _y = 2", "__x + _y"], "3"),
+        (
+            ["scope = {}; exec('def f(): return g()\\ndef g(): return 7', scope)", "scope['f']()"],
+            "7",
+        ),
+        ([CLASSES, "1", CLASSES_USED], "'same'"),
+        (["import collections as c\nd = c.defaultdict(lambda: 5)", "d[1]"], "5"),
+        (["import dataclasses as d\nx = d.MISSING", "x is d.MISSING"], "True"),
+    ],
+)
+def test_episode_state_is_that_of_an_interactive_session(
+    sandbox: Sandbox, calls: list[str], output: str
+) -> None:
+    python, state = tool(sandbox, state="episode"), None
+    for code in calls:
+        result: Any = python.call({"code": code}, state)
+        assert not result.error and "lost" not in result.info, result.text
+        state = result.state
+    assert result.text == output
+
+
+def test_names_that_cannot_be_restored_do_not_take_others_with_them(sandbox: Sandbox) -> None:
+    code = (
+        "class Bad(Exception):\n    def __init__(self, a, b): super().__init__(a)\n"
+        "bad, gen, shared = Bad(1, 2), (i for i in ()), [1]\nboth = shared, shared"
+    )
+    python = tool(sandbox, state="episode")
+    result: Any = python.call({"code": code})
+    assert result.info["lost"] == ["bad", "gen"]
+    result = python.call({"code": "Bad.__name__, both[0] is shared"}, result.state)
+    assert result.text == "('Bad', True)"
+
+
+def test_traceback_of_an_earlier_function_has_no_wrong_source(sandbox: Sandbox) -> None:
+    python = tool(sandbox, state="episode")
+    result: Any = python.call({"code": "def f():\n    return 1 / 0"})
+    result = python.call({"code": "# one\n# two\nf()"}, result.state)
+    assert 'File "<earlier>", line 2, in f\nZeroDivisionError' in result.text
+    assert "    f()\n" in result.text
+
+
 def test_names_are_dropped_without_state(sandbox: Sandbox) -> None:
     env = ToolWrapper(Quiz(), [tool(sandbox)])
     env.reset(seed=1)
@@ -363,6 +511,39 @@ def test_forked_process_starts_its_own_workers() -> None:
         assert parents
         assert all(worker._process.poll() is None for worker in parents)
         assert sandbox.run("print(3)").stdout == "3\n"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_programs_of_forked_processes_run_as_different_users() -> None:
+    with Sandbox(warm=0) as sandbox:
+        code = "import os\nprint(os.getuid())"
+        users = [sandbox.run(code).stdout]
+        for _ in range(2):
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.write(write, sandbox.run(code).stdout.encode())
+                os._exit(0)
+            os.close(write)
+            os.waitpid(child, 0)
+            users.append(os.read(read, 100).decode())
+            os.close(read)
+        users.append(sandbox.run(code).stdout)
+    assert len(set(users)) == (4 if os.geteuid() == 0 else 1), users
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_two_processes_never_claim_the_same_user_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uids, "_claimed", {})
+    monkeypatch.setattr(uids.secrets, "randbelow", lambda blocks: blocks - 1)
+    first = uids.next_uid(0)
+    child = os.fork()
+    if child == 0:
+        os._exit(uids.next_uid(0) // 10_000)
+    assert first in range(0, 100_000_000, 10_000)
+    claimed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert claimed != first // 10_000 % 256
+    assert uids.next_uid(0) == first + 1
 
 
 @pytest.mark.slow

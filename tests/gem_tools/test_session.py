@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -253,6 +254,23 @@ def test_nothing_is_left_of_a_process_that_is_killed_while_boxes_start() -> None
         while any(Path(f"/proc/{pid}").exists() for pid in processes):
             assert time.monotonic() < deadline, "processes are left"
             time.sleep(0.05)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_sessions_of_forked_processes_have_different_users(session: Session) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.closing(Session()) as other:
+            os.write(write, other.run("id -u").output.encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    users = {os.read(read, 100).decode(), session.run("id -u").output}
+    os.close(read)
+    with contextlib.closing(Session()) as other:
+        users.add(other.run("id -u").output)
+    assert len(users) == (3 if os.geteuid() == 0 else 1), users
 
 
 def test_closed_session_raises(session: Session) -> None:

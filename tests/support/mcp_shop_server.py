@@ -8,6 +8,8 @@ import sqlite3
 import time
 from typing import Any
 
+from mcp.types import EmbeddedResource
+
 try:
     from mcp.server.mcpserver import MCPServer as Server
     from mcp.server.mcpserver.exceptions import ToolError
@@ -60,6 +62,16 @@ def main() -> None:
     def process() -> str:
         """The process id of the server."""
         return str(os.getpid())
+
+    @server.tool()
+    def manual() -> list[EmbeddedResource]:
+        """The manual, as an embedded text and as embedded bytes."""
+        text = {"uri": "file:///manual.txt", "text": "Orders are final."}
+        blob = {"uri": "file:///manual.pdf", "blob": "JVBERg=="}
+        return [
+            EmbeddedResource.model_validate({"type": "resource", "resource": resource})
+            for resource in (text, blob)
+        ]
 
     if not args.port:
         server.run()

@@ -9,11 +9,14 @@ of the actions after it. The environment does not see the turn, so its turn limi
 | `reflect` | after every n actions   | it stays in the conversation                               |
 | `memory`  | after every n actions   | it replaces the history: the next prompt has only the      |
 |           |                         | task, the notes and the last observation (a new sequence)  |
+
+Stacked wrappers ask one after the other, the inner one first, and do not count each other's texts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gem_core.arguments import whole_number, whole_number_or_none
@@ -38,23 +41,28 @@ class Deliberation(Wrapper):
     def __init__(self, env: Env, every: int | None) -> None:
         super().__init__(env)
         self.every = whole_number_or_none("every", every, 1, "only at the start")
-        self._asked = False
+        self._asked = self._due = False
+
+    @property
+    def open_request(self) -> str:
+        """The request that the next completion answers, of this wrapper or one inside, or ""."""
+        return self.request if self._asked else getattr(self.env, "open_request", "")
 
     @property
     def text_wanted(self) -> bool:
-        """Whether the next completion is a text, for this wrapper or one inside, not an action."""
-        return self._asked or bool(getattr(self.env, "text_wanted", False))
+        """Whether the next completion is a text, not an action."""
+        return bool(self.open_request)
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
-        self._asked = False
+        self._asked = self._due = False
         self._actions = 0
         observation, info = yield self.env.reset(seed=self._seed, options=options)
-        self.observe(observation, info)
-        return self.begin(observation, info)
+        self.begin(self._without_request(observation), info)
+        return self._ask_if_due(observation, info)
 
-    def begin(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Return the observation and info to show after a reset."""
-        return observation, info
+    def begin(self, observation: str, info: dict[str, Any]) -> None:
+        """Remember the first observation of the environment."""
+        self.observe(observation, info)
 
     def on_step(self, action: str) -> Any:
         if self._asked:
@@ -62,17 +70,28 @@ class Deliberation(Wrapper):
             observation, info = self.take(action)
             return observation, 0.0, False, False, {"deliberation": True, **info}
         observation, reward, terminated, truncated, info = yield self.env.step(action)
-        self._actions += 1
         if not (terminated or truncated):
-            self.observe(observation, info)
-            if self.every is not None and self._actions % self.every == 0:
-                observation = self.ask(observation)
+            if not info.get("deliberation"):
+                self._actions += 1
+                self._due = self.every is not None and self._actions % self.every == 0
+                self.observe(self._without_request(observation), info)
+            observation, info = self._ask_if_due(observation, info)
         return observation, reward, terminated, truncated, info
 
-    def ask(self, observation: str) -> str:
-        """Want a text next, and return the observation with the request."""
-        self._asked = True
-        return f"{observation}\n\n{self.request}"
+    def _ask_if_due(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Add the request if it is due and no wrapper inside wants a text first."""
+        if not self._due or self.text_wanted:
+            return observation, info
+        self._asked, self._due = True, False
+        if "context" in info:
+            *messages, last = info["context"].messages
+            last = replace(last, content=f"{last.content}\n\n{self.request}")
+            info = {**info, "context": Context((*messages, last))}
+        return f"{observation}\n\n{self.request}", info
+
+    def _without_request(self, observation: str) -> str:
+        request = self.open_request
+        return observation.removesuffix(f"\n\n{request}") if request else observation
 
     def observe(self, observation: str, info: dict[str, Any]) -> None:
         """Remember an observation of the environment."""
@@ -97,8 +116,9 @@ class Plan(Deliberation):
     def __init__(self, env: Env, every: int | None = None) -> None:
         super().__init__(env, every)
 
-    def begin(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        return self.ask(observation), info
+    def begin(self, observation: str, info: dict[str, Any]) -> None:
+        super().begin(observation, info)
+        self._due = True
 
 
 class Reflect(Deliberation):
@@ -128,9 +148,9 @@ class Memory(Deliberation):
         super().__init__(env, whole_number("every", every, 1))
         self.max_characters = whole_number("max_characters", max_characters, 1)
 
-    def begin(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, observation: str, info: dict[str, Any]) -> None:
+        super().begin(observation, info)
         self._task, self._system = observation, info.get("system")
-        return observation, info
 
     def observe(self, observation: str, info: dict[str, Any]) -> None:
         if "context" in info:

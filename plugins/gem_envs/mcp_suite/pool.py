@@ -17,6 +17,7 @@ from typing import Any
 from gem_envs.mcp_suite.scratch import scratch_folder
 from gem_tools.mcp import McpTools
 from gem_tools.sandbox.homes import remove_tree
+from gem_tools.sandbox.uids import next_uid
 from gem_tools.tool import Tool
 
 __all__ = ["Family", "Slot", "acquire", "release"]
@@ -60,9 +61,7 @@ class Slot:
     def __init__(self, family: Family) -> None:
         self.number = next(_numbers)
         self.family = family
-        self.uid = _FIRST_UID + os.getpid() % 10_000 * 10_000 + self.number
-        if os.geteuid() != 0:
-            self.uid = 0  # the box maps this user
+        self.uid = next_uid(_FIRST_UID) if os.geteuid() == 0 else 0  # the box maps this user
         self.folder = os.path.join(scratch_folder(), f"slot-{self.number}")
         os.mkdir(self.folder)
         self.own(self.folder)

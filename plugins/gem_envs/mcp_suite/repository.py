@@ -78,7 +78,9 @@ class GitState:
     def __init__(self, path: str, git_folder: str) -> None:
         self.path, self.environment = path, dict(_ENVIRONMENT)
         remove_tree(git_folder)  # of the previous episode
-        _run(path, self.environment, "init", "--quiet", "--bare", git_folder)
+        # not in `path`, which the model may have moved away: every later command then returns ""
+        parent = os.path.dirname(git_folder)
+        _run(parent, self.environment, "init", "--quiet", "--bare", git_folder)
         self.environment |= {
             "GIT_DIR": git_folder,
             "GIT_OBJECT_DIRECTORY": os.path.join(path, ".git/objects"),

@@ -27,11 +27,15 @@ _MOST_STEPS, _STEPS_PER_CALL = 20_000_000, 10_000
 def main() -> int:
     """Print the schema and the data of a database."""
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS))
+    # At the hard limit the kernel sends SIGKILL, which could also come from the machine.
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS + 5))
     setup = json.load(sys.stdin)
     try:
         database = sqlite3.connect(":memory:")
         source = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True)
+        # Raises if a statement of the model still locks the file; `backup` would wait forever.
+        source.execute("begin")
+        source.execute("select count(*) from sqlite_master").fetchall()
         source.backup(database)
         steps = iter(range(_MOST_STEPS // _STEPS_PER_CALL))
         database.set_progress_handler(lambda: next(steps, None) is None, _STEPS_PER_CALL)

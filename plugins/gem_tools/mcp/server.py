@@ -227,10 +227,10 @@ def either(value: Any, new: str, old: str) -> Any:
 
 def _text(answer: Any) -> str:
     """Return the text of a result, with a note for each block that is not text."""
-    parts = [
-        str(block.text) if getattr(block, "text", None) is not None else f"({block.type})"
-        for block in answer.content
-    ]
+    parts = []
+    for block in answer.content:
+        text = getattr(getattr(block, "resource", block), "text", None)
+        parts.append(f"({block.type})" if text is None else str(text))
     structured = either(answer, "structured_content", "structuredContent")
     if not parts and structured is not None:
         parts.append(json.dumps(structured, ensure_ascii=False))

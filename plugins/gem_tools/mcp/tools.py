@@ -128,13 +128,17 @@ class McpTools(Toolset):
         return self if self.share else McpTools(**self._arguments)
 
     def reconfigure(self, **changes: Any) -> None:
-        """Replace some arguments, such as `url` or `headers`; the next `tools` call connects."""
+        """Replace some arguments, such as `url` or `headers`.
+
+        The next `tools` call connects; environments call it at their next step or reset.
+        """
         known = ", ".join(self._arguments)
         unknown = [name for name in changes if name not in self._arguments]
         if unknown:
             raise ConfigError(f"McpTools has no argument {', '.join(unknown)}; it has: {known}")
         self.close()
         McpTools.__init__(self, **{**self._arguments, **changes})
+        self.version += 1
 
     @classmethod
     def status(cls) -> str:

@@ -166,6 +166,7 @@ class Plan:
             "path": self.path,
             "preload": list(self.preload),
             "uid": uid,
+            "names": _text("names.py"),
         }
         if not self.boxed and "landlock" in parts:
             system = [
@@ -197,6 +198,11 @@ def bubblewrap_version() -> str:
     return words[-1] if words else "0"
 
 
+@lru_cache
+def _text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
 @lru_cache(maxsize=1)
 def _source() -> str:
     """Compile the worker once; the same interpreter runs it."""
@@ -205,7 +211,7 @@ def _source() -> str:
 
 def worker_text() -> str:
     """Return the program of the worker."""
-    return Path(__file__).with_name("worker.py").read_text(encoding="utf-8")
+    return _text("worker.py")
 
 
 def _tasks_of_user() -> int:

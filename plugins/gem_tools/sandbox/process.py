@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import re
@@ -22,6 +21,7 @@ from gem_tools.sandbox import seccomp
 from gem_tools.sandbox.cgroup import join, memory_groups
 from gem_tools.sandbox.homes import make_home, remove_tree
 from gem_tools.sandbox.launch import Plan, SandboxLimits
+from gem_tools.sandbox.uids import next_uid
 from gem_tools.tool import ToolError, printable
 
 __all__ = ["Box", "Outcome"]
@@ -34,7 +34,6 @@ _MOST_LOST, _MOST_LOST_NAMES = 16 << 10, 100
 _SECONDS_TO_DIE = 10.0
 _SECONDS_TO_EXIT = 0.02
 _FIRST_UID = 1_900_000_000
-_uids = itertools.count(os.getpid() % 10_000 * 10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class Box:
     def _launch(self, plan: Plan) -> subprocess.Popen[bytes]:
         uid = 0
         if "uid" in plan.parts:
-            uid = _FIRST_UID + next(_uids) % 100_000_000
+            uid = next_uid(_FIRST_UID)
             if self._home:
                 os.chown(self._home, uid, uid)
         self._report, report_fd = os.pipe()

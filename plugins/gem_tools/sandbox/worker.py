@@ -102,13 +102,14 @@ def run(code: str, names: dict[str, Any], echo: bool) -> int:
 
             tree = ast.parse(code, NAME)
             last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-            exec(compile(tree, NAME, "exec"), names)
+            exec(compile(tree, NAME, "exec", dont_inherit=True), names)
             if isinstance(last, ast.Expr):
-                value = eval(compile(ast.Expression(last.value), NAME, "eval"), names)
+                expression = ast.Expression(last.value)
+                value = eval(compile(expression, NAME, "eval", dont_inherit=True), names)
                 if value is not None:
                     sys.stdout.write(f"{value!r}\n")
         else:
-            exec(compile(code, NAME, "exec"), names)
+            exec(compile(code, NAME, "exec", dont_inherit=True), names)
         return 0
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
@@ -128,48 +129,6 @@ def run(code: str, names: dict[str, Any], echo: bool) -> int:
         sys.stdout.flush()
         traceback.print_exception(type(error), error.with_traceback(frames), frames, limit=-20)
         return 1
-
-
-def restore(state: bytes, names: dict[str, Any]) -> list[str]:
-    """Restore names from earlier calls: definitions and imports from source, values by pickle."""
-    import contextlib
-    import pickle
-
-    definitions, values = pickle.loads(state) if state else ([], {})
-    for source in definitions:
-        with contextlib.suppress(Exception):  # the code then raises a NameError
-            exec(compile(source, "<earlier>", "exec"), names)
-    for name, value in values.items():
-        with contextlib.suppress(Exception):  # the same
-            names[name] = pickle.loads(value)
-    return list(definitions)
-
-
-def keep(code: str, definitions: list[str], names: dict[str, Any]) -> tuple[bytes, list[str]]:
-    """Return the names as bytes for a later call, and the names that cannot be kept."""
-    import ast
-    import pickle
-    import types
-
-    lost, values = [], {}
-    for node in ast.parse(code).body:
-        if isinstance(
-            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-        ):
-            source = ast.unparse(node)
-            if source not in definitions:
-                definitions.append(source)
-    for name, value in names.items():
-        if name.startswith("__") or isinstance(value, types.ModuleType):
-            continue
-        is_definition = isinstance(value, (type, types.FunctionType))
-        if is_definition and value.__module__ == "__main__" and value.__name__ == name:
-            continue  # restored from its source
-        try:
-            values[name] = pickle.dumps(value)
-        except Exception:  # noqa: BLE001 - the report lists it
-            lost.append(name)
-    return pickle.dumps((definitions, values)), lost
 
 
 def supervise() -> None:
@@ -228,7 +187,10 @@ def main() -> None:
     names = program.__dict__
     worker = os.getpid()
     keeping, echo = bool(flags & 1), bool(flags & 2)
-    definitions = restore(state, names) if keeping else []
+    if keeping:
+        kept_names = sys.modules["gem_names"] = type(sys)("gem_names")
+        exec(compile(settings["names"], "names.py", "exec"), vars(kept_names))
+        kept_names.restore(state, names)
     status = run(code, names, echo)
     if os.getpid() != worker:  # the model's code forked, and the child returned
         sys.stdout.flush()
@@ -249,7 +211,7 @@ def main() -> None:
             continue
     lost, kept = b"", b""
     if keeping and status == 0:
-        kept, lost_names = keep(code, definitions, names)
+        kept, lost_names = kept_names.keep(names)
         lost = ",".join(name[:100] for name in lost_names[:100]).encode("utf-8", "replace")
     body = struct.pack("<4sIII", b"done", status, len(lost), len(kept)) + lost + kept
     while body:

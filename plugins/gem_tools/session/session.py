@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import itertools
 import json
 import os
 import selectors
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gem_core.errors import ConfigError
+from gem_tools.sandbox.uids import next_uid
 from gem_tools.session.box import (
     USER,
     box_command,
@@ -48,7 +48,6 @@ _MB = 1 << 20
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_ANSWER = 20.0
 _FIRST_UID = 1_800_000_000
-_uids = itertools.count(os.getpid() % 10_000 * 10_000)
 # The program must be able to read every file and to stop every process of the terminal's user.
 _CAPABILITIES = (
     "CAP_SETUID",
@@ -118,7 +117,7 @@ class Session:
         """Start the session; `memory_mb` limits a process, `disk_mb` the home folder and /tmp."""
         uid = 0
         if os.geteuid() == 0:
-            uid = _FIRST_UID + next(_uids) % 100_000_000
+            uid = next_uid(_FIRST_UID)
         executable, prefix = python()
         environment = _environment(os.path.dirname(executable))
         limits = {

@@ -16,7 +16,7 @@ from gem_core.rollout.engine import Rollout
 from gem_core.rollout.renderer import Renderer
 from gem_core.training.advantage import advantages
 from gem_core.training.sequences import discounted_returns, token_sequences
-from gem_envs.deliberation.wrappers import Memory, Plan
+from gem_envs.deliberation.wrappers import Memory, Plan, Reflect
 
 ID = "maze:Random-v0-easy"
 ALL = ("plan", "plan(every=2)", "reflect(every=2)", "memory(every=2)", "plan,reflect,memory")
@@ -52,6 +52,58 @@ def test_reflection_comes_after_every_second_action() -> None:
         observation, *_ = env.step(env.sample_action())
         asked.append("what will you change" in observation)
     assert asked == [False, True, False, False, True, False]
+
+
+def texts_and_actions(wrappers: str, turns: int) -> str:
+    """Return P, R or M for each turn that is a text, by its request, and A for an action."""
+    env = make(ID, wrappers=wrappers)
+    observation, _ = env.reset(seed=0)
+    kinds = ""
+    for _ in range(turns):
+        asked = [request[0] for request in REQUESTS if observation.endswith(REQUESTS[request])]
+        before = env.unwrapped.turn
+        observation, *_, info = env.step(env.sample_action())
+        kinds += asked[0] if asked else "A"
+        assert info.get("deliberation", False) is bool(asked)
+        assert env.unwrapped.turn - before == (not asked)
+    return kinds
+
+
+REQUESTS = {"Plan": Plan.request, "Reflect": Reflect.request, "Memory": Memory.request}
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "kinds"),
+    [
+        ("plan,reflect(every=2)", "PAARAARA"),
+        ("reflect(every=2),plan", "PAARAARA"),
+        ("reflect(every=1),memory(every=2)", "ARARMARARM"),
+        ("memory(every=2),reflect(every=2),plan(every=2)", "PAAMRPAAMRP"),
+        ("plan,plan", "PPAAA"),
+    ],
+)
+def test_stacked_wrappers_count_only_actions_and_ask_one_after_the_other(
+    wrappers: str, kinds: str
+) -> None:
+    assert texts_and_actions(wrappers, len(kinds)) == kinds
+
+
+def test_memory_shows_the_task_and_the_observation_without_the_requests_of_others() -> None:
+    env = Reflect(Memory(Plan(ScriptedEnv(), every=1), every=1), every=1)
+    assert env.reset(seed=0)[0] == f"T\n\n{Plan.request}"
+    for text in ("plan", "go", "plan"):
+        env.step(text)
+    observation, *_, info = env.step("notes")
+    (message,) = info["context"].messages
+    assert message.content == observation
+    prompt = "T\n\nYour notes:\nnotes\n\nThe last observation:\nO1"
+    assert observation == f"{prompt}\n\n{Reflect.request}"
+
+
+def test_request_is_part_of_a_rewritten_history() -> None:
+    env = make(ID, wrappers="concat,plan(every=1)")
+    _, info = env.reset(seed=0)
+    assert info["context"].messages[-1].content.endswith(Plan.request)
 
 
 def test_notes_replace_the_conversation() -> None:

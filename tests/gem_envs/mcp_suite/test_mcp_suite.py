@@ -23,7 +23,7 @@ from gem_check.checker import check_env
 from gem_core import list_envs, make, run_batch, tasks_for
 from gem_core.errors import ConfigError, OptionError
 from gem_core.policies.players import ExpertPlayer, expert_of
-from gem_envs.mcp_suite import postgres
+from gem_envs.mcp_suite import postgres, sqlite_reader
 from gem_envs.mcp_suite.env import McpTask
 from gem_envs.mcp_suite.families import templates_of
 from gem_envs.mcp_suite.ids import SUITES
@@ -253,6 +253,35 @@ def test_settings_of_a_repository_do_not_count_in_the_check(tmp_path: Path) -> N
     assert not ran.exists()
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_repository_that_was_moved_away_fails_the_task(replaced: bool) -> None:
+    with make("mcp:Git-v0", template="CommitFile") as env:
+        actions = [call("move_file", source="/data/repo", destination="/data/away")]
+        if replaced:
+            actions.append(call("write_file", path="/data/repo", content="gone"))
+        assert play(env, 1, [*actions, "done"]) == 0.0
+        assert env.unwrapped.errors == 0
+        assert solve(env, 1)[0] == 1.0
+
+
+COSTLY = """create view price_log as with recursive n(x) as
+(select 1 union all select x + 1 from n limit 9000)
+select sum(length(hex(zeroblob(9000000 + x)))) as product_id from n"""
+
+
+def test_view_that_takes_too_long_fails_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Path(sqlite_reader.__file__).read_text()
+    impatient = tmp_path / "sqlite_reader.py"
+    impatient.write_text(reader.replace("_MOST_SECONDS = 30", "_MOST_SECONDS = 1"))
+    assert impatient.read_text() != reader
+    monkeypatch.setattr(sqlite_reader, "__file__", str(impatient))
+    with make("mcp:Sqlite-v0", template="PriceLog") as env:
+        assert play(env, 1, [run_sql("Sqlite", COSTLY), "done"]) == 0.0
+        assert solve(env, 1)[0] == 1.0
+
+
 def test_info_has_the_keys_of_tools() -> None:
     with make("mcp:Files-v0") as env:
         env.reset(seed=1)
@@ -386,6 +415,18 @@ def test_servers_stay_and_data_go_between_episodes() -> None:
 
 
 ENDLESS = "with recursive n(x) as (select 1 union all select x + 1 from n) select max(x) from n"
+
+
+ENDLESS_WRITE = """create table t as with recursive n(x) as
+(select 1 union all select x + 1 from n) select x, zeroblob(1000) from n where x < 20000"""
+
+
+def test_database_that_a_statement_still_locks_fails_the_task() -> None:
+    with make("mcp:Sqlite-v0", template="Restock") as env:
+        env.reset(seed=1)
+        env.tools["write_query"].seconds = 2.0
+        assert "given up" in env.step(run_sql("Sqlite", ENDLESS_WRITE))[0]
+        assert env.step("done")[1] == 0.0
 
 
 def test_server_that_is_still_busy_is_not_used_again() -> None:
