@@ -45,7 +45,7 @@ class Args:
     """episodes per seed"""
     max_turn_tokens: int = 24
     """the maximum number of tokens per turn"""
-    learning_rate: float = 2e-3
+    learning_rate: float = 1e-3
     """the learning rate of Adam"""
     seed: int = 0
     """the seed of sampling and of the order of the environment's seeds"""
