@@ -15,8 +15,9 @@ __all__ = ["deterministic"]
 def deterministic() -> Iterator[None]:
     """Choose deterministic kernels. Enter before the first matrix product on the GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once
+    before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.use_deterministic_algorithms(before)

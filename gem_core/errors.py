@@ -79,7 +79,7 @@ class UnknownNameError(GemError, LookupError):
         return f"{text} {self.hint}".rstrip()
 
     def _near(self) -> list[str]:
-        """Return up to three names: that contain the text, or are similar and in its namespace."""
+        """Return up to three names that contain the text, or are similar to it."""
         text, namespace = self.name.strip().lower(), self.name.partition(":")[0] + ":"
         containing = sorted(n for n in self.known if text in n.lower()) if len(text) > 1 else []
         same_namespace = [n for n in self.known if n.startswith(namespace)] or self.known
@@ -141,7 +141,7 @@ class PolicyError(GemError, RuntimeError):
 
 
 class EngineError(PolicyError):
-    """Raised when a trainer's generation engine fails; going on would train on empty batches."""
+    """Raised when a trainer's generation engine fails, which ends the run."""
 
 
 class BatchMismatchError(GemError, RuntimeError):

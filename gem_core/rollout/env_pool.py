@@ -22,7 +22,7 @@ from gem_core.types import Failure, Task
 __all__ = ["EnvPool", "close_unused"]
 
 _SECONDS_TO_CLOSE = 5.0
-_MAX_KINDS = 64  # of idle environments: tasks may all have different arguments
+_MAX_KINDS = 256  # of idle environments: tasks may all have different arguments
 _log = logging.getLogger(__name__)
 
 
@@ -65,10 +65,9 @@ class EnvPool:
         self._kept[kind] = self._kept.pop(kind, task)  # the last in the order of the keys
         self._idle.setdefault(kind, []).append(env)
         if len(self._kept) > _MAX_KINDS and not self.lent:
-            oldest = next(iter(self._kept))
-            del self._kept[oldest]
-            for idle in self._idle.pop(oldest):
+            for idle in self._idle.pop(oldest := next(iter(self._kept))):
                 self.drop(idle)
+            del self._kept[oldest]
 
     def drop(self, env: Env) -> None:
         """Close a failed environment without waiting for it."""

@@ -420,7 +420,8 @@ def _snapshot(value: Any, depth: int = 32) -> Any:
         return {key: _snapshot(item, depth - 1) for key, item in value.items()}
     if type(value) in (list, tuple) and depth:
         return type(value)(_snapshot(item, depth - 1) for item in value)
-    return copy(value) if type(value) in (set, deque, Counter, OrderedDict, defaultdict) else value
+    copied = (set, bytearray, deque, Counter, OrderedDict, defaultdict)
+    return copy(value) if type(value) in copied else value
 
 
 def _engine_error(error: BaseException | None) -> Exception | None:

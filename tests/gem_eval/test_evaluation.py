@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from byte_tokenizer import ByteTokenizer
 from project import SOURCES, SUPPORT, clean_env
 
 from gem_core import (
@@ -27,7 +28,9 @@ from gem_core import (
     Limits,
     Message,
     RandomPlayer,
+    Renderer,
     ScriptedPlayer,
+    ScriptedPolicy,
     StopReason,
     Turn,
     list_envs,
@@ -732,3 +735,22 @@ def test_run_does_not_resume_with_another_environment_file(
     source.write_text(source.read_text().replace("1.0", "0.5"))
     assert main(command) == 2
     assert "another evaluation: sources was" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("of_plan", "of_model"), [(160, None), (160, 4000), (4000, 160)])
+def test_smaller_context_limit_of_plan_and_model_holds(
+    tmp_path: Path, of_plan: int, of_model: int | None
+) -> None:
+    tokenizer = ByteTokenizer("chatml")
+    policy = ScriptedPolicy(lambda prompt: r"\boxed{1}", tokenizer)
+    plan = Plan("scripted", (EASY,), 4, max_context=of_plan)
+    limits = Limits(max_context=of_model)
+    path = tmp_path / "record.jsonl"
+    played = evaluate(plan, policy, path, renderer=Renderer(tokenizer), limits=limits)
+    assert {e.stop for e in played} == {StopReason.CONTEXT_FULL}
+
+
+def test_plan_names_an_environment_file_that_is_missing(tmp_path: Path) -> None:
+    plan = Plan("random", (f"{tmp_path}/missing.py:Lock",), 1)
+    with pytest.raises(ConfigError, match="cannot read the environment's file .*missing.py"):
+        plan.as_json()

@@ -383,7 +383,6 @@ def test_close_closes_every_environment_once() -> None:
 
 HANGING_PROGRAM = """
 import sys
-from collections.abc import Mapping
 from functools import partial
 
 from misbehaving import Awaited, Misbehaving

@@ -371,6 +371,30 @@ assert fib(30) == 832040 and str(error) == "missing key" and isinstance(error, M
 "same"
 """
 
+ERRORS = """
+class Bad(Exception):
+    def __init__(self, x, *, y=2): print("runs"); super().__init__(f"bad {x}"); self.y = y
+class Pair(ValueError):
+    def __init__(self, a, b): super().__init__(a)
+class Gone(OSError):
+    def __init__(self, path): super().__init__(2, "gone", path)
+class Slots(Exception):
+    __slots__ = ("x",)
+    def __init__(self, x): self.x = x
+class Made(Exception):
+    def __new__(cls, x): return super().__new__(cls, x, x)
+class Own(Exception):
+    def __init__(self, a, b): super().__init__(a); self.b = b
+    def __reduce__(self): return Own, (self.args[0], self.b)
+bad, pair, gone, slots, made, own = Bad(1, y=3), Pair(1, 2), Gone("p"), Slots(4), Made(5), Own(6, 7)
+before = [(str(e), e.args) for e in (bad, pair, gone, slots, made, own)]
+"""
+ERRORS_USED = """
+assert [(str(e), e.args) for e in (bad, pair, gone, slots, made, own)] == before
+assert (bad.y, gone.errno, gone.filename, slots.x, own.b) == (3, 2, "p", 4, 7)
+"same"
+"""
+
 
 @pytest.mark.parametrize(
     ("calls", "output"),
@@ -409,6 +433,9 @@ assert fib(30) == 832040 and str(error) == "missing key" and isinstance(error, M
         ([CLASSES, "1", CLASSES_USED], "'same'"),
         (["import collections as c\nd = c.defaultdict(lambda: 5)", "d[1]"], "5"),
         (["import dataclasses as d\nx = d.MISSING", "x is d.MISSING"], "True"),
+        ([ERRORS, "1", ERRORS_USED], "'same'"),
+        (["class A:\n class B: pass", "1", "A.B.__qualname__"], "'A.B'"),
+        (["import sys\ndel sys.modules['__main__']\ndef f(): return x\nx = 1", "f()"], "1"),
     ],
 )
 def test_episode_state_is_that_of_an_interactive_session(
@@ -424,14 +451,45 @@ def test_episode_state_is_that_of_an_interactive_session(
 
 def test_names_that_cannot_be_restored_do_not_take_others_with_them(sandbox: Sandbox) -> None:
     code = (
-        "class Bad(Exception):\n    def __init__(self, a, b): super().__init__(a)\n"
-        "bad, gen, shared = Bad(1, 2), (i for i in ()), [1]\nboth = shared, shared"
+        "class Bad:\n    def __setstate__(self, state): raise SystemExit\n"
+        "bad, gen, shared = Bad(), (i for i in ()), [1]\nbad.x, both = 1, (shared, shared)"
     )
     python = tool(sandbox, state="episode")
     result: Any = python.call({"code": code})
     assert result.info["lost"] == ["bad", "gen"]
     result = python.call({"code": "Bad.__name__, both[0] is shared"}, result.state)
     assert result.text == "('Bad', True)"
+
+
+HELPER = """
+import os, sys
+os.mkdir("package")
+open("package/part.py", "w").write("")
+open("colorsys.py", "w").write("def wrapped():\\n    return lambda: 1")
+open("helper.py", "w").write("def f(): return 1\\nclass C: pass\\nc = C()")
+sys.path.insert(0, ".")
+import colorsys, helper, json.tool as tool, package.part as part, sched
+from helper import C, c, f
+inner, new, x = colorsys.wrapped(), type(sys)("new"), 41
+"""
+
+
+def test_only_the_names_of_a_module_in_the_working_folder_are_lost(sandbox: Sandbox) -> None:
+    python = tool(sandbox, state="episode")
+    result: Any = python.call({"code": HELPER})
+    lost = {"colorsys", "helper", "part", "C", "c", "f", "inner", "new"}
+    assert set(result.info["lost"]) == lost
+    result = python.call({"code": "x + 1, tool.__name__, sched.__name__"}, result.state)
+    assert result.text == "(42, 'json.tool', 'sched')"
+
+
+def test_check_of_the_names_prints_nothing(sandbox: Sandbox) -> None:
+    code = (
+        "class Loud:\n    def __del__(self): print('deleted')\n"
+        "    def __setstate__(self, state): print('set')\nloud = Loud()\nloud.x = 1"
+    )
+    result = tool(sandbox, state="episode").call({"code": code})
+    assert result.text == "(the program printed nothing)"
 
 
 def test_traceback_of_an_earlier_function_has_no_wrong_source(sandbox: Sandbox) -> None:
@@ -504,9 +562,12 @@ def test_forked_process_starts_its_own_workers() -> None:
         parents = list(sandbox._ready)
         child = os.fork()
         if child == 0:
-            ok = sandbox.run("print(2)").stdout == "2\n"
-            sandbox.close()
-            os._exit(0 if ok else 1)
+            try:
+                ok = sandbox.run("print(2)").stdout == "2\n"
+                sandbox.close()
+                os._exit(0 if ok else 1)
+            finally:
+                os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         assert parents
         assert all(worker._process.poll() is None for worker in parents)
@@ -522,8 +583,10 @@ def test_programs_of_forked_processes_run_as_different_users() -> None:
             read, write = os.pipe()
             child = os.fork()
             if child == 0:
-                os.write(write, sandbox.run(code).stdout.encode())
-                os._exit(0)
+                try:
+                    os.write(write, sandbox.run(code).stdout.encode())
+                finally:
+                    os._exit(0)
             os.close(write)
             os.waitpid(child, 0)
             users.append(os.read(read, 100).decode())
@@ -537,13 +600,28 @@ def test_two_processes_never_claim_the_same_user_ids(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(uids, "_claimed", {})
     monkeypatch.setattr(uids.secrets, "randbelow", lambda blocks: blocks - 1)
     first = uids.next_uid(0)
+    read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os._exit(uids.next_uid(0) // 10_000)
-    assert first in range(0, 100_000_000, 10_000)
-    claimed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert claimed != first // 10_000 % 256
+        try:
+            os.write(write, str(uids.next_uid(0)).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    claimed = int(os.read(read, 100))
+    os.close(read)
+    assert {first, claimed} <= set(range(0, 100_000_000, 100_000))
+    assert claimed != first
     assert uids.next_uid(0) == first + 1
+
+
+def test_user_ids_do_not_repeat_and_each_range_has_its_own_counter() -> None:
+    users = [uids.next_uid(0) for _ in range(20_000)]
+    assert len(set(users)) == 20_000
+    first = uids.next_uid(1)
+    uids.next_uid(0)
+    assert uids.next_uid(1) == first + 1
 
 
 @pytest.mark.slow

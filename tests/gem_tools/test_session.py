@@ -261,9 +261,11 @@ def test_sessions_of_forked_processes_have_different_users(session: Session) -> 
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        with contextlib.closing(Session()) as other:
-            os.write(write, other.run("id -u").output.encode())
-        os._exit(0)
+        try:
+            with contextlib.closing(Session()) as other:
+                os.write(write, other.run("id -u").output.encode())
+        finally:
+            os._exit(0)
     os.close(write)
     os.waitpid(child, 0)
     users = {os.read(read, 100).decode(), session.run("id -u").output}

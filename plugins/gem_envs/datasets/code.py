@@ -14,9 +14,9 @@ interpreter as the program; `trial` separates the two as far as Python allows.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ from gem_tools.sandbox.sandbox import Isolation, Outcome, Sandbox, SandboxLimits
 __all__ = ["CodeTask", "Program", "last_code_block", "programs_of"]
 
 _LANGUAGES = ("", "python", "py")
-_CALLS_CHECK = re.compile(r"(?<!def )\bcheck\(")
-_OUTPUT_MB = 64
+_KEPT_KB, _MOST_KB = 1 << 10, 64 << 10
+"""The output that is read of a program, and of one whose expected output is large."""
 _EXIT = "import builtins, sys\nbuiltins.exit = builtins.quit = sys.exit\n"
 """Defines what Python's `site` module does, which the sandbox skips."""
 
@@ -124,8 +124,8 @@ class CodeTask(DatasetQuestion):
                 f"{self.answer_key!r} is {self.row[self.answer_key]!r:.100}; expected inputs and "
                 "outputs, or Python code; add tests or remove the row"
             )
-        sandbox = _sandbox(self.test_seconds, self.isolation)
         for passed, test in enumerate(programs):
+            sandbox = _sandbox(self.test_seconds, self.isolation, _output_kb(test.expected))
             outcome = sandbox.run(test.source)
             if not test.passes(outcome):
                 feedback = f"Test {passed + 1} of {len(programs)} fails: {_reason(outcome)}."
@@ -163,7 +163,7 @@ def programs_of(program: str, tests: Any, entry: str | None, limit: int) -> list
     if not (tests.strip() if isinstance(tests, str) else tests):
         return []
     if isinstance(tests, str):
-        if entry is None and "def check(" in tests and not _CALLS_CHECK.search(tests):
+        if entry is None and _defines_check_only(tests):
             raise EnvError(
                 "the tests of a row define check() and do not call it; pass entry_key, the column "
                 "with the name of the function to check"
@@ -227,8 +227,23 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
+def _defines_check_only(tests: str) -> bool:
+    """Whether test code defines `check` and does not call it outside of a definition."""
+    try:
+        body = ast.parse(tests).body
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    called = (n for line in body if not isinstance(line, definitions) for n in ast.walk(line))
+    return any(getattr(line, "name", "") == "check" for line in body) and not any(
+        isinstance(node, ast.Name) and node.id == "check" for node in called
+    )
+
+
 def _same_json(result: str, expected: str) -> bool:
     """Whether two JSON texts have the same value; NaN equals NaN."""
+    if len(result) > 2 * len(expected) + 1000:  # the same value is not so much longer
+        return False
     try:
         return result == expected or _canonical(result) == _canonical(expected)
     except (ValueError, RecursionError):  # the program decides what it prints
@@ -246,7 +261,7 @@ def _number(text: str) -> float:
 
 def _reason(outcome: Outcome) -> str:
     if outcome.end == "output" or (outcome.end == "ok" and outcome.cut):
-        return f"it printed more than {_OUTPUT_MB} MB"
+        return "it printed too much"
     if outcome.end == "ok":
         return "the output is not the expected one"
     if outcome.end == "error":
@@ -255,8 +270,16 @@ def _reason(outcome: Outcome) -> str:
     return "it took too long" if outcome.end == "time" else "it was killed"
 
 
+def _output_kb(expected: str) -> int:
+    """Return a limit of at least twice the expected output: one of few, each has a sandbox."""
+    size = _KEPT_KB
+    while size < _MOST_KB and size << 10 < 8 * len(expected):  # up to 4 bytes each
+        size *= 4
+    return size
+
+
 @cache
-def _sandbox(seconds: int, isolation: Isolation) -> Sandbox:
+def _sandbox(seconds: int, isolation: Isolation, output_kb: int) -> Sandbox:
     """Return the sandbox shared by all environments with the same limits."""
-    limits = SandboxLimits(seconds=float(seconds), output_kb=_OUTPUT_MB << 10)
+    limits = SandboxLimits(seconds=float(seconds), output_kb=output_kb)
     return Sandbox(limits, isolation=isolation)

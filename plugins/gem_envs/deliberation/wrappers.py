@@ -11,6 +11,7 @@ of the actions after it. The environment does not see the turn, so its turn limi
 |           |                         | task, the notes and the last observation (a new sequence)  |
 
 Stacked wrappers ask one after the other, the inner one first, and do not count each other's texts.
+The next request replaces the reply to a text.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Deliberation(Wrapper):
     def __init__(self, env: Env, every: int | None) -> None:
         super().__init__(env)
         self.every = whole_number_or_none("every", every, 1, "only at the start")
-        self._asked = self._due = False
+        self._asked = self._due = self._replied = False
 
     @property
     def open_request(self) -> str:
@@ -49,12 +50,17 @@ class Deliberation(Wrapper):
         return self.request if self._asked else getattr(self.env, "open_request", "")
 
     @property
+    def last_reply(self) -> str:
+        """The reply to the last completion, of this wrapper or one inside, or ""."""
+        return self.reply if self._replied else getattr(self.env, "last_reply", "")
+
+    @property
     def text_wanted(self) -> bool:
         """Whether the next completion is a text, not an action."""
         return bool(self.open_request)
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
-        self._asked = self._due = False
+        self._asked = self._due = self._replied = False
         self._actions = 0
         observation, info = yield self.env.reset(seed=self._seed, options=options)
         self.begin(self._without_request(observation), info)
@@ -65,8 +71,8 @@ class Deliberation(Wrapper):
         self.observe(observation, info)
 
     def on_step(self, action: str) -> Any:
-        if self._asked:
-            self._asked = False
+        self._replied, self._asked = self._asked, False
+        if self._replied:
             observation, info = self.take(action)
             return observation, 0.0, False, False, {"deliberation": True, **info}
         observation, reward, terminated, truncated, info = yield self.env.step(action)
@@ -85,9 +91,16 @@ class Deliberation(Wrapper):
         self._asked, self._due = True, False
         if "context" in info:
             *messages, last = info["context"].messages
-            last = replace(last, content=f"{last.content}\n\n{self.request}")
+            last = replace(last, content=self._with_request(last.content))
             info = {**info, "context": Context((*messages, last))}
-        return f"{observation}\n\n{self.request}", info
+        return self._with_request(observation), info
+
+    def _with_request(self, text: str) -> str:
+        """Add the request; it replaces a reply, which would contradict it."""
+        reply, text_before = self.last_reply, text.rstrip("\n")
+        if reply and text_before.endswith(reply):
+            return text_before.removesuffix(reply) + self.request
+        return f"{text}\n\n{self.request}"
 
     def _without_request(self, observation: str) -> str:
         request = self.open_request
@@ -140,7 +153,7 @@ class Memory(Deliberation):
 
     request = (
         "Write notes now: what you know and what is left to do. The conversation will be "
-        "forgotten, except for the task, your notes and this observation. Do not act yet."
+        "forgotten, except for the task, your notes and the last observation. Do not act yet."
     )
     example = "Nothing is worth noting."
 

@@ -78,7 +78,8 @@ class GitState:
     def __init__(self, path: str, git_folder: str) -> None:
         self.path, self.environment = path, dict(_ENVIRONMENT)
         remove_tree(git_folder)  # of the previous episode
-        # not in `path`, which the model may have moved away: every later command then returns ""
+        # Run `init` outside `path`: it would raise if the model moved `path` away; later commands
+        # return "" instead.
         parent = os.path.dirname(git_folder)
         _run(parent, self.environment, "init", "--quiet", "--bare", git_folder)
         self.environment |= {

@@ -92,8 +92,7 @@ class Plan:
         }
         files = {f"{env.rpartition('.py')[0]}.py" for env in self.envs if is_file_id(env)}
         if files:
-            contents = {file: Path(file).read_bytes() for file in sorted(files)}
-            plain["sources"] = {f: sha256(data).hexdigest()[:12] for f, data in contents.items()}
+            plain["sources"] = {file: _hash_of(file) for file in sorted(files)}
         redacted: dict[str, Any] = without_secrets(plain)
         return redacted
 
@@ -127,6 +126,13 @@ def chosen_envs(patterns: Iterable[str]) -> tuple[str, ...]:
             )
         chosen |= dict.fromkeys(ids)
     return tuple(chosen)
+
+
+def _hash_of(file: str) -> str:
+    try:
+        return sha256(Path(file).read_bytes()).hexdigest()[:12]
+    except OSError as error:
+        raise ConfigError(f"cannot read the environment's file {file}: {error}") from error
 
 
 def _redacted_wrappers(text: str) -> str:

@@ -68,8 +68,8 @@ def evaluate(
             failures.check(episode)
 
         limits = replace(limits or Limits(), max_turns=plan.max_turns)
-        if plan.max_context is not None:
-            limits = replace(limits, max_context=plan.max_context)
+        caps = [cap for cap in (plan.max_context, limits.max_context) if cap is not None]
+        limits = replace(limits, max_context=min(caps, default=None))
         engine = _Engine(plan, policy, renderer, limits, concurrency)
         with engine:
             finished = engine.finish(missing, write)

@@ -1,9 +1,10 @@
 """Names: what a program of the sandbox keeps for the next call, as in an interactive session.
 
 Like the worker, it runs in another interpreter, which has only the standard library. All values are
-pickled together, so objects that names share stay shared. Functions are kept as bytecode and
-classes as their attributes: no code of an earlier call runs again. cloudpickle gives a function
-globals of its own, so it would not see what later calls assign.
+pickled together, so objects that names share stay shared. Functions are kept as bytecode, classes
+as their attributes. Of the code of earlier calls, only the methods that pickle needs run again:
+`__new__`, `__setstate__`, `__hash__`, `__eq__`, and what `__reduce__` names. cloudpickle gives a
+function globals of its own, so it would not see what later calls assign.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import copyreg
 import enum
 import functools
 import importlib
+import importlib.machinery
 import io
 import marshal
 import pickle
@@ -28,6 +30,8 @@ __all__ = ["keep", "restore"]
 
 NAME = "<python>"
 """The file name of the model's code in tracebacks."""
+_program, _path, _loaded = sys.modules["__main__"], list(sys.path), frozenset(sys.modules)
+"""The program's module, and the search path and modules of a new worker: no program has run yet."""
 _hooks: list[tuple[Any, Any]] = []
 """Classes and their `__init_subclass__`, which must not run for the classes that `load` builds."""
 
@@ -36,7 +40,7 @@ def restore(state: bytes, names: dict[str, Any]) -> None:
     """Set the names that an earlier call kept."""
     try:
         names.update(load(state) if state else {})
-    except Exception as error:  # noqa: BLE001 - a module was a file, for example
+    except BaseException as error:  # noqa: BLE001 - code of an earlier call may raise anything
         sys.stderr.write(f"The names of earlier calls are lost: {type(error).__name__}: {error}\n")
 
 
@@ -45,25 +49,27 @@ def keep(names: dict[str, Any]) -> tuple[bytes, list[str]]:
     own = {*vars(types.ModuleType("__main__")), "__builtins__"}
     values = {name: value for name, value in names.items() if name not in own}
     lost: list[str] = []
-    kept = dump(values)
-    if kept is None:
-        lost = [name for name, value in values.items() if dump({name: value}) is None]
-        kept = dump({name: value for name, value in values.items() if name not in lost})
+    # The check in `dump` may call `__setstate__` and `__del__` of copies.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        kept = dump(values)
+        if kept is None:
+            lost = [name for name, value in values.items() if dump({name: value}) is None]
+            kept = dump({name: value for name, value in values.items() if name not in lost})
     return (b"", list(values)) if kept is None else (kept, lost)
 
 
 def dump(values: dict[str, Any]) -> bytes | None:
     """Return the values as bytes; None if that or their restoration fails."""
-    main, file = sys.modules["__main__"], io.BytesIO()
+    file = io.BytesIO()
     try:
+        sys.modules["__main__"] = _program
         Pickler(file).dump(values)
-        sys.modules["__main__"] = types.ModuleType("__main__")  # empty, as in the next call
+        empty = sys.modules["__main__"] = types.ModuleType("__main__")  # as in the next call
+        vars(empty)["__builtins__"] = __builtins__
         load(file.getvalue())
         return file.getvalue()
-    except Exception:  # noqa: BLE001 - the report lists the names
+    except BaseException:  # noqa: BLE001 - the report lists the names
         return None
-    finally:
-        sys.modules["__main__"] = main
 
 
 def load(state: bytes) -> dict[str, Any]:
@@ -82,12 +88,19 @@ class Pickler(pickle.Pickler):
         """Return how to build a value, as `__reduce__` does."""
         kind: Any = type(value)
         if isinstance(value, types.ModuleType):
+            _check_module(value.__name__, value)
             parts = [name for name in sys.modules if name.startswith(f"{value.__name__}.")]
             return new_module, (value.__name__, *parts)
         if isinstance(value, types.FunctionType):
-            return NotImplemented if _is_importable(value) else _reduce_function(value)
+            if not _is_importable(value):
+                return _reduce_function(value)
+            _check_module(value.__module__, sys.modules[value.__module__])
+            return NotImplemented
         if isinstance(value, type):
-            return _reduce_class(value) if _is_local(value) else NotImplemented
+            if _is_local(value):
+                return _reduce_class(value)
+            _check_module(value.__module__, sys.modules.get(value.__module__))
+            return NotImplemented
         if kind is types.CodeType:
             return marshal.loads, (marshal.dumps(_without_source(value)),)
         if kind is types.CellType:
@@ -107,6 +120,8 @@ class Pickler(pickle.Pickler):
             arguments = (value.__name__, *value.__constraints__)
             return functools.partial(kind, *arguments, bound=value.__bound__, **variance), ()
         if _is_local(kind):
+            if isinstance(value, BaseException) and not _has_reduce(kind):
+                return _reduce_error(value)
             return _reduce_member(value) if isinstance(value, enum.Enum) else NotImplemented
         # the streams, and constants that are compared by identity, such as dataclasses.MISSING
         for module in ("sys", kind.__module__):
@@ -125,9 +140,29 @@ def _constants(module: str) -> dict[int, str]:
     return {id(value): name for name, value in vars(sys.modules[module]).items()}
 
 
+def _check_module(name: str, module: Any) -> None:
+    """Raise if a new worker would not import this module, for example a file of the program."""
+    top, _, part = name.partition(".")
+    file = getattr(getattr(module, "__spec__", None), "origin", None)
+    if top in _loaded or file in ("built-in", "frozen"):
+        return
+    spec = importlib.machinery.PathFinder.find_spec(top, _path)
+    if spec is not None:
+        folders = tuple(spec.submodule_search_locations or ())
+        if (file is None or file.startswith(folders)) if part else file == spec.origin:
+            return
+    raise pickle.PicklingError(f"a new worker cannot import {name}")
+
+
 def _is_local(cls: type) -> bool:
     """Whether no module has the class."""
     return cls.__module__ == "__main__" or "<locals>" in cls.__qualname__
+
+
+def _has_reduce(cls: type) -> bool:
+    """Whether Python code, not the interpreter, defines how to pickle the objects of a class."""
+    methods = (cls.__reduce__, cls.__reduce_ex__)
+    return any(isinstance(method, types.FunctionType) for method in methods)
 
 
 def _is_importable(function: types.FunctionType) -> bool:
@@ -142,6 +177,7 @@ def _reduce_function(function: types.FunctionType) -> Any:
     scope: Any = function.__globals__
     for name in ("__main__", scope.get("__name__")):
         if name in sys.modules and vars(sys.modules[name]) is scope:
+            _check_module(name, sys.modules[name])
             scope = name
             break
     # From Python 3.14 on, a function computes the annotations.
@@ -173,7 +209,9 @@ def _reduce_class(cls: type) -> Any:
         for name, value in vars(cls).items()
         if not isinstance(value, made_by_type) and name != "_abc_impl"
     }
-    needed = {n: attributes.pop(n) for n in ("__slots__", "__orig_bases__") if n in attributes}
+    names = ("__slots__", "__orig_bases__")
+    needed = {name: attributes.pop(name) for name in names if name in attributes}
+    needed = {"__qualname__": cls.__qualname__, **needed}
     made_of = (type(cls), cls.__name__, cls.__bases__, needed)
     return new_class, made_of, attributes, None, None, set_class
 
@@ -183,6 +221,23 @@ def _reduce_member(member: Any) -> Any:
     base = type(member)._member_type_
     made_of = (type(member), base, None if base is object else member._value_)
     return copyreg._reconstructor, made_of, vars(member)  # type: ignore[attr-defined]
+
+
+def _reduce_error(error: BaseException) -> Any:
+    """Reduce an exception to its arguments and attributes, without `__init__` of its class.
+
+    `__init__` may take other arguments than those that it passes to the built-in base class.
+    """
+    base: Any = type(error)
+    while base.__module__ != "builtins":
+        base = base.__base__
+    reduced: Any = error.__reduce__()
+    _, arguments, *state = reduced
+    attributes = dict(state[0]) if state else {}
+    for name in copyreg._slotnames(type(error)):  # type: ignore[attr-defined]
+        if hasattr(error, name):
+            attributes[name] = getattr(error, name)
+    return new_error, (base, type(error), arguments), attributes or None
 
 
 def new_module(name: str, *parts: str) -> types.ModuleType:
@@ -219,6 +274,12 @@ def set_class(cls: type, attributes: dict[str, Any]) -> None:
             _hooks.append((cls, value))
         else:
             type.__setattr__(cls, name, value)
+
+
+def new_error(base: Any, cls: Any, arguments: Any) -> Any:
+    error = base.__new__(cls, *arguments)
+    base.__init__(error, *arguments)
+    return error
 
 
 def new(kind: str, *arguments: Any) -> Any:

@@ -15,18 +15,18 @@ import socket
 
 __all__ = ["next_uid"]
 
-_BLOCKS = _BLOCK_SIZE = 10_000
-_claimed: dict[int, tuple[int, itertools.count[int]]] = {}
-"""The first number of the block of each process, and a counter."""
+_BLOCKS, _BLOCK_SIZE = 1_000, 100_000
+_claimed: dict[int, tuple[int, dict[int, itertools.count[int]]]] = {}
+"""The first number of the block of each process, and a counter for each `first`."""
 
 
 def next_uid(first: int) -> int:
-    """Return a user id of 100,000,000 after `first`; a process repeats its own after 10,000."""
+    """Return a user id of 100,000,000 after `first`; a process repeats its own after 100,000."""
     pid = os.getpid()
     if pid not in _claimed:
-        _claimed.setdefault(pid, (_claim() * _BLOCK_SIZE, itertools.count()))
-    begin, numbers = _claimed[pid]
-    return first + begin + next(numbers) % _BLOCK_SIZE
+        _claimed.setdefault(pid, (_claim() * _BLOCK_SIZE, {}))
+    begin, counters = _claimed[pid]
+    return first + begin + next(counters.setdefault(first, itertools.count())) % _BLOCK_SIZE
 
 
 def _claim() -> int:

@@ -593,12 +593,12 @@ def test_pool_closes_environments_of_arguments_that_were_used_long_ago() -> None
         log.append("make")
         return Env()
 
-    tasks = [Task("any", env_kwargs={"number": number}) for number in range(100)]
+    tasks = [Task("any", env_kwargs={"number": number}) for number in range(300)]
     player = ScriptedPlayer(lambda env, observation: "a")
     with Rollout(player, make_env=make_env, concurrency=1) as rollout:
         rollout.run_batch([task for number in tasks[1:] for task in (tasks[0], number)])
-        assert open_now == {0, *range(37, 100)}  # 64 kinds of arguments, the last used
-        assert len(log) == 100
+        assert open_now == {0, *range(45, 300)}  # 256 kinds of arguments, the last used
+        assert len(log) == 300
     assert not open_now
 
 

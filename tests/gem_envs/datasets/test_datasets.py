@@ -479,9 +479,11 @@ def test_long_output_is_compared_in_full(tmp_path: Path) -> None:
     program = "```python\nfor i in range({}):\n    print(i)\n```"
     assert code_task(tmp_path, tests).step(program.format(30_000))[1] == 1.0
     assert code_task(tmp_path, tests).step(program.format(29_999))[1] == 0.0
-    observation, reward, *_ = code_task(tmp_path, tests).step("```\nprint('1' * (65 << 20))\n```")
-    assert reward == 0.0
-    assert "it printed more than 64 MB" in observation
+    for size in (5 << 20, 65 << 20):  # the first is cut, the second is stopped
+        task = code_task(tmp_path, tests)
+        observation, reward, *_ = task.step(f"```\nprint('1' * {size})\n```")
+        assert reward == 0.0
+        assert "it printed too much" in observation
 
 
 @pytest.mark.parametrize(
@@ -532,6 +534,8 @@ def test_check_that_nothing_calls_raises_an_error(tmp_path: Path) -> None:
         code_task(tmp_path, tests).step("```python\npass\n```")
     program = "```python\ndef square(x): return x * x\n```"
     assert code_task(tmp_path, f"{tests}\n\ncheck(square)").step(program)[1] == 1.0
+    with pytest.raises(EnvError, match="do not call it"):
+        code_task(tmp_path, f"{tests}  # then check(f)").step(program)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,27 @@ def test_memory_shows_the_task_and_the_observation_without_the_requests_of_other
     assert observation == f"{prompt}\n\n{Reflect.request}"
 
 
+@pytest.mark.parametrize(("inner", "outer"), [(Plan, Plan), (Reflect, Memory)])
+def test_request_after_a_text_replaces_the_reply(inner: Any, outer: Any) -> None:
+    env = outer(inner(ScriptedEnv(), every=1), every=1)
+    observation, _ = env.reset(seed=0)
+    if inner is Reflect:
+        observation, *_ = env.step("go")
+    assert observation.endswith(f"\n\n{inner.request}")
+    assert env.step("text")[0] == outer.request
+    env.step("text")
+    assert not env.text_wanted
+    assert env.step("go")[0] == f"O{1 + (inner is Reflect)}\n\n{inner.request}"
+
+
+def test_request_after_a_text_replaces_the_reply_in_a_rewritten_history() -> None:
+    env = make(ID, wrappers="plan,concat,plan")
+    env.reset(seed=0)
+    info = env.step("my plan")[4]
+    text = info["context"].messages[-1].content
+    assert text.endswith(Plan.request) and Plan.reply not in text
+
+
 def test_request_is_part_of_a_rewritten_history() -> None:
     env = make(ID, wrappers="concat,plan(every=1)")
     _, info = env.reset(seed=0)
