@@ -469,7 +469,7 @@ def test_programs_can_read_stdin_in_any_way(program: str) -> None:
 
 
 def code_task(tmp_path: Path, tests: Any) -> Any:
-    path = tmp_path / "rows.jsonl"
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"  # a file is read only once
     path.write_text(json.dumps({"problem": "?", "tests": tests}), encoding="utf-8")
     return at("code:Sample-v0", 0, dataset=str(path))
 
