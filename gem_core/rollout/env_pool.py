@@ -62,7 +62,7 @@ class EnvPool:
     def give(self, task: Task, env: Env) -> None:
         """Return an environment to the pool after an episode that did not fail."""
         kind = _kind(task)
-        self._kept[kind] = self._kept.pop(kind, task)  # the last in the order of the keys
+        self._kept[kind] = self._kept.pop(kind, task)  # moves the kind to the end
         self._idle.setdefault(kind, []).append(env)
         if len(self._kept) > _MAX_KINDS and not self.lent:
             for idle in self._idle.pop(oldest := next(iter(self._kept))):
@@ -70,7 +70,7 @@ class EnvPool:
             del self._kept[oldest]
 
     def drop(self, env: Env) -> None:
-        """Close a failed environment without waiting for it."""
+        """Close an environment without waiting for it."""
         self._loop_bound.discard(id(env))
         try:
             asyncio.get_running_loop()

@@ -12,67 +12,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from gem_tools.code_blocks import code_blocks
 from gem_tools.tool import Tool, ToolCall, as_schema
 
-__all__ = [
-    "code_blocks",
-    "find_blocks",
-    "find_xml",
-    "show_blocks",
-    "show_xml",
-    "write_block",
-    "write_xml",
-]
+__all__ = ["find_blocks", "find_xml", "show_blocks", "show_xml", "write_block", "write_xml"]
 
-_FENCE = re.compile(r"(.*?)(`{3,})(.*)", re.DOTALL)
-_LANGUAGE = re.compile(r"(?:\w(?:[\w+#./-]*[\w+#])?)?")
 _XML = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _NAME = re.compile(r"<tool_name>(.*?)</tool_name>", re.DOTALL)
 _ARGUMENTS = re.compile(r"<arguments>(.*?)</arguments>", re.DOTALL)
 _JSON = json.JSONDecoder(strict=False)  # models put line breaks into strings
-
-
-def code_blocks(text: str) -> list[tuple[str, str]]:
-    """Return the language and the body of every fenced code block, in order.
-
-    Models also open a block after text, close it after code or before text, and indent it. A fence
-    in the middle of a line opens a block only if nothing but a language follows.
-    """
-    blocks: list[tuple[str, str]] = []
-    body: list[str] | None = None
-    language, indent, length, after_text = "", 0, 3, False
-    for line in text.splitlines(keepends=True):
-        match = _FENCE.match(line)
-        if match is None:
-            if body is not None:
-                body.append(_without_indent(line, indent))
-            continue
-        before, fence, after = match.groups()
-        is_first, named = not before.strip(), _LANGUAGE.fullmatch(after.strip())
-        if body is not None:
-            if is_first:  # a fence with a language, or far to the right, is in a docstring
-                closes = len(before) < indent + 4 and len(fence) >= length
-                closes = closes and not (named and after[:1].isalnum())
-            else:
-                closes = not after.strip()
-            if closes:
-                body.append("" if is_first else _without_indent(before, indent))
-                blocks.append((language, "".join(body)))
-                body = None
-                continue
-            if not (after_text and is_first and named):
-                body.append(_without_indent(line, indent))
-                continue
-        if "`" not in after and (is_first or named):
-            body, after_text, length = [], not is_first, len(fence)
-            found = _LANGUAGE.match(after.strip())
-            language, indent = found[0] if found else "", len(before) if is_first else 0
-    return blocks
-
-
-def _without_indent(line: str, indent: int) -> str:
-    """Remove the indentation of the block, as in a list, from a line."""
-    return line[min(indent, len(line) - len(line.lstrip(" \t"))) :]
 
 
 def find_blocks(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:

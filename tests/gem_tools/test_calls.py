@@ -19,7 +19,7 @@ from gem_tools.calls import (
     message_text,
     write_call,
 )
-from gem_tools.more_styles import code_blocks
+from gem_tools.code_blocks import code_blocks
 
 
 class Python(Tool):

@@ -31,7 +31,7 @@ from gem_envs.datasets.base import DatasetQuestion
 from gem_envs.datasets.question import Grade
 from gem_envs.datasets.trial import run_trial
 from gem_tools.calls import without_thinking
-from gem_tools.more_styles import code_blocks
+from gem_tools.code_blocks import code_blocks
 from gem_tools.sandbox.sandbox import Isolation, Outcome, Sandbox, SandboxLimits
 
 __all__ = ["CodeTask", "Program", "last_code_block", "programs_of"]

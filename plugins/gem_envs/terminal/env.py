@@ -16,7 +16,7 @@ from gem_envs.terminal.checks import passed
 from gem_envs.terminal.ids import LEVELS, TERMINAL_KINDS
 from gem_envs.terminal.kinds import KINDS
 from gem_tools.calls import without_thinking
-from gem_tools.more_styles import code_blocks
+from gem_tools.code_blocks import code_blocks
 from gem_tools.sandbox.containment import contain
 from gem_tools.session.session import HOME, Session, SessionLost, check_seconds
 from gem_tools.tool import ToolError
