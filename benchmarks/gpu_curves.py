@@ -92,6 +92,11 @@ def run(plan: Plan) -> list[str]:
     """Make all runs and keep their metrics; return the names of those that failed."""
     if plan.updates < 1 or (plan.seconds is not None and plan.seconds <= 0):
         raise ConfigError("--updates must be at least 1, and --seconds more than 0")
+    if plan.together and sum(trainer == "skyrl" for trainer, _ in plan.runs) > 1:
+        raise ConfigError(
+            "two runs of SkyRL that start at the same time use the same port; give one of them, or "
+            "leave out --together"
+        )
     for trainer, seed in plan.runs:
         if plan.runs.count((trainer, seed)) > 1:
             raise ConfigError(f"{trainer}:{seed} is given twice")

@@ -285,8 +285,8 @@ def _learning(curves: Sequence[Sequence[float]]) -> str:
 
 
 def _gap(ranges: Sequence[Sequence[float]]) -> float:
-    """Return the largest distance between two ranges of numbers; 0 if all overlap."""
-    known = [own for own in ranges if own]
+    """Return the largest distance between two ranges of several numbers; 0 if all overlap."""
+    known = [own for own in ranges if len(own) > 1]
     return max((max(min(a) - max(b), 0.0) for a in known for b in known), default=0.0)
 
 
@@ -296,7 +296,7 @@ def float32_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
 
 
 def earlier_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
-    """Return the same table for earlier runs of OpenRLHF with the same settings."""
+    """Return the same table for OpenRLHF's runs on a dataset that was shuffled as a whole."""
     return success_table(runs("curves_earlier")).rpartition("\n")[0]  # without the gaps
 
 

@@ -171,7 +171,7 @@ ALGORITHMS = (
     Row(
         "SkyRL",
         adapters=("skyrl",),
-        note="eight updates with vLLM on one H200, longer runs on a CPU",
+        note="25 updates with vLLM on one H200, longer runs on a CPU",
     ),
     Row(
         "Tinker",

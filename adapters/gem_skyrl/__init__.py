@@ -37,7 +37,7 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="a generator, and trainers that compute advantages from turn rewards",
-    gpu="one H200: SkyRL 0.3.0, vLLM 0.24, torch 2.11, eight updates",
+    gpu="one H200: SkyRL 0.3.0, vLLM 0.24, torch 2.11",
 )
 
 register_adapters = registration(ADAPTER)

@@ -136,9 +136,12 @@ def test_gpu_curves_writes_a_model_in_bfloat16(tmp_path: Path) -> None:
     load_model(str(tmp_path))
 
 
-@pytest.mark.parametrize("runs", [["trl:0", "trl:0"], ["trl:0", "--updates", "0"]])
+@pytest.mark.parametrize(
+    "runs",
+    [["trl:0", "trl:0"], ["trl:0", "--updates", "0"], ["skyrl:0", "skyrl:1", "--together"]],
+)
 def test_gpu_curves_rejects_bad_input(runs: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"given twice|at least 1"):
+    with pytest.raises(ConfigError, match=r"given twice|at least 1|same port"):
         gpu_curves.main(["run", "tiny", *runs, "--out", str(tmp_path)])
 
 
