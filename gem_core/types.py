@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal
 
+from gem_core.errors import ConfigError
+
 __all__ = [
     "Context",
     "Episode",
@@ -246,6 +248,10 @@ class Task:
     """The position of this task in its batch; episodes carry it too, to restore the order."""
     execution: Literal["declared", "process"] = "declared"
     """`declared`: as the environment's class declares. `process`: always in a separate process."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not hasattr(self.seed or 0, "__index__"):
+            raise ConfigError(f"the seed of a task must be an integer or None, got {self.seed!r}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -47,7 +47,7 @@ def cut_state(episode: Episode, renderer: Renderer, max_ids: int | None = None) 
     try:
         if renderer.mode == "template" and renderer.chat:
             observation = Message("user", episode.final_observation)
-            state = renderer.start([*_conversation(episode, renderer), observation])
+            state = renderer.start([*_conversation(episode), observation])
         else:
             state = _appended(episode, renderer)
     except Exception:  # noqa: BLE001 - templates reject messages with any exception
@@ -85,13 +85,12 @@ def _appended(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
     return (*episode.prompt_ids(last), *action, *renderer.bridge([observation], action))
 
 
-def _conversation(episode: Episode, renderer: Renderer) -> list[Message]:
-    """Return the messages of an episode, from the last prompt that a wrapper wrote anew."""
+def _conversation(episode: Episode) -> list[Message]:
+    """Return the messages of an episode, from the last prompt that was written anew."""
     messages: list[Message] = []
     for turn in reversed(episode.turns):
         messages[:0] = [*turn.messages, Message("assistant", turn.action)]
-        # a prompt that the template rewrote has further messages, from before this turn
-        if turn.restarted and renderer.start(turn.messages) == turn.added_ids:
+        if turn.restarted:
             break
     return messages
 

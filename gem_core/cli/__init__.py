@@ -29,7 +29,7 @@ def register_command(name: str, module: str, *, replace: bool = False) -> None:
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
     """Register the commands of the core."""
-    for name in ("envs", "wrappers", "estimators", "play", "plugins", "adapters"):
+    for name in ("envs", "wrappers", "estimators", "plugins", "adapters"):
         register(name, f"gem_core.cli.{name}")
 
 

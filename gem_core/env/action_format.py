@@ -15,7 +15,7 @@ from gem_core.env.base import Env, ResetResult
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
 
-__all__ = ["FORMAT_ERROR", "ActionFormat", "format_of", "with_instruction"]
+__all__ = ["FORMAT_ERROR", "ActionFormat", "format_of", "with_instruction", "with_suffix"]
 
 FORMAT_ERROR = -0.1
 """The reward of an action that cannot be parsed. It also ends the episode by default."""
@@ -66,8 +66,9 @@ class ActionFormat(Wrapper):
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
         self._errors = 0
-        result = yield self.env.reset(seed=self._seed, options=options)
-        return with_instruction(self.instruction(), self.place, result)
+        observation, info = yield self.env.reset(seed=self._seed, options=options)
+        self._suffix = info.get("suffix", "")
+        return with_instruction(self.instruction(), self.place, (observation, info))
 
     def on_step(self, action: str) -> Any:
         parsed = self.parse(action)
@@ -76,16 +77,22 @@ class ActionFormat(Wrapper):
                 self._errors += 1
                 message = f"No action was found in the answer. {self.instruction()}"
                 ends = self.on_error == "end" or self._errors >= self.max_errors
-                info = {"success": False, "format_error": True} if ends else {"format_error": True}
-                return message, self.error_reward, ends, False, info
+                info = {"success": False} if ends else with_suffix(self._suffix)
+                return message, self.error_reward, ends, False, {**info, "format_error": True}
             parsed = action
 
         observation, reward, terminated, truncated, info = yield self.env.step(parsed)
+        self._suffix = info.get("suffix", "")
         info = {**info, "parsed_action": info.get("parsed_action", parsed)}
         return observation, reward, terminated, truncated, info
 
     def sample_action(self) -> str:
         return self.write(self.env.sample_action())
+
+
+def with_suffix(suffix: str) -> dict[str, Any]:
+    """Return the info of a turn without a step, which shows the last suffix again."""
+    return {"suffix": suffix} if suffix else {}
 
 
 def with_instruction(instruction: str, place: str, result: ResetResult) -> ResetResult:

@@ -28,7 +28,7 @@ from types import GeneratorType
 from typing import Any, ClassVar, Literal, cast
 
 from gem_core.arguments import short
-from gem_core.env.maybe_async import after, drive
+from gem_core.env.maybe_async import Waiter, after, drive
 from gem_core.errors import ActionTypeError, ContractError, OptionError, ResetNeededError
 
 __all__ = ["Env", "Offload", "ResetResult", "StepResult"]
@@ -59,7 +59,6 @@ class Env:
     _offload: Offload | None
     _phase: Literal["new", "running", "ended"]
     _seed: int
-    _options: Mapping[str, Any]
     _turn: int
     _rng: random.Random | None
     _rng_seeded: bool
@@ -84,7 +83,6 @@ class Env:
         self._offload = None
         self._phase = "new"
         self._seed = 0
-        self._options = {}
         self._turn = 0
         self._rng, self._rng_seeded, self._action_rng = None, False, None
         return self
@@ -115,9 +113,8 @@ class Env:
         if type(seed) is not int or seed < 0:
             seed = _checked_seed(seed)
         options = {} if options is None or options == {} else self._checked_options(options)
-        self._phase = "new"
+        self._phase, self._closed = "new", False
         self._seed = seed
-        self._options = options
         self._turn = 0
         self._rng_seeded, self._action_rng = False, None
         return self._finish_reset(self._call(self.on_reset, options))
@@ -202,7 +199,9 @@ class Env:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        waiter = Waiter()
+        waiter.result(self.close())
+        waiter.close()
 
     def __repr__(self) -> str:
         """Return the wrappers, outermost first, the class and the id, as in Gymnasium."""

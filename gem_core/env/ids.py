@@ -9,7 +9,7 @@ from gem_core.errors import ConfigError
 __all__ = ["ENV_ID", "is_file_id", "is_mixture", "parse_mixture"]
 
 ENV_ID = re.compile(r"[a-z][a-z0-9_]*:[A-Za-z0-9][A-Za-z0-9_.]*(-v\d+)?(-[A-Za-z0-9_.-]+)?")
-_FILE_ID = re.compile(r"[^*+]+\.py(:[A-Za-z_]\w*)?")
+_FILE_ID = re.compile(r"([A-Za-z]:)?[^*:]+\.py(:[A-Za-z_]\w*)?")
 _TERM = re.compile(
     r"\s*(?:(?P<weight>[0-9.]+)\s*\*)?\s*(?P<id>[a-z][a-z0-9_]*:[^\s*]+|[^\s*]+\.py:\w+)\s*"
 )
@@ -23,7 +23,9 @@ def is_file_id(id: str) -> bool:
 
 def is_mixture(id: str) -> bool:
     """Return whether an id is a weighted sum of ids."""
-    return isinstance(id, str) and ("+" in id or _WEIGHTED.match(id) is not None)
+    if not isinstance(id, str) or is_file_id(id):
+        return False
+    return "+" in id or _WEIGHTED.match(id) is not None
 
 
 def parse_mixture(text: str) -> list[tuple[str, float]]:

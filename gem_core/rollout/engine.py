@@ -319,6 +319,11 @@ def _check_policy(policy: Any, renderer: Renderer | None) -> None:
         raise ConfigError(
             f"{type(policy).__name__} is not a policy: it has neither generate(), chat() nor act()"
         )
+    if hasattr(policy, "forward") or not callable(getattr(policy, "chat", len)):
+        raise ConfigError(
+            f"{type(policy).__name__} is not a policy; wrap a model in TransformersPolicy, and a "
+            "hosted model in gem_eval's OpenAIChatPolicy"
+        )
     if isinstance(policy, Policy) and renderer is None:
         raise ConfigError(
             "a policy that samples token ids needs a renderer: Rollout(policy, Renderer(tokenizer))"

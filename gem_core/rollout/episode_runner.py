@@ -8,10 +8,9 @@ import random
 import secrets
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Mapping
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from operator import index
 from typing import Any, cast
 
@@ -45,7 +44,7 @@ _ENGINE_KEYS = frozenset({"context", "suffix", "system", "role", "function_calli
 
 
 class _Restart(Exception):
-    """Restarts the episode because replaying its actions led to a different state."""
+    """Restarts the episode because its actions cannot be replayed."""
 
 
 class EpisodeRunner:
@@ -63,10 +62,7 @@ class EpisodeRunner:
         self.task, self.policy = task, policy
         self.sampling, self.limits, self.pool = sampling, limits, pool
         self.renderer = renderer if isinstance(policy, Policy) else None
-        seed: Any = secrets.randbits(32) if task.seed is None else task.seed
-        with suppress(TypeError):  # `reset` rejects other types
-            seed = seed if isinstance(seed, bool) else index(seed)
-        self.seed = seed
+        self.seed = secrets.randbits(32) if task.seed is None else index(task.seed)
         self.attempts = 1
         self.engine_error: Exception | None = None
         """The exception of the policy's engine, if it ended the episode."""
@@ -87,7 +83,6 @@ class EpisodeRunner:
         self._component = ""
         self._conversation = Conversation(self.renderer) if self.renderer is not None else None
         self._messages: list[Message] = []
-        self._new_messages: list[Message] = []
 
     async def run(self) -> Episode:
         """Play until the episode ends or fails, and return it."""
@@ -99,7 +94,8 @@ class EpisodeRunner:
                     stop = await self._play()
                     break
                 except _Restart:
-                    self.pool.drop(self._take_env())
+                    if self._env is not None:
+                        self.pool.drop(self._take_env())
                     self._clear()
             self.pool.give(self.task, self._take_env())
         except EpisodeFailed as failed:
@@ -205,7 +201,12 @@ class EpisodeRunner:
                 await self._replay()
 
     async def _replay(self) -> None:
-        """Repeat the episode's actions in a new environment; raise `_Restart` if it diverges."""
+        """Repeat the episode's actions in a new environment; raise `_Restart` if it diverges.
+
+        Also raises it for a player: its plan belongs to the old environment.
+        """
+        if isinstance(self.policy, Player):
+            raise _Restart
         expected, actions = self._observations, list(self._actions)
         observation, _ = await self._reset()
         replayed = [observation]
@@ -274,10 +275,9 @@ class EpisodeRunner:
         for text, short in self._function_calling.get("instructions", {}).items():
             messages = [replace(m, content=m.content.replace(text, short)) for m in messages]
         rewritten = context is not None and not first
-        self._new_messages = messages
         if self._conversation is None:
             self._messages = list(messages) if rewritten else [*self._messages, *messages]
-            return Added((), rewritten or first)
+            return Added((), rewritten or first, tuple(messages))
         try:
             if first:
                 return self._conversation.begin(messages)
@@ -346,7 +346,10 @@ class EpisodeRunner:
             return generation, self._conversation.decode(generation.ids)
         if isinstance(policy, Player):
             assert self._env is not None
-            action = policy.act(self._env, observation)
+            if self._env.execution == "inline" or iscoroutinefunction(policy.act):
+                action = policy.act(self._env, observation)
+            else:  # a player may call the environment, which may be slow
+                action = await self.pool.threads.call(policy.act, self._env, observation)
             if isawaitable(action):
                 action = await action
             if not isinstance(action, str):
@@ -386,7 +389,7 @@ class EpisodeRunner:
         elif finish is FinishReason.LENGTH and self.limits.on_cut == "mask":
             status = TurnStatus.MASKED
         return Turn(
-            messages=tuple(self._new_messages),
+            messages=added.messages,
             action=action,
             reward=None,
             added_ids=added.ids,

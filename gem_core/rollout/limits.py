@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gem_core.arguments import whole_number
+from gem_core.arguments import whole_number, whole_number_or_none
 from gem_core.errors import ConfigError
 
 __all__ = ["Limits"]
@@ -38,16 +38,9 @@ class Limits:
     reward; `mask` also excludes the turn from training, `end` also ends the episode."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_turns",
-            "max_tokens",
-            "max_context",
-            "max_response",
-            "make_deadline",
-            "step_deadline",
-            "generate_deadline",
-            "episode_deadline",
-        ):
+        for name in ("max_turns", "max_tokens", "max_context", "max_response"):
+            whole_number_or_none(name, getattr(self, name), 1, "no limit")
+        for name in ("make_deadline", "step_deadline", "generate_deadline", "episode_deadline"):
             value = getattr(self, name)
             if value is not None and (
                 isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0

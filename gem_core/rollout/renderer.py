@@ -42,7 +42,7 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
 
-    def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> str: ...
+    def decode(self, token_ids: Any, **settings: Any) -> str: ...
 
     def apply_chat_template(
         self,
@@ -56,10 +56,11 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The ids that a prompt adds to the last prompt and action; all its ids if `restarted`."""
+    """What a prompt adds to the last prompt and action; the complete prompt if `restarted`."""
 
     ids: tuple[int, ...]
     restarted: bool
+    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,9 @@ class Renderer:
         return ids[len(closing) :] if action and action[-1] == self.turn_end else ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of sampled ids, without special tokens."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        """Return the text of sampled ids, without special tokens, and with all spaces."""
+        settings = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return self.tokenizer.decode(list(ids), **settings)
 
     def _template(self, messages: Iterable[Message], prompt: bool = True) -> str:
         conversation = [m.as_dict() for m in messages]
@@ -323,7 +325,7 @@ class Conversation:
         if self.renderer.mode == "template":
             self._messages = list(messages)
         self.ids = list(self.renderer.start(messages, self._chunks))
-        return Added(tuple(self.ids), True)
+        return Added(tuple(self.ids), True, tuple(messages))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of an action, after the `<think>` with which its prompt ends.
@@ -348,7 +350,7 @@ class Conversation:
         self._opened = "" if continued else self.renderer.thinking
         bridge = self.renderer.bridge(messages, self._action)
         self.ids += bridge
-        return Added(bridge, False)
+        return Added(bridge, False, tuple(messages))
 
     def rewrite(self, messages: Sequence[Message]) -> Added:
         """Render the next prompt from messages that replace the conversation."""
@@ -362,6 +364,7 @@ class Conversation:
         known = len(self.ids)
         if len(ids) > known and ids[:known] == tuple(self.ids):
             self.ids += ids[known:]
-            return Added(ids[known:], False)
+            last = max((i for i, m in enumerate(messages) if m.role == "assistant"), default=-1)
+            return Added(ids[known:], False, tuple(messages[last + 1 :]))
         self.ids = list(ids)
-        return Added(ids, True)
+        return Added(ids, True, tuple(messages))

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gem_core.arguments import whole_number, whole_number_or_none
@@ -21,6 +22,7 @@ from gem_core.rollout.limits import Limits
 from gem_core.rollout.renderer import Renderer, Tokenizer
 from gem_core.training.advantage import advantages, check_estimator, estimators
 from gem_core.training.horizon import HorizonSchedule
+from gem_core.training.metrics_file import metrics_path
 from gem_core.training.moments import Gather
 from gem_core.types import Episode, Task
 
@@ -77,7 +79,7 @@ class TrainingConfig:
     max_context: int | None = None
     """The cap on prompt and generation together, if lower than the model's context length."""
     horizon: HorizonSchedule | int | str | Sequence[int] | Mapping[str, Any] | None = None
-    """The cap on the turns of an episode, fixed or growing with the updates."""
+    """The cap on the turns of an episode, as in 10, or in "4,7,10@80": growing every 80 updates."""
     on_cut: Literal["step", "mask", "end"] = "step"
     """How to treat a turn that hits its token cap; see `Limits`."""
     make_deadline: float | None = None
@@ -101,7 +103,7 @@ class TrainingConfig:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the chat template, as in {"enable_thinking": False}."""
     max_failed_updates: int = 3
-    """Training stops after this many updates in a row in which every episode failed; 0: never."""
+    """Training stops after this many updates in a row without a turn in the loss; 0: never."""
     record: str | None = None
     """The file to append every episode to, as JSON lines; `{rank}` is replaced by the rank."""
     metrics: str | None = None
@@ -128,6 +130,8 @@ class TrainingConfig:
         self._check_history()
         self._check_execution()
         whole_number("max_failed_updates", self.max_failed_updates, 0)
+        if self.record and self.metrics and Path(self.record) == metrics_path(self.metrics):
+            raise ConfigError(f"record and metrics are the same file, {self.record}; use two")
         if not self.train_seeds:
             raise ConfigError(f"seeds={self.seeds!r} leaves nothing to train on; use 1 or more")
         overlap = set(self.train_seeds) & set(self.held_out_seeds)

@@ -41,6 +41,7 @@ def tokenised(episode: Episode, renderer: Renderer) -> Episode:
         turns.append(
             replace(
                 turn,
+                messages=added.messages,
                 added_ids=added.ids,
                 restarted=added.restarted,
                 action_ids=ids,

@@ -35,7 +35,10 @@ class MetricsFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         size = 0
         if not overwrite and self.path.exists():
-            size = self.path.read_bytes().rfind(b"\n") + 1
+            content, begin = self.path.read_bytes(), b'{"step": '
+            if not content.startswith(begin[: len(content)]):
+                raise RecordError(f"{self.path} is not a metrics file; choose another path")
+            size = content.rfind(b"\n") + 1
         with self.path.open("ab") as file:
             file.truncate(size)
         if not size:  # no file before the first update

@@ -35,6 +35,8 @@ def warm_up(
     player: Player | str = "random",
     wrappers: Sequence[Any] | str = (),
     env_kwargs: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    renderer: Renderer | None = None,
     episodes: int | None = None,
     batch_size: int = 32,
     learning_rate: float = 1e-4,
@@ -44,8 +46,9 @@ def warm_up(
     """Train `model` in place on episodes of `player` and return the last loss.
 
     `player`: `random`, `expert`, or an object with `act`. `episodes`: how many to play, reused in
-    every epoch; None plays enough to use each once. The other arguments are those of the episodes
-    (`wrappers`, `env_kwargs`, as in training) and of AdamW.
+    every epoch; None plays enough to use each once. `renderer`: for other prompts than those of
+    `Renderer(tokenizer)`, as in `config.renderer(tokenizer)`. The other arguments are those of the
+    episodes (`wrappers`, `env_kwargs`, `options`, as in training) and of AdamW.
     """
     import torch
 
@@ -55,9 +58,8 @@ def warm_up(
     if isinstance(player, str):
         player = player_named(player)
     count = batch_size * updates if episodes is None else episodes
-    tasks = tasks_for(
-        env_id, range(_FIRST_SEED, _FIRST_SEED + count), wrappers=wrappers, env_kwargs=env_kwargs
-    )
+    more: dict[str, Any] = {"wrappers": wrappers, "env_kwargs": env_kwargs, "options": options}
+    tasks = tasks_for(env_id, range(_FIRST_SEED, _FIRST_SEED + count), **more)
     with Rollout(player) as rollout:
         played = rollout.run_batch(tasks)
     failed = next((episode for episode in played if episode.failed), None)
@@ -65,10 +67,12 @@ def warm_up(
         raise ConfigError(
             f"an SFT warm-up needs a player that can play the environment; {failed!r}"
         )
-    renderer = Renderer(tokenizer)
+    renderer = renderer or Renderer(tokenizer)
     sequences = [
         sequence for episode in played for sequence in token_sequences(tokenised(episode, renderer))
     ]
+    if not sequences:
+        raise ConfigError(f"the episodes of {env_id} have no tokens to train on")
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     was_training, loss = model.training, torch.zeros(())
     model.train()

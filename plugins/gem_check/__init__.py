@@ -12,5 +12,6 @@ __all__ = ["register_commands"]
 
 @hookimpl
 def register_commands(register: Callable[..., Any]) -> None:
-    """Register `gem-rl check`."""
+    """Register `gem-rl check` and `gem-rl play`."""
     register("check", "gem_check.cli")
+    register("play", "gem_check.play")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from gem_core.arguments import whole_number, whole_number_or_none
-from gem_core.env.action_format import ActionFormat
+from gem_core.env.action_format import ActionFormat, with_suffix
 from gem_core.env.base import Env
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
@@ -93,6 +93,7 @@ class ToolWrapper(Wrapper):
             yield self._offloaded(toolset.begin)
         tools = yield from self._discover()
         observation, info = yield self.env.reset(seed=self._seed, options=options)
+        self._suffix = info.get("suffix", "")
         text = instruction(list(tools.values()), self.style, self.max_uses)
         schemas = [as_schema(tool) for tool in tools.values()]
         info = {**info, **(counts if self.previous else {}), "tools": schemas}
@@ -113,6 +114,7 @@ class ToolWrapper(Wrapper):
         calls = self._for_tools(find_calls(action, tools, self.style), tools, action)
         if not calls:
             observation, reward, terminated, truncated, info = yield self.env.step(action)
+            self._suffix = info.get("suffix", "")
             info = {**info, "use_tool": False, **self._counts()}
             return observation, reward, terminated, truncated, info
         reward, texts, details, failed = 0.0, [], [], False
@@ -154,6 +156,7 @@ class ToolWrapper(Wrapper):
             "parsed_action": "\n".join(_main(call, tools) for call in calls),
             "tool_error": failed,
             "tool_calls": details,
+            **with_suffix(self._suffix),
             **self._counts(),
         }
         if truncated:

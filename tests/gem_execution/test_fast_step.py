@@ -35,6 +35,8 @@ class Five(NamedTuple):
     [
         counts,
         lambda env, action: ("x", 0.5, False, True, {"parsed_action": "another"}),
+        lambda env, action: ("x", 0.5, False, False, {"suffix": action}),
+        lambda env, action: ("x", 1, False, False, {"suffix": action}),
         lambda env, action: ("x", 1, 1, 0, {}),
         lambda env, action: Five("x", 1.0, False, False, {"n": env.turn}),
         lambda env, action: ("x", 1.0, False, {}),

@@ -45,7 +45,9 @@ class ByteTokenizer:
             position = special.end()
         return ids + list(text[position:].encode())
 
-    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
+    def decode(
+        self, token_ids: Iterable[int], *, skip_special_tokens: bool = False, **settings: bool
+    ) -> str:
         parts: list[bytes] = []
         for id in token_ids:
             name = _NAMES[id].encode() if id > 255 else b""

@@ -43,12 +43,12 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
     def reset(*, seed: int, options: Mapping[str, Any] | None) -> ResetResult:
         if options or type(seed) is not int or seed < 0:
             return env.reset(seed=seed, options=options)
-        outer["_phase"], outer["_seed"], outer["_options"] = "new", seed, {}
+        outer["_phase"], outer["_closed"], outer["_seed"] = "new", False, seed
         outer["_turn"], outer["_errors"] = 0, 0
         outer["_rng_seeded"], outer["_action_rng"] = False, None
-        inner._phase, inner._seed, inner._options, inner._turn = "new", seed, {}, 0
+        inner._phase, inner._closed, inner._seed, inner._turn = "new", False, seed, 0
         inner._rng_seeded, inner._action_rng = False, None
-        result: Any = on_reset(inner._options)
+        result: Any = on_reset({})
         if (
             type(result) is tuple
             and len(result) == 2
@@ -61,7 +61,7 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
         return cast(ResetResult, after(inner._finish_reset(result), start))
 
     def start(result: ResetResult) -> ResetResult:
-        outer["_phase"] = "running"
+        outer["_phase"], outer["_suffix"] = "running", result[1].get("suffix", "")
         return with_instruction(instruction(), place, result)
 
     def step(action: str) -> StepResult:
@@ -85,6 +85,7 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
             ):
                 inner._turn += 1
                 outer["_turn"] += 1
+                outer["_suffix"] = info.get("suffix", "")
                 if terminated or truncated:
                     inner._phase = outer["_phase"] = "ended"
                 if not info:
@@ -96,6 +97,7 @@ def fast_calls(env: Env) -> tuple[Reset, Step]:
         return cast(StepResult, after(inner._finish_step(result), partial(check_outer, parsed)))
 
     def check_outer(parsed: str, checked: StepResult) -> StepResult:
+        outer["_suffix"] = checked[4].get("suffix", "")
         info = {**checked[4], "parsed_action": checked[4].get("parsed_action", parsed)}
         return env._check_step((*checked[:4], info))
 

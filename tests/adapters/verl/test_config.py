@@ -71,7 +71,7 @@ def test_config_round_trips_through_hydra() -> None:
         advantage="reinforce++",
         gamma=0.5,
         estimator_kwargs={"per_env": True},
-        horizon=[4, 7, 10],
+        horizon={"rounds": [4, 7, 10], "every": 80},
         step_deadline=1.5,
         record="somewhere/{rank}.jsonl",
         metrics="somewhere/metrics.jsonl",
@@ -498,6 +498,6 @@ def test_trl_without_the_class_that_verl_patches_is_rejected(
 
 def test_agent_loop_file_overrides_data_gem() -> None:
     config = read_config(
-        settings_of(GemConfig(ECHO, seeds=8)), {"env_id": MOODY, "horizon": [4, 7, 10]}
+        settings_of(GemConfig(ECHO, seeds=8)), {"env_id": MOODY, "horizon": "4,7,10@100"}
     )
     assert (config.env_id, config.limits(150).max_turns) == (MOODY, 7)

@@ -224,8 +224,17 @@ def test_close_is_idempotent(kind: Callable[..., Env]) -> None:
     assert log.count("close") == 1
 
 
-def test_context_manager_closes_the_env() -> None:
-    with ScriptedEnv() as env:
+def test_closing_again_after_a_reset_closes_the_new_episode(kind: Callable[..., Env]) -> None:
+    log: list[str] = []
+    env = kind(log=log)
+    for _ in range(2):
+        result_of(env.reset(seed=0))
+        result_of(env.close())
+    assert log.count("close") == 2
+
+
+def test_context_manager_closes_the_env(kind: Callable[..., Env]) -> None:
+    with kind() as env:
         pass
     assert env.log == ["make", "close"]  # type: ignore[attr-defined]
 

@@ -50,6 +50,7 @@ from gem_core import (
 )
 from gem_core.errors import ConfigError, PluginError, PolicyError
 from gem_core.plugins.manager import unregister_plugin
+from gem_core.policies.players import ExpertPlayer
 from gem_core.rollout.env_pool import EnvPool
 from gem_core.rollout.episode_runner import EpisodeRunner
 from gem_core.rollout.step_threads import StepThreads
@@ -611,12 +612,56 @@ def test_seed_of_another_library_is_recorded_as_a_number() -> None:
     assert type(seed) is int and seed == 7
 
 
-def test_seed_that_is_no_number_fails_only_its_episode() -> None:
-    class Wrong:
-        def __index__(self) -> int:
-            raise TypeError("only integer scalar arrays can be converted")
+@pytest.mark.parametrize("seed", ["3", 1.5, True])
+def test_task_rejects_a_seed_that_is_no_integer(seed: Any) -> None:
+    with pytest.raises(ConfigError, match="must be an integer or None"):
+        Task("test:Echo-v0", seed)
 
-    assert play(ScriptedEnv, seed=Wrong()).stop is StopReason.ENV_ERROR  # type: ignore[arg-type]
+
+def test_player_of_a_slow_environment_does_not_delay_other_episodes() -> None:
+    class Slow(ScriptedEnv):
+        def sample_action(self) -> str:
+            time.sleep(1.0)
+            return "late"
+
+    def make_env(task: Task) -> Env:
+        return Slow(execution="thread") if task.env_id == "test:Slow-v0" else ScriptedEnv()
+
+    limits, ends = Limits(generate_deadline=0.1), []
+    with Rollout(RandomPlayer(), limits=limits, make_env=make_env) as rollout:
+        began = time.monotonic()
+        tasks = [Task("test:Slow-v0", 0), Task("test:Scripted-v0", 0)]
+        ends = [(e.env_id, e.stop) for e in rollout.run_batch(tasks)]
+        assert time.monotonic() - began < 0.8
+    assert ends[0] == ("test:Slow-v0", StopReason.POLICY_DEADLINE)
+
+
+def test_expert_begins_again_after_an_environment_error() -> None:
+    crashes = iter([False, True])
+
+    class Crashing(ScriptedEnv):
+        def on_step(self, action: str) -> Any:
+            if next(crashes, False):
+                raise OSError("lost")
+            return super().on_step(action)
+
+        def expert(self) -> Any:
+            yield from ("first", "second", "third")
+
+    limits = Limits(retries=1)
+    with Rollout(ExpertPlayer(), limits=limits, make_env=lambda task: Crashing()) as rollout:
+        (episode,) = rollout.run_batch([Task("test:Crashing-v0", 0)])
+    assert [turn.action for turn in episode.turns] == ["first", "second", "third"]
+
+
+def test_model_is_not_a_policy() -> None:
+    class Model:
+        config, forward = {}, print
+
+        def generate(self) -> None: ...
+
+    with pytest.raises(ConfigError, match="wrap a model in TransformersPolicy"):
+        Rollout(Model())  # type: ignore[arg-type]
 
 
 def test_info_may_contain_a_class_that_cannot_be_copied() -> None:

@@ -23,6 +23,7 @@ from gem_core import (
     advantages,
     token_sequences,
 )
+from gem_eval.export import sft_rows
 
 END = ByteTokenizer.eos_token_id
 HE, LLO, HELLO = 300, 301, 302
@@ -40,7 +41,9 @@ class MergingTokenizer(ByteTokenizer):
             ids += [HELLO, *super().encode(part, add_special_tokens=False)]
         return ids
 
-    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
+    def decode(
+        self, token_ids: Iterable[int], *, skip_special_tokens: bool = False, **settings: bool
+    ) -> str:
         return "".join(
             PIECES[id]
             if id in PIECES
@@ -134,6 +137,25 @@ def test_template_that_strips_thinking_trains_every_sampled_token_once(
     for view in views:
         first_turn = view.spans[0][0]
         assert view.ids[: view.prompt_length] == episode.prompt_ids(first_turn)
+
+
+def test_restarted_turn_has_the_messages_of_its_complete_prompt() -> None:
+    episode, _ = play(ByteTokenizer("thinking"), THINKING, "template")
+    assert [len(turn.messages) for turn in episode.turns] == [1, 3, 5]
+    *_, last = sft_rows([episode], min_return=0.0)
+    contents = [message["content"] for message in last["prompt"]]
+    assert contents == ["T", THINKING[0], "O1", THINKING[1], "O2"]
+
+
+def test_decoding_keeps_all_spaces() -> None:
+    class Cleaning(ByteTokenizer):
+        def decode(self, token_ids: Any, **settings: Any) -> str:
+            text = super().decode(token_ids, **settings)
+            cleans = settings.get("clean_up_tokenization_spaces", True)
+            return text.replace(" .", ".") if cleans else text
+
+    episode, _ = play(Cleaning(), ["a . b", "c", "d"])
+    assert episode.turns[0].action == "a . b"
 
 
 def test_later_prompts_contain_the_whole_history() -> None:

@@ -65,6 +65,8 @@ class FullConfig(TrainingConfig):
         ({"seeds": [1_000_002], "eval_seeds": 3}, ConfigError, "are trained on"),
         ({"step_deadline": 0}, ConfigError, "step_deadline"),
         ({"horizon": []}, ConfigError, "at least one number of turns"),
+        ({"horizon": [4, 7]}, ConfigError, "as in '4,7@80'"),
+        ({"record": "a.jsonl", "metrics": "./a.jsonl"}, ConfigError, "the same file"),
     ],
 )
 def test_a_config_rejects_unsupported_and_invalid_fields(

@@ -42,7 +42,7 @@ def test_the_horizon_depends_only_on_the_step() -> None:
     [
         (10, HorizonSchedule((10,))),
         ("10", HorizonSchedule((10,))),
-        ([4, 7, 10], HorizonSchedule((4, 7, 10), 100)),
+        ([4], HorizonSchedule((4,))),
         ("4,7,10@80", HorizonSchedule((4, 7, 10), 80)),
         (" 4, 7 @ 80 ", HorizonSchedule((4, 7), 80)),
         ({"rounds": [4, 7, 10], "every": 80}, HorizonSchedule((4, 7, 10), 80)),
@@ -72,6 +72,9 @@ def test_parse_accepts_every_form(value: Any, expected: HorizonSchedule | None) 
         {"every": 3},
         {"rounds": [4], "evry": 3},
         "4@0",
+        "4,7",
+        [4, 7, 10],
+        {"rounds": [4, 7]},
     ],
 )
 def test_parse_rejects_invalid_schedules(value: Any) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gem_core.adapter_kit.update_log import UpdateLog
+from gem_core.errors import RecordError
 from gem_core.training.metrics import BatchMetrics
 from gem_core.training.metrics_file import MetricsFile, read_metrics
 
@@ -49,3 +52,19 @@ def test_file_without_an_update_log_is_appended_to(tmp_path: Path) -> None:
     for _ in range(2):
         MetricsFile(tmp_path).write(1, loss=0.5)
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 1]
+
+
+@pytest.mark.parametrize("content", ['{"q": 1}', '{"q": 1}\n{"q": 2}', "notes\n"])
+def test_other_files_are_left_alone(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "dataset.jsonl"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(RecordError, match="is not a metrics file"):
+        MetricsFile(path)
+    assert path.read_text(encoding="utf-8") == content
+
+
+def test_incomplete_first_line_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"st', encoding="utf-8")
+    MetricsFile(path).write(step=0)
+    assert [line["step"] for line in read_metrics(path)] == [0]

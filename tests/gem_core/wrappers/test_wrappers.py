@@ -349,6 +349,15 @@ def test_instruction_follows_the_environments_system_prompt() -> None:
     assert (observation, info["system"]) == ("T\n" + env.instruction(), "be brief")
 
 
+def test_turn_without_an_action_shows_the_last_suffix_again() -> None:
+    inner = ScriptedEnv(lambda env, action: ("moved", 0.0, False, False, {"suffix": "BOARD"}))
+    env = Boxed(inner, on_error="again")
+    env.reset(seed=0)
+    assert "suffix" not in env.step("none")[4]
+    env.step(r"\boxed{a}")
+    assert env.step("none")[4] == {"suffix": "BOARD", "format_error": True}
+
+
 @pytest.mark.parametrize("kind", [ScriptedEnv, AsyncEnv], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("on_error", "log", "expected"),
