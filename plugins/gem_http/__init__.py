@@ -1,1 +1,1 @@
-"""HTTP server that `gem-rl serve` and the viewer share."""
+"""HTTP: the listener of `gem-rl serve` and of the viewer, and the URLs of servers."""

@@ -29,6 +29,7 @@ from gem_core import (
     Message,
     RandomPlayer,
     Renderer,
+    Sampling,
     ScriptedPlayer,
     ScriptedPolicy,
     StopReason,
@@ -496,9 +497,12 @@ def test_eval_fails_an_episode_whose_step_takes_too_long(
     assert "step took over 0.1 s" in capsys.readouterr().err
 
 
-def test_plan_overrides_the_turn_limit(tmp_path: Path) -> None:
-    plan = Plan("random", ("game:Sudoku-v0-easy",), seeds=3, max_turns=2)
-    limits = Limits(max_turns=99, retries=1)
+@pytest.mark.parametrize(("of_plan", "of_call"), [(2, 99), (99, 2), (None, 2), (2, None)])
+def test_smaller_turn_limit_of_plan_and_call_holds(
+    tmp_path: Path, of_plan: int | None, of_call: int | None
+) -> None:
+    plan = Plan("random", ("game:Sudoku-v0-easy",), seeds=3, max_turns=of_plan)
+    limits = Limits(max_turns=of_call, retries=1)
     episodes = evaluate(plan, RandomPlayer(), tmp_path / "r.jsonl", limits=limits)
     assert {len(e.turns) for e in episodes} == {2}
     (point,) = scaling_points([score("x", "random", episodes, 2)])
@@ -748,6 +752,33 @@ def test_smaller_context_limit_of_plan_and_model_holds(
     path = tmp_path / "record.jsonl"
     played = evaluate(plan, policy, path, renderer=Renderer(tokenizer), limits=limits)
     assert {e.stop for e in played} == {StopReason.CONTEXT_FULL}
+
+
+def test_plan_rejects_a_seed_in_its_sampling() -> None:
+    with pytest.raises(ConfigError, match=r"Plan\(sampling_seed=7\)"):
+        Plan("m", (EASY,), 1, sampling=Sampling(seed=7))
+
+
+def test_run_does_not_resume_with_another_renderer(tmp_path: Path) -> None:
+    tokenizer = ByteTokenizer("chatml")
+    policy = ScriptedPolicy(lambda prompt: r"\boxed{1}", tokenizer)
+    plan, path = Plan("scripted", (EASY,), 1), tmp_path / "record.jsonl"
+    kwargs = {"enable_thinking": False}
+    evaluate(plan, policy, path, renderer=Renderer(tokenizer, template_kwargs=kwargs))
+    evaluate(plan, policy, path, renderer=Renderer(tokenizer, template_kwargs=kwargs))
+    with pytest.raises(ConfigError, match=r"template_kwargs was {'enable_thinking': False}"):
+        evaluate(plan, policy, path, renderer=Renderer(tokenizer))
+    with pytest.raises(ConfigError, match="history was 'append' and is now 'template'"):
+        evaluate(plan, policy, path, renderer=Renderer(tokenizer, "template"))
+
+
+def test_run_resumes_a_record_without_template_settings(tmp_path: Path) -> None:
+    plan, path = Plan("random", (EASY,), 1), tmp_path / "record.jsonl"
+    evaluate(plan, RandomPlayer(), path)
+    text = path.read_text()
+    assert '"history":"append","template_kwargs":{}' in text
+    path.write_text(text.replace(',"history":"append","template_kwargs":{}', ""))
+    assert len(evaluate(plan, RandomPlayer(), path)) == 1
 
 
 def test_plan_names_an_environment_file_that_is_missing(tmp_path: Path) -> None:

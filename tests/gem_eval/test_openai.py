@@ -112,6 +112,17 @@ def test_max_tokens_cuts_the_generation(url, policies):
     assert generation.finish is FinishReason.LENGTH
 
 
+def test_a_named_policy_renders_with_the_template_settings(monkeypatch):
+    monkeypatch.setattr(catalog, "tokenizer_named", lambda name: ByteTokenizer())
+    settings = {"history": "template", "template_kwargs": {"enable_thinking": False}}
+    server = "http://localhost:1/v1"
+    renderer = catalog.policy_named("m", server=server, tokenizer="t", **settings).renderer
+    assert (renderer.mode, renderer.template_kwargs) == ("template", {"enable_thinking": False})
+    for arguments in ({"model": "random"}, {"model": "m", "server": server}):
+        with pytest.raises(ConfigError, match="need a tokenizer"):
+            catalog.policy_named(**arguments, **settings)
+
+
 def test_a_named_policy_stops_at_the_templates_end_token_that_is_not_eos(monkeypatch):
     tokenizer = ByteTokenizer()
     tokenizer.eos_token_id = 258

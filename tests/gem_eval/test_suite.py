@@ -133,6 +133,9 @@ def test_command_writes_a_report_by_family_and_resumes(
         (("--families", "gamse"), "games"),
         (("--seeds", "11"), "--seeds must be 1 to 10"),
         (("--model", ","), "--model must name"),
+        (("--history", "template"), "need a tokenizer"),
+        (("--template-kwargs", '{"a": 1}', "--model", "m", "--server", "http://h"), "tokenizer"),
+        (("--template-kwargs", "a"), "--template-kwargs must be a JSON object"),
     ],
 )
 def test_wrong_arguments_are_usage_errors(

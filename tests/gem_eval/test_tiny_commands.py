@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from gem_core import Sampling
 from gem_core.__main__ import main
 from gem_core.errors import PolicyError
 from gem_core.policies import TransformersPolicy, load_tiny
-from gem_core.records.file import read_episodes
+from gem_core.records.file import read_episodes, read_header
 
 EASY = "game:GuessTheNumber-v0-easy"
+EASY_OF_SUITE = "game:Mastermind-v0-easy"
 
 
 def evaluation(out: Path) -> list[str]:
@@ -61,6 +63,31 @@ def test_run_does_not_resume_with_other_weights(
     model.save_pretrained(tmp_path / "model")
     assert main(command) == 2
     assert "holds another evaluation: kind was 'local" in capsys.readouterr().err
+
+
+def test_template_settings_reach_the_model_and_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", EASY, "--model", "tiny", "--seeds", "1", "--quiet", "--out", str(tmp_path)]
+    settings = ["--history", "template", "--template-kwargs", '{"enable_thinking": false}']
+    assert main([*command, *settings]) == 0
+    (plan,) = json.loads((tmp_path / "summary.json").read_text())["plans"]
+    expected = {"history": "template", "template_kwargs": {"enable_thinking": False}}
+    assert {name: plan[name] for name in expected} == expected
+    recorded = read_header(tmp_path / "episodes.jsonl")["meta"]["plan"]
+    assert {name: recorded[name] for name in expected} == expected
+    assert main(command) == 2
+    assert "history was 'template' and is now 'append'" in capsys.readouterr().err
+
+
+def test_suite_passes_the_template_settings_to_the_model_only(tmp_path: Path) -> None:
+    command = ["suite", "gem-eval-v1", "--families", EASY_OF_SUITE, "--seeds", "1", "--quiet"]
+    command += ["--model", "random,tiny", "--max-tokens", "8", "--out", str(tmp_path)]
+    assert main([*command, "--history", "template"]) == 0
+    assert json.loads((tmp_path / "summary.json").read_text())["history"] == "template"
+    for player, history in (("random", "append"), ("tiny", "template")):
+        plan = read_header(tmp_path / f"{player}.jsonl")["meta"]["plan"]
+        assert plan["history"] == history
 
 
 def test_closed_policy_stops_its_generation_and_rejects_new_ones() -> None:

@@ -208,6 +208,34 @@ def test_server_follows_a_record_that_does_not_exist_yet(
     assert len(replaced["lines"]) == 2
 
 
+def test_server_follows_a_record_that_was_overwritten_and_has_grown(
+    followed: tuple[ViewerServer, Path],
+) -> None:
+    server, path = followed
+    episodes = run_batch(tasks_for(EASY, range(4)), RandomPlayer())
+    with RecordWriter(path) as record:
+        record.write(episodes[0])
+    first = ask(server, "/lines?from=0")
+    with RecordWriter(path, overwrite=True, meta={"another": "header"}) as record:
+        for episode in episodes:
+            record.write(episode)
+    replaced = ask(server, f"/lines?generation={first['generation']}&from=2")
+    assert replaced["generation"] != first["generation"]
+    assert len(replaced["lines"]) == 8
+
+
+def test_server_names_the_line_of_a_damaged_record(followed: tuple[ViewerServer, Path]) -> None:
+    server, path = followed
+    with RecordWriter(path) as record:
+        record.write(run_batch(tasks_for(EASY, [0]), RandomPlayer())[0])
+    ask(server, "/lines?from=0")
+    with path.open("a") as stream:
+        stream.write("{}\n")
+    for _ in range(2):
+        answer = get(server, "/lines?from=2")
+        assert answer.status == 500 and b"line 3" in answer.body, answer.body
+
+
 def test_server_rejects_other_hosts_and_sends_its_policy(
     followed: tuple[ViewerServer, Path],
 ) -> None:

@@ -381,6 +381,40 @@ def test_close_closes_every_environment_once() -> None:
         closed.clear()
 
 
+@pytest.mark.parametrize("kind", [Counter, Blocking, Awaited])
+@pytest.mark.parametrize("mode", MODES)
+def test_closed_vector_raises(kind: Any, mode: Any) -> None:
+    vec: Any = make_vec(kind, 2, mode=mode)
+    vec.reset(seed=0)
+    vec.close()
+    calls = [lambda: vec.step(["a", "a"]), lambda: vec.reset(seed=0)]
+    if mode == "async":
+        calls += [lambda: vec.send(["a", "a"]), vec.send_reset, vec.recv]
+    for call in calls:
+        with pytest.raises(ResetNeededError, match="the vector is closed"):
+            call()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_constructor_that_raises_closes_the_environments_it_made(mode: Any) -> None:
+    closed: list[str] = []
+
+    class Closing(Blocking):
+        def on_close(self) -> None:
+            closed.append("thread")
+
+    class ClosingAsync(Awaited):
+        async def on_close(self) -> None:  # type: ignore[override]
+            closed.append("async")
+
+    def broken() -> Env:
+        raise OSError("no display")
+
+    with pytest.raises(OSError, match="no display"):
+        make_vec([Closing, ClosingAsync, broken, Closing], mode=mode)
+    assert sorted(closed) == ["async", "thread"]
+
+
 HANGING_PROGRAM = """
 import sys
 from functools import partial

@@ -25,6 +25,7 @@ from gem_core.errors import (
     OptionError,
     ResetNeededError,
 )
+from gem_envs.remote.address import checked_url
 from gem_envs.remote.protocols import dialect
 
 __all__ = ["AgentGym"]
@@ -53,34 +54,30 @@ class AgentGym(Env):
         timeout: float = 300.0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Create the client; `timeout` is the time limit of a request in seconds."""
-        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"url must be the server's address, such as url='http://host:8000'; got {url!r}"
-            )
+        """Create the client; with `gem-rl serve`, request the description of its environment.
+
+        `timeout` is the time limit of a request in seconds. The URL may have a user and a password.
+        """
+        self.url, self._credentials = checked_url(url)
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
             raise ConfigError(f"timeout must be a positive number of seconds; got {timeout!r}")
-        self.url, self.timeout = url.rstrip("/"), float(timeout)
+        self.timeout = float(timeout)
         self.dialect = _dialect(dialect)
         self.tasks = None if tasks is None else whole_number("tasks", tasks, 1)
         self._httpx = _library()
         self._headers = dict(headers or {})
         self._session: Any = None
-        self._about: Mapping[str, Any] | None = None
+        self._about = self._description() if self.dialect.name == "gem" else {}
 
     @property
     def accepted_options(self) -> frozenset[str]:
         """`index` and, with `gem-rl serve`, the options of the served environment."""
-        if self.dialect.name != "gem":
-            return self.option_names
-        return self.option_names | frozenset(self._description().get("options", ()))
+        return self.option_names | frozenset(self._about.get("options", ()))
 
     @property
     def action_example(self) -> str:  # type: ignore[override]
         """An example of an action, with `gem-rl serve` that of the served environment."""
-        if self.dialect.name != "gem":
-            return "action"
-        return str(self._description().get("action_example", "action"))
+        return str(self._about.get("action_example", "action"))
 
     def on_reset(self, options: Mapping[str, Any]) -> ResetResult:
         options = dict(options)
@@ -130,7 +127,7 @@ class AgentGym(Env):
     @property
     def plays_at_random(self) -> bool:
         """Whether the server can sample legal actions."""
-        return self.dialect.name == "gem" and bool(self._description().get("plays_at_random"))
+        return bool(self._about.get("plays_at_random"))
 
     def _create(self, index: int) -> None:
         self._session = None
@@ -138,16 +135,14 @@ class AgentGym(Env):
         self._session = self.dialect.parse_create(reply)
 
     def _description(self) -> Mapping[str, Any]:
-        """Fetch the server's description of its environment, once."""
-        if self._about is None:
-            about = self._request("GET", "/")
-            if not isinstance(about, Mapping) or "env" not in about:
-                raise EnvError(
-                    f"{self.url} does not answer like `gem-rl serve`: {str(about)[:120]!r}; "
-                    "set `dialect` to the server's dialect"
-                )
-            self._about = about
-        return self._about
+        """Fetch the server's description of its environment."""
+        about = self._request("GET", "/")
+        if not isinstance(about, Mapping) or "env" not in about:
+            raise EnvError(
+                f"{self.url} does not answer like `gem-rl serve`: {str(about)[:120]!r}; "
+                "set `dialect` to the server's dialect"
+            )
+        return about
 
     def _in_session(self, path: str, body: dict[str, Any]) -> Any:
         return self._request("POST", path, {self.dialect.session: self._session, **body})
@@ -166,7 +161,9 @@ class AgentGym(Env):
         request = f"{method} {self.url}{path.partition('?')[0]}"
         try:
             client = _client(self._httpx, self._headers)
-            response = client.request(method, self.url + path, json=body, timeout=self.timeout)
+            response = client.request(
+                method, self.url + path, json=body, timeout=self.timeout, auth=self._credentials
+            )
         except self._httpx.HTTPError as error:
             raise EnvError(
                 f"{request} failed: {type(error).__name__}: {error}; is the server running?"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import json
 from typing import TYPE_CHECKING, Any
@@ -89,7 +88,10 @@ class EnvHandler(Handler):
         Such requests have an Origin, or a foreign Host name that resolves to this machine (DNS
         rebinding).
         """
-        host = urlsplit(f"//{self.headers.get('Host') or ''}").hostname
+        try:
+            host = urlsplit(f"//{self.headers.get('Host') or ''}").hostname
+        except ValueError:  # for example "[::1"
+            host = ""
         local = host is None or is_loopback(host)
         listens_locally = is_loopback(urlsplit(self.env_server.url).hostname or "")
         if "Origin" in self.headers or (listens_locally and not local):
@@ -116,7 +118,7 @@ class EnvHandler(Handler):
         if kind.lower() == "basic":
             try:
                 return base64.b64decode(value.strip()).decode().partition(":")[2]
-            except (binascii.Error, UnicodeDecodeError):
+            except ValueError:  # not base64, or not UTF-8
                 return ""
         return ""
 

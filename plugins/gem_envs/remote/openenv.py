@@ -13,8 +13,10 @@ package depends on a web framework.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +24,7 @@ from urllib.parse import urlsplit
 
 from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.errors import ConfigError, EnvError, MissingDependencyError, OptionError
+from gem_envs.remote.address import checked_url
 
 __all__ = ["OpenEnv"]
 
@@ -55,13 +58,13 @@ class OpenEnv(Env):
         of an observation to show. `timeout` is the time limit of a reply in seconds. `headers` are
         sent with every connection, for example an Authorization header.
         """
-        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"url must be the server's address, such as url='http://host:8000'; got {url!r}"
-            )
+        self.url, credentials = checked_url(url)
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
             raise ConfigError(f"timeout must be a positive number of seconds; got {timeout!r}")
-        self.url, self.timeout, self.headers = url.rstrip("/"), float(timeout), dict(headers or {})
+        self.timeout, self.headers = float(timeout), dict(headers or {})
+        if credentials is not None:
+            pair = base64.b64encode(":".join(credentials).encode()).decode()
+            self.headers["Authorization"] = f"Basic {pair}"
         self.action_field, self.observation_field = action_field, observation_field
         self._library = _library()
         self._open_connection = contextlib.ExitStack()
@@ -248,6 +251,8 @@ class OpenEnv(Env):
                 if name not in ("metadata", "type")
             }
         except (OSError, ValueError, LookupError, AttributeError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             raise EnvError(
                 f"cannot read the action schema at {self.url}/schema "
                 f"({type(error).__name__}: {error}); is this an OpenEnv server?"

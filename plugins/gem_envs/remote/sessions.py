@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import isawaitable
 from typing import Any
 
@@ -120,13 +120,11 @@ class Sessions:
         with self._lock:
             self._open.pop(session.number, None)
         session.closing = True
-        self.end(session, 0.0)
+        self.end(session, wait=False)
 
-    def end(self, session: Session, patience: float = -1.0) -> None:
-        """Wait up to `patience` seconds (-1: forever) for the current step, then close the env."""
-        if not session.lock.acquire(timeout=patience):
-            if not session.closing:  # otherwise the step closes it
-                _log.warning("a session is still in a step; its environment is not closed")
+    def end(self, session: Session, *, wait: bool = True) -> None:
+        """Close the environment, after the current step or, without `wait`, only if none runs."""
+        if not session.lock.acquire(blocking=wait):
             return
         try:
             self.result(session.env.close())
@@ -155,9 +153,7 @@ class Sessions:
         with self._lock:
             sessions = [*self._open.values()]
             self._open.clear()
-        deadline = time.monotonic() + _SECONDS_TO_CLOSE
-        for session in sessions:
-            self.end(session, max(0.0, deadline - time.monotonic()))
+        self._end_all(sessions)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop_thread.join(_SECONDS_TO_CLOSE)
@@ -181,5 +177,22 @@ class Sessions:
                 idle = [s for s in self._open.values() if s.used < before and not s.lock.locked()]
                 for session in idle:
                     del self._open[session.number]
-            for session in idle:
-                self.end(session)
+            self._end_all(idle)
+
+    def _end_all(self, sessions: Sequence[Session]) -> None:
+        """Close environments, each on its own thread, and log those that take too long."""
+        threads = [
+            threading.Thread(target=self.end, args=(s,), name="gem-serve-close", daemon=True)
+            for s in sessions
+        ]
+        for thread in threads:
+            thread.start()
+        due = time.monotonic() + _SECONDS_TO_CLOSE
+        for session, thread in zip(sessions, threads, strict=True):
+            thread.join(max(0.0, due - time.monotonic()))
+            if thread.is_alive():
+                _log.warning(
+                    "%s did not close within %g s: a step or its close() still runs",
+                    type(session.env.unwrapped).__name__,
+                    _SECONDS_TO_CLOSE,
+                )

@@ -120,6 +120,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     if args.concurrency < 1:
         raise ConfigError(f"--concurrency must be 1 or more; got {args.concurrency}")
     json_object("--request", args.request)
+    template_kwargs = json_object("--template-kwargs", args.template_kwargs)
     envs = chosen_envs(args.envs)
     wrappers = ",".join(filter(None, (args.wrappers, args.tools)))
     options, kwargs = json_object("--options", args.options), env_arguments(args.args)
@@ -158,6 +159,8 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
             sampling,
             args.sampling_seed,
             request=args.request,
+            history=args.history,
+            template_kwargs=template_kwargs,
         )
         for limit in limits
     ]
@@ -177,6 +180,8 @@ def _named(args: argparse.Namespace) -> NamedPolicy:
         max_tokens_field=args.max_tokens_field,
         return_reasoning=args.return_reasoning,
         request=json_object("--request", args.request),
+        history=args.history,
+        template_kwargs=json_object("--template-kwargs", args.template_kwargs),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["LOCAL_TOKENS", "SERVER_TOKENS", "add_arguments"]
+__all__ = ["LOCAL_TOKENS", "SERVER_TOKENS", "add_arguments", "add_template_arguments"]
 
 SERVER_TOKENS = 4096
 """Default of --max-tokens with --server: a hosted model may think before it answers."""
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="exchange token ids with the server (vLLM); records ids and logprobs",
     )
+    add_template_arguments(model)
     model.add_argument("--request", default="", metavar="JSON", help="extra fields of each request")
     model.add_argument(
         "--max-tokens-field",
@@ -173,3 +174,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print the summary instead of the table"
     )
     output.add_argument("--quiet", action="store_true", help="do not show progress")
+
+
+def add_template_arguments(parser: argparse._ActionsContainer) -> None:
+    """Add the settings of the chat template that training also has."""
+    parser.add_argument(
+        "--template-kwargs",
+        default="",
+        metavar="JSON",
+        help="arguments of the chat template, as in training: '{\"enable_thinking\": false}'",
+    )
+    parser.add_argument(
+        "--history",
+        choices=("append", "template"),
+        default="append",
+        help="keep earlier turns as sampled, or as the chat template writes them (default append)",
+    )

@@ -14,8 +14,10 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gem_core.cli.arguments import json_object
 from gem_core.cli.terminal import say, table, width
 from gem_core.errors import ConfigError
+from gem_eval.cli.eval_arguments import add_template_arguments
 from gem_eval.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer", default="", metavar="NAME", help="exchange token ids with the server (vLLM)"
     )
+    add_template_arguments(parser)
     parser.add_argument(
         "--max-context", type=int, metavar="N", help="end episodes at this context length"
     )
@@ -84,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Play the suite with every player, write the report, and print its table."""
     from gem_core.rollout.engine import Interrupted
+    from gem_eval.models.catalog import check_tokenizer
     from gem_eval.suite.report import family_scores, id_results, markdown_report
     from gem_eval.suite.report import table as report_table
     from gem_eval.suite.suite import suite_named
@@ -96,6 +100,9 @@ def run(args: argparse.Namespace) -> int:
     players = [name.strip() for name in args.model.split(",") if name.strip()]
     if not players:
         raise ConfigError("--model must name at least one player, such as random,expert")
+    template_kwargs = json_object("--template-kwargs", args.template_kwargs)
+    if template_kwargs or args.history != "append":  # fail before the first player
+        check_tokenizer(players, args.server, args.tokenizer)
     results, failures = [], []
     try:
         for player in players:
@@ -115,6 +122,8 @@ def run(args: argparse.Namespace) -> int:
         "max_tokens": args.max_tokens,
         "max_turns": args.max_turns,
         "temperature": args.temperature,
+        "history": args.history,
+        "template_kwargs": template_kwargs,
         "skipped": skipped,
         "results": [result.as_json() for result in results],
         "scores": [score.as_json() for score in scores],
@@ -172,19 +181,23 @@ def _check(suite: Suite) -> int:
 
 
 def _play(suite: Suite, player: str, args: argparse.Namespace, out: Path) -> list[Episode]:
+    from gem_core.policies.players import PLAYERS
     from gem_core.rollout.limits import Limits
     from gem_eval.evaluation import evaluate
     from gem_eval.models.catalog import policy_named
     from gem_eval.suite.suite import unplayable_ids
 
     suite = suite.without(unplayable_ids(suite, player))
-    server = "" if player in ("random", "expert") else args.server
+    baseline = player in PLAYERS
+    server = "" if baseline else args.server
     named = policy_named(
         player,
         server=server,
         api_key_env=args.api_key_env if server else None,
         tokenizer=args.tokenizer if server else "",
         max_connections=args.concurrency,
+        history="append" if baseline else args.history,
+        template_kwargs=json_object("--template-kwargs", "" if baseline else args.template_kwargs),
     )
     plan = _plan(suite, player, named, args)
     progress = Progress(player, plan.size, quiet=args.quiet)

@@ -20,6 +20,8 @@ from gem_core.types import Sampling, Task
 
 __all__ = ["Plan", "chosen_envs"]
 
+_NOT_IN_OLDER_RECORDS = {"history": "append", "template_kwargs": {}}
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -48,6 +50,10 @@ class Plan:
     """Extra fields of each request to a server, as JSON."""
     max_context: int | None = None
     """Token limit of an episode; None uses that of `evaluate(limits=...)`."""
+    history: str = "append"
+    """How prompts keep earlier turns; `evaluate` takes it from its renderer."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template; `evaluate` takes them from its renderer."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "samples"):
@@ -61,6 +67,11 @@ class Plan:
             )
         if not self.envs:
             raise ConfigError("a plan needs at least one environment")
+        if self.sampling.seed is not None:
+            raise ConfigError(
+                f"a plan has its own seed; use Plan(sampling_seed={self.sampling.seed}) "
+                "instead of Sampling(seed=...)"
+            )
 
     @property
     def size(self) -> int:
@@ -99,7 +110,7 @@ class Plan:
     def check_same(self, recorded: Mapping[str, Any], where: str) -> None:
         """Raise `ConfigError` if the record holds another plan: it would mix two evaluations."""
         # compare without secrets: a new API key is not a new evaluation
-        own, recorded = self.as_json(), without_secrets(recorded)
+        own, recorded = self.as_json(), without_secrets({**_NOT_IN_OLDER_RECORDS, **recorded})
         changed = [name for name in own if own[name] != recorded.get(name)]
         if changed:
             changes = "; ".join(

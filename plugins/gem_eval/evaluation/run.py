@@ -49,9 +49,14 @@ def evaluate(
 
     Ctrl-C raises `Interrupted`; the same call resumes the run. `give_up`: end the run after this
     many consecutive errors of the policy, or of one environment. `on_begin` receives the episodes
-    that the record already holds.
+    that the record already holds. If `limits` and the plan both limit the turns or the context, the
+    smaller limit holds.
     """
     path = Path(path)
+    history, template_kwargs = (
+        ("append", {}) if renderer is None else (renderer.mode, renderer.template_kwargs)
+    )
+    plan = replace(plan, history=history, template_kwargs=template_kwargs)
     if path.exists() and not overwrite:
         plan.check_same(read_header(path)["meta"].get("plan", {}), str(path))
     with RecordWriter(path, meta={"plan": plan.as_json()}, overwrite=overwrite) as record:
@@ -67,9 +72,12 @@ def evaluate(
                 on_episode(episode)
             failures.check(episode)
 
-        limits = replace(limits or Limits(), max_turns=plan.max_turns)
-        caps = [cap for cap in (plan.max_context, limits.max_context) if cap is not None]
-        limits = replace(limits, max_context=min(caps, default=None))
+        limits = limits or Limits()
+        limits = replace(
+            limits,
+            max_turns=_smaller(plan.max_turns, limits.max_turns),
+            max_context=_smaller(plan.max_context, limits.max_context),
+        )
         engine = _Engine(plan, policy, renderer, limits, concurrency)
         with engine:
             finished = engine.finish(missing, write)
@@ -91,6 +99,10 @@ def results(path: str | Path) -> list[Episode]:
         if episode.index not in by_index or by_index[episode.index].failed:
             by_index[episode.index] = episode
     return [by_index[i] for i in sorted(by_index)]
+
+
+def _smaller(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 class _Engine(Rollout):

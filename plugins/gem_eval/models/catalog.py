@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies.base import ChatPolicy, Player, Policy
@@ -15,7 +16,7 @@ from gem_core.policies.models import model_path
 from gem_core.policies.players import PLAYERS, player_named
 from gem_core.rollout.renderer import Renderer
 
-__all__ = ["NamedPolicy", "policy_named", "tokenizer_named"]
+__all__ = ["NamedPolicy", "check_tokenizer", "policy_named", "tokenizer_named"]
 
 _OF_A_MODEL = re.compile(
     r"(adapter_|generation_)?config\.json|(added_)?token.*\.json|special_tokens_map\.json|vocab\.json"
@@ -47,13 +48,19 @@ def policy_named(
     max_tokens_field: str = "max_tokens",
     return_reasoning: bool = False,
     request: Mapping[str, Any] | None = None,
+    history: Literal["append", "template"] = "append",
+    template_kwargs: Mapping[str, Any] | None = None,
 ) -> NamedPolicy:
     """Create the policy for a model name.
 
     `random` and `expert` are baseline players. With `server`, `model` is its name on the server;
     with `tokenizer`, gem and the server exchange token ids, as vLLM does. Otherwise `model` is
-    `tiny`, `smollm2`, a model folder or a hub name.
+    `tiny`, `smollm2`, a model folder or a hub name. `history` and `template_kwargs` are those of
+    `GemConfig`; they need a tokenizer.
     """
+    if template_kwargs or history != "append":
+        check_tokenizer([model], server, tokenizer)
+    make_renderer = partial(Renderer, mode=history, template_kwargs=template_kwargs)
     if model in PLAYERS:
         if server or tokenizer:
             raise ConfigError(
@@ -66,7 +73,7 @@ def policy_named(
                 "a tokenizer, an API key, request fields and returned reasoning need a server; "
                 "pass its address, such as http://localhost:8000/v1"
             )
-        return _local(model)
+        return _local(model, make_renderer)
     shared: dict[str, Any] = {"api_key_env": api_key_env, "timeout": timeout, "retries": retries}
     shared |= {"max_connections": max_connections, "extra": request}
     if not tokenizer:
@@ -82,10 +89,19 @@ def policy_named(
     from gem_eval.models.openai import OpenAIPolicy
 
     loaded = tokenizer_named(tokenizer)
-    renderer = Renderer(loaded)
+    renderer = make_renderer(loaded)
     ends = {loaded.eos_token_id, renderer.turn_end} - {None}
     policy = OpenAIPolicy(server, model, stop_ids=sorted(ends), **shared)
     return NamedPolicy(policy, "tokens", renderer)
+
+
+def check_tokenizer(models: Iterable[str], server: str, tokenizer: str) -> None:
+    """Raise `ConfigError` if no model renders its prompts here, with a chat template."""
+    if set(models) <= set(PLAYERS) or (server and not tokenizer):
+        raise ConfigError(
+            "the history mode and arguments of the chat template need a tokenizer; "
+            "use a local model, or a tokenizer with the server"
+        )
 
 
 def tokenizer_named(name: str) -> Any:
@@ -100,7 +116,7 @@ def tokenizer_named(name: str) -> Any:
         raise ConfigError(f"cannot load the tokenizer {name!r}: {_first_line(error)}") from error
 
 
-def _local(model: str) -> NamedPolicy:
+def _local(model: str, make_renderer: Callable[[Any], Renderer]) -> NamedPolicy:
     try:
         import torch
     except ImportError as error:
@@ -118,7 +134,8 @@ def _local(model: str) -> NamedPolicy:
         ) from error
     context = getattr(loaded.config, "max_position_embeddings", None)
     kind = f"local {_fingerprint(Path(model_path(model)))}"
-    return NamedPolicy(TransformersPolicy(loaded, tokenizer), kind, Renderer(tokenizer), context)
+    policy = TransformersPolicy(loaded, tokenizer)
+    return NamedPolicy(policy, kind, make_renderer(tokenizer), context)
 
 
 def _fingerprint(folder: Path) -> str:

@@ -33,10 +33,6 @@ class Suite:
         """All environment ids, family by family."""
         return tuple(id for ids in self.families.values() for id in ids)
 
-    def family_of(self, id: str) -> str:
-        """Return the family of an id."""
-        return next(family for family, ids in self.families.items() if id in ids)
-
     def only(self, names: Iterable[str]) -> Suite:
         """Return the suite with some of its families and ids."""
         chosen = set()

@@ -15,7 +15,7 @@ from typing import Any
 
 from gem_http.listener import Handler, Listener
 
-from gem_core.errors import ConfigError, GemError
+from gem_core.errors import ConfigError, GemError, RecordError
 from gem_core.records.file import episodes_after
 from gem_eval.viewer.page import document, policy
 from gem_eval.viewer.payload import Credit, Shelf
@@ -108,12 +108,25 @@ class ViewerServer:
             stat = self._path.stat()
         except OSError:
             return  # the file does not exist yet
-        if self._file is not None and (
-            self._file != (stat.st_dev, stat.st_ino) or stat.st_size < self._offset
-        ):
-            self._reset()
-            self._generation += 1
-        self._file = (stat.st_dev, stat.st_ino)
+        file = (stat.st_dev, stat.st_ino)
+        if self._file is not None and (self._file != file or stat.st_size < self._offset):
+            self._restart()
+        self._file = file
+        try:
+            self._read_rest()
+        except RecordError:
+            if not self._offset:
+                raise
+            # The file may have been overwritten and grown since: the offset is no line end then.
+            self._restart()
+            self._file = file
+            self._read_rest()
+
+    def _restart(self) -> None:
+        self._reset()
+        self._generation += 1
+
+    def _read_rest(self) -> None:
         for episode, end in episodes_after(self._path, self._offset):
             self._lines += self._shelf.add(episode)
             self._offset = end

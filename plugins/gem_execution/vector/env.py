@@ -93,15 +93,21 @@ class VectorEnv:
             raise ConfigError(
                 f"autoreset must be one of {[a.value for a in Autoreset]}; got {autoreset!r}"
             ) from None
-        self._slots = [Slot(make_env, self.autoreset) for make_env in makers]
+        self._closed = False
+        self._waiter = Waiter()
+        self._slots: list[Slot] = []
+        try:
+            for make_env in makers:
+                self._slots.append(Slot(make_env, self.autoreset))
+        except BaseException:
+            VectorEnv.close(self)
+            raise
         self.env_ids = (
             list(env_ids)
             if env_ids is not None
             else [type(e.unwrapped).__name__ for e in self.envs if e is not None]
         )
         self.num_envs = len(self._slots)
-        self._waiter = Waiter()
-        self._closed = False
         self._may_need_reset = True
         """Whether a step must check that every environment has a running episode."""
 
@@ -181,6 +187,7 @@ class VectorEnv:
         options: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None,
         indices: Sequence[int] | None,
     ) -> list[tuple[int, Slot, int, Mapping[str, Any] | None]]:
+        self._check_open()
         chosen = (
             list(range(self.num_envs))
             if indices is None
@@ -213,6 +220,10 @@ class VectorEnv:
             for i, s, o in zip(chosen, seeds, each, strict=True)
         ]
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ResetNeededError("the vector is closed; make a new one")
+
     def _checked_index(self, i: Any) -> int:
         if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < self.num_envs:
             raise ConfigError(f"{i!r} is not an index of a vector of {self.num_envs} environments")
@@ -222,6 +233,7 @@ class VectorEnv:
         self, actions: Sequence[str] | Mapping[int, str]
     ) -> tuple[Sequence[int], Collection[str]]:
         """Return indices and actions; check all of them before the first step."""
+        self._check_open()
         if isinstance(actions, Mapping):
             indices: Sequence[int] = [self._checked_index(i) for i in actions]
             texts: Collection[str] = actions.values()
@@ -321,6 +333,7 @@ class AsyncVectorEnv(VectorEnv):
 
     def recv(self, at_least: int = 1, timeout: float | None = None) -> Ready:
         """Wait for `at_least` results, at most `timeout` seconds, and return all that are ready."""
+        self._check_open()
         at_least = min(at_least, len(self._pending) + len(self._ready))
         end = None if timeout is None else time.monotonic() + timeout
         while self._collect(block=False):

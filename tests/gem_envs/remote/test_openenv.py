@@ -166,6 +166,26 @@ def test_connect_rejects_a_non_server() -> None:
         make(ID, url="http://127.0.0.1:9").reset(seed=1)
 
 
+def test_password_of_the_url_is_sent_and_not_shown() -> None:
+    received: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append(self.headers.get("Authorization"))
+            self.send_error(404)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        with pytest.raises(EnvError, match="404") as error:
+            make(ID, url=f"http://gem:S3CRET@127.0.0.1:{httpd.server_port}").reset(seed=1)
+        httpd.shutdown()
+    assert "S3CRET" not in str(error.value)
+    assert received == ["Basic Z2VtOlMzQ1JFVA=="]
+
+
 def test_redirect_is_not_followed_with_the_headers() -> None:
     received: list[str | None] = []
 

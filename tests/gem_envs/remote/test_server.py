@@ -21,7 +21,7 @@ import httpx
 import pytest
 from project import SOURCES, SUPPORT, clean_env
 
-from gem_core import Env, make, run_batch, tasks_for
+from gem_core import Env, Limits, Task, make, run_batch, tasks_for
 from gem_core.errors import ConfigError, EnvError, OptionError
 from gem_envs.remote.agentgym import AgentGym
 from gem_envs.remote.protocols import DIALECTS
@@ -194,6 +194,7 @@ def test_requests_from_web_pages_are_rejected() -> None:
             {"Origin": "http://evil.example"},
             {"Host": "evil.example"},
             {"Host": "evil.example:80"},
+            {"Host": "[::1"},
         ):
             status, reply = ask(server, "POST", "/create", **headers)
             assert (status, "web pages" in reply["error"]) == (403, True), headers
@@ -269,6 +270,46 @@ def test_idle_sessions_are_closed_and_reset_creates_a_new_one() -> None:
             env.step("on")
         assert env.reset(seed=2)[0] == "Count on from 0, seed 2."
         assert server.sessions == 1
+
+
+def test_hanging_close_does_not_end_idle_collection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gem_envs.remote.sessions._SECONDS_TO_CLOSE", 0.1)
+    released = threading.Event()
+
+    class Hanging(Counter):
+        def on_close(self) -> None:
+            if hasattr(self, "count"):  # the server's probe is never reset
+                released.wait(30)
+
+    with Server(Hanging, idle_seconds=0.2) as server:
+        for _ in range(2):
+            number = post(server, "/create", {})[1]["id"]
+            post(server, "/reset", {"id": number, "seed": 1})
+            deadline = time.monotonic() + 10
+            while server.sessions and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert server.sessions == 0
+        time.sleep(0.5)
+        released.set()
+    assert caplog.text.count("Hanging did not close within 0.1 s") == 2
+
+
+def test_hanging_close_does_not_delay_the_servers_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gem_envs.remote.sessions._SECONDS_TO_CLOSE", 0.1)
+    released = threading.Event()
+
+    class Hanging(Counter):
+        def on_close(self) -> None:
+            if hasattr(self, "count"):
+                released.wait(8)
+
+    with Server(Hanging) as server:
+        AgentGym(server.url).reset(seed=0)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 4.0
+    released.set()
 
 
 def test_close_closes_every_session() -> None:
@@ -501,6 +542,7 @@ def test_every_request_needs_the_token() -> None:
             {"Authorization": "Bearer wrong"},
             {"Authorization": token},
             {"Authorization": "Basic !"},
+            {"Authorization": "Basic é".encode()},
             {"Authorization": "Bearer"},
         ):
             reply = httpx.get(url, headers=headers)
@@ -677,6 +719,41 @@ def test_malformed_replies_raise() -> None:
     assert "500" in reset_error("Internal Server Error", status=500)
     with pytest.raises(EnvError, match="is the server running"):
         AgentGym("http://127.0.0.1:9").reset(seed=1)
+
+
+def test_messages_do_not_show_the_token() -> None:
+    for dialect in ("gem", "babyai"):
+        with pytest.raises(EnvError, match=r"http://127\.0\.0\.1:9/") as error:
+            AgentGym("http://gem:S3CRET@127.0.0.1:9", dialect).reset(seed=1)
+        assert "S3CRET" not in str(error.value)
+    for url in ("gem:S3CRET@host", "http://gem:S3CRET@[::1"):
+        with pytest.raises(ConfigError, match="url must be") as wrong:
+            AgentGym(url)
+        assert "S3CRET" not in str(wrong.value)
+
+
+def test_description_is_fetched_when_the_environment_is_made() -> None:
+    with Server(lambda: make(EASY)) as server:
+        env = AgentGym(server.url)
+    assert env.action_example == make(EASY).action_example
+    assert env.accepted_options == make(EASY).accepted_options | {"index"}
+    assert env.plays_at_random
+
+
+def test_silent_server_does_not_stop_other_episodes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        arguments = {"url": url, "timeout": 6.0}
+        remote = Task("agentgym:Gem-v0", 1, {"start": 1}, env_kwargs=arguments, index=0)
+        begin = time.monotonic()
+        first, second = run_batch(
+            [remote, Task(EASY, 1, index=1)],
+            Scripted("\\boxed{5}"),
+            limits=Limits(make_deadline=0.5),
+        )
+        assert time.monotonic() - begin < 4.0
+    assert first.failure is not None and first.failure.where == "make"
+    assert not second.failed
 
 
 def test_client_and_server_reject_invalid_arguments() -> None:

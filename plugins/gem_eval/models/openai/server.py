@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from gem_http.url import Credentials, split_credentials
+
 from gem_core.arguments import short
 from gem_core.errors import ConfigError, MissingDependencyError, PolicyError
 
@@ -57,11 +59,11 @@ class Server:
         if max_connections < 1:
             raise ConfigError(f"max_connections must be 1 or more; got {max_connections!r}")
         self.model, self._retries = model, retries
-        self._secrets = [s for s in (self._key, *credentials) if s]
+        self._secrets = [s for s in (self._key, *(credentials or ())) if s]
         self._fixed = {"model": model, **(extra or {})}
         self._options = {
             "headers": {"Authorization": f"Bearer {self._key}"} if self._key else {},
-            "auth": tuple(credentials) if credentials else None,
+            "auth": credentials,
             # no timeout for a free connection: that wait is on our side, not on the server's
             "timeout": self._httpx.Timeout(timeout, connect=min(timeout, 30.0), pool=None),
             "limits": self._httpx.Limits(
@@ -226,22 +228,17 @@ def first_choice(answer: Any, url: str) -> Mapping[str, Any]:
     return choice
 
 
-def _split_url(base_url: str) -> tuple[str, tuple[str, ...]]:
-    """Split off user and password, so no message shows them; return (URL, credentials)."""
-    parts = urllib.parse.urlsplit(base_url if isinstance(base_url, str) else "")
+def _split_url(base_url: str) -> tuple[str, Credentials | None]:
+    """Check the URL of a server; return it without user and password, and these."""
+    clean, credentials = split_credentials(base_url if isinstance(base_url, str) else "")
+    parts = urllib.parse.urlsplit(clean)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
             "base_url must be an http or https address, such as 'http://localhost:8000/v1'; "
             f"got {short(base_url)}"
         )
-    host = parts.netloc.rpartition("@")[2]
     path = parts.path.rstrip("/") or "/v1"
-    credentials = (
-        (urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or ""))
-        if parts.username
-        else ()
-    )
-    return f"{parts.scheme}://{host}{path}", credentials
+    return f"{parts.scheme}://{parts.netloc}{path}", credentials
 
 
 def _key(api_key: str | None, variable: str | None) -> str | None:
