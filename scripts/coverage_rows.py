@@ -124,7 +124,7 @@ INTERFACE = (
     Row(
         "Gymnasium-like API, registry, vectors with autoreset, async",
         state="works",
-        note="[Write an environment](write_an_environment.md), [Vectors](vector.md)",
+        note="[Write an environment](write_an_environment.md), [Vector environments](vector.md)",
     ),
     Row(
         "History wrappers",
@@ -165,7 +165,8 @@ ALGORITHMS = (
     Row(
         "AgentEvol",
         state="differs",
-        note="`examples/no_framework_agentevol.py` trains on, instead of anew in every round",
+        note="`examples/no_framework_agentevol.py` continues from the last weights; AgentEvol "
+        "restarts from the base model in every round",
     ),
     Row("oat, verl, OpenRLHF, RL2", adapters=("oat", "verl", "openrlhf", "rl2"), note="also TRL"),
     Row(

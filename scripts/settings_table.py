@@ -146,7 +146,7 @@ ROWS = (
     Row(
         "Failed episodes", "become padding, which is neither trained nor counted; Tinker drops them"
     ),
-    Row("Growing horizon", "`GemConfig(horizon=[4, 7, 10])`"),
+    Row("Growing horizon", '`GemConfig(horizon="4,7,10@80")`'),
     Row(
         "Asynchronous training",
         "oat's multi-turn learner ignores its own setting; RL2's main branch has partial rollouts; "

@@ -116,7 +116,7 @@ _PAGES = {
     ),
     "execution": (
         "Execution",
-        "Vectors, processes and Ray; the guide is [Vector and Ray execution](../../vector.md).",
+        "The guide is [Vector environments, processes and Ray](../../vector.md).",
         [
             "gem_execution.vector.factory",
             "gem_execution.vector.env",
