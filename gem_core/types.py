@@ -300,7 +300,7 @@ class Episode:
 
     @property
     def failed(self) -> bool:
-        """Whether the rewards are unknown; a failed episode is neither trained nor counted."""
+        """Whether the rewards are unknown; the loss and all statistics exclude such an episode."""
         return self.stop.failed
 
     @property

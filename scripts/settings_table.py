@@ -144,7 +144,8 @@ ROWS = (
         "a run in which every episode fails stops after `max_failed_updates`, with the traceback",
     ),
     Row(
-        "Failed episodes", "become padding, which is neither trained nor counted; Tinker drops them"
+        "Failed episodes",
+        "become padding, which the loss and all statistics exclude; Tinker drops them",
     ),
     Row("Growing horizon", '`GemConfig(horizon="4,7,10@80")`'),
     Row(

@@ -86,7 +86,7 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
         (
             bool(rewards),
             f"{', '.join(rewards)}: verl calls no reward function or manager, because the "
-            "environment pays the rewards; remove it, and change rewards in a wrapper around "
+            "environment gives the rewards; remove it, and change rewards in a wrapper around "
             "the environment, or mask cut turns with data.gem.on_cut=mask",
         ),
         (

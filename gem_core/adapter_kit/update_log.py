@@ -125,7 +125,7 @@ class UpdateLog:
         if 2 * failed > batch.episodes:
             self._warn(
                 "failed",
-                f"update {step}: {failed} of {batch.episodes} episodes failed and are not trained; "
+                f"update {step}: {failed} of {batch.episodes} episodes failed and are excluded; "
                 f"the first failure is: {failure}",
             )
         total, _ = batch.breakdown.get("advantage_abs", (1.0, 1))

@@ -34,8 +34,8 @@ class Limits:
     retries: int = 0
     """How many environment or policy errors an episode survives before it fails."""
     on_cut: Literal["step", "mask", "end"] = "step"
-    """How to treat a turn that hit its token cap. The environment always gets the action and pays a
-    reward; `mask` also excludes the turn from training, `end` also ends the episode."""
+    """How to treat a turn that hit its token cap. The environment always gets the action and gives
+    a reward; `mask` also excludes the turn from training, `end` also ends the episode."""
 
     def __post_init__(self) -> None:
         for name in ("max_turns", "max_tokens", "max_context", "max_response"):

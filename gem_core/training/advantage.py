@@ -1,8 +1,8 @@
 """Advantage estimators: episodes in, one number per turn out. Every token of turn t gets A_t.
 
 r_t is the reward of turn t, G_t = r_t + γ·G_{t+1}, and R = G_0. Statistics cover valid turns only:
-a masked turn passes its reward to earlier turns but is neither trained nor counted, and a failed
-episode is excluded.
+a masked turn passes its reward to earlier turns but is not in the loss, and a failed episode is
+excluded.
 
 | name          | A_t                                               | statistics over             |
 |---------------|---------------------------------------------------|-----------------------------|

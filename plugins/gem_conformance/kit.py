@@ -234,8 +234,8 @@ def _check_sequence(
         _require(not any(inside), f"{where}: a reward is not on the last token of its turn")
         mass = sum(r * m for r, m in zip(sequence.rewards, mask))
         _require(
-            _is_paid(case, mass, expected.total),
-            f"{where}: trained tokens get a reward of {mass}, but {expected.total} was paid",
+            _is_total(case, mass, expected.total),
+            f"{where}: trained tokens get a reward of {mass}, but the turns have {expected.total}",
         )
     if sequence.total is not None:
         _require(
@@ -243,8 +243,8 @@ def _check_sequence(
             f"{where}: the total is {sequence.total}, but the episode did not fail",
         )
         _require(
-            _is_paid(case, sequence.total, expected.total),
-            f"{where}: the total is {sequence.total}, but {expected.total} was paid",
+            _is_total(case, sequence.total, expected.total),
+            f"{where}: the total is {sequence.total}, but the turns have {expected.total}",
         )
 
 
@@ -276,17 +276,17 @@ def _check_sum(case: Case, sequences: Sequence[TrainedSequence], carries: frozen
     if "total" not in carries or not plain:
         return
     total = sum(sequence.total or 0.0 for sequence in sequences)
-    paid = sum(sum(e.rewards) for e in case.episodes)
+    rewarded = sum(sum(e.rewards) for e in case.episodes)
     _require(
-        _is_paid(case, total, paid),
-        f"the totals of all sequences sum to {total}, but {paid} was paid",
+        _is_total(case, total, rewarded),
+        f"the totals of all sequences sum to {total}, but the turns have {rewarded}",
     )
 
 
-def _is_paid(case: Case, total: float, paid: float | None) -> bool:
-    """Whether a sum of rewards equals `paid`; True if `paid` is None."""
+def _is_total(case: Case, total: float, expected: float | None) -> bool:
+    """Whether a sum of rewards is the expected one; True if `expected` is None."""
     scale = max((abs(r) for e in case.episodes for r in e.rewards), default=1.0)
-    return paid is None or abs(total - paid) <= 1e-6 * max(scale, 1.0)
+    return expected is None or abs(total - expected) <= 1e-6 * max(scale, 1.0)
 
 
 def _plain(episode: Episode) -> bool:

@@ -161,7 +161,7 @@ def _of_episode(case: PlayedCase, episode: Episode, max_context: int, end_id: in
             yield f"{where} is {turn.status.value}, not {status.value}"
         reward = _reward(episode.seed, number, turn.action)
         if not failed and turn.reward != reward:
-            yield f"{where} has the reward {turn.reward}, but the environment paid {reward}"
+            yield f"{where} has the reward {turn.reward}, but the environment gave {reward}"
     yield from _of_end(case, episode, context)
 
 

@@ -54,7 +54,7 @@ class ToolWrapper(Wrapper):
         """Add tools to an environment.
 
         An episode runs `max_uses` calls. It answers `refusals` further calls with a message, and
-        the next one truncates it. Every call is paid `use_reward` plus `success_reward` or
+        the next one truncates it. Every call is rewarded with `use_reward` plus `success_reward` or
         `error_reward`. `deadline` is the engine's time limit of a call in seconds, in addition to
         the tool's own. `on_outage` selects what a broken tool does: fail the episode ('failed') or
         tell the model ('tell'). `previous` adds the counts of the previous episode to the `info` of

@@ -65,9 +65,9 @@ class Program:
 
 
 class CodeTask(DatasetQuestion):
-    """Programming task: pays 1 for a program that passes every test, otherwise 0.
+    """Programming task: a reward of 1 for a program that passes every test, otherwise 0.
 
-    An answer without a code block pays -0.1 and ends the episode. Tests stop at the first failure;
+    An answer without a code block gives -0.1 and ends the episode. Tests stop at the first failure;
     `info` has `tests_passed` and `tests_run`. If a row has more than `max_tests` tests, those with
     the longest inputs are run.
     """

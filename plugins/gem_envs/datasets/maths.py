@@ -21,9 +21,9 @@ _LONGEST = 4000
 
 
 class Maths(DatasetQuestion):
-    """Maths problem: pays 1 for an equal answer; 1/2, 0.5 and \\frac{1}{2} are equal.
+    """Maths problem: a reward of 1 for an equal answer; 1/2, 0.5 and \\frac{1}{2} are equal.
 
-    An answer that only repeats the problem pays 0 and sets `info["undone"]`, because a model
+    An answer that only repeats the problem gives 0 and sets `info["undone"]`, because a model
     rewarded for copying learns to copy: 12 * 34 does not answer "What is 12 * 34?", and x^2 - 9
     does not answer "Factor x^2 - 9". If the correct answer is a whole number, the answer must be
     written as one; an expression copied from the problem is always rejected, as is a decimal copied

@@ -23,9 +23,9 @@ _LONGEST = 20_000
 
 
 class QA(DatasetQuestion):
-    """Question answering: pays the best score over all accepted answers.
+    """Question answering: the reward is the best score over all accepted answers.
 
-    `metric` selects the score that is paid; `info` has both `exact_match` and `f1`. If the answer
+    `metric` selects the score; `info` has both `exact_match` and `f1`. If the answer
     contains <answer> tags, as datasets such as RuleTaker request, only the last tagged text counts.
     """
 

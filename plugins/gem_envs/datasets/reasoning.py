@@ -45,7 +45,7 @@ _FORMULA = frozenset(
 )
 """Generators whose scorers pass the answer to sympy's parser, which calls eval() too."""
 _EXACT = frozenset({"game_of_life_halting"})
-"""Yes/no generators whose scorers pay 1.0 for anything but the wrong word; gem compares exactly."""
+"""Yes/no generators whose scorers give 1 for anything but the wrong word; gem compares exactly."""
 _NUMBER = frozenset({"coin_flip"})
 """Generators whose scorers accept a prefix of the number (0 for 0.875); gem compares the value."""
 _TOLERANCE = 1e-4
@@ -53,9 +53,9 @@ _TOLERANCE = 1e-4
 
 
 class Reasoning(Question):
-    """A reasoning-gym task: pays the library's score from 0 to 1.
+    """A reasoning-gym task: the reward is the library's score from 0 to 1.
 
-    Some generators pay a little for any answer. As in the reference, the tasks are those of
+    Some generators give a little for any answer. As in GEM, the tasks are those of
     `create_dataset(name, size=500, seed=42)`, and the seed of an episode draws one of them.
     `config` is passed to the generator.
     """

@@ -39,7 +39,7 @@ class Entry:
 
 
 class Crosswords(Game):
-    """Crossword: pays 1 / number of letters for each correct letter; a wrong letter costs the turn.
+    """Crossword: 1 / number of letters for each correct letter; a wrong letter costs the turn.
 
     Every puzzle has at most `max_turns` letters. Each word crosses another word and touches no
     other. `hardcore` draws less common words. The reference's random variant does not run and

@@ -17,9 +17,9 @@ _BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}
 
 
 class FifteenPuzzle(Game):
-    """Fifteen puzzle: pays 1 for the solved board.
+    """Fifteen puzzle: a reward of 1 for the solved board.
 
-    At the last turn an unsolved board pays the fraction of misplaced tiles that are now in place,
+    At the last turn an unsolved board gives the fraction of misplaced tiles that are now in place,
     at least 0. The reference shuffles the tiles: half of its boards are unsolvable, and a 4 x 4
     board may need 80 moves. Here a random walk of at most `max_turns` moves scrambles the solved
     board, so undoing the walk solves it in time.

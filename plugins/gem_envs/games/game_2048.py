@@ -21,7 +21,7 @@ _MOVES = ("up", "down", "left", "right")
 
 
 class Game2048(Game):
-    """2048: pays the doublings of the largest tile in equal shares; the target totals 1.
+    """2048: rewards the doublings of the largest tile in equal shares; the target totals 1.
 
     A turn adds a 2 (nine times in ten) or a 4, 2.2 on average, and the sum of the tiles must exceed
     the target. The reference asks for 512 in 50 turns and for 2048 in 100 turns, which is

@@ -15,9 +15,9 @@ __all__ = ["GuessTheNumber"]
 
 
 class GuessTheNumber(Game):
-    """Guess the number: pays 1 for the number and 0 for a miss.
+    """Guess the number: a reward of 1 for the number and 0 for a miss.
 
-    The reference pays up to 0.98 for a near last guess, almost as much as for the number.
+    GEM gives up to 0.98 for a near last guess, almost as much as for the number.
     """
 
     action_example = "n"

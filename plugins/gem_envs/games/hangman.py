@@ -18,7 +18,7 @@ _RANDOM = ((3, 10), (5, 15), (7, 20))
 
 
 class Hangman(Game):
-    """Hangman: pays 0.5 * revealed letters / length, and 0.5 for the whole word.
+    """Hangman: a reward of 0.5 * revealed letters / length, and 0.5 for the whole word.
 
     The word counts when its last letter is revealed or when it is guessed at once. The total is 1.
     `hardcore` draws less common words.

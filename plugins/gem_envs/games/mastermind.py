@@ -19,7 +19,7 @@ _NUMBERS = {str(number): number for number in range(1, 100)}
 
 
 class Mastermind(Game):
-    """Mastermind: pays new black pegs / length over the best guess so far; the code totals 1."""
+    """Mastermind: rewards new black pegs / length over the best guess so far; the code totals 1."""
 
     def __init__(
         self,

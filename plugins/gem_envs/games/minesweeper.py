@@ -17,7 +17,7 @@ _MINE = -1
 
 
 class Minesweeper(Game):
-    """Minesweeper: pays revealed cells / safe cells; a cleared board totals 1, a mine pays 0.
+    """Minesweeper: rewards revealed cells / safe cells; a cleared board totals 1, a mine gives 0.
 
     The game ends with the last safe cell, with or without flags. `reset` draws the order in which
     cells receive mines. The first revealed cell and, if possible, its neighbours are skipped, so a

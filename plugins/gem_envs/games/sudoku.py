@@ -19,7 +19,7 @@ _RANDOM = ((4, 10, 15), (9, 50, 50))
 
 
 class Sudoku(Game):
-    """Sudoku: pays 1 / empty cells for each correct digit; a wrong digit costs the turn.
+    """Sudoku: a reward of 1 / empty cells for each correct digit; a wrong digit costs the turn.
 
     `clues` is the maximum number of empty cells; the reference uses the same, misleading name. A
     cell is not emptied if the puzzle would then have a second solution.

@@ -18,7 +18,7 @@ _MOVES = {form: (a, b) for a in "ABC" for b in "ABC" for form in (f"{a} {b}", f"
 
 
 class TowerOfHanoi(Game):
-    """Tower of Hanoi: pays 1 for all disks on C, at the last turn the fraction of disks on C."""
+    """Tower of Hanoi: 1 for all disks on C, at the last turn the fraction of disks on C."""
 
     action_example = "from to"
 

@@ -19,7 +19,7 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class WordSearch(Game):
-    """Word search: pays 1 / number of words for each word, once.
+    """Word search: a reward of 1 / number of words for each word, once.
 
     A line is the same line in both directions. `hardcore` hides less common words.
     """

@@ -14,7 +14,7 @@ __all__ = ["Wordle"]
 
 
 class Wordle(Game):
-    """Wordle: pays 0.5 / length for each newly green letter, and 0.5 for the word, 1 in total.
+    """Wordle: 0.5 / length for each newly green letter, and 0.5 for the word, 1 in total.
 
     The secret is a common word. With `only_real_words` a guess outside the word lists costs the
     turn and shows no marks.

@@ -2,7 +2,7 @@
 
     click [3]               type [4] [some text]      select [5] [an option]
 
-The observation is the page's text, or its accessibility tree. The page pays at its own end: its
+The observation is the page's text, or its accessibility tree. At its own end, the page gives its
 reward without the time penalty, and 0 for a failure. Time does not pass: the countdown of the page
 is switched off.
 """

@@ -1,6 +1,6 @@
 """Suite: a frozen list of environment ids by family, with fixed seeds.
 
-A change of an id, a seed, or what an environment shows and pays makes a new suite with a new name.
+A change of an id, a seed, an observation or a reward makes a new suite with a new name.
 `gem_eval.suite.transcripts` detects the last of these.
 """
 

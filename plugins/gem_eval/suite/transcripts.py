@@ -1,4 +1,4 @@
-"""Frozen transcripts: a hash of what the environments of a suite show and pay, for every seed.
+"""Frozen transcripts: a hash of the observations and rewards of a suite, for every seed.
 
 The expert plays each environment, the random player where there is no expert. A hash covers every
 message, action and reward of an episode, and how it ended.

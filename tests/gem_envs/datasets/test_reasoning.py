@@ -355,7 +355,7 @@ def unusual_scores() -> str:
 
     It lists the generators without a gold answer and those that pay for nonsense.
     """
-    lines = ["| id | gold answer | most paid for nonsense | for |", "|---|---|---|---|"]
+    lines = ["| id | gold answer | highest score of nonsense | for |", "|---|---|---|---|"]
     for name in NAMES:
         env: Any = make(f"rg:{name}").unwrapped
         highest, best_probe, gold = 0.0, "", "scores 1"
