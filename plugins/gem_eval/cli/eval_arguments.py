@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--model",
         required=True,
-        help="random, expert, tiny, smollm2, a model folder, or a model name on --server",
+        help="random, expert, tiny, smollm2, a model folder, a hub name, or a name on --server",
     )
     model.add_argument(
         "--server",

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         default="",
         metavar="NAME",
-        help="tiny, smollm2 or a model folder; shows tokens as text instead of ids",
+        help="tiny, smollm2, a model folder or a hub name; shows tokens as text instead of ids",
     )
 
 
