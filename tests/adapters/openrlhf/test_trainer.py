@@ -342,11 +342,8 @@ class TestSeveralSequences:
         )  # fmt: skip
         (response,) = play(config, seeds=[2])
         label = response["label"]
-        said = [
-            message
-            for turn in label.episode.turns
-            for message in (*turn.messages, Message("assistant", turn.action))
-        ]
+        final = label.episode.turns[-1]
+        said = [*final.messages, Message("assistant", final.action)]
         observation = Message("user", label.episode.final_observation)
         next_prompt = config.renderer(engine.tokenizer).start([*said, observation])
         assert label.cut_state == next_prompt

@@ -82,11 +82,7 @@ def test_critic_sees_the_history_as_the_template_writes_it(
     """Each turn is a sequence, and the critic bootstraps from the next prompt."""
     with patched(running[1].tokenizer, "chat_template", SHORTENING):
         (tensors, cu_seqs), (episode,), state = play(ECHO, [2], history="template", **FIELDS)
-        said = [
-            message
-            for turn in episode.turns
-            for message in (*turn.messages, Message("assistant", turn.action))
-        ]
+        said = [*episode.turns[-1].messages, Message("assistant", episode.turns[-1].action)]
         observation = Message("user", episode.final_observation)
         next_prompt = state.renderer.start([*said, observation])
         critic = UnshardedCritic(running[0].critic)

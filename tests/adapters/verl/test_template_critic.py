@@ -23,7 +23,7 @@ def test_last_sequence_ends_with_the_observation_from_which_the_critic_bootstrap
     for number in range(2):
         text, prompt = f"<think>{number}</think>{number}", renderer.start(messages)
         ids = (*tokenizer.encode(text, add_special_tokens=False), renderer.turn_end or 0)
-        turns.append(Turn((messages[-1],), text, 0.5, prompt, True, ids, (-1.0,) * len(ids)))
+        turns.append(Turn(tuple(messages), text, 0.5, prompt, True, ids, (-1.0,) * len(ids)))
         messages += [Message("assistant", text), Message("user", f"more {number}")]
     cut = Episode("e", 0, tuple(turns), StopReason.TURN_LIMIT, final_observation="more 1")
     assert cut_state(cut, renderer) == renderer.start(messages)
