@@ -250,7 +250,8 @@ class Task:
     """`declared`: as the environment's class declares. `process`: always in a separate process."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not hasattr(self.seed or 0, "__index__"):
+        known = self.seed is not None
+        if known and (isinstance(self.seed, bool) or not hasattr(self.seed, "__index__")):
             raise ConfigError(f"the seed of a task must be an integer or None, got {self.seed!r}")
 
 

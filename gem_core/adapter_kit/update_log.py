@@ -105,22 +105,23 @@ class UpdateLog:
         self._watch(step, batch)
 
     def _watch(self, step: int, batch: BatchMetrics) -> None:
-        """Stop the run if every episode failed; warn if most did, or if there is no gradient."""
+        """Stop a run without turns in the loss; warn if most episodes failed or all A are 0."""
         failed, failure = batch.failed, batch.failure
         empty = failed if not batch.finished else not batch.tokens
         self._failed_updates = self._failed_updates + 1 if empty else 0
         if self._max_failed_updates and self._failed_updates >= self._max_failed_updates:
-            if failure is None:
+            if batch.finished:
                 raise EnvError(
                     f"no turn of the last {self._failed_updates} updates is in the loss: the first "
                     "prompt exceeds the context limit, or every turn is masked; raise the caps on "
                     "tokens, or set max_failed_updates=0 to continue regardless"
                 )
+            traceback = "" if failure is None else f"\n\n{failure.traceback.rstrip()}"
             raise EnvError(
                 f"every episode of the last {self._failed_updates} updates failed, "
                 f"so nothing was trained; the last failure is: {failure}. Fix the environment "
                 "(`gem-rl check ID` plays it without a model), or set max_failed_updates=0 to "
-                f"continue regardless\n\n{failure.traceback.rstrip()}"
+                f"continue regardless{traceback}"
             )
         if 2 * failed > batch.episodes:
             self._warn(

@@ -15,7 +15,7 @@ from gem_core.env.base import Env, ResetResult
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
 
-__all__ = ["FORMAT_ERROR", "ActionFormat", "format_of", "with_instruction", "with_suffix"]
+__all__ = ["FORMAT_ERROR", "ActionFormat", "format_of", "suffix_info", "with_instruction"]
 
 FORMAT_ERROR = -0.1
 """The reward of an action that cannot be parsed. It also ends the episode by default."""
@@ -77,7 +77,7 @@ class ActionFormat(Wrapper):
                 self._errors += 1
                 message = f"No action was found in the answer. {self.instruction()}"
                 ends = self.on_error == "end" or self._errors >= self.max_errors
-                info = {"success": False} if ends else with_suffix(self._suffix)
+                info = {"success": False} if ends else suffix_info(self._suffix)
                 return message, self.error_reward, ends, False, {**info, "format_error": True}
             parsed = action
 
@@ -90,7 +90,7 @@ class ActionFormat(Wrapper):
         return self.write(self.env.sample_action())
 
 
-def with_suffix(suffix: str) -> dict[str, Any]:
+def suffix_info(suffix: str) -> dict[str, Any]:
     """Return the info of a turn without a step, which shows the last suffix again."""
     return {"suffix": suffix} if suffix else {}
 

@@ -319,7 +319,9 @@ def _check_policy(policy: Any, renderer: Renderer | None) -> None:
         raise ConfigError(
             f"{type(policy).__name__} is not a policy: it has neither generate(), chat() nor act()"
         )
-    if hasattr(policy, "forward") or not callable(getattr(policy, "chat", len)):
+    chat = getattr(policy, "chat", None)
+    # a model of transformers, or a client of openai
+    if hasattr(policy, "generation_config") or not (chat is None or callable(chat)):
         raise ConfigError(
             f"{type(policy).__name__} is not a policy; wrap a model in TransformersPolicy, and a "
             "hosted model in gem_eval's OpenAIChatPolicy"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from gem_core.arguments import whole_number, whole_number_or_none
-from gem_core.env.action_format import ActionFormat, with_suffix
+from gem_core.env.action_format import ActionFormat, suffix_info
 from gem_core.env.base import Env
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
@@ -156,7 +156,7 @@ class ToolWrapper(Wrapper):
             "parsed_action": "\n".join(_main(call, tools) for call in calls),
             "tool_error": failed,
             "tool_calls": details,
-            **with_suffix(self._suffix),
+            **suffix_info(self._suffix),
             **self._counts(),
         }
         if truncated:

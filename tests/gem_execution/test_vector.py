@@ -357,8 +357,8 @@ def test_make_vec_and_reset_reject_wrong_arguments() -> None:
                 vec.reset(**bad)
 
 
-def test_close_closes_every_environment_once() -> None:
-    closed: list[str] = []
+def closing(closed: list[str]) -> tuple[type[Env], type[Env]]:
+    """A blocking and an async environment that note when they are closed."""
 
     class Closing(Blocking):
         def on_close(self) -> None:
@@ -368,12 +368,20 @@ def test_close_closes_every_environment_once() -> None:
         async def on_close(self) -> None:  # type: ignore[override]
             closed.append("async")
 
+    return Closing, ClosingAsync
+
+
+def test_close_closes_every_environment_once() -> None:
+    closed: list[str] = []
+
+    blocking, awaited = closing(closed)
+
     class ClosingInline(Counter):
         def on_close(self) -> None:
             closed.append("inline")
 
     for mode in MODES:
-        vec: VectorEnv = make_vec([Closing, ClosingAsync, ClosingInline], mode=mode)  # type: ignore[arg-type]
+        vec: VectorEnv = make_vec([blocking, awaited, ClosingInline], mode=mode)  # type: ignore[arg-type]
         vec.reset(seed=0)
         vec.close()
         vec.close()
@@ -399,19 +407,13 @@ def test_closed_vector_raises(kind: Any, mode: Any) -> None:
 def test_constructor_that_raises_closes_the_environments_it_made(mode: Any) -> None:
     closed: list[str] = []
 
-    class Closing(Blocking):
-        def on_close(self) -> None:
-            closed.append("thread")
-
-    class ClosingAsync(Awaited):
-        async def on_close(self) -> None:  # type: ignore[override]
-            closed.append("async")
+    blocking, awaited = closing(closed)
 
     def broken() -> Env:
         raise OSError("no display")
 
     with pytest.raises(OSError, match="no display"):
-        make_vec([Closing, ClosingAsync, broken, Closing], mode=mode)
+        make_vec([blocking, awaited, broken, blocking], mode=mode)
     assert sorted(closed) == ["async", "thread"]
 
 

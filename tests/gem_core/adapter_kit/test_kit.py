@@ -285,7 +285,8 @@ def test_a_run_stops_after_updates_in_which_every_episode_failed() -> None:
     log.write(2, failed)
     with pytest.raises(EnvError, match=r"last 2 updates failed(.|\n)*lock.py, line 7"):
         log.write(3, failed)
-    full = BatchMetrics.of([Episode("x:Y", 0, (), StopReason.CONTEXT_FULL)] * 2)
+    no_room = Episode("x:Y", 0, (), StopReason.CONTEXT_FULL)
+    full = BatchMetrics.of([no_room, replace(FAILED, failure=failure)])
     log = UpdateLog(None, max_failed_updates=2)
     log.write(0, full)
     with pytest.raises(EnvError, match="the first prompt exceeds the context limit"):

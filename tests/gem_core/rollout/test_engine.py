@@ -612,7 +612,7 @@ def test_seed_of_another_library_is_recorded_as_a_number() -> None:
     assert type(seed) is int and seed == 7
 
 
-@pytest.mark.parametrize("seed", ["3", 1.5, True])
+@pytest.mark.parametrize("seed", ["3", "", 1.5, 0.0, True])
 def test_task_rejects_a_seed_that_is_no_integer(seed: Any) -> None:
     with pytest.raises(ConfigError, match="must be an integer or None"):
         Task("test:Echo-v0", seed)
@@ -656,12 +656,16 @@ def test_expert_begins_again_after_an_environment_error() -> None:
 
 def test_model_is_not_a_policy() -> None:
     class Model:
-        config, forward = {}, print
+        generation_config = object()
 
         def generate(self) -> None: ...
 
-    with pytest.raises(ConfigError, match="wrap a model in TransformersPolicy"):
-        Rollout(Model())  # type: ignore[arg-type]
+    class Client:
+        chat = object()
+
+    for other in (Model(), Client()):
+        with pytest.raises(ConfigError, match="wrap a model in TransformersPolicy"):
+            Rollout(other)  # type: ignore[arg-type]
 
 
 def test_info_may_contain_a_class_that_cannot_be_copied() -> None:
