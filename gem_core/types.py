@@ -146,6 +146,16 @@ class Sampling:
     stop: tuple[str, ...] = ()
     """Strings that end a turn, if the engine supports them."""
 
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ConfigError(f"temperature must be 0 (greedy) or more, got {self.temperature!r}")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p must be above 0 and at most 1, got {self.top_p!r}")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k must be 0 (no cut) or more, got {self.top_k!r}")
+        if self.max_tokens < 1:
+            raise ConfigError(f"max_tokens must be 1 or more, got {self.max_tokens!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gem_core.errors import RenderError
-from gem_core.rollout.renderer import Renderer
+from gem_core.rollout.renderer import Renderer, message_of
 from gem_core.training.advantage import advantages
 from gem_core.training.config import TrainingConfig
 from gem_core.training.sequences import TokenSequence
@@ -46,8 +46,7 @@ def cut_state(episode: Episode, renderer: Renderer, max_ids: int | None = None) 
         return ()
     try:
         if renderer.mode == "template" and renderer.chat:
-            observation = Message("user", episode.final_observation)
-            state = renderer.start([*_conversation(episode), observation])
+            state = renderer.start([*_conversation(episode), _next_message(episode)])
         else:
             state = _appended(episode, renderer)
     except Exception:  # noqa: BLE001 - templates reject messages with any exception
@@ -80,9 +79,17 @@ def bootstrap_tail(
 
 def _appended(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
     """Return the last prompt and action, as they are, and the observation after them."""
-    last, observation = len(episode.turns) - 1, Message("user", episode.final_observation)
+    last = len(episode.turns) - 1
     action = episode.turns[last].action_ids
-    return (*episode.prompt_ids(last), *action, *renderer.bridge([observation], action))
+    return (
+        *episode.prompt_ids(last),
+        *action,
+        *renderer.bridge([_next_message(episode)], action),
+    )
+
+
+def _next_message(episode: Episode) -> Message:
+    return message_of(episode.final_observation, episode.final_info)
 
 
 def _conversation(episode: Episode) -> list[Message]:

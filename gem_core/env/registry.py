@@ -229,7 +229,7 @@ def check_make(
     env_spec, kwargs = spec(id), dict(env_kwargs or {})
     if is_mixture(id):
         for part, _ in parse_mixture(id):
-            check_make(part, wrappers=wrappers)
+            check_make(part, wrappers=wrappers, options=options)
         kwargs |= {"wrappers": wrappers, "execution": "here"}
     stack = [] if is_mixture(id) else wrapper_stack(env_spec.wrappers, wrappers)
     with suppress(MissingDependencyError):

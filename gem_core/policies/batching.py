@@ -127,7 +127,7 @@ class BatchPolicy:
     def _batch_key(self, sampling: Sampling) -> Sampling:
         """A key that is equal for requests that can share a batch."""
         seed = sampling.seed if sampling.seed is None or not self._seeded else 0
-        return replace(sampling, max_tokens=0, seed=seed)
+        return replace(sampling, max_tokens=1, seed=seed)
 
     def _work(self, loop: asyncio.AbstractEventLoop, batch: list[_Request]) -> None:
         outcome = self._run(batch)

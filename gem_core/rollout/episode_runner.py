@@ -22,7 +22,7 @@ from gem_core.policies.base import ChatPolicy, Player, Policy, ToolCallingPolicy
 from gem_core.rollout.env_pool import EnvPool
 from gem_core.rollout.guard import EpisodeFailed, Guard
 from gem_core.rollout.limits import Limits
-from gem_core.rollout.renderer import Added, Conversation, Renderer
+from gem_core.rollout.renderer import Added, Conversation, Renderer, message_of
 from gem_core.types import (
     Context,
     Episode,
@@ -41,6 +41,8 @@ __all__ = ["EpisodeRunner"]
 
 _ENGINE_KEYS = frozenset({"context", "suffix", "system", "role", "function_calling"})
 """Keys of `info` that instruct the engine; records do not keep them."""
+_NEXT_PROMPT_KEYS = frozenset({"suffix", "role"})
+"""Those that the record of a cut episode keeps: a critic bootstraps from its next prompt."""
 
 
 class _Restart(Exception):
@@ -115,6 +117,7 @@ class EpisodeRunner:
     def _finish(self, stop: StopReason, failure: Failure | None) -> Episode:
         if stop.failed and self._pending is not None:
             self._add_turn(replace(self._pending, status=TurnStatus.FAILED))
+        cut = not stop.failed and stop is not StopReason.TERMINATED
         episode = Episode(
             env_id=self.task.env_id,
             seed=self.seed,
@@ -124,7 +127,7 @@ class EpisodeRunner:
             wrappers=wrappers_of(self.task),
             component=self._component,
             final_observation=self._observations[-1] if self._observations else "",
-            final_info=_without_engine_keys(self._info),
+            final_info=_without_engine_keys(self._info, _NEXT_PROMPT_KEYS if cut else frozenset()),
             failure=failure,
             trainable=self.renderer is not None,
             index=self.task.index,
@@ -266,10 +269,7 @@ class EpisodeRunner:
                 raise EpisodeFailed(StopReason.ENV_INVALID, failure)
             messages = list(context.messages)
         else:
-            suffix = info.get("suffix")
-            line_end = "" if observation.endswith("\n") else "\n"
-            content = f"{observation}{line_end}{suffix}" if suffix else observation
-            messages = [Message(info.get("role", "user"), content)]
+            messages = [message_of(observation, info)]
             if first and info.get("system"):
                 messages.insert(0, Message("system", info["system"]))
         for text, short in self._function_calling.get("instructions", {}).items():
@@ -405,8 +405,10 @@ class EpisodeRunner:
         )
 
 
-def _without_engine_keys(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in info.items() if key not in _ENGINE_KEYS}
+def _without_engine_keys(
+    info: Mapping[str, Any], keep: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    return {key: value for key, value in info.items() if key not in _ENGINE_KEYS - keep}
 
 
 def _snapshot_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:

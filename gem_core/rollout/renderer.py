@@ -21,7 +21,7 @@ from gem_core.errors import ConfigError, RenderError
 from gem_core.rollout.chunks import Chunks, separator_of
 from gem_core.types import Message, Role
 
-__all__ = ["Added", "Conversation", "Renderer", "Tokenizer"]
+__all__ = ["Added", "Conversation", "Renderer", "Tokenizer", "message_of"]
 
 # Marks that locate a message in a rendered template.
 _ASSISTANT_MARK = "gem7spoken"
@@ -52,6 +52,14 @@ class Tokenizer(Protocol):
         add_generation_prompt: bool = ...,
         **kwargs: Any,
     ) -> Any: ...
+
+
+def message_of(observation: str, info: Mapping[str, Any]) -> Message:
+    """Return the message that shows an observation, with the `role` and `suffix` of its info."""
+    suffix = info.get("suffix")
+    line_end = "" if observation.endswith("\n") else "\n"
+    content = f"{observation}{line_end}{suffix}" if suffix else observation
+    return Message(info.get("role", "user"), content)
 
 
 @dataclass(frozen=True, slots=True)

@@ -402,19 +402,25 @@ def make_ray_vec(
 
     `hosts`: existing hosts, or the number of hosts to start and to close with the vector.
     """
-    own = not isinstance(hosts, EnvHosts)
-    env_hosts = hosts if isinstance(hosts, EnvHosts) else EnvHosts(hosts)
-    makers: list[Callable[[], Env]] = []
-    for id, arguments in zip(each, kwargs, strict=True):
+    for id in each:
         if not isinstance(id, str):
             raise ConfigError(
                 f"make_vec(mode='ray') needs environment ids; got {described(id)}, "
                 "which you can register with an id"
             )
-        makers.append(partial(make, id, wrappers=wrappers, execution=env_hosts.env, **arguments))
-    vec = AsyncVectorEnv(
-        makers, autoreset=autoreset, env_ids=[str(id) for id in each], deadline=deadline
-    )
+    ids = [str(id) for id in each]
+    own = not isinstance(hosts, EnvHosts)
+    env_hosts = hosts if isinstance(hosts, EnvHosts) else EnvHosts(hosts)
+    makers = [
+        partial(make, id, wrappers=wrappers, execution=env_hosts.env, **arguments)
+        for id, arguments in zip(ids, kwargs, strict=True)
+    ]
+    try:
+        vec = AsyncVectorEnv(makers, autoreset=autoreset, env_ids=ids, deadline=deadline)
+    except BaseException:
+        if own:
+            env_hosts.close()
+        raise
     if own:
         vec.on_closed = env_hosts.close
     return vec

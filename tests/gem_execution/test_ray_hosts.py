@@ -31,7 +31,7 @@ from gem_core import (
     tasks_for,
 )
 from gem_core.env import registry
-from gem_core.errors import ConfigError, EnvDiedError, EnvError
+from gem_core.errors import ConfigError, EnvDiedError, EnvError, UnknownNameError
 from gem_execution import ray_hosts
 from gem_execution.ray_hosts import EnvHosts, _Host, _start_ray
 from gem_execution.vector.env import AsyncVectorEnv
@@ -132,6 +132,22 @@ def test_slow_environment_does_not_delay_the_others(hosts: EnvHosts) -> None:
         vec.send(["a"] * 4)
         assert sorted(vec.recv(at_least=3).indices) == [1, 2, 3]
         assert vec.recv().indices == [0]
+
+
+def test_vector_that_cannot_be_made_closes_its_hosts(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[EnvHosts] = []
+
+    class Hosts(EnvHosts):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    monkeypatch.setattr(ray_hosts, "EnvHosts", Hosts)
+    with pytest.raises(UnknownNameError, match="did you mean"):
+        make_vec("game:GuesTheNumber-v0-hard", 2, mode="ray", hosts=1)
+    assert len(closed) == 1
 
 
 def play(env: Env, observation: str) -> str:

@@ -72,12 +72,16 @@ class Thinker:
         return Generation(ids, (-1.0,) * len(ids))
 
 
-def thinking_episodes(style: str, mode: Any) -> tuple[Episode, Episode, Renderer]:
+def thinking_episodes(
+    style: str, mode: Any, **env_kwargs: Any
+) -> tuple[Episode, Episode, Renderer]:
     """Play the same episode with a cap of two turns and to its end after three."""
     renderer = Renderer(ByteTokenizer(style), mode=mode)
     episodes = []
     for limits in (Limits(max_turns=2), Limits()):
-        rollout = Rollout(Thinker(), renderer, limits=limits, make_env=lambda task: ScriptedEnv())
+        rollout = Rollout(
+            Thinker(), renderer, limits=limits, make_env=lambda task: ScriptedEnv(**env_kwargs)
+        )
         with rollout:
             episodes.append(run_sync(rollout.episode(Task("scripted", 0)), rollout.stop))
     return episodes[0], episodes[1], renderer
@@ -92,6 +96,19 @@ def test_cut_state_is_the_prompt_that_the_next_turn_would_have(style: str, mode:
     assert cut_state(cut, renderer, max_ids=20) == whole.prompt_ids(2)[:20]
     stripped = (style, mode) == ("thinking", "template")
     assert ("<think>" not in renderer.decode(cut_state(cut, renderer))) is stripped
+
+
+@pytest.mark.parametrize("mode", ["append", "template"])
+def test_cut_state_has_the_role_and_suffix_of_the_next_prompt(mode: str) -> None:
+    def answer(env: ScriptedEnv, action: str) -> Any:
+        info = {"role": "tool", "suffix": f"Board {env.turn}."}
+        return "moved", 0.0, env.turn == 2, False, info
+
+    cut, whole, renderer = thinking_episodes("chatml", mode, answer=answer)
+    state = cut_state(cut, renderer)
+    assert state == whole.prompt_ids(2)
+    assert "tool\nmoved\nBoard 1." in renderer.tokenizer.decode(list(state))
+    assert not {"role", "suffix"} & set(whole.final_info), "the episode terminated"
 
 
 def test_cut_state_begins_where_a_wrapper_rewrote_the_history() -> None:

@@ -372,3 +372,19 @@ def test_the_method_determines_the_kind_of_policy() -> None:
         assert [isinstance(thing, k) for k in (Policy, ChatPolicy, Player)] == [
             k is kind for k in (Policy, ChatPolicy, Player)
         ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -1.0),
+        ("temperature", float("nan")),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_k", -1),
+        ("max_tokens", 0),
+    ],
+)
+def test_sampling_rejects_invalid_values(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{field} must be .*, got {value}"):
+        Sampling(**{field: value})

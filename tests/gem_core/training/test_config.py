@@ -55,6 +55,11 @@ class FullConfig(TrainingConfig):
             UnknownNameError,
             "react",
         ),
+        (
+            {"env_id": f"2*{GAME} + 1*game:Wordle-v0-easy", "options": {"index": 3}},
+            OptionError,
+            "does not take the option 'index'",
+        ),
         ({"seeds": -1}, ConfigError, "a number of seeds"),
         ({"seeds": 0}, ConfigError, "seeds=0 leaves nothing to train on"),
         ({"execution": "thread"}, ConfigError, "execution must be"),
