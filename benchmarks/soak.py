@@ -85,7 +85,9 @@ def play_in_child(episodes: int) -> dict[str, Any]:
         path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
         environment = {**os.environ, "TMPDIR": folder, "PYTHONPATH": path}
         child = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True)
-        time.sleep(1.0)
+        deadline = time.monotonic() + 15.0
+        while (children(os.getpid()) or os.listdir(folder)) and time.monotonic() < deadline:
+            time.sleep(0.2)
         results: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
         results["processes left"] = len(children(os.getpid()))
         results["folders left"] = len(os.listdir(folder))

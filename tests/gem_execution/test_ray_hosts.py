@@ -55,7 +55,8 @@ def cluster() -> Iterator[Any]:
     head = {"num_cpus": 0, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
-        cluster.add_node(num_cpus=4)
+        cluster.add_node(wait=False, num_cpus=4)
+    cluster.wait_for_nodes(timeout=120)
     ray.init(address=cluster.address, log_to_driver=False)
     for name in NAMES:
         register(f"test_ray:{name}", f"misbehaving:{name}")
@@ -81,7 +82,7 @@ def wait_for(hosts: EnvHosts, count: int) -> None:
 
 
 def wait_for_death(actor: Any) -> None:
-    """Wait until the actor has noticed that its node is gone."""
+    """Wait until calls of the actor fail."""
     while True:
         try:
             ray.get(actor.ready.remote(), timeout=30)
@@ -186,7 +187,9 @@ def test_dead_host_fails_only_its_episodes(cluster: Any, retries: int) -> None:
             nonlocal finished
             finished += 1
             if finished == 10:
-                ray.kill(hosts._hosts[0].actor)
+                actor = hosts._hosts[0].actor
+                ray.kill(actor)
+                wait_for_death(actor)
 
         tasks = tasks_for("test_ray:Blocking", range(60), env_kwargs={"seconds": 0.05})
         engine = Rollout(

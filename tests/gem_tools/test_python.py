@@ -108,7 +108,7 @@ def test_program_is_stopped_at_the_wall_time(isolation: Any, seconds: float) -> 
         result = tool(sandbox).call({"code": "import time\nprint('begun')\ntime.sleep(60)"})
         took = time.monotonic() - begin
         assert result.text == f"begun\nThe program was stopped: it took over {seconds:g} s."
-        assert seconds <= result.info["seconds"] < seconds + 0.25
+        assert seconds <= result.info["seconds"] < seconds + 3
         assert took < seconds + 3  # includes the start of the worker
 
 

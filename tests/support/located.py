@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ray_start import start_ray
 from worlds import Echo
 
 from gem_core.types import Episode
 
-__all__ = ["LOCATED", "Located", "local_ray", "processes_of", "runs", "wait_for_exit"]
+__all__ = ["LOCATED", "Located", "local_ray", "processes_of", "wait_for_end", "wait_for_exit"]
 
 LOCATED = "test:Located-v0"
 
@@ -38,13 +39,8 @@ def local_ray(execution: str) -> Iterator[None]:
     import ray
 
     path = os.pathsep.join(folder for folder in sys.path if folder)
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": path}},  # hosts import this module
-    )
+    # hosts import this module
+    start_ray(num_cpus=2, runtime_env={"env_vars": {"PYTHONPATH": path}})
     try:
         yield
     finally:
@@ -56,18 +52,30 @@ def processes_of(episodes: list[Episode]) -> set[int]:
     return {turn.info["pid"] for episode in episodes for turn in episode.turns}
 
 
-def runs(pid: int, program: str) -> bool:
-    """Return whether a process still runs. Another program may have got its id since."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0] == program
-    except OSError:
-        return False
-
-
 def wait_for_exit(processes: set[int], seconds: float = 20.0) -> bool:
     """Wait until none of the processes runs; return whether that is so."""
     deadline = time.monotonic() + seconds
     while any(os.path.exists(f"/proc/{pid}") for pid in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def wait_for_end(programs: set[tuple[int, str]], seconds: float = 20.0) -> bool:
+    """Wait until none of the programs runs, each with its process id; return whether that is so.
+
+    Another program may have got a process id since.
+    """
+
+    def runs(pid: int, program: str) -> bool:
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0] == program
+        except OSError:
+            return False
+
+    deadline = time.monotonic() + seconds
+    while any(runs(pid, program) for pid, program in programs):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.1)

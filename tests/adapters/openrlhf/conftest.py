@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_start import start_ray
 from worlds import registered
 
 CPU = Path(__file__).parent / "cpu"
@@ -58,7 +59,7 @@ def ray_here() -> Iterator[None]:
     """Start a Ray instance for this session."""
     import ray
 
-    ray.init(address="local", num_cpus=4, num_gpus=0, include_dashboard=False, log_to_driver=False)
+    start_ray(num_cpus=4, num_gpus=0)
     yield
     ray.shutdown()
 

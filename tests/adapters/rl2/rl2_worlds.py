@@ -16,12 +16,12 @@ FICKLE = "test:Fickle-v0"
 
 
 class Slow(Echo):
-    """Environment with steps of two seconds if the seed is 0."""
+    """Environment with steps of six seconds if the seed is 0."""
 
     execution = "thread"
 
     def on_step(self, action: str) -> Any:
-        time.sleep(2.0 if self.seed == 0 else 0.0)
+        time.sleep(6.0 if self.seed == 0 else 0.0)
         return super().on_step(action)
 
 
@@ -43,12 +43,13 @@ class Fickle(Echo):
 
 
 class Where(Echo):
-    """Environment that adds its process id and program to the info of every step."""
+    """Environment that adds its process id, program and parent to the info of every step."""
 
     def on_step(self, action: str) -> Any:
         observation, reward, terminated, truncated, info = super().on_step(action)
         program = Path("/proc/self/cmdline").read_bytes().decode().split("\0")[0]
-        info = {**info, "pid": os.getpid(), "program": program}
+        parent = Path(f"/proc/{os.getppid()}/comm").read_text().strip()
+        info = {**info, "pid": os.getpid(), "program": program, "parent": parent}
         return observation, reward, terminated, truncated, info
 
 

@@ -299,9 +299,9 @@ def test_trajectory_with_a_lost_sequence_is_rejected(play: Play) -> None:
 def test_slow_environment_delays_only_its_own_episode(play: Play) -> None:
     started = time.monotonic()
     _, episodes, _ = play(SLOW, [0, *range(2, 10)])
-    assert episodes[0].seconds >= 2.0
-    assert max(e.seconds for e in episodes[1:]) < 2.0
-    assert time.monotonic() - started < 30
+    assert episodes[0].seconds >= 6.0
+    assert max(e.seconds for e in episodes[1:]) < 6.0
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.setting("Growing horizon", "works")

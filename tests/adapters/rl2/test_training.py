@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from located import runs
+from located import wait_for_end
 from reference_gradient import gradient_norms
 from rl2_programs import EXAMPLES, run, start
 from thinking_template import SHORTENING, model_with_template
@@ -155,8 +155,8 @@ def test_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
         assert m["turn/0/advantage_abs"] > 0
     for played, on_hosts in ((episodes[:before], False), (episodes[before:], True)):
         turns = [turn.info for e in played for turn in e.turns]
-        assert {info["program"].startswith("ray::EnvHost") for info in turns} == {on_hosts}
-        assert not [info for info in turns if runs(info["pid"], info["program"])]
+        assert {info["parent"] == "raylet" for info in turns} == {on_hosts}
+        assert wait_for_end({(info["pid"], info["program"]) for info in turns})
     logs = b"".join(file.read_bytes() for file in tmp_path.rglob("*.wandb"))
     for name in ("gem/turn/0/return/train", "gem/return/test", "gem/logprob_gap_p99"):
         assert name.encode() in logs

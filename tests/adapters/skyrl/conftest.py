@@ -41,7 +41,7 @@ def cluster() -> Iterator[None]:
     """Start a Ray cluster for real runs."""
     import ray
 
-    skyrl_on_cpu.start_ray()
+    skyrl_on_cpu.start_mock_gpus()
     yield
     ray.shutdown()
 

@@ -1,6 +1,7 @@
 """SkyRL on CPU: mocks that run SkyRL's FSDP workers and trainers without a GPU.
 
-    PYTHONPATH=tests/adapters/skyrl python -m skyrl_on_cpu examples/skyrl_guess_the_number.py
+    PYTHONPATH=tests/adapters/skyrl:tests/support python -m skyrl_on_cpu \\
+        examples/skyrl_guess_the_number.py
 
 runs a program that trains with `gem_skyrl.train`. Ray counts GPUs that do not exist. The workers
 shard their models with FSDP2 over gloo. The inference engine is the tiny model in the trainer's
@@ -21,6 +22,7 @@ import flash_attn_mock  # noqa: F401 - before SkyRL
 import ray
 import torch
 from peft import PeftModel
+from ray_start import start_ray
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface
 from skyrl.backends.skyrl_train.workers.fsdp import fsdp_worker
 from worlds import ECHO, MOODY
@@ -31,7 +33,7 @@ from gem_core.policies.transformers_policy import TransformersPolicy
 from gem_core.types import Sampling
 from gem_skyrl import GemExp, trainer
 
-__all__ = ["SETTINGS", "CpuExp", "FileEngine", "start_ray"]
+__all__ = ["SETTINGS", "CpuExp", "FileEngine", "start_mock_gpus"]
 
 GPUS = 8
 _FLOAT = "{param_dtype: fp32, reduce_dtype: fp32, buffer_dtype: fp32}"
@@ -200,13 +202,11 @@ class CpuExp(GemExp):
         return trainer
 
 
-def start_ray() -> None:
+def start_mock_gpus() -> None:
     """Start Ray with GPUs that do not exist."""
-    ray.init(
-        address="local",
+    start_ray(
         num_cpus=16,
         num_gpus=GPUS,
-        include_dashboard=False,
         log_to_driver=bool(os.environ.get("SHOW_WORKERS")),
         logging_level="ERROR",
         object_store_memory=256 << 20,
@@ -216,7 +216,7 @@ def start_ray() -> None:
 
 def main() -> None:
     """Run the program that the arguments name."""
-    start_ray()
+    start_mock_gpus()
     run = trainer.train
 
     def train_on_cpu(config: Any, settings: Any) -> None:

@@ -12,7 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import verl_on_cpu
-from ray_cluster import shut_down_ray, start_ray
+from ray_cluster import shut_down_ray
+from ray_start import start_ray
 
 os.environ.update(verl_on_cpu.environment())
 os.environ.update({"TQ_LOGGING_LEVEL": "ERROR", "TRANSFORMERS_VERBOSITY": "error"})
@@ -40,7 +41,7 @@ def environments_for_tests() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """Start a small Ray cluster for the conformance harness."""
-    start_ray(num_cpus=4)
+    start_ray(num_cpus=4, logging_level="ERROR")
     yield
     shut_down_ray()
 

@@ -34,11 +34,12 @@ if __name__ == "__main__":
     os.environ.update(verl_on_cpu.environment())
     from gem_conformance import GRADIENT_CASES
     from gem_conformance.kit import check_gradient
-    from ray_cluster import shut_down_ray, start_ray
+    from ray_cluster import shut_down_ray
+    from ray_start import start_ray
 
     from gem_verl import conformance
 
-    start_ray(num_cpus=4)
+    start_ray(num_cpus=4, logging_level="ERROR")
     harness = conformance.VerlHarness(
         settings=[
             *verl_on_cpu.SETTINGS,

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import verl_on_cpu
-from ray_cluster import shut_down_ray, start_ray
+from ray_cluster import shut_down_ray
+from ray_start import start_ray
 
 from gem_core.policies.tiny import tiny_model_path
 from gem_verl import GemConfig, train
@@ -61,6 +62,6 @@ def run(
         f"trainer.logger=[console,file{''.join(f',{name}' for name in loggers)}]",
     ]
     shut_down_ray()
-    start_ray(num_cpus=cpus, num_gpus=2)
+    start_ray(num_cpus=cpus, num_gpus=2, logging_level="ERROR")
     on_cpu = [*verl_on_cpu.SETTINGS, *verl_on_cpu.PADDED]
     train(gem_config, [*_SETTINGS, *on_cpu, *named, *settings])

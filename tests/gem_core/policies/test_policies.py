@@ -255,7 +255,7 @@ def test_requests_with_different_max_tokens_share_a_batch(
 
 def test_the_event_loop_runs_while_a_thread_generates() -> None:
     async def main() -> int:
-        policy = BatchPolicy(Engine(lambda: time.sleep(0.1)))
+        policy = BatchPolicy(Engine(lambda: time.sleep(0.3)))
         policy.set_live(1)
         request = asyncio.ensure_future(policy.generate([1], Sampling()))
         ticks = 0
@@ -264,7 +264,7 @@ def test_the_event_loop_runs_while_a_thread_generates() -> None:
             ticks += 1
         return ticks
 
-    assert asyncio.run(main()) >= 5
+    assert asyncio.run(main()) >= 3, "a blocked loop has one tick"
 
 
 def test_a_policy_serves_the_next_event_loop_after_a_cancelled_one() -> None:

@@ -42,7 +42,7 @@ class Awaited(Env):
         return "T", {}
 
     async def on_step(self, action: str) -> Any:  # type: ignore[override]
-        for _ in range(12):
+        for _ in range(4):
             await asyncio.sleep(0.01)
         return "O", 1.0, self.turn == 1, False, {}
 

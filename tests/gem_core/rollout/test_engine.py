@@ -545,18 +545,18 @@ def test_a_hanging_step_fails_only_its_own_episode(hang: Hang) -> None:
     rollout = Rollout(
         ScriptedPolicy(lambda prompt: "go", ByteTokenizer()),
         Renderer(ByteTokenizer()),
-        limits=Limits(step_deadline=0.2),
+        limits=Limits(step_deadline=2.0),
         concurrency=4,
         make_env=lambda task: ScriptedEnv(hang if task.seed == 2 else counts, execution="thread"),
     )
     began = time.monotonic()
     episodes = rollout.run_batch(tasks_for("test:Env", range(8)))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert [e.stop for e in episodes] == [StopReason.TERMINATED] * 2 + [StopReason.ENV_DEADLINE] + [
         StopReason.TERMINATED
     ] * 5
     assert episodes[2].turns[0].status is TurnStatus.FAILED
-    assert str(episodes[2].failure) == "DeadlineError in step: step took over 0.2 s"
+    assert str(episodes[2].failure) == "DeadlineError in step: step took over 2 s"
     assert rollout.threads.abandoned == 1
 
 
@@ -621,7 +621,7 @@ def test_task_rejects_a_seed_that_is_no_integer(seed: Any) -> None:
 def test_player_of_a_slow_environment_does_not_delay_other_episodes() -> None:
     class Slow(ScriptedEnv):
         def sample_action(self) -> str:
-            time.sleep(1.0)
+            time.sleep(5.0)
             return "late"
 
     def make_env(task: Task) -> Env:
@@ -632,7 +632,7 @@ def test_player_of_a_slow_environment_does_not_delay_other_episodes() -> None:
         began = time.monotonic()
         tasks = [Task("test:Slow-v0", 0), Task("test:Scripted-v0", 0)]
         ends = [(e.env_id, e.stop) for e in rollout.run_batch(tasks)]
-        assert time.monotonic() - began < 0.8
+        assert time.monotonic() - began < 4
     assert ends[0] == ("test:Slow-v0", StopReason.POLICY_DEADLINE)
 
 
@@ -728,24 +728,26 @@ def test_a_hanging_async_environment_is_cancelled_at_its_deadline(where: str) ->
 
 
 def test_an_environment_that_ignores_cancellation_is_abandoned() -> None:
-    class Deaf(AsyncEnv):
-        async def on_step(self, action: str) -> Any:
-            try:
-                await asyncio.sleep(30)
-            except asyncio.CancelledError:
-                await asyncio.sleep(0.3)
-            return "late", 1.0, True, False, {}
+    async def main() -> Episode:
+        done = asyncio.Event()
 
-    async def main() -> tuple[Episode, float]:
-        began = time.monotonic()
-        episode = await engine(Deaf, limits=Limits(step_deadline=0.05)).episode(Task("test:Env", 1))
-        took = time.monotonic() - began
-        await asyncio.sleep(0.35)  # let the abandoned step end before the loop does
-        return episode, took
+        class Deaf(AsyncEnv):
+            async def on_step(self, action: str) -> Any:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    await done.wait()
+                return "late", 1.0, True, False, {}
 
-    episode, took = asyncio.run(main())
-    assert episode.stop is StopReason.ENV_DEADLINE
-    assert took < 0.25
+        limits = Limits(step_deadline=0.05)
+        episode = await asyncio.wait_for(
+            engine(Deaf, limits=limits).episode(Task("test:Env", 1)), 20
+        )
+        done.set()
+        await asyncio.sleep(0)  # let the abandoned step end before the loop does
+        return episode
+
+    assert asyncio.run(main()).stop is StopReason.ENV_DEADLINE
 
 
 def test_episode_deadline_covers_all_steps_and_is_not_retried() -> None:
@@ -755,8 +757,8 @@ def test_episode_deadline_covers_all_steps_and_is_not_retried() -> None:
             return "O", 0.0, False, False, {}
 
     began = time.monotonic()
-    episode = play(Slow, limits=Limits(episode_deadline=0.1, step_deadline=5, retries=5))
-    assert time.monotonic() - began < 2
+    episode = play(Slow, limits=Limits(episode_deadline=1.0, step_deadline=5, retries=5))
+    assert time.monotonic() - began < 10
     assert (episode.stop, episode.attempts) == (StopReason.EPISODE_DEADLINE, 1)
     assert len(episode.turns) >= 2
 
@@ -920,7 +922,7 @@ def delays(seconds: dict[int, float], log: list[int] | None = None) -> Callable[
 
 def test_episodes_arrive_as_they_finish_without_waiting_for_the_slowest() -> None:
     order: list[int] = []
-    rollout = engine(delays({0: 0.1, 1: 0.03}), concurrency=2)
+    rollout = engine(delays({0: 0.5, 1: 0.03}), concurrency=2)
     episodes = rollout.run_batch(
         tasks_for("test:Env", range(6)), on_episode=lambda e: order.append(e.index)
     )
@@ -1099,22 +1101,22 @@ def test_slow_constructors_run_concurrently() -> None:
     from gem_core import register
     from gem_core.env.registry import environments
 
+    all_begun = threading.Barrier(8, timeout=60)
+
     class SlowToMake(ScriptedEnv):
         execution = "thread"
 
         def __init__(self) -> None:
             super().__init__(execution="thread")
-            time.sleep(0.2)
+            all_begun.wait()  # raises if the constructors do not run concurrently
 
     register("test:SlowToMake-v0", SlowToMake)
     try:
-        began = time.monotonic()
         episodes = run_batch(
             tasks_for("test:SlowToMake-v0", range(8)),
             ScriptedPlayer(lambda env, observation: "go"),
             concurrency=8,
         )
-        assert time.monotonic() - began < 1.0, "the constructors did not run concurrently"
         assert not any(e.failed for e in episodes)
     finally:
         environments.remove("test:SlowToMake-v0")
@@ -1476,7 +1478,7 @@ STREAM = """
     class Slow(AsyncEnv):
         async def on_step(self, action):
             if self.seed >= 3:
-                if self.seed == 3:
+                if self.seed == 6:  # it starts when 0, 1 and 2 have ended
                     print("ready")
                 await asyncio.sleep(60)
             return counts(self, action)

@@ -190,7 +190,10 @@ def test_idle_environments_are_closed_together(monkeypatch: pytest.MonkeyPatch) 
 class Swallows(AsyncEnv):
     """Ignores that its step is cancelled."""
 
+    stepping = threading.Event()
+
     async def on_step(self, action: str) -> Any:  # type: ignore[override]
+        self.stepping.set()
         while True:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.05)
@@ -209,12 +212,19 @@ def test_a_step_that_ignores_cancellation_does_not_hold_up_the_batch(
     limits = Limits(step_deadline=None if stopped else 0.2)
     results: list[Any] = []
     rollout = Rollout(Player(), make_env=make_env, limits=limits)
-    batch = threading.Thread(target=lambda: results.extend(rollout.run_batch(TASKS)), daemon=True)
+    others = threading.Semaphore(0)
+
+    def run() -> None:
+        results.extend(rollout.run_batch(TASKS, on_episode=lambda e: others.release()))
+
+    Swallows.stepping.clear()
+    batch = threading.Thread(target=run, daemon=True)
     batch.start()
     if stopped:
-        time.sleep(0.3)
+        assert Swallows.stepping.wait(30)
+        assert all(others.acquire(timeout=30) for _ in range(len(TASKS) - 1))
         rollout.stop()
-    batch.join(5)
+    batch.join(30)
     assert not batch.is_alive()
     assert_only_the_bad_one_failed(results)
     expected = StopReason.CANCELLED if stopped else StopReason.ENV_DEADLINE

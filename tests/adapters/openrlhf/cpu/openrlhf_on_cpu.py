@@ -1,6 +1,6 @@
 """OpenRLHF on CPU: mocks that run OpenRLHF 0.11.2's `train_ppo_ray` without a GPU.
 
-    PYTHONPATH=tests/adapters/openrlhf/cpu python -m openrlhf_on_cpu \\
+    PYTHONPATH=tests/adapters/openrlhf/cpu:tests/support python -m openrlhf_on_cpu \\
         examples/openrlhf_guess_the_number.py --updates 2
 
 runs a program, or a module after `-m`, that trains with OpenRLHF. Ray counts GPUs that do not
@@ -20,6 +20,8 @@ import shutil
 import sys
 import tempfile
 from typing import Any
+
+from ray_start import start_ray
 
 GPUS = 5
 # a busy machine needs longer than Ray's defaults
@@ -173,11 +175,10 @@ def main() -> None:
     os.environ.update(settings)
     # a short path: those of Ray's sockets have at most 107 characters
     folder = tempfile.mkdtemp(prefix="gem", dir="/tmp")
-    ray.init(
-        address="local",
+    start_ray(
         num_cpus=6,
         num_gpus=GPUS,
-        include_dashboard=False,
+        log_to_driver=True,
         object_store_memory=256 << 20,
         _temp_dir=folder,
         runtime_env={
