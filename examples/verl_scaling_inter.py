@@ -50,7 +50,7 @@ class Args:
     validate: int = 0
     """number of held-out seeds to play greedily every 10 updates"""
     max_prompt: int = 256
-    """token cap of the first prompt (verl's data.max_prompt_length)"""
+    """tokens for the first prompt; with max_response the cap of an episode (max_prompt_length)"""
     max_response: int = 640
     """token cap of everything after the first prompt (verl's data.max_response_length)"""
     micro_batch_tokens: int = 16384
@@ -98,7 +98,6 @@ def main(args: Args) -> None:
         f"data.max_prompt_length={args.max_prompt}",
         f"data.max_response_length={args.max_response}",
         f"data.seed={args.seed}",
-        "data.dataloader_num_workers=0",
         f"trainer.total_training_steps={args.updates}",
         f"trainer.total_epochs={args.updates}",  # verl stops at the smaller of the two
         f"trainer.test_freq={10 if args.validate else -1}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from importlib.resources import files
@@ -14,6 +15,7 @@ from gem_core.training.config import TrainingConfig
 __all__ = [
     "PREFIX",
     "algorithm_rejections",
+    "fixed_micro_batches",
     "has_gem_trainer",
     "one_sequence_reason",
     "rejections",
@@ -26,6 +28,28 @@ _FLASH = "flash_attention_2"
 """verl's default attention."""
 _VALUE_HEAD = "AutoModelForCausalLMWithValueHead"
 _KL_LOSS = "set actor_rollout_ref.actor.use_kl_loss=True and its kl_loss_* for KL in the loss"
+_ROLLOUT = "actor_rollout_ref.rollout"
+_REF = "actor_rollout_ref.ref"
+_MICRO_BATCHES = (
+    (
+        "actor_rollout_ref.actor",
+        "use_dynamic_bsz",
+        "ppo_micro_batch_size_per_gpu",
+        "ppo_max_token_len_per_gpu",
+    ),
+    *(
+        (
+            section,
+            "log_prob_use_dynamic_bsz",
+            "log_prob_micro_batch_size_per_gpu",
+            "log_prob_max_token_len_per_gpu",
+        )
+        for section in (_ROLLOUT, _REF)
+    ),
+    ("critic", "use_dynamic_bsz", "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu"),
+)
+"""Section, and its settings: whether micro-batches are cut by tokens, their size in sequences, and
+their size in tokens."""
 _UNUSED = {
     "lam": "applies to verl's own gae; set algorithm.adv_estimator=gem_gae and +algorithm.gem.lam",
     "kl_penalty": f"applies to KL in the reward; remove it, and {_KL_LOSS}",
@@ -53,7 +77,20 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
         few_samples(config, int(rollout.n), "actor_rollout_ref.rollout.n"),
         _few_seeds(settings, config),
         long_turns(config, int(rollout.response_length), "data.max_response_length"),
-        _small_micro_batches(actor, int(rollout.prompt_length) + int(rollout.response_length)),
+        *_small_micro_batches(settings),
+        *_validation_rejections(settings, config),
+        (
+            bool(rollout.get("full_determinism")),
+            "actor_rollout_ref.rollout.full_determinism=True gives every request the same seed, so "
+            "the episodes of a seed would be equal; set it to False",
+        ),
+        (
+            bool(rollout.get("enable_rollout_routing_replay"))
+            or _get(actor, "router_replay.mode") in ("R2", "R3"),
+            "routing replay (rollout.enable_rollout_routing_replay, router_replay.mode) needs the "
+            "experts of every sampled token, which gem's agent loop does not return; set it to "
+            "False and disabled",
+        ),
         *_attention_rejections(settings),
         *(algorithm_rejections(settings.algorithm, config.advantage) if per_turn else ()),
         *(_unused_rejections(settings.algorithm, config) if per_turn else ()),
@@ -127,15 +164,67 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
     ]
 
 
-def _small_micro_batches(actor: Any, longest: int) -> Rejection:
+def _small_micro_batches(settings: Any) -> Iterator[Rejection]:
     """Reject micro-batches that are smaller than the longest sequence."""
-    tokens = int(actor.ppo_max_token_len_per_gpu) * _sequence_parallel_size(actor)
-    return (
-        bool(actor.use_dynamic_bsz) and tokens < longest,
-        f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu limits a micro-batch to {tokens} "
-        f"tokens, but an episode may have {longest} (data.max_prompt_length + "
-        "data.max_response_length), at which verl would fail; increase it",
+    rollout = settings.actor_rollout_ref.rollout
+    both = int(rollout.prompt_length) + int(rollout.response_length)
+    longest = max(both, int(rollout.get("max_model_len") or 0))
+    for section, dynamic, _, name in _MICRO_BATCHES:
+        own = _get(settings, section)
+        unused = (section == "critic" and not own.enable) or (
+            section == _REF and not settings.actor_rollout_ref.actor.use_kl_loss
+        )
+        if unused or not own.get(dynamic):
+            continue
+        workers = own if section != _ROLLOUT else settings.actor_rollout_ref.actor
+        tokens = int(own[name]) * _sequence_parallel_size(workers)
+        yield (
+            tokens < longest,
+            f"{section}.{name} limits a micro-batch to {tokens} tokens, but an episode may have "
+            f"{longest} (data.max_prompt_length + data.max_response_length, or "
+            "rollout.max_model_len), at which verl would fail; increase it",
+        )
+
+
+def fixed_micro_batches(settings: Any, critic: bool) -> list[int]:
+    """Return the sizes of the micro-batches with a fixed number of sequences."""
+    sizes = [1]
+    for section, dynamic, name, _ in _MICRO_BATCHES:
+        own = _get(settings, section)
+        if not own.get(dynamic) and (section != "critic" or critic):
+            sizes.append(int(own.get(name) or 1))
+    return sizes
+
+
+def _validation_rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
+    """Reject evaluation seeds that verl would not use, and a validation without seeds."""
+    trainer, data = settings.trainer, settings.data
+    own, seeds = data.custom_cls.get("name") == "GemDataset", bool(config.held_out_seeds)
+    only, before, every = (
+        bool(trainer.get("val_only")),
+        bool(trainer.get("val_before_train", True)),
+        int(trainer.test_freq) > 0,
     )
+    return [
+        (
+            own and seeds and not every and not only,
+            f"trainer.test_freq={trainer.test_freq}: verl would not validate on "
+            "data.gem.eval_seeds after an update; set trainer.test_freq to a number of updates, or "
+            "remove eval_seeds",
+        ),
+        (
+            own and not seeds and (every or only or before),
+            "verl would validate (trainer.test_freq, val_before_train, val_only) without seeds to "
+            "validate on; set data.gem.eval_seeds, or trainer.val_before_train=False and "
+            "trainer.test_freq=-1",
+        ),
+    ]
+
+
+def _get(settings: Any, name: str) -> Any:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.select(settings, name)
 
 
 def _few_seeds(settings: Any, config: TrainingConfig) -> Rejection:

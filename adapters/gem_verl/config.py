@@ -83,6 +83,7 @@ class GemConfig(TrainingConfig):
             "data.custom_cls.name=GemDataset",
             "data.train_files=train",
             "data.val_files=val",
+            "data.dataloader_num_workers=0",  # verl starts 16 processes, for lists of seeds
             "reward.num_workers=1",  # verl starts 8 processes, which would do nothing
         ]
         if self.needs_values:

@@ -7,21 +7,27 @@ needs some: padding sequences, such as those of failed episodes, must not fill o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
-__all__ = ["deal", "mini_batch_size"]
+__all__ = ["deal", "optimizer_steps", "padded_size"]
 
 
-def mini_batch_size(prompts: int, samples: int, episodes: int, sequences: int) -> int:
-    """Return the mini-batch size, in prompts, with which verl takes the intended steps.
+def optimizer_steps(mini_batch: int, episodes: int) -> int:
+    """Return the number of optimizer steps of an update: one per mini-batch of trained episodes.
 
-    `prompts`: the size in the settings; `episodes`: the number of trained ones. verl counts
-    sequences. Here, a mini-batch has the sequences of `prompts * samples` trained episodes, so
-    several sequences per episode do not add steps.
+    verl counts sequences, which would add steps if an episode has several.
     """
-    size = prompts * samples
-    steps = -(-max(episodes, 1) // size)
-    return prompts * -(-sequences // (steps * size))
+    return -(-max(episodes, 1) // mini_batch)
+
+
+def padded_size(sequences: int, steps: Iterable[int], unit: int) -> int:
+    """Return the size of a batch, with padding, that each number of steps divides.
+
+    Its mini-batches are then equal, and multiples of `unit` sequences.
+    """
+    multiple = math.lcm(*(unit * number for number in steps))
+    return multiple * -(-sequences // multiple)
 
 
 def deal(trained: Sequence[bool], ranks: int, steps: int) -> list[int]:

@@ -16,6 +16,7 @@ import transfer_queue as tq
 
 from gem_core.adapter_kit.batch import as_trained
 from gem_core.adapter_kit.played import PlayedBatch
+from gem_core.errors import EnvError
 from gem_core.records.file import RecordTakenError, WorkerRecords
 from gem_core.types import Episode
 from gem_verl.batch import episodes_at, session_of
@@ -31,10 +32,16 @@ _SECONDS_TO_END = 20.0
 
 
 class Recorder:
-    """The record of one trainer."""
+    """The record of one trainer.
 
-    def __init__(self, path: str | None) -> None:
-        self._path = path
+    Ends a run in which verl only drops prompts: it would replace them without end.
+    """
+
+    def __init__(self, path: str | None, max_failed: int = 0) -> None:
+        """`max_failed`: the number of dropped prompts without a finished episode, in a row, after
+        which the run ends; 0 for no limit.
+        """
+        self._path, self._max_failed, self._failed = path, max_failed, 0
         self._records = WorkerRecords(_MARK)
 
     def write_trained(
@@ -61,6 +68,7 @@ class Recorder:
 
         def sample_and_record(*args: Any, **kwargs: Any) -> Any:
             batch, metrics = sample(*args, **kwargs)
+            self._failed = 0
             if batch.partition_id == "val":
                 self.write_queued("val", batch.keys)
             return batch, metrics
@@ -68,12 +76,37 @@ class Recorder:
         def record_and_clear(partition_id: str, uids: set[str]) -> None:
             keys = [key for key in buffer.partitions[partition_id] if key.split("_")[0] in uids]
             self.write_queued(partition_id, keys)
+            self._count_failed(uids, buffer.failure_keys[partition_id], keys, partition_id)
             if clear is not None:
                 clear(partition_id, uids)
 
         buffer.sample = sample_and_record
         if clear is not None:  # a sampler of the user's own may have none
             buffer._clear_groups = record_and_clear
+
+    def _count_failed(
+        self, uids: set[str], broken: set[str], keys: Sequence[str], partition_id: str
+    ) -> None:
+        """Count dropped prompts; raise if there are too many without a finished episode."""
+        if not self._max_failed:
+            return
+        episodes = episodes_at(keys, partition_id)
+        if any(not episode.failed for episode in episodes):
+            self._failed = 0
+            return
+        self._failed += len(uids)
+        if self._failed >= self._max_failed:
+            cause = (
+                f"the last failure is: {episodes[-1].failure}"
+                if episodes
+                else "the errors are in the log of verl's agent loop workers"
+            )
+            raise EnvError(
+                f"no episode of the last {self._failed} prompts could be used "
+                f"({len(uids & broken)} of the last {len(uids)} had an error outside the "
+                f"environment), and verl would replace them without end; {cause}. Set "
+                "max_failed_updates=0 to continue regardless"
+            )
 
     def close(self) -> None:
         """Record the episodes that remain in the queue, and close the file."""

@@ -91,7 +91,9 @@ class GemAgentLoop(AgentLoopBase):
                 "its last token; set trainer.use_v1=True, or for the legacy trainer the "
                 "agent_loop_manager_class in gem_verl.legacy"
             )
-        step = max(int(row["global_steps"]) - 1, 0)  # verl counts from 1, the current update
+        # verl counts updates from 1; it evaluates after an update, with the number of this update
+        current = not self.shared.config.is_evaluation(row)
+        step = max(int(row["global_steps"]) - current, 0)
         if self.rollout_config.name == "vllm":
             sampling_params = {"detokenize": False, **sampling_params}  # gem needs no text
         engine = EnginePolicy(self.server_manager, sampling_params, self.shared.renderer)
@@ -139,6 +141,7 @@ class GemAgentLoop(AgentLoopBase):
                 "reward_extra_info": {
                     "env": episode.played_id,
                     "success": _success(episode),
+                    "judged": None if episode.failed else float(episode.success is not None),
                     "return": episode.total_reward,
                     "turns": None if episode.failed else float(len(episode.turns)),
                     "failed": float(episode.failed),

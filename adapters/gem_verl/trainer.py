@@ -13,13 +13,15 @@ is imported itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from omegaconf import open_dict
 from torch.nn.utils.rnn import pad_sequence
 
+from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.played import PlayedBatch
 from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.adapter_kit.update_log import UpdateLog
@@ -38,9 +40,10 @@ from gem_verl.batch import (
     session_of,
     stored,
 )
+from gem_verl.checks import fixed_micro_batches
 from gem_verl.config import AGENT, PREFIX, GemConfig, check_settings, hydra_config, read_config
 from gem_verl.critic import read_values, training_turn_starts
-from gem_verl.mini_batches import deal, mini_batch_size
+from gem_verl.mini_batches import deal, optimizer_steps, padded_size
 from gem_verl.recorder import Recorder, interrupted_episodes, write_when_free
 
 __all__ = [
@@ -50,6 +53,7 @@ __all__ = [
     "put_advantages",
     "register_trainers",
     "train",
+    "with_successes",
 ]
 
 _KNOWN = "gem_known"
@@ -79,15 +83,15 @@ def train(config: GemConfig, settings: Sequence[str]) -> None:
     check_settings(composed, read_config(composed))
     try_environment(config)
     ray_was_running = ray.is_initialized()
-    unused: list[Episode] = []
+    interrupted, unused = False, list[Episode]()
     try:
         main_ppo.main(composed)
     except KeyboardInterrupt:
-        unused = interrupted_episodes()
+        interrupted, unused = True, interrupted_episodes()
         raise
     finally:
-        if not ray_was_running:
-            ray.shutdown()
+        if interrupted or not ray_was_running:
+            ray.shutdown()  # also ends the run's actors, which hold the GPUs
         write_when_free(config.record, unused)
 
 
@@ -99,6 +103,7 @@ class GemTrainer:
     """
 
     actor_rollout_wg: Any
+    critic_wg: Any
     config: Any
     global_steps: int
     use_critic: bool
@@ -113,7 +118,10 @@ class GemTrainer:
         self.gem_config = read_config(config)
         check_settings(config, self.gem_config)
         self._update_log = UpdateLog.of(self.gem_config)
-        self._recorder = Recorder(self.gem_config.record)
+        self._recorder = Recorder(
+            self.gem_config.record,
+            self.gem_config.max_failed_updates * int(config.data.train_batch_size),
+        )
         self._batches: list[BatchMetrics] = []
         """Metrics of this step's batches; verl's separate_async may draw several."""
         self._played = PlayedBatch([], [], [])
@@ -122,6 +130,12 @@ class GemTrainer:
             (section, int(section.ppo_mini_batch_size))
             for section in (config.actor_rollout_ref.actor, config.critic)
         ]
+        self._steps = [1, 1]
+        """Optimizer steps of this batch, of the actor and the critic."""
+        self._trained_keys: set[str] = set()
+        """The keys of this batch's sequences with trained tokens."""
+        self._sequences = 0
+        """The number of this batch's sequences, without padding."""
         super().__init__(config)  # type: ignore[call-arg]
 
     def fit(self, agent_loop_manager: Any) -> None:
@@ -143,18 +157,36 @@ class GemTrainer:
         """Fill verl's mini-batches: see `gem_verl.mini_batches`."""
         samples = int(self.config.actor_rollout_ref.rollout.n)
         masks = zip(batch.keys, stored(batch, "response_mask")["response_mask"])
-        trained = {key for key, mask in masks if mask.any()}
-        episodes = len(set(map(session_of, trained)))
-        for section, prompts in self._mini_batches:
-            size = mini_batch_size(prompts, samples, episodes, len(batch.keys))
-            section.ppo_mini_batch_size = size
+        self._trained_keys = {key for key, mask in masks if mask.any()}
+        self._sequences = len(batch.keys)
+        episodes = len(set(map(session_of, self._trained_keys)))
+        self._steps = [optimizer_steps(size * samples, episodes) for _, size in self._mini_batches]
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)  # type: ignore[misc]
-        sizes = [section.ppo_mini_batch_size for section, _ in self._mini_batches]
-        size = samples * min(sizes if self.use_critic else sizes[:1])
-        steps = max(len(batch.keys) // size, 1)
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
-        batch.reorder(deal([key in trained for key in batch.keys], ranks, steps))
+        steps = max(self._steps if self.use_critic else self._steps[:1])
+        batch.reorder(deal([key in self._trained_keys for key in batch.keys], ranks, steps))
         return batch
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """Return the size of the batch with padding, and set the mini-batches to equal parts."""
+        samples = int(self.config.actor_rollout_ref.rollout.n)
+        micro_batches = fixed_micro_batches(self.config, self.use_critic)
+        unit = math.lcm(samples, *(dp_size * size for size in micro_batches))
+        steps = self._steps if self.use_critic else self._steps[:1]
+        size = padded_size(self._sequences, steps, unit)
+        for (section, _), number in zip(self._mini_batches, steps):
+            section.ppo_mini_batch_size = size // number // samples
+        return size
+
+    def _counting_trained(self, workers: Any, update: str, steps: int) -> Any:
+        """Let the loss of a mini-batch divide by its trained sequences, not by padding as well."""
+        original, trained = getattr(workers, update), len(self._trained_keys) / steps
+
+        def update_trained(batch: Any) -> Any:
+            batch.extra_info["global_batch_size"] = trained
+            return original(batch)
+
+        return patched(workers, update, update_trained)
 
     def _compute_old_log_prob(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute logprobs as verl does; see `only_tensors`."""
@@ -215,14 +247,16 @@ class GemTrainer:
             return batch
         own = self.gem_config.needs_values  # otherwise verl's own `gae`
         masks = training_turn_starts(batch, self._played) if own else nullcontext()
-        with masks, only_tensors(batch):
+        trained = self._counting_trained(self.critic_wg, "train_mini_batch", self._steps[1])
+        with masks, only_tensors(batch), trained:
             return super()._update_critic(batch, metrics)  # type: ignore[misc]
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Skip the update if the batch has no trained tokens."""
         if not self._batches[-1].tokens:
             return batch
-        with only_tensors(batch):
+        trained = self._counting_trained(self.actor_rollout_wg, "update_actor", self._steps[0])
+        with only_tensors(batch), trained:
             return super()._update_actor(batch, metrics)  # type: ignore[misc]
 
     def _compute_metrics(
@@ -244,14 +278,38 @@ class GemTrainer:
     def _val_metrics_update(
         self, data_sources: Any, sample_uids: Any, infos: Any, *args: Any, **kwargs: Any
     ) -> dict[str, float]:
-        """Add the validation metrics of each environment of a mixture."""
+        """Add the metrics of each environment of a mixture; count successes as in training."""
         update = super()._val_metrics_update  # type: ignore[misc]
-        metrics: dict[str, float] = update(data_sources, sample_uids, infos, *args, **kwargs)
+
+        def metrics_by(sources: Any) -> dict[str, float]:
+            counted: dict[str, float] = update(
+                sources, sample_uids, with_successes(infos, sources), *args, **kwargs
+            )
+            return counted
+
+        metrics = metrics_by(data_sources)
         played = [env or source for env, source in zip(infos.get("env", ()), data_sources)]
         if played and played != list(data_sources):
             kwargs.pop("expected_acc_counts", None)  # by data source
-            metrics = {**update(played, sample_uids, infos, *args, **kwargs), **metrics}
+            metrics = {**metrics_by(played), **metrics}
         return metrics
+
+
+def with_successes(infos: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+    """Return validation infos in which every finished episode counts for success.
+
+    An episode without a verdict is no success, as in `BatchMetrics`; a source without any verdict
+    has no success. `judged` is removed.
+    """
+    infos = dict(infos)
+    judged = infos.pop("judged", None)
+    if judged is not None:
+        known = {source for source, verdict in zip(sources, judged) if verdict}
+        infos["success"] = [
+            (success or 0.0) if source in known and verdict is not None else None
+            for source, success, verdict in zip(sources, infos["success"], judged)
+        ]
+    return infos
 
 
 def put_advantages(

@@ -59,6 +59,13 @@ def test_fewer_seeds_than_a_batch_are_rejected() -> None:
     check(GemConfig(ECHO, seeds=8), more, "data.custom_cls.name=Own")  # has rows of its own
 
 
+def test_evaluation_seeds_need_an_interval() -> None:
+    config = GemConfig(ECHO, seeds=8, eval_seeds=4)
+    with pytest.raises(ConfigError, match=r"test_freq=-1: verl would not validate on"):
+        check(config)
+    check(config, "trainer.test_freq=5")
+
+
 def test_config_round_trips_through_hydra() -> None:
     config = GemConfig(
         f"2*{ECHO} + 1*{MOODY}",
@@ -67,7 +74,7 @@ def test_config_round_trips_through_hydra() -> None:
         eval_envs=[f"1*{ECHO} + 1*{MOODY}"],
         wrappers=["react", ["turn_limit", {"max_turns": 3}]],
         tools="python(seconds=2)",
-        options={"text": "it's a \\ {braced}, quoted one"},
+        template_kwargs={"text": "it's a \\ {braced}, quoted one"},
         advantage="reinforce++",
         gamma=0.5,
         estimator_kwargs={"per_env": True},
@@ -164,6 +171,36 @@ REJECTED: list[Any] = [
             "ignores rollout_is, rollout_rs and loss_type",
         )
         for ignored in ("rollout_is=token", "rollout_rs=token_k1", "loss_type=reinforce")
+    ),
+    *(
+        ([setting], "without seeds to validate on; set data.gem.eval_seeds")
+        for setting in (
+            "trainer.test_freq=5",
+            "trainer.val_before_train=True",
+            "trainer.val_only=True",
+        )
+    ),
+    (
+        ["actor_rollout_ref.rollout.full_determinism=True"],
+        "every request the same seed, so the episodes of a seed would be equal",
+    ),
+    (
+        ["actor_rollout_ref.rollout.enable_rollout_routing_replay=True"],
+        "needs the experts of every sampled token",
+    ),
+    (
+        [
+            "actor_rollout_ref.actor.use_dynamic_bsz=True",
+            "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=16",
+        ],
+        "rollout.log_prob_max_token_len_per_gpu limits a micro-batch to 16 tokens",
+    ),
+    (
+        [
+            "actor_rollout_ref.actor.use_dynamic_bsz=True",
+            "actor_rollout_ref.rollout.max_model_len=20000",
+        ],
+        "limits a micro-batch to 16384 tokens, but an episode may have 20000",
     ),
     (["data.max_response_length=4"], "max_turn_tokens=6 is above data.max_response_length=4"),
     (

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from gem_conformance import CASES
 
 from gem_core.adapter_kit.batch import trained_sequences
-from gem_core.errors import BatchMismatchError
-from gem_core.types import Episode
+from gem_core.errors import BatchMismatchError, EnvError
+from gem_core.types import Episode, StopReason
 from gem_verl import batch
 from gem_verl.batch import mean_per_turn, read_batch
 from gem_verl.conformance import VerlHarness
-from gem_verl.mini_batches import deal, mini_batch_size
-from gem_verl.trainer import GemTrainer, check_batch
+from gem_verl.mini_batches import deal, optimizer_steps, padded_size
+from gem_verl.recorder import Recorder
+from gem_verl.trainer import GemTrainer, check_batch, with_successes
 
 BY_NAME = {case.name: case for case in CASES}
 EPISODES: tuple[Episode, ...] = BY_NAME["rewritten history"].episodes
@@ -210,6 +212,8 @@ def test_workers_read_the_tensors_of_a_batch(
 
     def compute_and_step(trainer: Any, batch: Any, metrics: Any) -> Any:
         batch = compute(trainer, batch, metrics)
+        trainer.critic_wg = SimpleNamespace(train_mini_batch=print)
+        trainer.actor_rollout_wg = SimpleNamespace(update_actor=print)
         with monkeypatch.context() as patch:
             for step in steps:
                 before = batch.fields
@@ -268,21 +272,77 @@ def test_metrics_file_has_one_line_per_update(
 
 
 @pytest.mark.parametrize(
-    ("episodes", "sequences", "mini_batch"),
+    ("episodes", "sequences", "steps", "mini_batch"),
     [
-        (8, 8, 4),  # one sequence per episode: verl's own size
-        (8, 20, 12),  # one optimizer step: 24 sequences with padding
-        (16, 40, 12),  # two steps of 24 sequences
-        (7, 7, 4),  # a failed prompt
-        (8, 16, 8),  # eight failed episodes do not add a step
-        (0, 16, 8),  # nothing is trained
+        (8, 8, 1, 8),  # one sequence per episode: verl's own size
+        (8, 20, 1, 20),
+        (16, 40, 2, 20),
+        (7, 7, 1, 8),  # a failed prompt
+        (8, 16, 1, 16),  # eight failed episodes do not add a step
+        (0, 16, 1, 16),  # nothing is trained
+        (32, 33, 4, 12),  # one rewritten context does not remove a step
+        (24, 32, 3, 12),
+        (32, 9, 4, 4),
     ],
 )
 def test_optimizer_steps_depend_on_trained_episodes(
-    episodes: int, sequences: int, mini_batch: int
+    episodes: int, sequences: int, steps: int, mini_batch: int
 ) -> None:
-    """verl fills a mini-batch with `ppo_mini_batch_size * n` sequences, here 4 * 2."""
-    assert mini_batch_size(4, 2, episodes, sequences) == mini_batch
+    """A mini-batch of 8 trained episodes, in micro-batches of 4 sequences."""
+    assert optimizer_steps(8, episodes) == steps
+    assert padded_size(sequences, [steps], unit=4) == steps * mini_batch
+
+
+def test_batch_fits_the_steps_of_actor_and_critic() -> None:
+    assert padded_size(50, [4, 3], unit=2) == 72
+
+
+def test_loss_of_a_mini_batch_divides_by_its_trained_sequences() -> None:
+    """verl divides by `global_batch_size`, which includes padding and failed episodes."""
+    sizes = []
+    workers = SimpleNamespace(update=lambda batch: sizes.append(batch.extra_info))
+    trainer = SimpleNamespace(_trained_keys={"1_0_0", "1_1_0", "2_0_0"})
+    with GemTrainer._counting_trained(cast(Any, trainer), workers, "update", 2):
+        workers.update(SimpleNamespace(extra_info={"global_batch_size": 8, "mini_batch_size": 8}))
+    assert sizes == [{"global_batch_size": 1.5, "mini_batch_size": 8}]
+
+
+@pytest.mark.setting("Failing runs", "works")
+@pytest.mark.parametrize("broken", [True, False], ids=["engine errors", "failed episodes"])
+def test_run_ends_if_verl_only_drops_prompts(monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
+    """verl replaces prompts with an error, and groups of equal rewards, without end."""
+    failed = replace(EPISODES[0], stop=StopReason.ENV_ERROR)
+    played: list[Episode] = [] if broken else [failed]
+    monkeypatch.setattr("gem_verl.recorder.episodes_at", lambda keys, partition_id: played)
+    cleared: list[set[str]] = []
+    buffer = SimpleNamespace(
+        partitions={"train": {}},
+        failure_keys={"train": {"1", "2", "3"} if broken else set()},
+        sample=lambda: (SimpleNamespace(partition_id="train", keys=[]), {}),
+        _clear_groups=lambda partition_id, uids: cleared.append(uids),
+    )
+    Recorder(None, max_failed=4).watch(buffer)
+    buffer._clear_groups("train", {"1", "2", "3"})
+    buffer.sample()
+    buffer._clear_groups("train", {"1", "2", "3"})
+    with pytest.raises(EnvError, match="no episode of the last 6 prompts could be used"):
+        buffer._clear_groups("train", {"1", "2", "3"})
+    assert len(cleared) == 2
+    played[:] = [EPISODES[0], failed]  # its group was dropped for equal rewards
+    for _ in range(3):
+        buffer._clear_groups("train", {"1", "2", "3"})
+
+
+def test_validation_counts_successes_as_training_does() -> None:
+    """Of `a`, one episode succeeded, one has no verdict, one failed; `b` reports no success."""
+    infos = {
+        "success": [1.0, None, None, 0.0, None],
+        "judged": [1.0, 0.0, None, 0.0, 0.0],
+        "return": [1.0, 0.0, None, 0.5, 0.5],
+    }
+    counted = with_successes(infos, ["a", "a", "a", "b", "b"])
+    assert counted == {"success": [1.0, 0.0, None, None, None], "return": infos["return"]}
+    assert with_successes({"return": [1.0]}, ["a"]) == {"return": [1.0]}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

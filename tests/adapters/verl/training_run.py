@@ -26,7 +26,6 @@ _SETTINGS = [
     "data.train_batch_size=4",
     "data.max_prompt_length=256",
     "data.max_response_length=256",
-    "data.dataloader_num_workers=0",
     "data.seed=0",
     "critic.ppo_micro_batch_size_per_gpu=8",
     "trainer.total_epochs=100",
