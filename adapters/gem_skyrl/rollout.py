@@ -74,12 +74,21 @@ class GemGenerator(GeneratorInterface):
         caps = (longest, served, model_context(model), config.max_context)
         self.max_context: int = min(filter(None, caps))
         self.updates_before: int | None = None  # finished before the client's first sync
+        self.returns_errors: bool = settings.trainer.fully_async.enabled
 
     async def generate(self, input_batch: Any) -> Any:
         """Play one episode per prompt of a `GeneratorInput`; return a `GeneratorOutput`."""
         metadata = input_batch["batch_metadata"]
         evaluates = metadata.training_phase == "eval"
         step = int(metadata.global_step) - (not evaluates)  # the number of finished updates
+        try:
+            return await self._generate(input_batch, evaluates, step)
+        except Exception as error:
+            if evaluates or not self.returns_errors:
+                raise
+            return error  # SkyRL's async workers would kill the process; gem's trainer raises it
+
+    async def _generate(self, input_batch: Any, evaluates: bool, step: int) -> dict[str, Any]:
         if self.updates_before is None:  # a resumed client also counts its syncs from 1
             self.updates_before = step - self.client.weight_version
         params, extras = input_batch["sampling_params"], input_batch["env_extras"]

@@ -42,7 +42,8 @@ def train(config: GemConfig, settings: Sequence[str], experiment: Any = None) ->
     if not ray.is_initialized():
         initialize_ray(composed)
     sync_registries()
-    task = ray.remote(num_cpus=1)(lambda: (experiment or GemExp)(composed, config).run()).remote()
+    worker = ray.remote(num_cpus=1, max_retries=0)  # a retry would repeat updates
+    task = worker(lambda: (experiment or GemExp)(composed, config).run()).remote()
     try:
         ray.get(task)  # a worker of the cluster trains, as with SkyRL's own program
     except KeyboardInterrupt:
@@ -100,6 +101,16 @@ class GemTrainer(RayPPOTrainer):
         means = BatchMetrics.of(self.generator.records.evaluation).means()
         return {**metrics, **{f"eval/gem/{name}": value for name, value in means.items()}}
 
+    def load_checkpoints(self) -> Any:
+        """Resume, unless the run has finished: SkyRL would train one more update."""
+        loaded, total = super().load_checkpoints(), self.cfg.trainer.max_training_steps
+        if total and loaded[0] >= total:
+            raise ConfigError(
+                f"{loaded[1]} has {loaded[0]} updates, and trainer.max_training_steps={total}, "
+                "the total, is not more; raise it, or set another trainer.ckpt_path"
+            )
+        return loaded
+
     def convert_to_training_input(self, generator_output: Any, uids: list[str]) -> Any:
         self.played = PlayedBatch.of(generator_output.pop(PLAYED))
         return super().convert_to_training_input(generator_output, uids)
@@ -115,14 +126,19 @@ class GemTrainer(RayPPOTrainer):
         put_advantages(data, played, advantages=per_turn, returns=played.returns(config, values))
         self.generator.records.trained(played.episodes, per_turn, self.global_step - 1)
         self.batch_metrics = BatchMetrics.of(played.episodes, per_turn)
+        raw = data["advantages"][data["loss_mask"].bool()]
+        if len(raw):  # SkyRL's own metrics, without failed episodes and untrained tokens
+            self.all_metrics["loss/avg_final_rewards"] = self.batch_metrics.means()["return"]
+            self.all_metrics["loss/avg_raw_advantages"] = raw.mean().item()
+            self.all_metrics["loss/avg_raw_advantages_abs"] = raw.abs().mean().item()
         return data
 
     def _execute_training_step(self, model: str, data: Any) -> Any:
-        """Train the critic where its values are read: before the first token of each turn."""
-        if model == "critic":
-            data = data.select(list(data))
+        """Train on the trained sequences; the critic, where its values are read."""
+        data = data.select(list(data))
+        if model == "critic":  # before the first token of each turn
             data["loss_mask"] = write_responses(self.played.critic_masks(), data["response_mask"])
-        return super()._execute_training_step(model, data)
+        return super()._execute_training_step(model, trained_part(data))
 
     def train_critic_and_policy(self, data: Any) -> Any:
         """Train unless the batch has no trained tokens; write the update to the metrics file."""
@@ -140,11 +156,33 @@ class GemTrainer(RayPPOTrainer):
 class _GemAsyncTrainer(GemTrainer, FullyAsyncRayPPOTrainer):
     """SkyRL's fully async trainer with gem's advantages."""
 
+    def convert_generation_group_mini_batch_to_training_input(self, groups: Any, *args: Any) -> Any:
+        """Raise the error of a generation, if there is one: generating again would not help."""
+        for output in (group.generator_output for group in groups):
+            if isinstance(output, Exception):
+                raise output
+        return super().convert_generation_group_mini_batch_to_training_input(groups, *args)
+
 
 def put_advantages(data: Any, played: PlayedBatch, **numbers: Sequence[Sequence[float]]) -> None:
     """Write numbers per turn, such as `advantages`, as one per token; 0 on untrained tokens."""
     for name, per_turn in numbers.items():
         data[name] = write_responses(played.per_token(per_turn), data["response_mask"])
+
+
+def trained_part(data: Any) -> Any:
+    """Return the batch without sequences, prompts and mini-batches that have no trained tokens.
+
+    SkyRL's sequence means would count them, and it would make an optimizer step without a gradient.
+    """
+    trained = data["loss_mask"].bool().any(dim=1)
+    part = type(data)({k: None if v is None else v[trained] for k, v in data.items()})
+    before = [0, *trained.cumsum(0).tolist()]
+    part.metadata = dict(data.metadata)
+    for name in [name for name in data.metadata if name.endswith("_boundaries")]:
+        moved = [(before[start], before[end]) for start, end in data.metadata[name]]
+        part.metadata[name] = [(start, end) for start, end in moved if start < end]
+    return part
 
 
 def check_batch(data: Any, played: PlayedBatch) -> None:

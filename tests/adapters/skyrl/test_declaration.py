@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 from skyrl.backends.skyrl_train.utils import ppo_utils
 from skyrl.train.entrypoints.main_base import BasePPOExp
-from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
+from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer, GeneratedOutputGroup
 from skyrl.train.generators.utils import concatenate_generator_outputs
 from skyrl.train.trainer import RayPPOTrainer
 
@@ -30,6 +30,7 @@ def test_declaration_matches_the_installed_version() -> None:
 @pytest.mark.parametrize("trainer", [RayPPOTrainer, FullyAsyncRayPPOTrainer])
 def test_trainers_have_the_methods_that_the_adapter_overrides(trainer: type) -> None:
     for name, parameters in (
+        ("load_checkpoints", ["self"]),
         ("convert_to_training_input", ["self", "generator_output", "uids"]),
         ("compute_advantages_and_returns", ["self", "data"]),
         ("_execute_training_step", ["self", "model", "data"]),
@@ -37,6 +38,14 @@ def test_trainers_have_the_methods_that_the_adapter_overrides(trainer: type) -> 
     ):
         assert list(inspect.signature(getattr(trainer, name)).parameters) == parameters
         assert list(inspect.signature(getattr(GemTrainer, name)).parameters) == parameters
+
+
+def test_async_trainer_passes_on_the_outputs_of_the_generator() -> None:
+    """gem's generator returns an error as its output, which gem's trainer raises here."""
+    convert = FullyAsyncRayPPOTrainer.convert_generation_group_mini_batch_to_training_input
+    groups, dropped = list(inspect.signature(convert).parameters)[1:]
+    assert (groups, dropped) == ("cur_generation_group_mini_batch", "dropped_groups")
+    assert "generator_output" in inspect.signature(GeneratedOutputGroup).parameters
 
 
 def test_experiment_has_the_methods_that_the_adapter_overrides() -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from project import ROOT
 from reference_gradient import gradient_norms
 from safetensors.torch import load_file
-from training_run import run
+from training_run import BrokenExp, run
 from worlds import MOODY
 
-from gem_core.errors import EnvError
+from gem_core.errors import ConfigError, EnvError
 from gem_core.records.file import read_episodes
 from gem_core.training.metrics_file import read_metrics
 from gem_core.training.sequences import token_sequences
@@ -133,6 +134,15 @@ def test_resumed_run_continues_after_its_last_update(
         assert metrics[update]["logprob_gap"] < 1e-4, "the sampler has the checkpoint's weights"
 
 
+def test_finished_run_trains_nothing_more(critic_run: Path, templated: str, tmp_path: Path) -> None:
+    out = tmp_path / "again"
+    shutil.copytree(critic_run, out)
+    with pytest.raises(ConfigError, match="global_step_3 has 3 updates.*raise it, or set another"):
+        run(out, templated, CRITIC_RUN, critic_settings(templated, steps=3))
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        assert (out / name).read_text() == (critic_run / name).read_text()
+
+
 @pytest.mark.setting("Importance correction", "works")
 @pytest.mark.setting("Entropy", "works")
 @pytest.mark.setting("Asynchronous training", "works")
@@ -166,6 +176,49 @@ def test_async_run_trains_on_earlier_weights(cluster: None, model: str, tmp_path
 
 
 SMALL_RUN: dict[str, Any] = {"env_id": GAME, "seeds": 48, "gamma": 0.9, "max_turn_tokens": 12}
+
+
+ASYNC = [
+    "trainer.algorithm.policy_loss_type=rollout_is",
+    "trainer.fully_async.enabled=true",
+    "trainer.fully_async.max_staleness_steps=1",
+    "trainer.fully_async.num_parallel_generation_workers=8",
+]
+
+
+@pytest.mark.parametrize("mode", [[], ASYNC], ids=["sync", "async"])
+def test_engine_error_ends_the_run_with_its_cause(
+    mode: list[str], cluster: None, model: str, tmp_path: Path
+) -> None:
+    """SkyRL's async workers end their process at an error, and Ray would start it again."""
+    settings = [*mode, "trainer.max_training_steps=4", "trainer.resume_mode=none"]
+    with pytest.raises(RuntimeError, match="the engine is out of memory"):
+        run(tmp_path, model, SMALL_RUN, settings, BrokenExp)
+    steps = [m["step"] for m in read_metrics(tmp_path)]
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
+    assert steps == list(range(len(steps))) and 1 <= len(steps) < 4, "the run started once"
+    assert sum("update" in e.final_info for e in episodes) == 8 * len(steps)
+
+
+@pytest.mark.long
+def test_failed_mini_batch_makes_no_optimizer_step(
+    cluster: None, model: str, tmp_path: Path
+) -> None:
+    """Each mini-batch has the episodes of one seed; those of odd seeds fail."""
+    settings = [
+        "trainer.policy_mini_batch_size=1",
+        "trainer.micro_train_batch_size_per_gpu=2",
+        "trainer.algorithm.loss_reduction=sequence_mean",
+        "trainer.algorithm.use_kl_loss=true",
+        "trainer.max_training_steps=1",
+        "trainer.ckpt_interval=1",
+        "trainer.resume_mode=none",
+    ]
+    run(tmp_path, model, {"env_id": MOODY, "seeds": [0, 1, 2, 3]}, settings)
+    assert [m["failed"] for m in read_metrics(tmp_path)] == [0.5]
+    (path,) = (tmp_path / "checkpoints/global_step_1/policy").glob("optim_*.pt")
+    state = torch.load(path, weights_only=False)["state"]
+    assert {int(parameter["step"]) for parameter in state.values()} == {2}
 
 
 @pytest.mark.setting("Data parallel", "works")

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import skyrl_on_cpu
+import torch
 
 from gem_skyrl import GemConfig, train
 
-__all__ = ["run"]
+__all__ = ["BrokenExp", "run"]
 
 _SETTINGS = [
     "trainer.policy.optimizer_config.lr=1e-3",
@@ -30,7 +31,30 @@ _SETTINGS = [
 """SkyRL's settings of a small run: 4 seeds, each played twice, and one optimizer step per batch."""
 
 
-def run(out: Path, model: str, config: dict[str, Any], settings: Sequence[str]) -> None:
+class _BrokenEngine(skyrl_on_cpu.FileEngine):
+    """Engine that fails with the weights of the first update."""
+
+    async def generate(self, input_batch: Any, model: str | None = None) -> Any:
+        if self.weight_version > 1:
+            raise RuntimeError("the engine is out of memory")
+        return await super().generate(input_batch, model)
+
+
+class BrokenExp(skyrl_on_cpu.CpuExp):
+    """Experiment whose engine fails after the first update."""
+
+    def get_inference_client(self) -> _BrokenEngine:
+        torch.set_num_threads(1)
+        return _BrokenEngine(self.cfg.trainer.policy.model.path, self.cfg.trainer.seed)
+
+
+def run(
+    out: Path,
+    model: str,
+    config: dict[str, Any],
+    settings: Sequence[str],
+    experiment: type[skyrl_on_cpu.CpuExp] = skyrl_on_cpu.CpuExp,
+) -> None:
     """Train. Writes metrics, record and checkpoints to `out`."""
     named = [
         f"trainer.policy.model.path={model}",
@@ -40,5 +64,5 @@ def run(out: Path, model: str, config: dict[str, Any], settings: Sequence[str]) 
     train(
         GemConfig(**config, record=str(out / "episodes.jsonl"), metrics=str(out / "metrics.jsonl")),
         [*_SETTINGS, *skyrl_on_cpu.SETTINGS, *named, *settings],
-        skyrl_on_cpu.CpuExp,
+        experiment,
     )
