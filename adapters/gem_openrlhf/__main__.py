@@ -6,9 +6,9 @@
 
 `--gem.NAME` sets the field NAME of `GemConfig`. Text and numbers are written as they are, all other
 values as JSON. The command writes the dataset to `--gem.data` (default: gem_data.jsonl), and the
-seeds to evaluate on to a second file beside it. Without `--gem.` flags, set `--data.prompt_dataset`
-to a file that `gem_openrlhf.write_dataset` wrote. All other flags are OpenRLHF's own:
-`python -m openrlhf.cli.train_ppo_ray --help` lists them.
+seeds to evaluate on (`--gem.eval_seeds`, with `--eval.steps`) to a second file beside it. Without
+`--gem.` flags, set `--data.prompt_dataset` to a file that `gem_openrlhf.write_dataset` wrote. All
+other flags are OpenRLHF's own: `python -m openrlhf.cli.train_ppo_ray --help` lists them.
 """
 
 from __future__ import annotations

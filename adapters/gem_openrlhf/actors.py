@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import ray
+import torch
 from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
 from openrlhf.utils.loss_utils import get_loss_batch_info
 
+from gem_core.adapter_kit.patching import patched
 from gem_openrlhf.lora import has_lora, merged_actor
 
 __all__ = [
@@ -69,8 +72,6 @@ class GemActorTrainer(ppo_actor.ActorPPOTrainer):
         if not self.use_cuda_ipc or args.ds.zero_stage == 3 or args.ds.tensor_parallel_size > 1:
             super().broadcast_to_vllm()
             return
-        import torch
-
         first = torch.distributed.get_rank() == 0
         resets = []
         if first and getattr(args.vllm, "enable_prefix_caching", False):
@@ -95,9 +96,9 @@ class GemActorTrainer(ppo_actor.ActorPPOTrainer):
     def training_step(
         self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None
     ) -> dict[str, Any]:
-        """Train one micro-batch. The loss divides by the trained tokens, or by 1 if none."""
-        info = _divisors(self, experience, step, loss_batch_info)
-        status: dict[str, Any] = super().training_step(experience, kl_ctl, step, info)
+        """Train one micro-batch. A mini-batch without trained tokens makes no optimizer step."""
+        with _divisors(self, experience, step, loss_batch_info) as info:
+            status: dict[str, Any] = super().training_step(experience, kl_ctl, step, info)
         if not experience.action_mask.any():
             # OpenRLHF weights means over no tokens by their number, and divides by that number
             status["metrics"] = {
@@ -114,9 +115,9 @@ class GemCriticTrainer(ppo_critic.CriticPPOTrainer):
     def training_step(
         self, experience: Any, step: int, loss_batch_info: Any = None
     ) -> dict[str, float]:
-        """Train one micro-batch. The loss divides by the targets, or by 1 if there are none."""
-        info = _divisors(self, experience, step, loss_batch_info)
-        status: dict[str, float] = super().training_step(experience, step, info)
+        """Train one micro-batch. A mini-batch without targets makes no optimizer step."""
+        with _divisors(self, experience, step, loss_batch_info) as info:
+            status: dict[str, float] = super().training_step(experience, step, info)
         if not experience.action_mask.any():
             status["values"] = 0.0  # instead of NaN, a mean over nothing
         return status
@@ -179,7 +180,6 @@ def buckets(
 
 def shared_weights(copies: Sequence[tuple[str, Any]], gpu: Any) -> list[tuple[Any, ...]]:
     """Return (name, dtype, shape, handles by GPU) of each tensor, with the handles of all ranks."""
-    import torch
     from torch.multiprocessing.reductions import reduce_tensor
 
     own = {name: reduce_tensor(tensor) for name, tensor in copies}
@@ -191,8 +191,32 @@ def shared_weights(copies: Sequence[tuple[str, Any]], gpu: Any) -> list[tuple[An
     ]
 
 
-def _divisors(trainer: Any, experience: Any, step: int, info: Any) -> dict[str, Any]:
-    """Return the divisors of the loss, at least 1: an optimizer step may train no token."""
+class _WithoutSteps:
+    """OpenRLHF's strategy without optimizer steps."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._strategy, name)
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Compute no gradient."""
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Leave the weights as they are."""
+
+    def moving_average(self, *args: Any, **kwargs: Any) -> None:
+        """Leave the mean of the weights as it is."""
+
+
+@contextmanager
+def _divisors(trainer: Any, experience: Any, step: int, info: Any) -> Iterator[dict[str, Any]]:
+    """Yield the divisors of the loss; 1 instead of 0 if the mini-batch trains no token.
+
+    The trainer then takes no optimizer step: momentum and weight decay would move the weights.
+    All micro-batches of the mini-batch, on all ranks, have the same divisors.
+    """
     info = info or get_loss_batch_info(
         trainer.strategy,
         experience.action_mask,
@@ -200,6 +224,9 @@ def _divisors(trainer: Any, experience: Any, step: int, info: Any) -> dict[str, 
         step=step,
         dynamic_batch=trainer.args.train.dynamic_batch_enable,
     )
-    for name in ("batch_num_tokens", "global_batch_size"):
-        info = {**info, name: info[name].masked_fill(info[name] == 0, 1.0)}
-    return dict(info)
+    if info["batch_num_tokens"]:
+        yield info
+        return
+    ones = {name: info[name].new_ones(()) for name in ("batch_num_tokens", "global_batch_size")}
+    with torch.no_grad(), patched(trainer, "strategy", _WithoutSteps(trainer.strategy)):
+        yield {**info, **ones}

@@ -31,6 +31,8 @@ __all__ = [
 
 _CLIP_RANGE = (-10, 10)
 """OpenRLHF's default of `--reward.clip_range`."""
+_NO_EVALUATION = -1
+"""OpenRLHF's default of `--eval.steps`."""
 
 
 @dataclass
@@ -184,6 +186,17 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             f"--train.dynamic_batch_enable with --train.batch_size {settings.train.batch_size} "
             f"drops the rest of {batch} episodes (--rollout.batch_size times "
             "--rollout.n_samples_per_prompt); set it to a divisor, or remove the flag",
+        ),
+        (
+            bool(settings.eval.dataset) and settings.eval.steps < 1,
+            f"--eval.steps {settings.eval.steps} with seeds to evaluate on "
+            "(GemConfig(eval_seeds=...) or --eval.dataset): OpenRLHF would never evaluate; set it "
+            "to the number of updates between two evaluations, or remove the seeds",
+        ),
+        (
+            not settings.eval.dataset and settings.eval.steps != _NO_EVALUATION,
+            f"--eval.steps {settings.eval.steps} without seeds to evaluate on: there is nothing to "
+            "evaluate; set GemConfig(eval_seeds=...), or remove the flag",
         ),
         (
             not settings.vllm.num_engines,

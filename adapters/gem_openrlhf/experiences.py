@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from gem_core.adapter_kit.critic import value_positions
+from gem_core.adapter_kit.response_tensors import gap_of
 from gem_core.errors import ConfigError
-from gem_core.training.metrics import logprob_gap
 from gem_openrlhf.config import GemConfig
 from gem_openrlhf.convert import EpisodeLabel
 
@@ -75,15 +75,10 @@ def batch_values(
 
 def batch_logprob_gap(experiences: Sequence[Any]) -> dict[str, float]:
     """Return the difference of the two logprobs; nothing if the batch has no engine's logprobs."""
-    sampler: list[float] = []
-    trainer: list[float] = []
-    for experience in experiences:
-        if experience.rollout_log_probs is None:
-            return {}
-        trained = experience.action_mask.bool()
-        sampler += experience.rollout_log_probs[trained].tolist()
-        trainer += experience.action_log_probs[trained].tolist()
-    return logprob_gap(sampler, trainer)
+    if any(experience.rollout_log_probs is None for experience in experiences):
+        return {}
+    names = ("rollout_log_probs", "action_log_probs", "action_mask")
+    return gap_of(*(torch.cat([getattr(e, name).flatten() for e in experiences]) for name in names))
 
 
 def padded(experience: Any, sequences: Sequence[Sequence[float]]) -> Any:

@@ -13,7 +13,7 @@ patches nothing in the workers:
 | `TrainingActor`        | `GemTrainingActor`  | `GemExperienceMaker`, for async training          |
 | `GenerateSamplesActor` | `GemGenerateActor`  | `GemSamplesGenerator`, for async training         |
 | `RolloutRayActor`      | `GemRolloutActor`   | the update number, for horizons and versions      |
-| `PolicyModelActor`     | `GemPolicyActor`    | loss 0, not 0 / 0, if a batch part trains nothing |
+| `PolicyModelActor`     | `GemPolicyActor`    | no step on a mini-batch without trained tokens    |
 | `CriticModelActor`     | `GemCriticActor`    | one value per turn                                |
 | `get_strategy`         | `_checked_strategy` | `check_settings`, after the flags are parsed      |
 """
@@ -59,7 +59,7 @@ from gem_openrlhf.experiences import (
     batch_values,
     padded,
 )
-from gem_openrlhf.program import add_dataset, has_flag, run_program
+from gem_openrlhf.program import add_dataset, ending_actors, has_flag, run_program
 from gem_openrlhf.records import find_recorder, recording
 from gem_openrlhf.samples import GemSamplesGenerator
 
@@ -95,7 +95,8 @@ def train(
 
     `settings`: OpenRLHF's own, the command-line flags of `train_ppo_ray`. `data`: the path to write
     the dataset to; all nodes must be able to read it. `config`: None if `--data.prompt_dataset`
-    names a dataset that `write_dataset` wrote.
+    names a dataset that `write_dataset` wrote. The run's Ray actors end with it, also by Ctrl-C; a
+    Ray that was running before keeps running.
     """
     flags, path = list(settings), Path(data).absolute()
     reject(
@@ -123,7 +124,9 @@ def train(
         if not has_flag(flags, name):
             flags += [name, value]
     with ExitStack() as stack:
-        if not ray.is_initialized():
+        if ray.is_initialized():
+            stack.enter_context(ending_actors())
+        else:
             stack.callback(ray.shutdown)
         for owner, name, replacement, parameters in _REPLACED:
             stack.enter_context(patched(owner, name, replacement, parameters))
@@ -270,12 +273,15 @@ class GemTraining(ppo_trainer.BasePPOTrainer):
                 "compute_advantages_and_returns; use a version of OpenRLHF that the adapter "
                 "supports"
             )
-        if batch.tokens:
-            return dict(super().ppo_train(global_steps))
-        for group in (self.actor_model_group, self.critic_model_group):
-            if group is not None:
-                ray.get(group.async_run_method(method_name="skip_update"))
-        return {}
+        if not batch.tokens:
+            _skip_update(self.actor_model_group)
+            _skip_update(self.critic_model_group)
+            return {}
+        status = dict(super().ppo_train(global_steps))
+        if global_steps <= self.args.critic.freezing_steps:
+            # OpenRLHF would keep the batch, and train a frozen actor on it later
+            _skip_update(self.actor_model_group)
+        return status
 
     def broadcast_to_vllm(self) -> None:
         """Send the weights to the engines, then the number of the update they come from."""
@@ -424,6 +430,12 @@ def check_batch(experiences: Sequence[Any]) -> None:
         for label, ids, mask in zip(experience.labels, experience.sequences.tolist(), masks):
             where = f"the sequence of seed {label.episode.seed} in OpenRLHF's batch"
             check_sequence(where, ids, mask, label.sequence.ids, label.sequence.mask[1:])
+
+
+def _skip_update(group: Any) -> None:
+    """Make the ranks of a group forget the current batch; None as `group` does nothing."""
+    if group is not None:
+        ray.get(group.async_run_method(method_name="skip_update"))
 
 
 def _returns(episode: Episode, gamma: float) -> list[float]:

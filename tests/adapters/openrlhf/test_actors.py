@@ -1,4 +1,4 @@
-"""The weight sync of a GPU that training and vLLM share, with CPU tensors."""
+"""The optimizer steps, and the weight sync of a GPU that training and vLLM share, on the CPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+from openrlhf.models import Actor, PolicyLoss, ValueLoss
+from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray import ppo_actor
+from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 from peft import LoraConfig, get_peft_model
 
 from gem_core.policies.tiny import load_tiny
 from gem_openrlhf import actors
-from gem_openrlhf.actors import GemActorTrainer, GemRolloutActor, buckets, class_of
+from gem_openrlhf.actors import (
+    GemActorTrainer,
+    GemCriticTrainer,
+    GemRolloutActor,
+    buckets,
+    class_of,
+)
 
 
 class Engine:
@@ -138,3 +147,99 @@ def test_engine_loads_each_weight_with_openrlhfs_method() -> None:
 )
 def test_bucket_is_limited_or_has_one_item(sizes: list[int], groups: list[list[int]]) -> None:
     assert list(buckets(sizes, lambda size: size, limit=4)) == groups
+
+
+class Strategy:
+    """OpenRLHF's strategy with torch's optimizer, which steps after two micro-batches."""
+
+    ring_attn_group = None
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+        self.backwards = self.steps = self.averages = 0
+
+    def backward(self, loss: Any, model: Any, optimizer: Any) -> None:
+        (loss / 2).backward()
+        self.backwards += 1
+
+    def optimizer_step(self, *_: Any, **__: Any) -> None:
+        if self.backwards % 2 == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.steps += 1
+
+    def moving_average(self, *_: Any) -> None:
+        self.averages += 1
+
+    def get_grad_norm(self, model: Any) -> float:
+        return 0.0
+
+
+class Critic(torch.nn.Module):
+    """A value for each token, from a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = torch.nn.Embedding(600, 1)
+
+    def forward(self, sequences: Any, **_: Any) -> Any:
+        return self.values(sequences)[:, :-1, 0], None
+
+
+def micro_batch(trained: bool) -> Any:
+    """Return two sequences of four tokens."""
+    numbers = torch.ones(2, 3)
+    return Experience(
+        sequences=torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]),
+        attention_mask=torch.ones(2, 4, dtype=torch.long),
+        action_mask=torch.full((2, 3), int(trained)),
+        action_log_probs=-numbers,
+        advantages=numbers,
+        values=numbers,
+        returns=2 * numbers,
+        info={},
+    )
+
+
+@pytest.mark.parametrize("kind", ["policy", "critic"])
+def test_mini_batch_without_trained_tokens_makes_no_optimizer_step(kind: str) -> None:
+    """Momentum and weight decay would move the weights without a gradient."""
+    policy = kind == "policy"
+    torch.manual_seed(0)
+    if policy:
+        model = Actor(load_tiny()[0])
+        model.packing_samples = False
+    else:
+        model = Critic()
+    trainer_class = GemActorTrainer if policy else GemCriticTrainer
+    own: Any = trainer_class.__new__(trainer_class)  # its constructor needs a process group
+    own.strategy = strategy = Strategy(model)
+    own.actor = own.critic = own.ema_model = model
+    own.actor_optim = own.critic_optim = own.replay_buffer = None
+    own.ema_beta, own.aux_loss = 0.9, False
+    own.actor_scheduler = own.critic_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
+    own.actor_loss_fn, own.critic_loss_fn = PolicyLoss(), ValueLoss()
+    own.args = SimpleNamespace(
+        actor=SimpleNamespace(entropy_coef=None, aux_loss_coef=0.0),
+        algo=SimpleNamespace(kl=SimpleNamespace(use_loss=False)),
+        train=SimpleNamespace(dynamic_batch_enable=False),
+    )
+
+    def train(*parts: bool) -> float:
+        """Train one mini-batch of two micro-batches; return the largest change of a weight."""
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        batches = iter_grad_accum_global_norm(
+            [micro_batch(part) for part in parts], strategy, 2, lambda part: part.action_mask
+        )
+        for step, (part, info) in enumerate(batches):
+            status = own.training_step(part, *([0.0] if policy else []), step, info)
+            numbers = status["metrics"] if policy else status
+            assert all(torch.as_tensor(number).isfinite().all() for number in numbers.values())
+        after = [parameter.detach() for parameter in model.parameters()]
+        return max(float((new - old).abs().max()) for new, old in zip(after, before))
+
+    assert train(True, True) > 0 and strategy.steps == 1
+    averages = strategy.averages
+    assert train(False, False) == 0 and (strategy.steps, strategy.averages) == (1, averages)
+    assert own.strategy is strategy
+    assert train(False, True) > 0 and strategy.steps == 2

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ import openrlhf.utils
 import pytest
 import ray
 from openrlhf.trainer import ppo_trainer
+from openrlhf.trainer.ray import launcher
 from project import ROOT
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from worlds import ECHO
 
 import gem_openrlhf.__main__
+import gem_openrlhf.trainer
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.training.horizon import HorizonSchedule
 from gem_openrlhf import GemConfig, train, write_dataset
@@ -193,6 +198,15 @@ class TestSettings:
         assert len(messages) == (level == "seq")
         assert all("Set it to token" in message for message in messages)
 
+    def test_evaluation_needs_seeds_and_an_interval(self) -> None:
+        seeds = {"eval.dataset": "eval.jsonl"}
+        check_settings(read(**seeds, **{"eval.steps": 10}), GemConfig(ECHO), GPUS)
+        for settings in (seeds, {**seeds, "eval.steps": 0}):
+            with pytest.raises(ConfigError, match="set it to the number of updates between"):
+                check_settings(read(**settings), GemConfig(ECHO), GPUS)
+        with pytest.raises(ConfigError, match=r"set GemConfig\(eval_seeds"):
+            check_settings(read(**{"eval.steps": 10}), GemConfig(ECHO), GPUS)
+
     @pytest.mark.parametrize("name", ["--reward.remote_url", "--reward.model_name_or_path"])
     def test_reward_of_the_trainer_is_rejected(self, name: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=rf"{name}: rewards come from the environment"):
@@ -294,6 +308,52 @@ class TestTrain:
             train(GemConfig(ECHO, seeds=2), flags, tmp_path / "data.jsonl")
         assert (ppo_trainer.PPOTrainer, openrlhf.utils.get_strategy, sys.argv) == originals
         assert ray.is_initialized(), "train does not shut down a Ray that it did not start"
+
+    def test_evaluation_seeds_without_an_interval_are_rejected(self, tmp_path: Path) -> None:
+        flags = [*FLAGS, "--algo.kl.init_coef", "0", "--train.colocate_all"]
+        with pytest.raises(ConfigError, match=r"--eval\.steps -1 with seeds to evaluate on"):
+            train(GemConfig(ECHO, seeds=2, eval_seeds=2), flags, tmp_path / "data.jsonl")
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, None])
+    def test_run_ends_its_actors_in_a_ray_of_the_user(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None
+    ) -> None:
+        """After Ctrl-C in a notebook, which keeps Ray and the handles of the actors."""
+
+        @ray.remote(num_cpus=0)
+        class Busy:
+            def name(self) -> str:
+                return "busy"
+
+            def train(self) -> None:
+                time.sleep(600)
+
+        handles: list[Any] = []
+
+        def run(*_: Any) -> None:
+            places = launcher.placement_group([{"CPU": 1}])
+            ray.get(places.ready())
+            inside = PlacementGroupSchedulingStrategy(places)
+            handles.append(Busy.options(num_cpus=1, scheduling_strategy=inside).remote())
+            handles.append(Busy.remote())
+            ray.get([actor.name.remote() for actor in handles])
+            handles[1].train.remote()
+            # more than Ray has: the run would wait for it
+            handles.append(launcher.placement_group([{"CPU": 1000}]))
+            if error is not None:
+                raise error
+
+        own = Busy.remote()
+        monkeypatch.setattr(gem_openrlhf.trainer, "run_program", run)
+        with nullcontext() if error is None else pytest.raises(error):
+            train(GemConfig(ECHO, seeds=2), FLAGS, tmp_path / "data.jsonl")
+        for actor in handles[:2]:
+            with pytest.raises(ray.exceptions.RayActorError):
+                ray.get(actor.name.remote(), timeout=60)
+        states = [group["state"] for group in ray.util.placement_group_table().values()]
+        assert states.count("REMOVED") >= 2 and "PENDING" not in states
+        assert ray.get(own.name.remote()) == "busy", "an actor of the user keeps running"
+        ray.kill(own)
 
     def test_config_of_an_existing_dataset_is_checked(self, tmp_path: Path) -> None:
         path = write_dataset(GemConfig(ECHO, seeds=2, advantage="grpo"), tmp_path / "data.jsonl")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -195,6 +196,41 @@ class TestFailures:
         trainer.experience_maker.last_batch = put_advantages([batch(play(config, seeds=[1, 3]))])
         assert trainer.ppo_train(0) == {}
         assert calls == ["skip_update"] * 2
+
+
+class Rank:
+    """A group of one rank that stores batches as OpenRLHF's models do; `fit` returns them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.buffer: list[int] = []
+        self.trained: list[list[int]] = []
+
+    def async_run_method(self, method_name: str, **_: Any) -> list[Any]:
+        if method_name == "fit":
+            self.trained.append(list(self.buffer))
+        assert method_name in ("fit", "skip_update")
+        self.buffer.clear()
+        return [ray.put({f"{self.name}_loss": 1.0})]
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_frozen_actor_forgets_the_batches_of_its_critic(play: Play, tmp_path: Path) -> None:
+    """With `--critic.freezing_steps 1`, the critic trains alone in the first two updates."""
+    trainer, actor, critic = trainer_of(tmp_path), Rank("policy"), Rank("critic")
+    trainer.args.critic = SimpleNamespace(freezing_steps=1)
+    trainer.args.ds = SimpleNamespace(enable_sleep=False)
+    trainer.kl_ctl = SimpleNamespace(value=0.0)
+    trainer.actor_model_group, trainer.critic_model_group = actor, critic
+    responses = play(GemConfig(ECHO, max_turn_tokens=6), seeds=[0])
+    trainer.experience_maker.last_batch = put_advantages([batch(responses)])
+    statuses = []
+    for update in range(4):
+        actor.buffer.append(update)  # OpenRLHF sends every batch to both
+        critic.buffer.append(update)
+        statuses.append(trainer.ppo_train(update))
+    assert critic.trained == [[0], [1], [2], [3]] and actor.trained == [[2], [3]]
+    assert ["policy_loss" in status for status in statuses] == [False, False, True, True]
 
 
 class TestCritic:
