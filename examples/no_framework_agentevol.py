@@ -75,17 +75,17 @@ def main(args: Args) -> None:
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate)
     held_out = gem.tasks_for(args.env, range(10**6, 10**6 + args.eval_episodes))
-    before = success(rollout.run_batch(held_out))
+    before = success(rollout.run_batch(held_out, evaluation=True))
     print(f"before training: success {before:.1%} on {len(held_out)} held-out seeds", flush=True)
     rng, log = random.Random(args.seed), UpdateLog(args.out, max_failed_updates=1)
     kept: list = []
-    with gem.RecordWriter(f"{args.out}/episodes.jsonl") as record:
+    with rollout, gem.RecordWriter(f"{args.out}/episodes.jsonl") as record:
         for step in range(args.rounds):
             # Play
             seeds = rng.sample(range(100_000), args.episodes)
             tasks = gem.tasks_for(args.env, seeds)
             episodes = rollout.run_batch(tasks, on_episode=record.write)
-            # Keep the good episodes, without those that a limit cut
+            # Keep the episodes with a high return; a failed episode has none
             good = [e for e in episodes if not e.failed and e.total_reward >= args.keep]
             kept += [sequence for e in good for sequence in gem.token_sequences(e)]
             # Imitate: cross-entropy of the sampled tokens of the kept episodes of all rounds
@@ -107,8 +107,8 @@ def main(args: Args) -> None:
             policy.weight_version += 1
             log.write(step, BatchMetrics.of(episodes), loss=loss, grad_norm=grad_norm)
             print(f"round {step}: success {success(episodes):.1%}, kept {len(good)}", flush=True)
+        after = success(rollout.run_batch(held_out, evaluation=True))
 
-    after = success(rollout.run_batch(held_out))
     levels = {"before, held-out": before}
     draw_curves({"agentevol": [args.out]}, f"{args.out}/curve.png", smooth=3, levels=levels)
     print(f"held-out success: {before:.1%} before, {after:.1%} after; see {args.out}")

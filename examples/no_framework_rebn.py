@@ -81,7 +81,7 @@ def main(args: Args) -> None:
     before = success(rollout.run_batch(held_out, evaluation=True))
     print(f"before training: success {before:.1%} on {len(held_out)} held-out seeds", flush=True)
     rng, log = random.Random(args.seed), UpdateLog(args.out, max_failed_updates=1)
-    with gem.RecordWriter(f"{args.out}/episodes.jsonl") as record:
+    with rollout, gem.RecordWriter(f"{args.out}/episodes.jsonl") as record:
         for step in range(args.updates):
             # Rollout: token-exact episodes with a reward per turn
             seeds = rng.sample(range(args.seeds), args.episodes // args.samples)
@@ -110,8 +110,8 @@ def main(args: Args) -> None:
             policy.weight_version += 1
             log.write(step, metrics, loss=loss, grad_norm=grad_norm)
             print(f"update {step}: success {success(episodes):.1%}", flush=True)
+        after = success(rollout.run_batch(held_out, evaluation=True))
 
-    after = success(rollout.run_batch(held_out, evaluation=True))
     levels = {"before, held-out": before}
     draw_curves({args.advantage: [args.out]}, f"{args.out}/curve.png", smooth=10, levels=levels)
     print(f"held-out success: {before:.1%} before, {after:.1%} after; see {args.out}")

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gem_core.adapter_kit.declaration import require
-from gem_core.adapter_kit.settings import few_seeds, long_turns, reject
+from gem_core.adapter_kit.settings import Rejection, few_seeds, long_turns, reject
 from gem_core.errors import ConfigError
 from gem_core.training.config import TrainingConfig
 from gem_core.types import Task
 from gem_trl import ADAPTER
 from gem_trl.convert import episode_return
 
-__all__ = ["GemConfig", "check_settings"]
+__all__ = ["GemConfig", "check_settings", "never_evaluated"]
 
 _ONE_ADVANTAGE_PER_SEQUENCE = {"GMPOTrainer"}
 
@@ -174,6 +174,23 @@ def check_settings(settings: Any, config: GemConfig) -> None:
             "vllm_importance_sampling_mode='token_truncate' for one per token.",
             stacklevel=1,  # always this line, so Python shows the warning once per process
         )
+
+
+def never_evaluated(config: GemConfig, args: Any) -> Rejection:
+    """Reject seeds to evaluate on if TRL never evaluates. `args`: GRPOConfig, None for defaults.
+
+    `check_settings` accepts them: `trainer.evaluate()` plays them too.
+    """
+    evaluates = getattr(args, "eval_strategy", "no") != "no" or getattr(
+        args, "eval_on_start", False
+    )
+    seeds = len(config.held_out_seeds)
+    return (
+        bool(seeds) and not evaluates,
+        f"GemConfig has {seeds} evaluation seeds (eval_seeds), but eval_strategy='no', TRL's "
+        "default, never evaluates during training; set eval_strategy='steps' and eval_steps in "
+        "GRPOConfig, or remove eval_seeds",
+    )
 
 
 def _loss_reads_mask(trainer_class: type) -> bool:

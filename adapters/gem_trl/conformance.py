@@ -115,11 +115,11 @@ class TRLHarness(Harness):
         """
         sequences = []
         logprobs = out.get("sampling_per_token_logps")
-        size, accelerator = len(out["prompt_ids"]), self._trainer.accelerator
+        rows, accelerator = self._trainer.gem_rollout.rows, self._trainer.accelerator
+        size = sum(row.episode is not None for row in rows)  # first rows: the table has no others
         all_rewards = list(self._trainer._logs["rewards"]["episode_return"])  # of all ranks
         last_rewards = all_rewards[-size * accelerator.num_processes :]
         rewards = last_rewards[accelerator.process_index * size :][:size]
-        rows = self._trainer.gem_rollout.rows
         # padding rows and the episode that fills a group are not part of the case
         played = [i for i, row in enumerate(rows) if 0 <= row.number < count]
         for i in sorted(played, key=lambda i: rows[i].number):

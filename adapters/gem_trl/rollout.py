@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
+from itertools import chain
 from typing import Any
-
-from accelerate.utils import gather_object
 
 from gem_core.adapter_kit.batch import as_evaluated, one_sequence
 from gem_core.adapter_kit.settings import model_context
@@ -30,9 +30,10 @@ from gem_core.training.metrics import BatchMetrics
 from gem_core.types import Episode, FinishReason, Generation, Sampling, Task, TurnStatus
 from gem_trl.config import GemConfig, check_settings
 from gem_trl.convert import Row, to_batch
+from gem_trl.logs import Evaluation, gather
 from gem_trl.updates import Batch, Updates, updates_of
 
-__all__ = ["EnginePolicy", "GemRollout", "needs_lockstep", "play"]
+__all__ = ["EnginePolicy", "GemRollout", "needs_lockstep", "play", "stop_ids"]
 
 
 class GemRollout:
@@ -50,6 +51,7 @@ class GemRollout:
         """The rows of the last batch."""
         self.played: dict[str, Any] | None = None
         self.updates: Updates | None = None
+        self.evaluation: Evaluation | None = None
         self._rollout: Rollout | None = None
         self._renderer: Renderer | None = None
         self._records: WorkerRecords | None = None
@@ -65,8 +67,10 @@ class GemRollout:
         episodes = self.play(prompts, trainer)
         self.record(episodes)
         if trainer.model.training and self.updates is not None:
-            metrics = BatchMetrics.total(gather_object([BatchMetrics.of(episodes)]))
+            metrics = BatchMetrics.total(gather(BatchMetrics.of(episodes)))
             self.updates.batches.append(Batch(updates_of(trainer), metrics))
+        elif self.evaluation is not None:
+            self.evaluation.add(episodes)
         end_id = self.prepare(trainer).turn_end or 0
         return to_batch(
             [Row(one_sequence(e, end_id, "GRPOTrainer"), n, e) for n, e in enumerate(episodes)]
@@ -119,18 +123,21 @@ class GemRollout:
             self._records.write(self.config.record, episodes)
 
     def prepare(self, trainer: Any) -> Renderer:
-        """Check the settings and the chat template, and return the renderer.
+        """Check the settings, once per trainer, and the chat template; return the renderer.
 
         Trainers with gem's advantages also call it when they are constructed.
         """
-        check_settings(trainer, self.config)
         if self.updates is None or self.updates.trainer is not trainer:
+            check_settings(trainer, self.config)
+            _exclude_failed(trainer)
             self.updates = Updates(self.config, trainer, self.close)
+            self.evaluation = Evaluation(trainer)
             trainer.add_callback(self.updates)
+            trainer.add_callback(self.evaluation)
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         if self._renderer is None or self._renderer.tokenizer is not tokenizer:
             renderer = self.config.renderer(tokenizer)
-            stops = _stop_ids(trainer)
+            stops = stop_ids(trainer)
             if renderer.turn_end is None or renderer.turn_end not in stops:
                 raise ConfigError(
                     f"the chat template ends a turn with token {renderer.turn_end}, but generation "
@@ -154,7 +161,7 @@ class EnginePolicy:
 
     def __init__(self, trainer: Any, calls: list[int]) -> None:
         self.trainer, self.calls = trainer, calls
-        self.stops = _stop_ids(trainer)
+        self.stops = stop_ids(trainer)
         self.has_logprobs = False
         """Whether the engine returns logprobs."""
 
@@ -170,11 +177,13 @@ class EnginePolicy:
             self.trainer.model.train(training)
         self.has_logprobs = self.has_logprobs or logprobs is not None
         step = self.trainer.state.global_step
+        own_cap = (getattr(self.trainer.args, "generation_kwargs", None) or {}).get("max_tokens")
+        cap = own_cap or sampling.max_tokens  # vLLM prefers the cap of `generation_kwargs`
         return [
             Generation(
                 tuple(ids),
                 _complete(None if logprobs is None else logprobs[i]),
-                self._finish_reason(ids),
+                self._finish_reason(ids, cap),
                 versions=(step, step),
             )
             for i, ids in enumerate(completions)
@@ -183,10 +192,15 @@ class EnginePolicy:
     def wait_for_others(self, sampling: Sampling) -> None:
         """Return at once: this rank generates alone."""
 
-    def _finish_reason(self, ids: Sequence[int]) -> FinishReason:
+    def _finish_reason(self, ids: Sequence[int], cap: int) -> FinishReason:
+        """Return why a turn ended. TRL drops vLLM's reason.
+
+        A turn below the cap was not cut: a stop string of `generation_kwargs` may have ended it.
+        """
         if not ids:
             return FinishReason.EMPTY
-        return FinishReason.STOP if ids[-1] in self.stops else FinishReason.LENGTH
+        cut = len(ids) >= cap and ids[-1] not in self.stops
+        return FinishReason.LENGTH if cut else FinishReason.STOP
 
 
 class LockstepPolicy(EnginePolicy):
@@ -290,7 +304,29 @@ def _one_turn(trainer: Any, max_tokens: int, set_number: bool) -> Iterator[None]
             setattr(owner, name, value)
 
 
-def _stop_ids(trainer: Any) -> frozenset[int]:
+def _exclude_failed(trainer: Any) -> None:
+    """Exclude failed episodes, further rows and padding rows from the rewards of all functions.
+
+    TRL excludes a row from its group only if every reward function returns None for it. Otherwise
+    it counts the None of gem's reward function as 0.
+    """
+    calculate = getattr(trainer, "_calculate_rewards", None)
+    if calculate is None or hasattr(calculate, "excludes_failed"):
+        return
+
+    @wraps(calculate)
+    def calculate_rewards(inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        rewards = calculate(inputs, *args, **kwargs)  # of all ranks, one column per function
+        episodes = [row["gem_row"].episode for row in inputs]
+        excluded = [episode is None or episode.failed for episode in episodes]
+        rewards[list(chain(*gather(excluded)))] = math.nan
+        return rewards
+
+    calculate_rewards.excludes_failed = True  # type: ignore[attr-defined]
+    trainer._calculate_rewards = calculate_rewards
+
+
+def stop_ids(trainer: Any) -> frozenset[int]:
     """Return the ids at which generation stops: TRL's list, or the tokenizer's end token."""
     ids = getattr(trainer, "eos_token_ids", None)
     if ids is None:

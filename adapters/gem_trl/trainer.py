@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
 from gem_core.adapter_kit.batch import as_trained, check_sequence
+from gem_core.adapter_kit.settings import reject
 from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.errors import BatchMismatchError, ConfigError, MissingDependencyError
-from gem_core.training.metrics import BatchMetrics, logprob_gap
+from gem_core.training.metrics import BatchMetrics
 from gem_core.training.sequences import TokenSequence
 from gem_core.types import Episode
-from gem_trl.config import GemConfig
+from gem_trl.config import GemConfig, never_evaluated
 from gem_trl.convert import (
     Row,
     completion_of,
@@ -35,8 +34,9 @@ from gem_trl.convert import (
     to_batch,
     turn_ratios,
 )
-from gem_trl.rollout import GemRollout
-from gem_trl.updates import Batch, updates_of
+from gem_trl.logs import gather, log_batch, log_lengths, log_table, separate_table
+from gem_trl.rollout import GemRollout, stop_ids
+from gem_trl.updates import updates_of
 
 __all__ = [
     "GemAdvantages",
@@ -51,10 +51,22 @@ __all__ = [
 def train(config: GemConfig, settings: Mapping[str, Any]) -> GemGRPOTrainer:
     """Train with TRL to the end and return the trainer.
 
-    `settings`: keyword arguments of GRPOTrainer, such as `model` and `args`. Training resumes from
-    the checkpoint `args.resume_from_checkpoint`, if that is set.
+    `settings`: keyword arguments of GRPOTrainer, such as `model` and `args`; its `reward_funcs` are
+    added to gem's. Training resumes from the checkpoint `args.resume_from_checkpoint`, if that is
+    set.
     """
-    trainer = GemGRPOTrainer(**settings, **trainer_kwargs(config))
+    reject([never_evaluated(config, settings.get("args"))])
+    kwargs, own = dict(settings), trainer_kwargs(config)
+    further = kwargs.pop("reward_funcs", None) or []
+    for function in further if isinstance(further, (list, tuple)) else [further]:
+        if function is not episode_return:
+            own["reward_funcs"].append(function)
+    if twice := sorted(kwargs.keys() & own.keys()):
+        raise ConfigError(
+            f"settings has {', '.join(twice)}, which GemConfig already determines; remove it, or "
+            "build GemGRPOTrainer with your own values instead of calling train()"
+        )
+    trainer = GemGRPOTrainer(**kwargs, **own)
     try:
         trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
     finally:
@@ -107,13 +119,18 @@ class GemAdvantages:
             rollout.played = to_batch(rollout.rows)
             # a further row repeats the prompt of its episode; TRL writes into each dictionary
             repeated = [dict(inputs[max(row.number, 0)]) for row in rollout.rows]
-            batch: dict[str, Any] = super()._generate_and_score_completions(repeated)  # type: ignore[misc]
+            with separate_table(self) as table:
+                batch: dict[str, Any] = super()._generate_and_score_completions(repeated)  # type: ignore[misc]
             per_turn = put_advantages(self, rollout.rows, batch)
+            log_table(self, table, rollout.rows, per_turn)
+            log_lengths(self, rollout.rows, stop_ids(self))
         except BaseException:
             rollout.played = None
             rollout.record(episodes)  # without advantages: no played episode is lost
             raise
         training = self.model.training  # type: ignore[attr-defined]
+        if not training and rollout.evaluation is not None:
+            rollout.evaluation.add(episodes, per_turn)
         rollout.record(
             as_trained(episode, advantages, update) if training else episode
             for episode, advantages in zip(episodes, per_turn)
@@ -133,7 +150,7 @@ def put_advantages(trainer: Any, rows: Sequence[Row], batch: dict[str, Any]) -> 
     check_batch(batch, [row.sequence for row in rows])
     config: GemConfig = trainer.gem_config
     episodes = [row.episode for row in rows if row.episode is not None]
-    per_turn = config.compute_advantages(episodes, gather=_gather)
+    per_turn = config.compute_advantages(episodes, gather=gather)
     ids = batch["completion_ids"]
     advantages = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
     for i, row in enumerate(rows):
@@ -143,8 +160,7 @@ def put_advantages(trainer: Any, rows: Sequence[Row], batch: dict[str, Any]) -> 
     batch["advantages"] = advantages
     if config.importance_per_turn:
         batch["importance_sampling_ratio"] = turn_ratios(trainer, rows, batch)
-    _log_batch(trainer, BatchMetrics.of(episodes, per_turn), _logprob_gap(batch))
-    _show_advantages(trainer, rows, per_turn)
+    log_batch(trainer, BatchMetrics.of(episodes, per_turn), batch)
     return per_turn
 
 
@@ -174,7 +190,7 @@ def _rows(trainer: Any, episodes: Sequence[Episode]) -> list[Row]:
     training = trainer.model.training
     group = trainer.num_generations if training else trainer.num_generations_eval
     step = math.lcm(group, trainer.args.steps_per_generation if training else 1)
-    size = -(-max(_gather(len(further))) // step) * step
+    size = -(-max(gather(len(further))) // step) * step
     return first + further + [padding_row(end_id)] * (size - len(further))
 
 
@@ -184,46 +200,6 @@ def _sync_weights(trainer: Any) -> None:
         with profiling_context(trainer, "sync_weights"):  # as TRL does
             trainer.vllm_generation.sync_weights()
         trainer._last_loaded_step = trainer.state.global_step
-
-
-def _logprob_gap(batch: Mapping[str, Any]) -> dict[str, float]:
-    """Compare the logprobs of vLLM and of the trainer, if TRL computes the latter."""
-    if batch.get("old_per_token_logps") is None:
-        return {}
-    trained = (batch["completion_mask"] * batch["tool_mask"]).bool()
-    sampler, learner = batch.get("sampling_per_token_logps"), batch["old_per_token_logps"]
-    own = None if sampler is None else (sampler[trained].tolist(), learner[trained].tolist())
-    parts = [part for part in _gather(own) if part is not None]
-    return logprob_gap(chain(*(part[0] for part in parts)), chain(*(part[1] for part in parts)))
-
-
-def _log_batch(trainer: Any, own: BatchMetrics, gap: Mapping[str, float]) -> None:
-    """Log the metrics that depend on advantages; the reward function logs the others."""
-    metrics, training = BatchMetrics.total(_gather(own)), trainer.model.training
-    logged = {n: value for n, value in metrics.means().items() if n.endswith("advantage_abs")}
-    for name, value in {**logged, **gap}.items():
-        trainer._metrics["train" if training else "eval"][f"gem/{name}"].append(value)
-    if training:
-        trainer.gem_rollout.updates.batches.append(Batch(updates_of(trainer), metrics, gap))
-
-
-def _gather(value: Any) -> list[Any]:
-    """Collect a value from every rank."""
-    gathered: list[Any] = gather_object([value])
-    return gathered
-
-
-def _show_advantages(
-    trainer: Any, rows: Sequence[Row], per_turn: Sequence[Sequence[float]]
-) -> None:
-    """Show the advantage of each row's first turn in TRL's table, which has room for one."""
-    turns = [next((t for t in row.sequence.turn_of if t >= 0), None) for row in rows]
-    first = [0.0 if t is None else per_turn[row.number][t] for row, t in zip(rows, turns)]
-    shown = [advantage for part in _gather(first) for advantage in part]
-    log = trainer._logs["advantages"]
-    for _ in range(min(len(shown), len(log))):
-        log.pop()
-    log.extend(shown)
 
 
 def _dataset(config: GemConfig, seeds: Sequence[int]) -> Any:

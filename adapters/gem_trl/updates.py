@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -11,7 +12,7 @@ from transformers import TrainerCallback
 
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.training.metrics import BatchMetrics
-from gem_trl.config import GemConfig
+from gem_trl.config import GemConfig, never_evaluated
 
 __all__ = ["Batch", "Updates", "updates_of"]
 
@@ -34,13 +35,16 @@ class Updates(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, config: GemConfig, trainer: Any, close: Callable[[], None]) -> None:
-        self.trainer, self._close = trainer, close
+        self.config, self.trainer, self._close = config, trainer, close
         self.batches: list[Batch] = []
         """Batches of episodes whose update is not yet written."""
         self._log = UpdateLog.of(config, write=trainer.accelerator.is_main_process)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.batches.clear()  # left by an interrupted run
+        never, message = never_evaluated(self.config, self.trainer.args)
+        if never:
+            warnings.warn(f"{message}, or call trainer.evaluate()", stacklevel=1)
 
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, *, model: Any, **_: Any

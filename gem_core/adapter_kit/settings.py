@@ -69,9 +69,17 @@ def few_samples(config: TrainingConfig, samples: int, setting: str) -> Rejection
 
 
 def long_turns(
-    config: TrainingConfig, longest: int, setting: str, limits: str = "everything after the prompt"
+    config: TrainingConfig,
+    longest: int | None,
+    setting: str,
+    limits: str = "everything after the prompt",
 ) -> Rejection:
-    """Reject a `max_turn_tokens` above a limit of the trainer. `limits`: what it applies to."""
+    """Reject a `max_turn_tokens` above a limit of the trainer, and a limit of None.
+
+    `limits`: what it applies to.
+    """
+    if longest is None:
+        return True, f"{setting}=None does not limit {limits}; set it to a number of tokens"
     return (
         config.max_turn_tokens is not None and config.max_turn_tokens > longest,
         f"max_turn_tokens={config.max_turn_tokens} is above {setting}={longest}, "

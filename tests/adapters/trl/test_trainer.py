@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import wraps
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,15 @@ import pytest
 import torch
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.gmpo import GMPOTrainer
-from worlds import ECHO, MOODY
+from worlds import ECHO, MOODY, Echo
 
 from gem_core.errors import BatchMismatchError, ConfigError, UnknownNameError
 from gem_core.records.file import read_episodes
 from gem_core.training.advantage import advantages
 from gem_core.training.metrics_file import read_metrics
 from gem_core.training.sequences import TokenSequence, token_sequences
-from gem_core.types import TurnStatus
-from gem_trl import GemAdvantages, GemConfig, GemGRPOTrainer, trainer_kwargs
+from gem_core.types import FinishReason, TurnStatus
+from gem_trl import GemAdvantages, GemConfig, GemGRPOTrainer, GemRollout, train, trainer_kwargs
 from gem_trl.config import check_settings
 from gem_trl.trainer import check_batch
 from gem_trl.updates import updates_of
@@ -169,6 +170,87 @@ def test_failed_episodes_are_not_trained_and_others_are(make_trainer: Callable[.
     assert sorted(trained) == [False, False, True, True]
 
 
+def zero(completions: Any, **_: Any) -> list[float]:
+    """A second reward function, which gives every episode 0."""
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize("second", [None, zero])
+def test_failed_episode_is_no_reward_of_0_with_a_second_reward_function(
+    make_trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, second: Any
+) -> None:
+    """TRL's own advantages: three episodes with return 1, and one that failed."""
+    config = GemConfig(ECHO, seeds=[0], max_turn_tokens=6)
+    own = trainer_kwargs(config)["reward_funcs"]
+    both = {"reward_funcs": own if second is None else [*own, second]}
+    trainer = make_trainer(config, GRPOTrainer, both, num_generations=4)
+    steps: list[str] = []
+
+    def on_step(env: Any, action: str) -> Any:
+        steps.append(action)
+        if len(steps) == 2:
+            raise RuntimeError("the second episode fails")
+        return "", 1.0, True, False, {}
+
+    monkeypatch.setattr(Echo, "on_step", on_step)
+    calls = spy(trainer)
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert (log["gem/failed"], log["gem/return"], log["reward"]) == (0.25, 1.0, 1.0)
+    assert [a for per_sequence, _, _ in calls for a in per_sequence.tolist()] == [0.0] * 4
+
+
+def test_rewards_are_wrapped_once(make_trainer: Callable[..., Any]) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    trainer = make_trainer(config)
+    wrapped = trainer._calculate_rewards
+    GemRollout(config).prepare(trainer)
+    assert trainer._calculate_rewards is wrapped
+
+
+def test_settings_are_checked_once_per_trainer(
+    make_trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Any] = []
+    monkeypatch.setattr("gem_trl.rollout.check_settings", lambda *args: checked.append(args))
+    for trainer_class in (GemGRPOTrainer, GRPOTrainer):
+        trainer = make_trainer(
+            GemConfig(ECHO, seeds=8, max_turn_tokens=6), trainer_class, max_steps=2
+        )
+        trainer.train()
+    assert len(checked) == 2
+
+
+@pytest.mark.parametrize("on_cut", ["step", "mask"])
+def test_turn_that_ends_with_a_stop_string_is_not_cut(
+    make_trainer: Callable[..., Any], tmp_path: Path, on_cut: Any
+) -> None:
+    """vLLM's completion then ends below the cap and without the end token."""
+    config = GemConfig(
+        ECHO,
+        seeds=[2, 5],
+        max_turn_tokens=6,
+        on_cut=on_cut,
+        record=str(tmp_path / "e.jsonl"),
+    )
+    trainer = make_trainer(config)
+    generate, end = trainer._generate_single_turn, trainer.processing_class.eos_token_id
+    answers = [[40, 41], [40, 41, 42, 43, 44, 45], [40, 41, 42, 43, 44, end]]
+
+    @wraps(generate)
+    def generate_one(prompts: Any, *args: Any, **kwargs: Any) -> Any:
+        return [list(answers[i % 3]) for i in range(len(prompts))], None
+
+    trainer._generate_single_turn = generate_one
+    trainer.train()
+    turns = [turn for e in read_episodes(tmp_path / "e.jsonl") for turn in e.turns]
+    assert {len(turn.action_ids) for turn in turns} == {2, 6}
+    for turn in turns:
+        cut = list(turn.action_ids) == answers[1]
+        assert (turn.finish is FinishReason.LENGTH) == cut
+        assert (turn.status is TurnStatus.MASKED) == (cut and on_cut == "mask")
+
+
 @pytest.mark.setting("Growing horizon", "works")
 def test_horizon_grows_with_the_step(make_trainer: Callable[..., Any], tmp_path: Path) -> None:
     config = GemConfig(
@@ -249,6 +331,12 @@ def test_continuous_batching_uses_the_same_rollout_function(
     [
         ({}, {"mask_truncated_completions": True}, "on_cut='mask'"),
         ({"max_turn_tokens": 500}, {}, "max_completion_length"),
+        ({}, {"max_completion_length": None}, "set it to a number of tokens"),
+        (
+            {"max_turn_tokens": 6},
+            {"max_completion_length": None},
+            "max_completion_length=None does not limit everything after the prompt",
+        ),
         ({}, {"reward_weights": [0.5]}, "scale rewards in a wrapper"),
         ({}, {"multi_objective_aggregation": "normalize_then_sum"}, "remove it"),
         (
@@ -530,6 +618,43 @@ def test_weighted_reward_function_is_rejected(make_trainer: Callable[..., Any]) 
     with pytest.raises(ConfigError, match="per-turn advantages ignore the rewards of brevity"):
         make_trainer(config, kwargs=both, reward_weights=[1.0, 0.5])
     make_trainer(config, kwargs=both, reward_weights=[1.0, 0.0])
+
+
+def test_train_adds_reward_functions_to_gems(
+    trainer_settings: Callable[..., dict[str, Any]],
+) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    for functions in (zero, [zero], [*trainer_kwargs(config)["reward_funcs"], zero]):
+        settings = trainer_settings(reward_weights=[1.0, 0.0])
+        trainer = train(config, {**settings, "reward_funcs": functions})
+        assert trainer.reward_func_names == ["episode_return", "zero"]
+        assert trainer.state.log_history[0]["rewards/zero/mean"] == 0.0
+    with pytest.raises(ConfigError, match="set their reward_weights to 0"):
+        train(config, {**trainer_settings(), "reward_funcs": [zero]})
+
+
+def test_train_rejects_settings_that_the_config_determines(
+    trainer_settings: Callable[..., dict[str, Any]],
+) -> None:
+    config = GemConfig(ECHO, seeds=8, max_turn_tokens=6)
+    with pytest.raises(ConfigError, match="settings has rollout_func, train_dataset, which"):
+        train(config, {**trainer_settings(), **trainer_kwargs(config)})
+
+
+def test_train_rejects_evaluation_seeds_that_are_never_played(
+    trainer_settings: Callable[..., dict[str, Any]], make_trainer: Callable[..., Any]
+) -> None:
+    config = GemConfig(ECHO, seeds=[2, 5], eval_seeds=2, max_turn_tokens=6)
+    with pytest.raises(ConfigError, match=r"2 evaluation seeds(.|\n)*eval_strategy='steps'"):
+        train(config, trainer_settings())
+    with pytest.raises(ConfigError, match="eval_strategy='no'"):
+        train(config, {"model": "never loaded"})
+    trainer = train(config, trainer_settings(eval_on_start=True, per_device_eval_batch_size=2))
+    assert "eval_gem/return" in trainer.state.log_history[0]
+    trainer = make_trainer(config, per_device_eval_batch_size=2)
+    with pytest.warns(UserWarning, match=r"or call trainer.evaluate\(\)"):
+        trainer.train()
+    assert "eval_gem/return" in trainer.evaluate()
 
 
 def test_loss_that_ignores_the_loss_mask_is_rejected(make_trainer: Callable[..., Any]) -> None:
