@@ -50,7 +50,7 @@ class Args:
     tools: str = "python(max_uses=2)"
     """tools that the model may call; empty: none"""
     warm_up: int = 600
-    """updates of SFT on the students, for the tiny model on the default sums only"""
+    """updates of SFT on the students, for the tiny model on the default sums with tools; 0: none"""
     warm_up_episodes: int = 800
     """episodes that each of the two students plays for the SFT"""
 
@@ -72,9 +72,9 @@ class Student:
 
 def main(args: Args) -> None:
     tiny, out, rng = args.model == "tiny", Path(args.out), random.Random(args.seed)
+    warm = tiny and args.tools and not args.env and args.warm_up
     out.mkdir(parents=True, exist_ok=True)
-    # sums up to 98, which is one token for the tiny model
-    sums = [(rng.randint(1, 49), rng.randint(1, 49)) for _ in range(4096)]
+    sums = [(rng.randint(1, 49), rng.randint(1, 49)) for _ in range(4096)]  # up to 98: one token
     rows = [{"problem": f"What is {a} + {b}?", "answer": str(a + b)} for a, b in sums]
     (out / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = GemConfig(
@@ -88,7 +88,7 @@ def main(args: Args) -> None:
         metrics=str(out / "metrics.jsonl"),
     )
     settings = TinkerSettings(
-        str(out / "warm") if tiny else args.model,
+        str(out / "warm") if warm else args.model,
         out=args.out,
         updates=args.updates,
         batch_size=args.episodes,
@@ -100,16 +100,15 @@ def main(args: Args) -> None:
         if tiny:
             from gem_tinker.local_server import LocalServer
 
-            if not (out / "warm").exists():
-                warm_up(args, config, settings.model)
-            server = stack.enter_context(LocalServer(settings.model, out / "server"))
-            settings.base_url = server.url
+            if warm and not (out / "warm").exists():
+                warm_up(args, config, out / "warm")
+            settings.base_url = stack.enter_context(LocalServer(settings.model, out / "server")).url
             os.environ.setdefault("TINKER_API_KEY", "tml-local")  # it accepts any
         train(config, settings)
     print(f"next: gem-rl plot {args.out}; gem-rl view {args.out}/episodes.jsonl")
 
 
-def warm_up(args: Args, config: GemConfig, folder: str) -> None:
+def warm_up(args: Args, config: GemConfig, folder: Path) -> None:
     """Teach the tiny model the tool, and save it as the base model of the local server."""
     from gem_core.policies.tiny import load_tiny
     from gem_core.training.warm_up import warm_up
@@ -121,8 +120,10 @@ def warm_up(args: Args, config: GemConfig, folder: str) -> None:
         how = {"updates": updates, "player": Student(calls), **env, **sft}
         loss = warm_up(model, tokenizer, config.env_id, **how)
         print(f"SFT warm-up: {updates} updates, loss {loss:.3f}", flush=True)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    new = folder.with_suffix(".new")  # a killed run leaves no incomplete model in `folder`
+    model.save_pretrained(new)
+    tokenizer.save_pretrained(new)
+    new.rename(folder)
 
 
 if __name__ == "__main__":

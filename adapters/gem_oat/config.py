@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,31 @@ class GemConfig(TrainingConfig):
         Actors share the seeds and play each of them `samples` times, in a new order in every epoch.
         `order` is the seed of these orders.
         """
-        share = len(range(actor, len(self.train_seeds), actors)) * self.samples
+        share = len(range(actor, len(self._orders.seeds), actors)) * self.samples
         epoch, place = divmod(index, share)
         # the same order on every actor: shares do not overlap
-        seeds = _shuffled(tuple(self.train_seeds), f"{order} {epoch}")
-        return self.task(seeds[actor::actors][place // self.samples], index)
+        seeds = self._orders.of(order, epoch)
+        return self.task(seeds[actor + actors * (place // self.samples)], index)
+
+    @cached_property
+    def _orders(self) -> _Orders:
+        return _Orders(self.train_seeds)
+
+
+class _Orders:
+    """The training seeds in the order of an epoch; its tasks share one shuffled list."""
+
+    def __init__(self, seeds: list[int]) -> None:
+        self.seeds = seeds
+        self._epoch: tuple[int, int] | None = None
+        self._shuffled: list[int] = []
+
+    def of(self, order: int, epoch: int) -> list[int]:
+        """Return the seeds in the order of an epoch; `order` is the seed of all orders."""
+        if self._epoch != (order, epoch):
+            self._epoch, self._shuffled = (order, epoch), list(self.seeds)
+            random.Random(f"{order} {epoch}").shuffle(self._shuffled)
+        return self._shuffled
 
 
 def ppo_kwargs(config: GemConfig) -> dict[str, Any]:
@@ -90,6 +110,7 @@ def ppo_kwargs(config: GemConfig) -> dict[str, Any]:
     }
     if config.max_turn_tokens is not None:
         settings["generate_max_length"] = config.max_turn_tokens
+        settings["eval_generate_max_length"] = config.max_turn_tokens
     if not config.held_out_seeds:
         settings["eval_steps"] = -1
     return settings
@@ -224,10 +245,3 @@ def check_settings(settings: Any, config: GemConfig) -> None:
             ),
         ]
     )
-
-
-@lru_cache(maxsize=2)
-def _shuffled(seeds: tuple[int, ...], order: str) -> list[int]:
-    shuffled = list(seeds)
-    random.Random(order).shuffle(shuffled)
-    return shuffled

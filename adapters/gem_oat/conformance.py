@@ -30,7 +30,7 @@ from gem_core.adapter_kit.ports import free_port
 from gem_core.errors import ConfigError
 from gem_core.policies.tiny import tiny_model_path
 from gem_core.rollout.renderer import Renderer
-from gem_core.types import Episode
+from gem_core.types import Episode, Sampling
 from gem_oat import ADAPTER
 from gem_oat.config import GemConfig, check_settings, ppo_kwargs
 from gem_oat.convert import actor_info, to_batch
@@ -110,7 +110,8 @@ class OatHarness(Harness):
         actor.updates = case.update
         tasks = [config.task(seed, index) for index, seed in enumerate(case.seeds)]
         episodes: list[Episode] = []
-        with actor._rollout(1.0, 1.0, -1, args.generate_max_length) as rollout:
+        sampling = Sampling(max_tokens=args.generate_max_length)
+        with actor._rollout(sampling, actor._limits()) as rollout:
             play(rollout, tasks, actor.engine, config.batch_wait, episodes.append).wait()
         actor.finish()
         return sorted(episodes, key=lambda episode: episode.index)

@@ -67,7 +67,8 @@ class GemActor(PPOMultiTurnActor):
         self.groups = FinishedGroups(config.samples)
         self.records = WorkerRecords(str(self.number))
         self.rollout = self._rollout(
-            args.temperature, args.top_p, args.top_k, args.generate_max_length
+            Sampling(args.temperature, args.top_p, max(args.top_k, 0), args.generate_max_length),
+            self._limits(),
         )
         self.caller: CallersThread | None = None
         self._trained = Progress()
@@ -119,9 +120,15 @@ class GemActor(PPOMultiTurnActor):
             episodes.append(as_evaluated(episode))
             self.records.write(config.record, episodes[-1:])
 
-        with self._rollout(
-            args.eval_temperature, args.eval_top_p, args.eval_top_k, args.eval_generate_max_length
-        ) as rollout:
+        sampling = Sampling(
+            args.eval_temperature,
+            args.eval_top_p,
+            max(args.eval_top_k, 0),
+            args.eval_generate_max_length,
+        )
+        # no room for a group: these episodes enter no batch
+        limits = config.limits(self.updates, max_context=self.context)
+        with self._rollout(sampling, limits) as rollout:
             play(rollout, tasks, self.engine, config.batch_wait, finish).wait()
         return BatchMetrics.of(episodes)
 
@@ -148,12 +155,12 @@ class GemActor(PPOMultiTurnActor):
         self.records.write(self.args.gem.record, episodes)
         episodes.clear()
 
-    def _rollout(self, temperature: float, top_p: float, top_k: int, max_tokens: int) -> Rollout:
+    def _rollout(self, sampling: Sampling, limits: Limits) -> Rollout:
         return TrainerRollout(
             self.args.gem,
             renderer=self.renderer,
-            sampling=Sampling(temperature, top_p, max(top_k, 0), max_tokens),
-            limits=self._limits(),
+            sampling=sampling,
+            limits=limits,
             concurrency=self.args.gem.concurrency,
         )
 

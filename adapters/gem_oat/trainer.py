@@ -7,7 +7,7 @@ advantages. Everything else is oat's own code.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -201,9 +201,22 @@ class GemLearner(PPOMultiTurnLearner):
             return {name: torch.zeros(()) for name in ("pg_loss", "policy_grad_norm")}
         weights = [self.gem_weight * mask for mask in trajectory["loss_masks"]]
         self._logprobs = []
-        # the critic's loss has no mask: the others have their own value as a target
-        with patched(self.args, "vf_coef", self.gem_weight * self.args.vf_coef):
+        losses: defaultdict[str, list[Any]] = defaultdict(list)
+
+        def backward(loss: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+            losses["critic_loss" if model is self.critic else "pg_loss"].append(loss.detach())
+            original(loss, model, *args, **kwargs)
+
+        with (
+            # the critic's loss has no mask: the others have their own value as a target
+            patched(self.args, "vf_coef", self.gem_weight * self.args.vf_coef),
+            patched(self.strategy, "backward", backward, "loss model optimizer kwargs") as original,
+        ):
             infos = super().learning_step({**trajectory, "loss_masks": weights})
+        # oat's own are those of the last transition on this rank
+        for name, values in losses.items():
+            means = _gather(float(torch.stack(values).float().mean()))
+            infos[name] = torch.tensor(sum(means) / len(means))
         gap = _logprob_gap(trajectory, self._logprobs)
         self._logprobs = None
         self.actor_info = {**self.actor_info, **{f"gem/{n}": value for n, value in gap.items()}}

@@ -61,7 +61,17 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
     """Return the rejections of RL2's settings. The main branch uses them, too."""
     adv, kl, data = settings.adv, settings.actor.kl, settings.train_data
     rollout, seeds = settings.rollout, len(config.train_seeds)
-    test_freq = settings.trainer.test_freq
+    test_freq, held_out = settings.trainer.test_freq, config.held_out_seeds
+    evaluates = test_freq is not None or settings.trainer.get("eval_only", False)
+    caps = {
+        "train": rollout.train_sampling_params.max_new_tokens,
+        "test": rollout.test_sampling_params.max_new_tokens,
+    }
+    ignored = {
+        name: cap
+        for name, cap in caps.items()
+        if cap is not None and config.max_turn_tokens not in (None, cap)
+    }
     return [
         (
             adv.estimator not in ("reinforce", "gem", config.advantage),
@@ -114,12 +124,29 @@ def rejections(settings: Any, config: GemConfig) -> list[Rejection]:
         few_samples(config, data.responses_per_prompt, "responses_per_prompt"),
         *_newer_model(settings.actor.model_name),
         (
-            not (config.max_turn_tokens or rollout.train_sampling_params.max_new_tokens),
-            "a turn has no token cap; set GemConfig(max_turn_tokens=...), or max_new_tokens in "
-            "RL2's sampling parameters",
+            not settings.actor.max_length_per_device,
+            "actor.max_length_per_device is not set, and RL2 packs the sequences of a batch by it; "
+            "set it to the tokens that a device holds, at least those of the longest sequence",
         ),
         (
-            test_freq is not None and not config.held_out_seeds,
+            not config.max_turn_tokens and not (caps["train"] and (caps["test"] or not evaluates)),
+            "a turn has no token cap; set GemConfig(max_turn_tokens=...), or max_new_tokens in "
+            "RL2's sampling parameters, for evaluation also in those of the test data",
+        ),
+        (
+            ignored,
+            f"max_new_tokens={'/'.join(map(str, dict.fromkeys(ignored.values())))} in RL2's "
+            f"{' and '.join(ignored)} sampling parameters differs from "
+            f"GemConfig(max_turn_tokens={config.max_turn_tokens}), which caps every turn; remove "
+            "one of them",
+        ),
+        (
+            held_out and not evaluates,
+            f"GemConfig has {len(held_out)} seeds to evaluate on, but trainer.test_freq is null, "
+            "so RL2 never evaluates; set trainer.test_freq, or remove eval_seeds",
+        ),
+        (
+            test_freq is not None and not held_out,
             f"trainer.test_freq={test_freq} evaluates, but there are no seeds to evaluate on; set "
             "GemConfig(eval_seeds=...)",
         ),

@@ -60,11 +60,7 @@ class Ledger:
         return episodes
 
     def drop(self) -> list[Episode]:
-        """Remove and return the episodes that RL2 dropped; call it after `take`."""
-        return self.drop_all()
-
-    def drop_all(self) -> list[Episode]:
-        """Remove and return all episodes."""
+        """Remove and return all episodes; after `take`, they are those that RL2 dropped."""
         episodes = list(self._waiting.values())
         self._waiting.clear()
         return episodes

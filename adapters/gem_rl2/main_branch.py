@@ -44,12 +44,15 @@ from gem_rl2.convert import generation_metrics, to_batch
 from gem_rl2.ledger import Ledger, numbered
 from gem_rl2.rollout import Ask, EnginePolicy, RolloutState, own_metrics_port, play, server_context
 from gem_rl2.trainer import patched_trainer, process_group, write_data
+from gem_rl2.updates import Worker
 
 __all__ = ["MainBranchTrainer", "check_settings", "compose", "generate_function", "train"]
 
 # Any, because type checkers see the release's module
 rl2_rollout: Any = import_module("RL2.workers.rollout")
 _ACTORS = ("RL2.workers.fsdp.actor", "RL2.workers.megatron.actor")
+_REQUEST = "url endpoint method max_trials retry_delay kwargs"
+"""The parameters of `sync_request` and `async_request`."""
 
 
 def train(config: GemConfig, settings: Sequence[str]) -> MainBranchTrainer:
@@ -140,7 +143,10 @@ def _release_names(settings: Any) -> Any:
         train_data=data,
         test_data=rollout.test,
         rollout=SimpleNamespace(
-            env_path=rollout.env_path, max_turns=1, train_sampling_params=data.sampling_params
+            env_path=rollout.env_path,
+            max_turns=1,
+            train_sampling_params=data.sampling_params,
+            test_sampling_params=rollout.test.sampling_params,
         ),
         actor=SimpleNamespace(
             model_name=actor.model_name,
@@ -171,7 +177,11 @@ class MainBranchTrainer(rl2_ppo.PPOTrainer):
     async def train(self) -> None:
         """Train to the end."""
         state = self.rollout.state
-        actors = [(sys.modules[name], None) for name in _ACTORS if name in sys.modules]
+        actors = [
+            Worker(sys.modules[name], None, "minibatches key process_group")
+            for name in _ACTORS
+            if name in sys.modules
+        ]
         try:
             try:
                 with patched_trainer(state, "config tensor_dict cu_seqs step", actors):
@@ -198,9 +208,10 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
             filter(None, (max_context, server_context(settings.server_args))), default=None
         )
         self.state = PausableState(config, context)
+        announced = announced_as_worker(rl2_rollout.sync_request)
         with (
             patched(rl2_rollout, "RouterArgs", own_metrics_port(rl2_rollout.RouterArgs)),
-            patched(rl2_rollout, "sync_request", announced_as_worker(rl2_rollout.sync_request)),
+            patched(rl2_rollout, "sync_request", announced, _REQUEST),
         ):
             super().__init__(settings)
 
@@ -223,7 +234,7 @@ class MainBranchRollout(rl2_rollout.Rollout):  # type: ignore[misc]
             return [numbered(s.sample["gem"], sequences) for s, sequences in samples], metrics
 
         with (
-            patched(rl2_rollout, "async_request", request_and_pause),
+            patched(rl2_rollout, "async_request", request_and_pause, _REQUEST),
             patched(rl2_rollout.SampleGroup, to_tensors.__name__, with_numbers, "self"),
         ):
             batch = await super().__call__(train, step)
@@ -291,6 +302,10 @@ class OwnedLedger(Ledger):
         """Set the sample that owns an episode."""
         self._owners[number] = weakref.ref(owner)
 
+    def disown(self) -> None:
+        """Forget the samples: the next `drop` returns all episodes."""
+        self._owners.clear()
+
     def drop(self) -> list[Episode]:
         self._owners = {
             number: owner for number, owner in self._owners.items() if owner() is not None
@@ -355,7 +370,12 @@ class PausableState(RolloutState):
     def forget(self) -> None:
         """Record and remove the finished episodes."""
         self._finished = {True: [], False: []}
-        self.record(self.ledger.drop_all())
+        self.ledger.disown()
+        self.record(self.ledger.drop())
+
+    def close(self) -> None:
+        self.ledger.disown()
+        super().close()
 
     async def rest(self) -> None:
         """Cancel running episodes, before RL2's event loop ends; record those that have ended."""

@@ -211,7 +211,7 @@ class RolloutState:
 
     def close(self) -> None:
         """Record the episodes that were not trained; close environments and record files."""
-        self.record(self.ledger.drop_all())
+        self.record(self.ledger.drop())
         if "rollout" in vars(self):
             self.rollout.close()
         self._records.close()

@@ -30,6 +30,7 @@ from gem_core.errors import BatchMismatchError
 from gem_core.training.config import FIRST_HELD_OUT_SEED
 from gem_core.training.metrics import BatchMetrics, logprob_gap
 from gem_core.types import Episode
+from gem_rl2.checkpoint import patched_checkpoints
 from gem_rl2.config import GemConfig, check_settings, compose, longest_sequence
 from gem_rl2.convert import actions_of, per_token, turn_starts
 from gem_rl2.critic import TARGETS, TurnCritic
@@ -80,10 +81,9 @@ class GemPPOTrainer(rl2_ppo.PPOTrainer):
 
     def train(self) -> None:
         """Train to the end, then end RL2's servers; the trainer cannot be used again."""
-        load = partial(_load_checkpoint, rl2_ppo.load_ckpt)
         try:
             with (
-                patched(rl2_ppo, "load_ckpt", load, "trainer workers"),
+                patched_checkpoints(self.gem_config),
                 patched_trainer(self.rollout.state, "config raw_tensor_dict cu_seqs step"),
             ):
                 super().train()
@@ -230,15 +230,3 @@ def _log(state: RolloutState, batch: Mapping[str, Any], trained: BatchMetrics, s
     means = trained.means()
     shown = {**{name: means[name] for name in sums}, **state.logprob_gap}
     wandb.log({f"gem/{name}": value for name, value in shown.items()}, step=step)
-
-
-def _load_checkpoint(load: Callable[..., int], trainer: Any, workers: Any) -> int:
-    """Load RL2's checkpoint, if there is one, and return its step.
-
-    A loader that was saved after the last batch of an epoch yields nothing in its first pass: RL2
-    would skip the next epoch.
-    """
-    step = load(trainer, workers)
-    if step and step % len(trainer.train_dataloader) == 0:
-        next(iter(trainer.train_dataloader), None)
-    return step

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -32,8 +32,15 @@ _LOGGED = {
 }
 """Names in the metrics file, and RL2's names of the same numbers."""
 
-Worker = tuple[Any, Any]
-"""A module with one of RL2's losses, and its class; None leaves `optimizer_step` as it is."""
+
+class Worker(NamedTuple):
+    """A module with one of RL2's losses."""
+
+    module: Any
+    owner: Any
+    """The class of `optimizer_step`; None leaves it as it is."""
+    count_total: str = "minibatches key device_mesh"
+    """The parameter names of the module's `count_total`."""
 
 
 def release_workers(state: RolloutState) -> list[Worker]:
@@ -41,8 +48,10 @@ def release_workers(state: RolloutState) -> list[Worker]:
     import RL2.workers.actor as rl2_actor
     import RL2.workers.critic as rl2_critic
 
-    actor: list[Worker] = [(rl2_actor, rl2_actor.Actor)]
-    return [*actor, (rl2_critic, rl2_critic.Critic)] if state.config.needs_values else actor
+    workers = [Worker(rl2_actor, rl2_actor.Actor)]
+    if state.config.needs_values:
+        workers.append(Worker(rl2_critic, rl2_critic.Critic))
+    return workers
 
 
 @contextmanager
@@ -51,16 +60,16 @@ def watched_updates(state: RolloutState, workers: Sequence[Worker]) -> Iterator[
     log = UpdateLog.of(state.config, write=dist.get_rank() == 0)
     update = _Update(state, log)
     with ExitStack() as patches:
-        for module, worker in workers:
-            last = module is workers[-1][0]
+        for module, owner, parameters_of_count in workers:
+            last = module is workers[-1].module
             for name, replacement, parameters in (
-                ("count_total", update.counts(module.count_total), None),
+                ("count_total", update.counts(module.count_total), parameters_of_count),
                 ("rank0_log", update.logs(module.rank0_log, last), "metrics step"),
             ):
                 patches.enter_context(patched(module, name, replacement, parameters))
-            if worker is not None:
-                step = update.steps(worker.optimizer_step)
-                patches.enter_context(patched(worker, "optimizer_step", step, "self"))
+            if owner is not None:
+                step = update.steps(owner.optimizer_step)
+                patches.enter_context(patched(owner, "optimizer_step", step, "self"))
         yield
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,15 +122,25 @@ class TinkerHarness(Harness):
         return rows
 
     def _received(self, rows: Sequence[Row]) -> tuple[list[Any], ...]:
-        """Send a batch as an update does; return ids, targets, logprobs and advantages."""
+        """Send a batch as an update does; return ids, targets, logprobs and advantages.
+
+        The trainer does not send sequences whose advantages are all 0; they are read from the rows.
+        """
+        names = ("target_tokens", "logprobs", "advantages")
         self.server.service.received.clear()
         self.trainer._train_on(rows)
-        if not rows:
-            return [], [], [], []
-        (data,) = self.server.service.received
-        names = ("target_tokens", "logprobs", "advantages")
-        tensors = [data.ids, *(data.inputs[name] for name in names)]
-        return tuple([tensor.tolist() for tensor in each] for each in tensors)
+        received: Iterator[list[list[Any]]] = (
+            [values.tolist() for values in (ids, *inputs)]
+            for data in self.server.service.received
+            for ids, *inputs in zip(data.ids, *(data.inputs[name] for name in names))
+        )
+        result = []
+        for _, datum in rows:
+            inputs = [list(datum.loss_fn_inputs[name].data) for name in names]
+            unsent = [datum.model_input.to_ints(), *inputs]
+            result.append(next(received) if any(inputs[-1]) else unsent)
+        assert next(received, None) is None, "the server received more than the batch"
+        return tuple([row[i] for row in result] for i in range(4))
 
 
 class _ScriptedSampler:

@@ -41,7 +41,7 @@ class GemTinkerTrainer:
         """Connect to the service; create the model there, or load the last checkpoint."""
         check_settings(settings, config)
         self.config, self.settings = config, settings
-        self._same = {"model": settings.model, "rank": settings.rank}
+        self._same = _same(settings, config)
         checkpoint = read_checkpoint(settings.out, settings.updates, **self._same)
         self.updates: int = checkpoint.get("updates", 0)
         """The number of finished updates."""
@@ -99,9 +99,13 @@ class GemTinkerTrainer:
         """Train on a batch; return a client that samples from the new weights, and metrics.
 
         All requests are sent before a result is awaited, so the service runs them without a pause.
-        A batch without trained tokens sends none: an optimizer step would apply old momentum.
+        Sequences without an advantage are not sent: the service charges for them, and its losses
+        are sums over tokens, so they add 0. If none is left, there is no optimizer step either: it
+        would apply old momentum.
         """
         settings, client = self.settings, self.client
+        tokens = sum(sum(sequence.mask) for sequence, _ in rows)
+        rows = [row for row in rows if any(row[1].loss_fn_inputs["advantages"].data)]
         adam = tinker.AdamParams(learning_rate=settings.learning_rate, **settings.adam)
         parts = [rows[i :: settings.substeps] for i in range(min(settings.substeps, len(rows)))]
         sent = []
@@ -111,12 +115,11 @@ class GemTinkerTrainer:
             sent.append((loss, client.optim_step(adam)))
         sampler = client.save_weights_and_get_sampling_client()
         if not sent:
-            return sampler, {}
+            return sampler, {"loss": 0.0, "grad_norm": 0.0} if tokens else {}
         outputs, steps = zip(*((loss.result(), step.result()) for loss, step in sent))
         mask = list(chain(*(sequence.mask[1:] for sequence, _ in parts[0])))
         sampled = chain(*(datum.loss_fn_inputs["logprobs"].data for _, datum in parts[0]))
         own = chain(*(output["logprobs"].data for output in outputs[0].loss_fn_outputs))
-        tokens = sum(sum(sequence.mask) for sequence, _ in rows)
         return sampler, {
             "loss": sum(output.metrics["loss:sum"] for output in outputs) / tokens,
             "grad_norm": (steps[-1].metrics or {}).get("grad_norm"),
@@ -140,6 +143,13 @@ class GemTinkerTrainer:
         state, weights = self.client.save_state(name), self.client.save_weights_for_sampler(name)
         paths = {"state_path": state.result().path, "sampler_path": weights.result().path}
         write_checkpoint(self.settings.out, self.updates, **self._same, **paths)
+
+
+def _same(settings: TinkerSettings, config: GemConfig) -> dict[str, Any]:
+    """Return the settings that a resumed run must share: those of the model and of the batches."""
+    names = ("model", "rank", "batch_size", "samples", "seed")
+    batches = {"env_id": config.env_id, "seeds": config.train_seeds}
+    return {**{name: getattr(settings, name) for name in names}, **batches}
 
 
 def connect(settings: TinkerSettings) -> tuple[tinker.ServiceClient, int | None]:

@@ -18,15 +18,18 @@
 | `horizon`       | the cap on turns, if there is one                                            |
 | `loss`, `grad_norm`, … | the trainer's own metrics, if it reports them                         |
 
-They go to `GemConfig.metrics`. In a trainer's own log they have the prefix `gem/`.
+They go to `GemConfig.metrics`, and to plugins as the event `update_end`. In a trainer's own log
+they have the prefix `gem/`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 from gem_core.errors import EnvError
+from gem_core.plugins.events import send_event
 from gem_core.training.config import TrainingConfig
 from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.metrics import BatchMetrics
@@ -42,23 +45,25 @@ class UpdateLog:
     """Watches the updates of a run and appends one line each to the metrics file.
 
     Every rank has one and passes it the metrics of all ranks, so a failing run ends on all of them.
-    Only the rank with `write` writes.
+    Only the rank with `write` writes, and sends the event `update_end`.
     """
 
     def __init__(
         self,
         path: str | None,
         *,
+        write: bool = True,
         max_failed_updates: int = 0,
         estimator: str = "",
         schedule: HorizonSchedule | None = None,
         since: float | None = None,
     ) -> None:
-        """Create the log; None as `path` writes nothing. 0 as `max_failed_updates` never stops.
+        """Create the log; None as `path` writes no file. 0 as `max_failed_updates` never stops.
 
         `since`: when the first update began, by `time.monotonic`; None: now.
         """
-        self._file = MetricsFile(path) if path is not None else None
+        self._file = MetricsFile(path) if write and path is not None else None
+        self._write = write
         self._max_failed_updates, self._estimator = max_failed_updates, estimator
         self._schedule = schedule
         self._begun = False
@@ -72,7 +77,8 @@ class UpdateLog:
     ) -> UpdateLog:
         """Create the log of a config; `write`: whether this rank writes the metrics file."""
         return cls(
-            config.metrics if write else None,
+            config.metrics,
+            write=write,
             max_failed_updates=config.max_failed_updates,
             estimator=config.advantage,
             schedule=config.schedule,
@@ -89,20 +95,30 @@ class UpdateLog:
         means = batch.means()
         if self._schedule is not None:
             trainer = {"horizon": self._schedule(step), **trainer}
-        if self._file is not None:
-            if step and not self._begun:  # of a resumed run: a new one begins with update 0
-                self._file.resume(step)
-            self._begun = True
-            self._file.write(
-                step=step,
-                **{name: means.pop(name, None) for name in _ALWAYS},
-                episodes=batch.episodes,
-                tokens=batch.tokens,
-                seconds=seconds,
-                **{name: value for name, value in means.items() if "/" in name},
-                **trainer,
+        if self._write:
+            self._send(
+                step,
+                {
+                    **{name: means.pop(name, None) for name in _ALWAYS},
+                    "episodes": batch.episodes,
+                    "tokens": batch.tokens,
+                    "seconds": seconds,
+                    **{name: value for name, value in means.items() if "/" in name},
+                    **trainer,
+                },
             )
         self._watch(step, batch)
+
+    def _send(self, step: int, metrics: dict[str, float | None]) -> None:
+        """Append a line to the metrics file, which also sends the event; without one, send it."""
+        if self._file is None:
+            finite = {n: v if v is None or math.isfinite(v) else None for n, v in metrics.items()}
+            send_event("update_end", step=step, metrics=finite)
+            return
+        if step and not self._begun:  # of a resumed run: a new one begins with update 0
+            self._file.resume(step)
+        self._begun = True
+        self._file.write(step=step, **metrics)
 
     def _watch(self, step: int, batch: BatchMetrics) -> None:
         """Stop a run without turns in the loss; warn if most episodes failed or all A are 0."""

@@ -94,6 +94,29 @@ def test_update_makes_turns_with_a_positive_advantage_more_likely() -> None:
         assert type(trainer).loss(trainer, batch) < -1e-6
 
 
+def test_batch_of_failed_episodes_does_not_move_the_weights() -> None:
+    """Adam's momentum would move them even with a gradient of 0."""
+    from gem_toy import GemConfig
+    from gem_toy.trainer import GemToyTrainer
+
+    trainer = GemToyTrainer(GemConfig(MOODY, seeds=16, max_turn_tokens=6), settings(updates=3))
+    weights = []
+
+    def record(metrics: dict[str, float]) -> None:
+        weights.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
+        trainer.prompts = [{"seed": 1}] if trainer.step == 0 else [{"seed": 2}]  # odd ones fail
+
+    trainer.log = record  # type: ignore[method-assign]
+    trainer.prompts = [{"seed": seed} for seed in (2, 4, 6, 8)]
+    trainer.train()
+    trainer.rollout.close()
+
+    def moved(a: list[Any], b: list[Any]) -> bool:
+        return not all(torch.equal(x, y) for x, y in zip(a, b))
+
+    assert not moved(weights[0], weights[1]) and moved(weights[1], weights[2])
+
+
 def test_train_reports_all_rejected_settings_at_once() -> None:
     from gem_toy import GemConfig, train
 

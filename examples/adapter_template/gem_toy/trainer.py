@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from toy_trainer import Sample, ToySettings, ToyTrainer, gather
 
 from gem_core.adapter_kit.batch import check_sequence
@@ -51,6 +52,12 @@ class GemToyTrainer(ToyTrainer):
         batch = super().collate(samples)
         check_batch(batch, samples)  # every batch, as close to the loss as possible
         return batch
+
+    def loss(self, batch: dict[str, Any]) -> Any:
+        if self.batch_metrics.tokens:  # of all ranks
+            return super().loss(batch)
+        # No parameter gets a gradient, so Adam skips its step: momentum would move the weights.
+        return torch.zeros((), requires_grad=True)
 
     def log(self, metrics: dict[str, float]) -> None:
         self.update_log.write(self.step, self.batch_metrics, **metrics)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -69,6 +71,7 @@ def test_settings_of_the_pages_are_accepted(page: str) -> None:
         ({"pi_buffer_maxlen_per_device": 4}, "needs pi_buffer_maxlen_per_device"),
         ({"buffer_clear_every": 5}, "needs buffer_clear_every=1"),
         ({"eval_steps": 5}, "needs eval_steps=-1"),
+        ({"eval_generate_max_length": 512}, "needs eval_generate_max_length=6"),
     ],
 )
 def test_unsupported_setting_is_rejected(changes: dict[str, Any], message: str) -> None:
@@ -201,6 +204,27 @@ def test_program_has_one_gem_actor_for_each_gem_learner() -> None:
 def test_learners_counts_as_oat_does(collocate: bool, gpus: int, groups: int, count: int) -> None:
     args = oat_args(GemConfig(ECHO), collocate=collocate, gpus=gpus, num_groups=groups)
     assert learners(args) == count
+
+
+def test_seeds_are_listed_and_shuffled_once_per_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The actor asks for a task on its event loop; a list of 100,000 seeds takes milliseconds."""
+    calls: Counter[str] = Counter()
+    listed, shuffle = GemConfig.train_seeds.fget, random.Random.shuffle  # type: ignore[attr-defined]
+
+    def count_list(config: GemConfig) -> Any:
+        calls["listed"] += 1
+        return listed(config)
+
+    def count_shuffle(rng: random.Random, seeds: list[int]) -> None:
+        calls["shuffled"] += 1
+        shuffle(rng, seeds)
+
+    config = GemConfig(ECHO, seeds=100)
+    monkeypatch.setattr(GemConfig, "train_seeds", property(count_list))
+    monkeypatch.setattr(random.Random, "shuffle", count_shuffle)
+    for index in range(100):  # two epochs of the second of two actors
+        config.task_of(index, 1, 2, order=7)
+    assert calls == {"listed": 1, "shuffled": 2}
 
 
 def test_actors_share_the_seeds_in_a_new_order_every_epoch() -> None:

@@ -195,19 +195,40 @@ def test_padding_and_masked_turns_do_not_change_the_losses(
     for episodes in ([episode, other], [episode, other] * 4, [episode, other, masked, masked]):
         learner.pi_buffer.clear()
         update(learner, to_batch(episodes, 16, renderer, with_critic=estimator == "gae"), {})
-        learner.gradient_update_st, of_critic = 0.0, []
+        learner.gradient_update_st = 0.0
+        metrics = learner.learn(2)
+        names = ("train/policy_grad_norm", "train/pg_loss", "train/critic_loss")
+        losses.append([float(metrics.get(name, 0.0)) for name in names])
+    assert losses[0][0] > 0 and (losses[0][2] > 0) is (estimator == "gae")
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4, abs=1e-6)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-4, abs=1e-6)
 
-        def backward(loss: Any, model: Any, *args: Any, of_critic: list[float] = of_critic) -> None:
-            if model is learner.critic:
-                of_critic.append(float(loss))
-            original(loss, model, *args)
 
-        with patched(learner.strategy, "backward", backward) as original:
-            norm = float(learner.learn(2)["train/policy_grad_norm"])
-        losses.append([norm, sum(of_critic)])
-    assert losses[0][0] > 0 and (losses[0][1] > 0) is (estimator == "gae")
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-    assert losses[2] == pytest.approx(losses[0], rel=1e-4)
+@ON_A_CPU
+@pytest.mark.parametrize("estimator", ["rebn", "gae"])
+def test_losses_in_the_metrics_are_means_over_the_batch(
+    make_learner: Callable[..., Any], estimator: str
+) -> None:
+    """oat itself keeps the losses of the last transition, in a random order."""
+    learner = make_learner(GemConfig(ECHO, seeds=64, advantage=estimator, gamma=0.9))
+    renderer = Renderer(learner.tokenizer)
+    episode = two_turns(renderer, StopReason.TERMINATED)
+    other = replace(episode, turns=(replace(episode.turns[0], reward=1.0), episode.turns[1]))
+    update(learner, to_batch([episode, other], 16, renderer, with_critic=estimator == "gae"), {})
+    trained: dict[bool, list[float]] = {False: [], True: []}
+
+    def backward(loss: Any, model: Any, optimizer: Any, **kwargs: Any) -> None:
+        trained[model is learner.critic].append(float(loss))
+        original(loss, model, optimizer, **kwargs)
+
+    learner.gradient_update_st = 0.0
+    with patched(learner.strategy, "backward", backward) as original:
+        metrics = learner.learn(2)
+    assert len(trained[False]) == 16 and len(set(trained[False])) > 2
+    assert float(metrics["train/pg_loss"]) == pytest.approx(sum(trained[False]) / 16, abs=1e-6)
+    if estimator == "gae":
+        mean = sum(trained[True]) / 16
+        assert float(metrics["train/critic_loss"]) == pytest.approx(mean, rel=1e-5) and mean > 0
 
 
 @pytest.mark.setting("`batch_end`", "works")

@@ -212,3 +212,25 @@ def test_evaluation_plays_the_held_out_seeds_between_batches(
     assert sums.episodes == sums.finished == 5
     assert actor.play_held_out([]).episodes == 0
     assert sum(map(len, actor.collect_experience()[0])) == 16
+
+
+def test_evaluation_has_the_turn_cap_but_not_the_room_of_a_batch(
+    make_actor: Callable[..., GemActor], tmp_path: Path
+) -> None:
+    """A training episode of this group ends after two turns, to fit into a batch."""
+    config = GemConfig(
+        ECHO, seeds=[2], samples=6, eval_seeds=[5], max_turn_tokens=3,
+        record=str(tmp_path / "e{rank}.jsonl"),
+    )  # fmt: skip
+    actor = make_actor(config, eval_temperature=1.0)
+    generate, caps = actor.llm.generate, []
+
+    def keep_cap(prompts: Any, sampling_params: Any, **kwargs: Any) -> Any:
+        caps.append(sampling_params.max_tokens)
+        return generate(prompts, sampling_params=sampling_params, **kwargs)
+
+    actor.llm.generate = keep_cap
+    actor.play_held_out(config.held_out_seeds)
+    (episode,) = read_episodes(tmp_path / "e0.jsonl")
+    assert (len(episode.turns), episode.stop) == (3, StopReason.TERMINATED)
+    assert set(caps) == {3}

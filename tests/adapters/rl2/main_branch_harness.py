@@ -36,6 +36,7 @@ from gem_rl2.conformance import (
 from gem_rl2.main_branch import MainBranchRollout, PausableState, compose, prepare_settings
 from gem_rl2.trainer import patched_trainer
 from gem_rl2.unsharded_actor import without_cuda
+from gem_rl2.updates import Worker
 
 
 class MainBranchActor(rl2_actor.FSDPActor):  # type: ignore[misc]
@@ -93,7 +94,14 @@ class ReplayedState(PausableState):
         return self.recorded[task.seed]
 
 
-async def no_request(*args: Any, **kwargs: Any) -> None:
+async def no_request(
+    url: Any,
+    endpoint: str,
+    method: str = "POST",
+    max_trials: int = 3,
+    retry_delay: int = 1,
+    **kwargs: Any,
+) -> None:
     """Stub of RL2's request: does nothing."""
 
 
@@ -138,7 +146,11 @@ class MainBranchRun(_Run):
         self.enter_context(without_cuda())
         self.enter_context(patched(wandb, "log", lambda *args, **kwargs: None))
         self.enter_context(
-            patched_trainer(self.state, "config tensor_dict cu_seqs step", [(rl2_actor, None)])
+            patched_trainer(
+                self.state,
+                "config tensor_dict cu_seqs step",
+                [Worker(rl2_actor, None, "minibatches key process_group")],
+            )
         )
         return self
 

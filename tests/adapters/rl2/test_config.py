@@ -64,7 +64,25 @@ def test_settings_of_the_pages_are_accepted(page: str) -> None:
             ["rollout.train_sampling_params.max_new_tokens=null"],
             "a turn has no token cap",
         ),
+        (
+            {"max_turn_tokens": None, "eval_seeds": 2},
+            ["rollout.test_sampling_params.max_new_tokens=null", "trainer.test_freq=5"],
+            "for evaluation also in those of the test data",
+        ),
+        (
+            {"max_turn_tokens": 8},
+            [],
+            "max_new_tokens=6 in RL2's train and test sampling parameters differs from "
+            "GemConfig(max_turn_tokens=8)",
+        ),
+        (
+            {},
+            ["rollout.test_sampling_params.max_new_tokens=9"],
+            "max_new_tokens=9 in RL2's test sampling parameters differs",
+        ),
+        ({}, ["actor.max_length_per_device=null"], "actor.max_length_per_device is not set"),
         ({}, ["trainer.test_freq=5"], "GemConfig(eval_seeds=...)"),
+        ({"eval_seeds": 2}, [], "set trainer.test_freq, or remove eval_seeds"),
         ({}, ["actor.freeze_steps=2"], "'rebn' has none; set it to 0"),
     ],
 )
@@ -80,6 +98,21 @@ def test_unsupported_setting_is_rejected(
             settings_for(*overrides), GemConfig(ECHO, **{"max_turn_tokens": 6, **fields}), tmp_path
         )
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "overrides"),
+    [
+        ({"max_turn_tokens": 8}, ["rollout.train_sampling_params.max_new_tokens=null"]),  # default
+        ({"max_turn_tokens": None, "eval_seeds": 2}, ["trainer.test_freq=5"]),
+        ({"max_turn_tokens": None}, ["rollout.test_sampling_params.max_new_tokens=9"]),
+        ({"max_turn_tokens": None}, ["rollout.test_sampling_params.max_new_tokens=null"]),
+    ],
+)
+def test_token_caps_that_take_effect_are_accepted(
+    settings_for: Settings, fields: dict[str, Any], overrides: list[str]
+) -> None:
+    check_settings(settings_for(*overrides), GemConfig(ECHO, **fields))
 
 
 def test_model_that_only_transformers_5_reads_is_rejected(
@@ -133,7 +166,7 @@ def test_rewritten_history_is_accepted(settings_for: Settings, tmp_path: Path) -
 
 
 def test_settings_name_the_data_and_the_estimator(settings_for: Settings, tmp_path: Path) -> None:
-    settings = settings_for()
+    settings = settings_for("trainer.test_freq=5")
     prepare_settings(
         settings, GemConfig(ECHO, seeds=16, eval_seeds=3, gamma=0.9, max_turn_tokens=6), tmp_path
     )

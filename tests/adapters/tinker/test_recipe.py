@@ -30,6 +30,27 @@ def test_recipe_resumes_after_ctrl_c(tmp_path: Path) -> None:
     assert all(set(line) >= METRICS and line["episodes"] == 8 for line in lines)
 
 
+@pytest.mark.parametrize("without", [("--warm-up", "0"), ("--tools", "")])
+def test_recipe_without_a_warm_up_trains_the_model_itself(
+    without: tuple[str, str], tmp_path: Path
+) -> None:
+    done = run_recipe(MATHS, tmp_path, *without, "--updates", "1", "--episodes", "4")
+    assert done.returncode == 0, done.stderr
+    assert "SFT warm-up" not in done.stdout and not (tmp_path / "warm").exists()
+    assert len(read_metrics(tmp_path)) == 1
+
+
+def test_recipe_saves_the_model_of_its_warm_up_at_once(tmp_path: Path) -> None:
+    """A folder that a killed run left incomplete is not used."""
+    (tmp_path / "warm.new").mkdir()
+    (tmp_path / "warm.new" / "config.json").write_text("{")
+    short = ("--warm-up", "4", "--warm-up-episodes", "4", "--updates", "1", "--episodes", "4")
+    done = run_recipe(MATHS, tmp_path, *short)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "warm" / "tokenizer_config.json").is_file()
+    assert not (tmp_path / "warm.new").exists()
+
+
 @pytest.mark.long
 def test_recipe_with_a_tool_records_tool_calls(tmp_path: Path) -> None:
     short = ("--warm-up", "120", "--warm-up-episodes", "48", "--updates", "1", "--episodes", "16")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from worlds import MOODY, Echo
+from worlds import ECHO, MOODY, Echo
 
 from gem_core import Env
 from gem_core.errors import ConfigError, EnvError
@@ -48,8 +48,7 @@ def test_run_records_what_it_trained(
     metrics, episodes = read_metrics(tmp_path), recorded(tmp_path)
     assert [line["step"] for line in metrics] == [0, 1]
     assert [line["episodes"] for line in metrics] == [8, 8]
-    # a batch without a success has no gradient
-    assert all((line["grad_norm"] > 0) == (line["advantage_abs"] > 0) for line in metrics)
+    assert all(line["grad_norm"] > 0 for line in metrics)
     assert all(line["logprob_gap"] < 1e-4 for line in metrics)
     assert [e.final_info["update"] for e in episodes] == [0] * 8 + [1] * 8
     assert {t.versions for e in episodes[8:] for t in e.turns} == {(1, 1)}
@@ -101,8 +100,16 @@ def test_resume_with_other_settings_is_rejected(make_config: Make, make_settings
     train(make_config(), make_settings(updates=1))
     with pytest.raises(ConfigError, match="has 1 updates, and updates=1, the total, is not more"):
         train(make_config(), make_settings(updates=1))
-    with pytest.raises(ConfigError, match="was written with rank=4, but this run has 8"):
-        train(make_config(), make_settings(updates=2, rank=8))
+    for settings, fields, message in (
+        ({"rank": 8}, {}, "was written with rank=4, but this run has 8"),
+        ({"batch_size": 6}, {}, "was written with batch_size=4, but this run has 6"),
+        ({"samples": 2}, {}, "was written with samples=1, but this run has 2"),
+        ({"seed": 7}, {}, "was written with seed=0, but this run has 7"),
+        ({}, {"seeds": 8}, "was written with seeds=.*use the same, or another folder"),
+        ({}, {"env_id": MOODY}, f"was written with env_id='{ECHO}', but this run has '{MOODY}'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(make_config(**fields), make_settings(updates=2, **settings))
 
 
 @pytest.mark.setting("Asynchronous training", "works")
@@ -192,6 +199,35 @@ def test_failed_episodes_are_dropped_and_the_others_trained(
     assert sum(e.failed for e in recorded(tmp_path)) == 2
     (data,) = server.service.received
     assert len(data.ids) == 2
+
+
+def test_sequences_without_an_advantage_are_not_sent(
+    make_config: Make, make_settings: Make, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses are sums over tokens; without an advantage, even Adam's momentum moves nothing."""
+    advantages = iter(([1.0, -1.0, 0.0, 0.0], [0.0] * 4))
+
+    def compute(config: Any, episodes: list[Episode]) -> list[list[float]]:
+        return [[a] * len(e.turns) for a, e in zip(next(advantages), episodes, strict=True)]
+
+    config = make_config()
+    monkeypatch.setattr(type(config), "compute_advantages", compute)
+    trainer = GemTinkerTrainer(config, make_settings())
+    weights = []
+    save = trainer.client.save_weights_and_get_sampling_client
+    monkeypatch.setattr(
+        trainer.client,
+        "save_weights_and_get_sampling_client",
+        lambda: (save(), weights.append(lora(server, trainer)))[0],
+    )
+    server.service.received.clear()
+    trainer.train()
+    (data,) = server.service.received
+    assert [set(each.tolist()) - {0.0} for each in data.inputs["advantages"]] == [{1.0}, {-1.0}]
+    assert distance(weights[0], weights[1]) > 0 == distance(weights[1], weights[2])
+    lines = read_metrics(Path(config.metrics))
+    assert [line["grad_norm"] > 0 for line in lines] == [True, False]
+    assert lines[1]["loss"] == 0 and lines[1]["tokens"] > 0
 
 
 @pytest.mark.setting("Evaluation", "works")

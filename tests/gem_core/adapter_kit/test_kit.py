@@ -88,6 +88,9 @@ def test_shared_rejections_name_the_trainers_setting() -> None:
     rejected, message = long_turns(Config(GAME, max_turn_tokens=9), 8, "max_len")
     assert rejected
     assert "max_turn_tokens=9 is above max_len=8" in message
+    rejected, message = long_turns(Config(GAME, max_turn_tokens=9), None, "max_len")
+    assert rejected
+    assert message.startswith("max_len=None does not limit everything after the prompt; set it")
 
 
 def test_model_context_is_that_of_the_text_config() -> None:
@@ -185,12 +188,12 @@ def test_lazy_exports_import_on_access() -> None:
 
 
 def test_update_log_writes_a_line_and_sends_the_event(tmp_path: Path) -> None:
-    steps: list[int] = []
+    sent: list[tuple[int, Any]] = []
 
     class Listener:
         @hookimpl
         def update_end(self, step: int, metrics: Any) -> None:
-            steps.append(step)
+            sent.append((step, metrics))
 
     register_plugin(Listener(), "listener")
     try:
@@ -199,7 +202,10 @@ def test_update_log_writes_a_line_and_sends_the_event(tmp_path: Path) -> None:
             [episode(1.0, 0.0), episode(stop=StopReason.ENV_ERROR)], [[0.25, -0.75], []]
         )
         log.write(0, batch, loss=0.25)
-        UpdateLog(None).write(1, batch)
+        # without a metrics file; other ranks do not send it
+        UpdateLog(None).write(1, batch, loss=float("nan"))
+        UpdateLog.of(Config(GAME)).write(2, batch)
+        UpdateLog.of(Config(GAME, metrics=str(tmp_path)), write=False).write(3, batch)
     finally:
         unregister_plugin("listener")
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
@@ -223,7 +229,15 @@ def test_update_log_writes_a_line_and_sends_the_event(tmp_path: Path) -> None:
         "turn/1/success": 1.0,
         "turn/1/tokens": 2.0,
     }
-    assert steps == [0]
+    assert [step for step, _ in sent] == [0, 1, 2]
+    for _, metrics in sent:
+        assert metrics.pop("seconds") >= 0
+    del line["step"]
+    assert [metrics for _, metrics in sent] == [
+        line,
+        {**line, "loss": None},
+        {name: value for name, value in line.items() if name != "loss"},
+    ]
 
 
 def test_a_config_round_trips_through_plain_data() -> None:
