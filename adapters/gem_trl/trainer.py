@@ -119,8 +119,9 @@ class GemAdvantages:
             rollout.played = to_batch(rollout.rows)
             # a further row repeats the prompt of its episode; TRL writes into each dictionary
             repeated = [dict(inputs[max(row.number, 0)]) for row in rollout.rows]
+            score = super()._generate_and_score_completions  # type: ignore[misc]
             with separate_table(self) as table:
-                batch: dict[str, Any] = super()._generate_and_score_completions(repeated)  # type: ignore[misc]
+                batch: dict[str, Any] = score(repeated)
             per_turn = put_advantages(self, rollout.rows, batch)
             log_table(self, table, rollout.rows, per_turn)
             log_lengths(self, rollout.rows, stop_ids(self))

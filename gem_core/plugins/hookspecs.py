@@ -69,4 +69,4 @@ def batch_end(episodes: Sequence[Episode]) -> None:
 
 @hookspec
 def update_end(step: int, metrics: Mapping[str, float | None]) -> None:
-    """Called when a training run has written the metrics of an update to its metrics file."""
+    """Called after each update of a training run, with its metrics."""
