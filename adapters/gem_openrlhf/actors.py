@@ -97,7 +97,7 @@ class GemActorTrainer(ppo_actor.ActorPPOTrainer):
         self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None
     ) -> dict[str, Any]:
         """Train one micro-batch. A mini-batch without trained tokens makes no optimizer step."""
-        with _divisors(self, experience, step, loss_batch_info) as info:
+        with _mini_batch(self, experience, step, loss_batch_info) as info:
             status: dict[str, Any] = super().training_step(experience, kl_ctl, step, info)
         if not experience.action_mask.any():
             # OpenRLHF weights means over no tokens by their number, and divides by that number
@@ -116,7 +116,7 @@ class GemCriticTrainer(ppo_critic.CriticPPOTrainer):
         self, experience: Any, step: int, loss_batch_info: Any = None
     ) -> dict[str, float]:
         """Train one micro-batch. A mini-batch without targets makes no optimizer step."""
-        with _divisors(self, experience, step, loss_batch_info) as info:
+        with _mini_batch(self, experience, step, loss_batch_info) as info:
             status: dict[str, float] = super().training_step(experience, step, info)
         if not experience.action_mask.any():
             status["values"] = 0.0  # instead of NaN, a mean over nothing
@@ -211,11 +211,11 @@ class _WithoutSteps:
 
 
 @contextmanager
-def _divisors(trainer: Any, experience: Any, step: int, info: Any) -> Iterator[dict[str, Any]]:
-    """Yield the divisors of the loss; 1 instead of 0 if the mini-batch trains no token.
+def _mini_batch(trainer: Any, experience: Any, step: int, info: Any) -> Iterator[dict[str, Any]]:
+    """Yield the divisors of a mini-batch's loss; take no optimizer step if it trains no token.
 
-    The trainer then takes no optimizer step: momentum and weight decay would move the weights.
-    All micro-batches of the mini-batch, on all ranks, have the same divisors.
+    Its divisors are then 1 instead of 0. A step would apply momentum and weight decay. All
+    micro-batches of a mini-batch, on all ranks, have the same divisors.
     """
     info = info or get_loss_batch_info(
         trainer.strategy,

@@ -86,10 +86,10 @@ def rejections(settings: Any, config: TrainingConfig) -> list[Rejection]:
         ),
         (
             bool(rollout.get("enable_rollout_routing_replay"))
-            or _get(actor, "router_replay.mode") in ("R2", "R3"),
-            "routing replay (rollout.enable_rollout_routing_replay, router_replay.mode) needs the "
-            "experts of every sampled token, which gem's agent loop does not return; set it to "
-            "False and disabled",
+            or _get(actor, "router_replay.mode") == "R3",
+            "rollout.enable_rollout_routing_replay=True and router_replay.mode=R3 need the experts "
+            "of every sampled token, which gem's agent loop does not return; set the first to "
+            "False and the mode to disabled",
         ),
         *_attention_rejections(settings),
         *(algorithm_rejections(settings.algorithm, config.advantage) if per_turn else ()),

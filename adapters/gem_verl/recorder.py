@@ -2,7 +2,8 @@
 
 gem's trainers record training episodes when their advantages are known, and evaluation episodes
 when verl draws them. Episodes that verl drops, because their group is filtered or too old, are
-recorded before it clears them; those that the run did not use, when it ends.
+recorded before it clears them; those that the run did not use, when it ends. If verl drops every
+prompt because all its episodes failed, the recorder ends the run.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ they have the prefix `gem/`.
 from __future__ import annotations
 
 import logging
-import math
 import time
 
 from gem_core.errors import EnvError
@@ -33,7 +32,7 @@ from gem_core.plugins.events import send_event
 from gem_core.training.config import TrainingConfig
 from gem_core.training.horizon import HorizonSchedule
 from gem_core.training.metrics import BatchMetrics
-from gem_core.training.metrics_file import MetricsFile
+from gem_core.training.metrics_file import MetricsFile, finite
 
 __all__ = ["UpdateLog"]
 
@@ -112,8 +111,7 @@ class UpdateLog:
     def _send(self, step: int, metrics: dict[str, float | None]) -> None:
         """Append a line to the metrics file, which also sends the event; without one, send it."""
         if self._file is None:
-            finite = {n: v if v is None or math.isfinite(v) else None for n, v in metrics.items()}
-            send_event("update_end", step=step, metrics=finite)
+            send_event("update_end", step=step, metrics=finite(metrics))
             return
         if step and not self._begun:  # of a resumed run: a new one begins with update 0
             self._file.resume(step)

@@ -14,13 +14,14 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gem_core.errors import ConfigError, RecordError
 from gem_core.plugins.events import send_event
 
-__all__ = ["NAME", "MetricsFile", "metrics_path", "read_metrics"]
+__all__ = ["NAME", "MetricsFile", "finite", "metrics_path", "read_metrics"]
 
 NAME = "metrics.jsonl"
 """The name of the file in a run's folder."""
@@ -54,19 +55,24 @@ class MetricsFile:
 
     def write(self, step: int, **numbers: float | None) -> None:
         """Append the metrics of one update; NaN and infinity are written as null."""
-        for name, value in numbers.items():
-            if value is not None and not isinstance(value, (int, float)):
-                raise ConfigError(
-                    f"the metric {name!r} must be a number or None, "
-                    f"got {type(value).__name__} {value!r:.60}"
-                )
-        plain = {
-            name: value if value is None or math.isfinite(value) else None
-            for name, value in numbers.items()
-        }
+        plain = finite(numbers)
         with self.path.open("ab") as file:
             file.write((json.dumps({"step": step, **plain}) + "\n").encode())
         send_event("update_end", step=step, metrics=plain)
+
+
+def finite(numbers: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return metrics with None in place of NaN and infinity."""
+    for name, value in numbers.items():
+        if value is not None and not isinstance(value, (int, float)):
+            raise ConfigError(
+                f"the metric {name!r} must be a number or None, "
+                f"got {type(value).__name__} {value!r:.60}"
+            )
+    return {
+        name: value if value is None or math.isfinite(value) else None
+        for name, value in numbers.items()
+    }
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

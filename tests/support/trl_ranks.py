@@ -84,8 +84,8 @@ def play(seeds: list[int]) -> list[int]:
     return engine.calls
 
 
-def train(config: GemConfig, folder: str) -> None:
-    """Train the model on two episodes per rank and update, for at most five updates."""
+def make_trainer(config: GemConfig, folder: str, **settings: Any) -> GemGRPOTrainer:
+    """Make a trainer with two episodes per rank and update; `settings` of GRPOConfig."""
     args = GRPOConfig(
         output_dir=folder,
         use_cpu=True,
@@ -93,16 +93,21 @@ def train(config: GemConfig, folder: str) -> None:
         gradient_checkpointing=False,
         per_device_train_batch_size=2,
         num_generations=2,
-        max_steps=1 if config.metrics else 5,
         max_completion_length=128,
         learning_rate=1e-3,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
+        **settings,
     )
-    GemGRPOTrainer(
+    return GemGRPOTrainer(
         model=MODEL, args=args, processing_class=TOKENIZER, **trainer_kwargs(config)
-    ).train()
+    )
+
+
+def train(config: GemConfig, folder: str) -> None:
+    """Train the model for at most five updates."""
+    make_trainer(config, folder, max_steps=1 if config.metrics else 5).train()
 
 
 def weights() -> float:

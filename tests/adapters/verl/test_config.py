@@ -186,7 +186,7 @@ REJECTED: list[Any] = [
     ),
     (
         ["actor_rollout_ref.rollout.enable_rollout_routing_replay=True"],
-        "needs the experts of every sampled token",
+        "need the experts of every sampled token",
     ),
     (
         [
