@@ -257,7 +257,16 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Build in a copy, because building writes into the source tree.
     source = tmp_path_factory.mktemp("source") / "gem"
     ignored = shutil.ignore_patterns(
-        ".git", ".tox", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "runs"
+        ".git",
+        ".tox",
+        ".venv*",
+        "build",
+        "dist",
+        "*.egg-info",
+        "__pycache__",
+        ".*_cache",
+        ".hypothesis",
+        "runs",
     )
     shutil.copytree(ROOT, source, ignore=ignored)
     run(sys.executable, "-m", "build", "--no-isolation", cwd=source)

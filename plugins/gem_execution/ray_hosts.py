@@ -76,7 +76,7 @@ class EnvHosts:
         *,
         calls: int = 64,
         num_cpus: float = 1.0,
-        start_seconds: float = 60.0,
+        start_seconds: float = 180.0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """Start the hosts. If Ray is not initialized, connect to `RAY_ADDRESS` or start it here.

@@ -217,8 +217,7 @@ def test_every_run_starts_from_the_same_weights(trainer):
 def test_update_uses_the_gradient_of_the_documented_loss(trainer):
     """The loss is -1/Z * sum of A * log pi, for any split into micro-batches."""
     model = trainer.model
-    model.load_state_dict(trainer.base)
-    trainer.policy.refresh()
+    trainer.restore(0)
     episodes = trainer.play(algorithms_plan.GUESS, range(24), 1, None, algorithms_training.Clock())
     per_turn = advantages(episodes, "rebn", gamma=0.9)
     pairs = [
@@ -304,7 +303,7 @@ def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients(family):
 
 def test_untrained_critic_gives_whitened_returns(trainer):
     """Its values are 0, so GAE is the sum of (gamma * lambda)^k r."""
-    trainer.model.load_state_dict(trainer.base)
+    trainer.restore(0)
     episodes = trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
     critic = algorithms_training.Critic(trainer.model)
     optimizer = algorithms_training.Optimizer(critic, 0.0)
@@ -318,8 +317,7 @@ def test_untrained_critic_gives_whitened_returns(trainer):
 
 def test_critic_values_each_turn_before_its_first_token(trainer):
     """The reference evaluates one episode at a time, with GAE written out."""
-    trainer.model.load_state_dict(trainer.base)
-    trainer.policy.refresh()
+    trainer.restore(0)
     episodes = trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
     critic = algorithms_training.Critic(trainer.model)
     torch.nn.init.normal_(critic.head.weight, std=0.3, generator=torch.Generator().manual_seed(0))

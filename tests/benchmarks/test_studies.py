@@ -89,8 +89,7 @@ def test_plan_has_distinct_runs_with_equal_budgets():
 
 
 def test_several_steps_use_the_clipped_ratio_to_the_first_policy(trainer):
-    trainer.model.load_state_dict(trainer.base)
-    trainer.policy.refresh()
+    trainer.restore(0)
     setting = algorithms_plan.GUESS
     batch = trainer.play(setting, range(24), 1, None, algorithms_training.Clock())
     per_turn = advantages(batch, "rebn", gamma=0.9)

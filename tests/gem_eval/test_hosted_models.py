@@ -27,7 +27,7 @@ from gem_eval.models.openai.function_calls import calls_as_text, chat_messages
 
 SERVER = SUPPORT / "tool_calling_server.py"
 PRODUCT = "test:Product-v0"
-NATIVE = "python(style='native', max_uses=3)"
+NATIVE = "python(style='native', max_uses=3, seconds=60)"
 
 
 class Product(Env):
@@ -64,6 +64,16 @@ class Server:
         )
         self.reader.start()
 
+    def request(self, messages: int = 1) -> dict[str, Any]:
+        """Wait for the first request with this many messages or more, and return it."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for request in list(self.requests):
+                if len(request["messages"]) >= messages:
+                    return request
+            time.sleep(0.01)
+        raise AssertionError(f"the server printed no request with {messages} messages")
+
 
 @pytest.fixture
 def server() -> Iterator[Server]:
@@ -94,7 +104,7 @@ def test_server_with_tool_calls_solves_a_tool_task(server: Server, tmp_path: Pat
     row = evaluated(server, tmp_path, "calls", "--tools", NATIVE)
     assert (row["success"]["value"], row["tool_uses"], row["format_errors"]) == (1.0, 1.0, 0.0)
     assert row["tokens"] == 30 + 12
-    first, second = server.requests[0], next(r for r in server.requests if len(r["messages"]) > 2)
+    first, second = server.request(), server.request(messages=3)
     (tool,) = first["tools"]
     assert tool["function"]["name"] == "python"
     system = first["messages"][0]["content"]
@@ -112,8 +122,9 @@ def test_server_without_function_calling_gets_the_instructions_as_text(
 ) -> None:
     row = evaluated(server, tmp_path, "calls", "--tools", "python(style='json')")
     assert row["success"]["value"] == 0.0
-    assert "tools" not in server.requests[0]
-    assert "<tool_call>" in server.requests[0]["messages"][0]["content"]
+    first = server.request()
+    assert "tools" not in first
+    assert "<tool_call>" in first["messages"][0]["content"]
 
 
 def test_thinking_is_recorded_and_not_part_of_the_action(server: Server, tmp_path: Path) -> None:

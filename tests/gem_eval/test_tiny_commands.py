@@ -102,7 +102,8 @@ def test_closed_policy_stops_its_generation_and_rejects_new_ones() -> None:
 
     thread = threading.Thread(target=generate)
     thread.start()
-    time.sleep(0.2)
+    while thread not in policy._generating._threads:
+        time.sleep(0.01)
     policy.close()
     assert not thread.is_alive()
     assert "closed" in str(errors[0])

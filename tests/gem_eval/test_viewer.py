@@ -157,6 +157,8 @@ def followed(tmp_path: Path) -> Iterator[tuple[ViewerServer, Path]]:
     server = ViewerServer(tmp_path / "r.jsonl")
     thread = threading.Thread(target=server.serve)
     thread.start()
+    while not server._serving:
+        time.sleep(0.001)
     yield server, tmp_path / "r.jsonl"
     server.close()
     thread.join()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,12 +53,21 @@ pytestmark = [
 def cluster() -> Iterator[Any]:
     # the hosts import misbehaving.py
     os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *sys.path])
-    head = {"num_cpus": 0, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(2):
-        cluster.add_node(wait=False, num_cpus=4)
-    cluster.wait_for_nodes(timeout=120)
-    ray.init(address=cluster.address, log_to_driver=False)
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
+    # Ray's default is 15, with which the hosts get no time on a busy machine
+    os.environ.setdefault("RAY_worker_niceness", "0")
+
+    def start() -> Any:
+        ray.shutdown()  # after a failed attempt
+        head = {"num_cpus": 0, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(2):
+            cluster.add_node(wait=False, num_cpus=4)
+        cluster.wait_for_nodes(timeout=120)
+        ray.init(address=cluster.address, log_to_driver=False)
+        return cluster
+
+    cluster = retried(start)
     for name in NAMES:
         register(f"test_ray:{name}", f"misbehaving:{name}")
     yield cluster
@@ -65,6 +75,19 @@ def cluster() -> Iterator[Any]:
         registry.environments.remove(f"test_ray:{name}")
     ray.shutdown()
     cluster.shutdown()
+
+
+def retried(start: Callable[[], Any]) -> Any:
+    """Start a part of Ray. On a busy machine that needs more than one attempt."""
+    for attempts_left in reversed(range(4)):
+        began = time.time()
+        try:
+            return start()
+        except Exception:
+            ray_hosts._kill_incomplete_ray(began)
+            if not attempts_left:
+                raise
+    raise AssertionError
 
 
 @pytest.fixture
@@ -75,7 +98,7 @@ def hosts(cluster: Any) -> Iterator[EnvHosts]:
 
 
 def wait_for(hosts: EnvHosts, count: int) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while hosts.living < count:
         assert time.monotonic() < end, f"only {hosts.living} hosts started"
         time.sleep(0.05)
@@ -121,18 +144,14 @@ def test_vector_steps_on_the_cluster(hosts: EnvHosts, name: str) -> None:
                 assert vec.step(actions)[:4] == local.step(actions)[:4]
 
 
-def test_slow_environment_does_not_delay_the_others(hosts: EnvHosts) -> None:
-    with make_vec(
-        ["test_ray:Blocking"] * 4,
-        mode="ray",
-        hosts=hosts,
-        env_kwargs=[{"seconds": 3.0}, {}, {}, {}],
-    ) as vec:
+def test_slow_environment_does_not_delay_the_others(hosts: EnvHosts, tmp_path: Path) -> None:
+    with make_vec("test_ray:Misbehaving", 4, mode="ray", hosts=hosts) as vec:
         assert isinstance(vec, AsyncVectorEnv)
         vec.reset(seed=0)
-        vec.send(["a"] * 4)
-        assert sorted(vec.recv(at_least=3).indices) == [1, 2, 3]
-        assert vec.recv().indices == [0]
+        vec.send([f"await {tmp_path}/file", "a", "a", "a"])
+        assert sorted(vec.recv(at_least=3, timeout=60).indices) == [1, 2, 3]
+        (tmp_path / "file").touch()
+        assert vec.recv(timeout=60).indices == [0]
 
 
 def test_vector_that_cannot_be_made_closes_its_hosts(
@@ -160,7 +179,7 @@ def test_failing_environment_fails_only_its_episode(hosts: EnvHosts) -> None:
     engine = Rollout(
         ScriptedPlayer(play),
         make_env=hosts.make_env,
-        limits=Limits(step_deadline=5.0),
+        limits=Limits(step_deadline=8.0),
         concurrency=10,
     )
     episodes = engine.run_batch(tasks)
@@ -252,7 +271,7 @@ def test_cancelled_call_passes_its_turn_to_the_next() -> None:
         await call("e")
         return done
 
-    assert asyncio.run(asyncio.wait_for(main(), 5)) == ["a", "d", "e"]
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == ["a", "d", "e"]
 
 
 def test_vector_replaces_the_environments_of_a_dead_host(cluster: Any) -> None:
@@ -293,7 +312,7 @@ def test_reset_raises_when_no_host_can_start(cluster: Any) -> None:
 
 def test_killed_node_loses_no_episode(cluster: Any) -> None:
     """The test adds a node and kills it during a batch."""
-    node = cluster.add_node(num_cpus=4)
+    node = retried(lambda: cluster.add_node(num_cpus=4))
     with EnvHosts(3, calls=16, options={"scheduling_strategy": "SPREAD"}, num_cpus=4.0) as hosts:
         wait_for(hosts, 3)
         (doomed,) = [
@@ -375,7 +394,7 @@ try:
 except Exception as error:
     print(error)
 children = psutil.Process().children(recursive=True)
-psutil.wait_procs(children, timeout=10)
+psutil.wait_procs(children, timeout=60)
 print("left:", [p.name() for p in children if p.is_running() and p.status() != "zombie"])
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -145,32 +146,42 @@ def test_an_environment_may_return_the_same_info_every_time(mode: Any, wrapped: 
 
 
 class Slow(Blocking):
-    """Counts its open instances; its step outlasts the vector's deadline, then raises."""
+    """Counts its open instances; its step waits for `go_on`, then raises."""
 
     opened = 0
+    stepping, go_on = threading.Event(), threading.Event()
 
     def __init__(self) -> None:
         super().__init__(length=3)
         Slow.opened += 1
 
     def on_step(self, action: str) -> Any:
-        time.sleep(3.0)
+        self.stepping.set()
+        self.go_on.wait(60)
         raise RuntimeError("broken")
 
     def on_close(self) -> None:
         Slow.opened -= 1
 
 
-@pytest.mark.parametrize("deadline", [2.0, None])
+@pytest.mark.parametrize("deadline", [1.0, None])
 def test_abandoned_environment_is_not_replaced_after_close(deadline: float | None) -> None:
     Slow.opened = 0
-    vec = make_vec(Slow, 1, mode="async", autoreset="same_step", deadline=deadline)
+    Slow.stepping.clear()
+    Slow.go_on.clear()
+    before = set(threading.enumerate())
+    vec = make_vec(Slow, 1, mode="async", autoreset="same_step")
     vec.reset(seed=0)
+    vec.deadline = deadline
     vec.send(["a"])
+    assert Slow.stepping.wait(60)
     if deadline is not None:
         vec.recv()
     vec.close()
-    time.sleep(4.0)  # the step raises meanwhile
+    Slow.go_on.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)  # after the step has raised
+        assert not thread.is_alive()
     assert Slow.opened == 0
 
 

@@ -40,7 +40,7 @@ def engine() -> Iterator[str]:
 def sandbox(engine: str) -> Iterator[Sandbox]:
     with Sandbox(LIMITS, isolation="container", image=IMAGE, warm=2) as sandbox:
         yield sandbox
-    assert running(engine) == []
+    wait_until_removed(engine)
 
 
 def running(engine: str, pid: int | None = None) -> list[str]:
@@ -50,16 +50,21 @@ def running(engine: str, pid: int | None = None) -> list[str]:
     return sorted(name for name in names if name.startswith(f"gem-sandbox-{pid or os.getpid()}-"))
 
 
+def wait_until_removed(engine: str, pid: int | None = None) -> None:
+    """Wait for the engine, which removes containers in the background."""
+    deadline = time.monotonic() + 120
+    while names := running(engine, pid):
+        assert time.monotonic() < deadline, f"containers are left: {names}"
+        time.sleep(0.2)
+
+
 def test_time_limit_stops_the_container(engine: str) -> None:
     """The first test: the containers of the other tests' sandbox start in the background."""
-    limits = SandboxLimits(seconds=1)
+    limits = SandboxLimits(seconds=3)
     with Sandbox(limits, isolation="container", image=IMAGE, warm=0) as sandbox:
         outcome = sandbox.run("import os\nprint('a')\nos.fork()\nwhile True: pass")
         assert (outcome.end, outcome.stdout) == ("time", "a\n")
-    deadline = time.monotonic() + 60  # the engine removes it in the background
-    while running(engine) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert running(engine) == []
+    wait_until_removed(engine)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +127,14 @@ def test_containers_end_when_gem_is_killed(engine: str) -> None:
     try:
         assert process.stdout is not None and process.stdout.readline() == "running\n"
         time.sleep(1.0)
-        assert running(engine, process.pid)
+        deadline = time.monotonic() + 60
+        while not running(engine, process.pid):
+            assert time.monotonic() < deadline, "no container runs"
+            time.sleep(0.2)
     finally:
         process.kill()
         process.communicate()
-    deadline = time.monotonic() + 120
-    while running(engine, process.pid) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert running(engine, process.pid) == []
+    wait_until_removed(engine, process.pid)
 
 
 HERE = ("fork_bomb", "thread_bomb", "raise_limits", "kernel_memory", "fill_disk", "outlive")

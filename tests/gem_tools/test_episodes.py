@@ -62,7 +62,8 @@ def primes(prompt: str) -> str:
 @pytest.mark.usefixtures("quiz")
 def test_python_tool_episodes_are_token_exact() -> None:
     tokenizer = ByteTokenizer()
-    tasks = tasks_for("test:Primes", range(64), wrappers=["python(success_reward=0.25)"])
+    wrappers = ["python(success_reward=0.25, seconds=60)"]
+    tasks = tasks_for("test:Primes", range(64), wrappers=wrappers)
     sampling = Sampling(max_tokens=400)
     episodes = run_batch(
         tasks,
@@ -123,9 +124,8 @@ def test_search_tool_answers_questions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("style", ["tag", "json", "native"])
 def test_mcp_tools_solve_a_task_in_a_real_database(tmp_path: Path, style: Any) -> None:
     database = str(tmp_path / "shop.db")
-    server = McpTools(
-        command=sys.executable, args=[str(SUPPORT / "mcp_shop_server.py"), database], share=False
-    )
+    args = [str(SUPPORT / "mcp_shop_server.py"), database]
+    server = McpTools(command=sys.executable, args=args, start_deadline=120, share=False)
 
     def call(name: str, **arguments: str) -> str:
         if style == "tag":

@@ -31,6 +31,13 @@ from gem_tools.wrapper import ToolWrapper
 SERVER = str(SUPPORT / "mcp_shop_server.py")
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine servers start and answer late."""
+    for name in ("seconds", "start_deadline"):
+        monkeypatch.setitem(McpTools.__init__.__kwdefaults__, name, 120.0)
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> str:
     path = str(tmp_path / "shop.db")
@@ -40,7 +47,7 @@ def database(tmp_path: Path) -> str:
 
 @pytest.fixture
 def shop(database: str) -> Iterator[McpTools]:
-    shop = McpTools(command=sys.executable, args=[SERVER, database], seconds=10, share=False)
+    shop = McpTools(command=sys.executable, args=[SERVER, database], share=False)
     yield shop
     shop.close()
 
@@ -102,16 +109,18 @@ def test_errors_do_not_show_secrets() -> None:
 
 
 def test_call_deadline_leaves_the_server_running(database: str) -> None:
-    shop = McpTools(command=sys.executable, args=[SERVER, database], seconds=0.5, share=False)
+    shop = McpTools(command=sys.executable, args=[SERVER, database], seconds=3, share=False)
     tools = by_name(shop)
-    begin = time.monotonic()
-    late: Any = tools["sleep"].call({"seconds": 2})
-    assert 0.4 < time.monotonic() - begin < 1.5
+    late: Any = tools["sleep"].call({"seconds": 30})
     assert (late.error, late.outage) == (True, False)
-    assert late.text == "sleep was given up: it took over 0.5 s."
-    time.sleep(2)
-    assert not tools["process"].call({}).error  # type: ignore[union-attr]
+    assert late.text == "sleep was given up: it took over 3 s."
+    deadline = time.monotonic() + 60
+    process: Any = late
+    while process.error:
+        assert time.monotonic() < deadline, "the server does not answer"
+        process = tools["process"].call({})
     assert shop.servers[0].starts == 1
+    os.kill(int(process.text), signal.SIGKILL)  # its end would wait for the sleep
     shop.close()
 
 
@@ -126,7 +135,8 @@ def test_busy_server_is_not_restarted(shop: McpTools) -> None:
     assert (meanwhile.error, results[0].text, shop.servers[0].starts) == (False, "slept", 1)
 
 
-def test_dead_server_is_restarted(shop: McpTools) -> None:
+def test_dead_server_is_restarted(shop: McpTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gem_tools.mcp.server._SECONDS_TO_PING", 60.0)  # a timeout means alive
     tools = by_name(shop)
     first: Any = tools["process"].call({})
     os.kill(int(first.text), signal.SIGKILL)
@@ -152,7 +162,10 @@ def test_unreachable_server_raises_with_the_reason(database: str, tmp_path: Path
         McpTools(command="sleep", args=["30"], start_deadline=1, share=False).tools()
 
 
-def test_server_that_cannot_restart_is_an_outage(tmp_path: Path, database: str) -> None:
+def test_server_that_cannot_restart_is_an_outage(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gem_tools.mcp.server._SECONDS_TO_PING", 60.0)
     program = tmp_path / "server.py"
     shutil.copy(SERVER, program)
     shop = McpTools(command=sys.executable, args=[str(program), database], share=False)
@@ -168,6 +181,17 @@ def test_server_that_cannot_restart_is_an_outage(tmp_path: Path, database: str) 
     shop.close()
 
 
+def wait_until_open(server: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until a server accepts connections."""
+    deadline = time.monotonic() + 120
+    while True:
+        assert server.poll() is None and time.monotonic() < deadline, "the server does not start"
+        try:
+            return socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.05)
+
+
 @pytest.fixture
 def http(database: str) -> Iterator[tuple[str, Any]]:
     with socket.socket() as free:
@@ -178,12 +202,7 @@ def http(database: str) -> Iterator[tuple[str, Any]]:
     def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, SERVER, database, "--port", str(port)]
         processes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-        for _ in range(200):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
+        wait_until_open(processes[-1], port)
         return processes[-1]
 
     yield f"http://127.0.0.1:{port}/mcp", start
@@ -195,7 +214,7 @@ def http(database: str) -> Iterator[tuple[str, Any]]:
 def test_http_connection_survives_a_server_restart(http: tuple[str, Any]) -> None:
     url, start = http
     process = start()
-    shop = McpTools(url=url, seconds=10, start_deadline=5, share=False)
+    shop = McpTools(url=url, share=False)
     tools = by_name(shop)
     assert tools["query"].call({"sql": "select 1"}).text == "[(1,)]"  # type: ignore[union-attr]
     process.kill()
@@ -284,12 +303,7 @@ def http_server(script: str, *arguments: str) -> Iterator[str]:
         port = free.getsockname()[1]
     server = subprocess.Popen([sys.executable, str(SUPPORT / script), str(port), *arguments])
     try:
-        for _ in range(400):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
+        wait_until_open(server, port)
         yield f"http://127.0.0.1:{port}"
     finally:
         server.kill()
@@ -299,13 +313,13 @@ def http_server(script: str, *arguments: str) -> Iterator[str]:
 def test_client_credentials_open_a_guarded_server() -> None:
     with http_server("mcp_oauth_server.py") as base:
         url = f"{base}/mcp"
-        stranger = McpTools(url=url, start_deadline=10, share=False)
+        stranger = McpTools(url=url, share=False)
         with pytest.raises(ToolError, match="cannot be reached"):
             stranger.tools()
         client = {"client_id": "trainer", "issuer": base}
         wrong = {**client, "client_secret": "guess"}
         with pytest.raises(ToolError, match="cannot be reached"):
-            McpTools(url=url, oauth=wrong, start_deadline=10, share=False).tools()
+            McpTools(url=url, oauth=wrong, share=False).tools()
         stranger.reconfigure(oauth={**client, "client_secret": "very-secret"})
         secret: Any = by_name(stranger)["secret"].call({})
         assert secret.text == "the cake is in the cellar"

@@ -53,7 +53,7 @@ def test_nested_folders_do_not_stop_the_sandbox(sandbox: Sandbox) -> None:
         call.start()
         call.join(30)
         assert [outcome.stdout for outcome in outcomes] == ["1\n"]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         left = list(Path(_folder()).glob("home-*/d"))
         if not left:
@@ -97,12 +97,12 @@ def test_tree_with_unreadable_folders_is_removed() -> None:
 def test_worker_that_died_while_waiting_is_replaced() -> None:
     with Sandbox(SandboxLimits(), isolation="partial", warm=1) as sandbox:
         assert sandbox.run("print(1)").stdout == "1\n"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not sandbox._ready and time.monotonic() < deadline:
             time.sleep(0.01)
         process = sandbox._ready[0]._process
         os.kill(process.pid, signal.SIGKILL)
-        time.sleep(0.3)
+        process.wait(60)
         assert sandbox.run("print(2)").stdout == "2\n"
 
 

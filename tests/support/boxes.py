@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -18,7 +19,7 @@ def kill_box(session: Session) -> None:
     box = children(session._process.pid)[-1]
     processes = descendants(box)
     os.kill(box, signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in processes):
         assert time.monotonic() < deadline, "processes are left"
         time.sleep(0.01)
@@ -31,8 +32,9 @@ def descendants(pid: int) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """Return the children of all threads of a process; none if it has ended."""
-    try:
-        texts = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return []
-    return [int(child) for text in texts for child in text.split()]
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # a thread may end meanwhile
+                found += map(int, (task / "children").read_text().split())
+    return found

@@ -34,8 +34,6 @@ def local_ray(execution: str) -> Iterator[None]:
     if execution != "ray":
         yield
         return
-    # a busy machine needs longer than Ray's default, after which Ray ends this process
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
     import ray
 
     path = os.pathsep.join(folder for folder in sys.path if folder)
@@ -52,7 +50,7 @@ def processes_of(episodes: list[Episode]) -> set[int]:
     return {turn.info["pid"] for episode in episodes for turn in episode.turns}
 
 
-def wait_for_exit(processes: set[int], seconds: float = 20.0) -> bool:
+def wait_for_exit(processes: set[int], seconds: float = 120.0) -> bool:
     """Wait until none of the processes runs; return whether that is so."""
     deadline = time.monotonic() + seconds
     while any(os.path.exists(f"/proc/{pid}") for pid in processes):
@@ -62,7 +60,7 @@ def wait_for_exit(processes: set[int], seconds: float = 20.0) -> bool:
     return True
 
 
-def wait_for_end(programs: set[tuple[int, str]], seconds: float = 20.0) -> bool:
+def wait_for_end(programs: set[tuple[int, str]], seconds: float = 120.0) -> bool:
     """Wait until none of the programs runs, each with its process id; return whether that is so.
 
     Another program may have got a process id since.

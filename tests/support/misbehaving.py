@@ -73,7 +73,7 @@ class Awaited(Counter):
 
 
 class Misbehaving(Counter):
-    """Fails in the way its action names, or counts."""
+    """Fails or waits in the way its action names, or counts."""
 
     execution = "thread"
 
@@ -83,6 +83,9 @@ class Misbehaving(Counter):
             raise ValueError("told to raise")
         if action == "hang":
             time.sleep(3600)
+        if action.startswith("await "):
+            while not os.path.exists(action.removeprefix("await ")):
+                time.sleep(0.05)
         if action == "exit":
             os._exit(3)
         if action == "segfault":

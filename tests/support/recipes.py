@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from project import ROOT
@@ -58,10 +59,15 @@ def interrupt_recipe(name: str, out: Path, *arguments: str) -> subprocess.Comple
         deadline = time.monotonic() + 600
         while process.poll() is None and time.monotonic() < deadline:
             if (out / "metrics.jsonl").exists() and len(read_metrics(out)) >= 3:
-                process.send_signal(signal.SIGINT)
                 break
             time.sleep(0.2)
-        printed, errors = process.communicate(timeout=300)
+        for _ in range(3):  # Python ignores a Ctrl-C that comes inside a callback or a `__del__`
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                printed, errors = process.communicate(timeout=120)
+                break
+        else:
+            raise AssertionError("the recipe runs on after Ctrl-C")
     finally:
         process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, printed, errors)

@@ -272,7 +272,7 @@ def _short(victim: Victim, outcomes: list[Any]) -> bool:
     (outcome,) = outcomes
     return (
         len(outcome.stdout) <= LIMITS["output_kb"] * 1024
-        and outcome.seconds < LIMITS["seconds"] + 0.5
+        and outcome.seconds < LIMITS["seconds"] + 20
         and outcome.end != "ok"
     )
 
@@ -577,13 +577,15 @@ ATTACKS: dict[str, Attack] = {
     "outlive": Attack(
         "outlive the call as a daemon",
         (
-            "import os\ntry:\n    pid = os.fork()\nexcept OSError:\n    raise SystemExit(0)\n"
+            "import fcntl, os\nr, w = os.pipe()\nhigh = fcntl.fcntl(w, fcntl.F_DUPFD_CLOEXEC, 64)\n"
+            "os.close(w)\n"
+            "try:\n    pid = os.fork()\nexcept OSError:\n    raise SystemExit(0)\n"
             "if pid == 0:\n    os.setsid()\n"
             "    if os.fork() == 0:\n        for fd in range(64):\n            try:\n"
             "                os.close(fd)\n"
             "            except OSError:\n                pass\n"
             "        os.execv('/bin/sleep', ['sleep', '300.@ID@'])\n"
-            "    os._exit(0)\nos.waitpid(pid, 0)\nimport time\ntime.sleep(0.3)",
+            "    os._exit(0)\nos.waitpid(pid, 0)\nos.close(high)\nos.read(r, 1)",
         ),
         _none_runs,
         (True, True, False),

@@ -34,7 +34,9 @@ REPORT, COMMANDS = 100, 101
 """The descriptors on which bash reports the end of a command, and reads the next one."""
 MOST_DESCRIPTORS = 4096
 MOST_OUTPUT, MOST_FILE, MOST_COMMAND, MOST_NAMES = 4 << 20, 4 << 20, 60_000, 20_000
-SECONDS_TO_START, SECONDS_TO_RESTART, SECONDS_TO_INTERRUPT = 30.0, 10.0, 1.0
+SECONDS_TO_START, SECONDS_TO_RESTART = 30.0, 10.0
+SECONDS_TO_INTERRUPT = 1.0, 3.0, 3.0
+"""How long bash may take to report after Ctrl-C, the end of the command, and its own end."""
 # bash writes the status and the folder after each command. Typed lines are limited to 4096
 # characters, so it reads the command from another descriptor.
 PROMPT = 'printf "%d %s\\0" "$?" "$PWD" >&100'
@@ -98,6 +100,7 @@ class Terminal:
         """Type a command into bash and wait for its end; replace a bash that ended."""
         drain(self.report)
         self.settle()
+        self.forget()
         if os.write(self.commands, data + b"\0") <= len(data):
             raise OSError("bash does not read its commands")
         os.write(self.master, TYPED)
@@ -116,34 +119,43 @@ class Terminal:
         number = int(status) if status.isascii() and status.isdigit() else 1
         return {**answer(text(written), number, cwd), "end": end}
 
-    def interrupt(self) -> tuple[bytes, str, str]:
+    def interrupt(self) -> tuple[bytearray, str, str]:
         """Stop the command as Ctrl-C would; kill it, then bash, if that does not help."""
-        written = b""
+        written = bytearray()
         self.settle()
         os.write(self.master, b"\x03")
-        for attempt in range(3):
-            more, report, end = self.wait(time.monotonic() + SECONDS_TO_INTERRUPT, most=sys.maxsize)
-            written += more[:MOST_OUTPUT]
+        for attempt, seconds in enumerate(SECONDS_TO_INTERRUPT):
+            more, report, end = self.wait(time.monotonic() + seconds, most=sys.maxsize)
+            written += more
             if end in ("", "exit"):
                 return written, report, end
             with contextlib.suppress(OSError):
                 group = self.pid if attempt else os.tcgetpgrp(self.master)
-                os.killpg(group, signal.SIGKILL)
+                if attempt or group != self.pid:
+                    os.killpg(group, signal.SIGKILL)
         raise OSError("bash cannot be killed")
 
     def settle(self) -> None:
         """Undo what a command set by `stty`, and drop what nobody read from the terminal."""
         termios.tcsetattr(self.master, termios.TCSAFLUSH, self.flags)
 
-    def wait(self, deadline: float, most: int = MOST_OUTPUT) -> tuple[bytes, str, str]:
+    def forget(self) -> None:
+        """Drop a command that bash did not read before its limit; it would run as the next one."""
+        # opened once more, because a read of bash must block
+        fd = os.open(f"/proc/self/fd/{self.commands}", os.O_RDONLY | os.O_NONBLOCK)
+        drain(fd)
+        os.close(fd)
+
+    def wait(self, deadline: float, most: int = MOST_OUTPUT) -> tuple[bytearray, str, str]:
         """Collect output until bash reports; return the output, the report, and why it stopped."""
-        written = b""
+        written = bytearray()
         while True:
             select.select([self.report, self.output], [], [], 0.05)
             report = drain(self.report)
-            written += drain(self.output, most)
+            written += drain(self.output)
+            del written[MOST_OUTPUT:]
             if report:
-                written += drain(self.output, most)
+                written += drain(self.output)
                 return written, report.split(b"\0")[0].decode("utf-8", "replace"), ""
             if os.waitpid(self.pid, os.WNOHANG)[0]:
                 self.pid = 0
@@ -200,14 +212,14 @@ def is_alive(name: str) -> bool:
     return False
 
 
-def text(written: bytes) -> str:
+def text(written: bytearray) -> str:
     return written.decode("utf-8", "backslashreplace")
 
 
-def drain(fd: int, most: int = MOST_OUTPUT) -> bytes:
-    """Read what is available."""
-    data = b""
-    while len(data) < most:
+def drain(fd: int) -> bytearray:
+    """Read what is available, up to a limit: a writer may be faster."""
+    data = bytearray()
+    while len(data) < MOST_OUTPUT:
         try:
             part = os.read(fd, 1 << 16)
         except BlockingIOError:
@@ -329,7 +341,7 @@ def look_at_run(settings: dict[str, Any], command: str, seconds: float) -> Any:
         execute(settings, arguments, environment, keep=(0, 1, 2))
     os.close(output_end)
     os.set_blocking(output, False)
-    deadline, written, status = time.monotonic() + seconds, b"", -1
+    deadline, written, status = time.monotonic() + seconds, bytearray(), -1
     while time.monotonic() < deadline and len(written) < MOST_OUTPUT:
         select.select([output], [], [], 0.02)
         ended = os.waitpid(pid, os.WNOHANG)

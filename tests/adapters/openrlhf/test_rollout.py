@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from located import wait_for_exit
 from openrlhf.trainer.ppo_trainer import compute_eval_metrics
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from vllm import SamplingParams
@@ -249,15 +249,7 @@ def test_environments_run_outside_of_the_engine_s_process(execution: Any, engine
         assert parents == {"raylet"}, "an actor; its own title may come later"
     else:
         assert len(pids) == 3, "one process per environment"
-    wait_until_gone(pids)
-
-
-def wait_until_gone(pids: set[int]) -> None:
-    for _ in range(100):
-        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"processes of environments are left: {pids}")
+    assert wait_for_exit(pids)
 
 
 def test_openrlhf_computes_evaluation_metrics(play: Play) -> None:

@@ -63,9 +63,11 @@ def prepare() -> None:
     import RL2.trainer.ppo as rl2_ppo
     import RL2.utils.sglang as rl2_sglang
 
+    from gem_core.adapter_kit.ports import free_port
     from gem_rl2.unsharded_actor import UnshardedActor, UnshardedCritic
 
     rl2_sglang.get_host = lambda: "127.0.0.1"
+    rl2_sglang.get_available_port = free_port
     rl2_ppo.initialize_global_process_group = start_gloo
     rl2_ppo.Actor, rl2_ppo.Critic = UnshardedActor, UnshardedCritic
 

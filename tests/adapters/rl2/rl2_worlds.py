@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,13 +16,18 @@ FICKLE = "test:Fickle-v0"
 
 
 class Slow(Echo):
-    """Environment with steps of six seconds if the seed is 0."""
+    """Environment whose step with seed 0 waits until eight other episodes have ended."""
 
     execution = "thread"
+    ended: ClassVar[threading.Semaphore]
 
     def on_step(self, action: str) -> Any:
-        time.sleep(6.0 if self.seed == 0 else 0.0)
-        return super().on_step(action)
+        result = super().on_step(action)
+        if self.seed == 0 and not all(self.ended.acquire(timeout=60) for _ in range(8)):
+            raise TimeoutError("the other episodes wait for this one")
+        if result[2]:
+            self.ended.release()
+        return result
 
 
 class Fickle(Echo):

@@ -73,7 +73,8 @@ def test_values_are_read_and_trained_where_turns_begin(
         for step in range(1, 41):
             critic.update(dict(tensors), step)
     after = critic_error(critic.compute_values(numbered_again(tensors, ordered), 9))
-    assert after < 0.8 * before, "the critic learns its targets"
+    # with equal targets the error may be close to 0 from the start
+    assert after < max(0.8 * before, 1e-3), "the critic learns its targets"
 
 
 def test_critic_sees_the_history_as_the_template_writes_it(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,7 +18,8 @@ import pytest
 import RL2.trainer.ppo as rl2_ppo
 import RL2.workers.rollout as rl2_rollout
 import torch
-from rl2_worlds import FICKLE, SLOW, Fickle
+from located import wait_for_exit
+from rl2_worlds import FICKLE, SLOW, Fickle, Slow
 from thinking_template import SHORTENING
 from worlds import ECHO, MOODY
 
@@ -202,7 +204,7 @@ def test_dropped_groups_do_not_change_the_advantages_of_others(
     rollout_settings.responses_per_prompt, rollout_settings.dynamic_filtering = 2, True
     try:
         # about one in seven groups has equal returns
-        seeds = [seed for seed in range(0, 180, 3) for _ in range(2)]
+        seeds = [seed for seed in range(0, 360, 3) for _ in range(2)]
         (tensors, cu_seqs), episodes, state = play(ECHO, seeds, advantage="grpo")
     finally:
         rollout_settings.responses_per_prompt = 1
@@ -297,11 +299,9 @@ def test_trajectory_with_a_lost_sequence_is_rejected(play: Play) -> None:
 
 
 def test_slow_environment_delays_only_its_own_episode(play: Play) -> None:
-    started = time.monotonic()
+    Slow.ended = threading.Semaphore(0)
     _, episodes, _ = play(SLOW, [0, *range(2, 10)])
-    assert episodes[0].seconds >= 6.0
-    assert max(e.seconds for e in episodes[1:]) < 6.0
-    assert time.monotonic() - started < 60
+    assert not any(e.failed for e in episodes)
 
 
 @pytest.mark.setting("Growing horizon", "works")
@@ -457,11 +457,7 @@ def test_environments_run_in_their_own_processes(play: Play) -> None:
     pids = {turn.info["pid"] for e in episodes for turn in e.turns}
     assert len(pids) == 3 and os.getpid() not in pids
     state.close()
-    for _ in range(100):
-        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"processes of environments are left: {pids}")
+    assert wait_for_exit(pids)
 
 
 def test_metrics_are_logged_per_environment_and_turn(

@@ -85,7 +85,10 @@ def test_resumed_run_equals_a_run_without_a_break(
         return trainer
 
     whole, parts = run("whole", 4), run("parts", 2, 4)
-    assert distance(lora(server, whole), lora(server, parts)) < 1e-4
+    new = GemTinkerTrainer(make_config(), make_settings(out=str(tmp_path / "new")))
+    first, one, two = (lora(server, trainer) for trainer in (new, whole, parts))
+    # Adam changes a weight by its rate even if its gradient is close to 0, with either sign
+    assert distance(one, two) < 0.02 * distance(first, one)
     one, two = recorded(tmp_path / "whole"), recorded(tmp_path / "parts")
     assert [e.seed for e in one] == [e.seed for e in two]
     assert [t.action for e in one for t in e.turns] == [t.action for e in two for t in e.turns]

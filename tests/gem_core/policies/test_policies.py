@@ -314,13 +314,13 @@ def test_a_generation_past_its_deadline_fails_only_its_own_episode() -> None:
     def generate(prompts: list[list[int]], sampling: Sampling) -> Sequence[Generation]:
         if not slow.is_set():
             slow.set()
-            time.sleep(0.3)
+            time.sleep(2.0)
         return [Generation((65, 257), (-0.5, -0.5)) for _ in prompts]
 
     rollout = Rollout(
         BatchPolicy(generate, max_batch=1),
         Renderer(ByteTokenizer()),
-        limits=Limits(generate_deadline=0.1, retries=0),
+        limits=Limits(generate_deadline=1.0, retries=0),
         concurrency=1,
         make_env=lambda task: AsyncEnv(counts),
     )

@@ -281,7 +281,7 @@ def test_a_cancelled_run_does_not_block_the_next():
     def slow(prompts, sampling):
         overlaps.append(bool(running))
         running.append(1)
-        time.sleep(0.5)
+        time.sleep(2.0)
         running.pop()
         return answer(prompts, sampling)
 

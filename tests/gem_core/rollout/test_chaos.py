@@ -101,7 +101,7 @@ def test_every_task_comes_back_once_with_its_stop_reason(port: int, tmp_path: Pa
         ended = time.time()
     assert code == 0
     exit_took = ended - summary["at"]
-    assert exit_took < 5.0, f"the program took {exit_took:.1f} s to exit after its last episode"
+    assert exit_took < 30.0, f"the program took {exit_took:.1f} s to exit after its last episode"
     assert summary["episodes"] == EPISODES
 
     episodes = sorted(read_episodes(tmp_path / "chaos.jsonl.gz"), key=lambda e: e.index)

@@ -409,7 +409,7 @@ STOPS: dict[str, tuple[Any, dict[str, Any], StopReason, list[TurnStatus]]] = {
     ),
     "episode is late": (
         loops,
-        {"policy": BadPolicy(never), "limits": Limits(episode_deadline=0.05)},
+        {"policy": BadPolicy(never), "limits": Limits(episode_deadline=1.0)},
         StopReason.EPISODE_DEADLINE,
         [V],
     ),
@@ -621,7 +621,7 @@ def test_task_rejects_a_seed_that_is_no_integer(seed: Any) -> None:
 def test_player_of_a_slow_environment_does_not_delay_other_episodes() -> None:
     class Slow(ScriptedEnv):
         def sample_action(self) -> str:
-            time.sleep(5.0)
+            time.sleep(30.0)
             return "late"
 
     def make_env(task: Task) -> Env:
@@ -632,7 +632,7 @@ def test_player_of_a_slow_environment_does_not_delay_other_episodes() -> None:
         began = time.monotonic()
         tasks = [Task("test:Slow-v0", 0), Task("test:Scripted-v0", 0)]
         ends = [(e.env_id, e.stop) for e in rollout.run_batch(tasks)]
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20
     assert ends[0] == ("test:Slow-v0", StopReason.POLICY_DEADLINE)
 
 
@@ -1003,7 +1003,7 @@ def test_closing_a_stream_early_ends_its_running_episodes() -> None:
 
     began = time.monotonic()
     asyncio.run(main())
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30
     assert log.count("make") == log.count("close") == 4
 
 
@@ -1070,13 +1070,20 @@ def test_stop_works_before_the_first_episode_of_a_batch(begun: bool) -> None:
 
 
 def test_stop_from_another_thread_ends_the_batch() -> None:
-    rollout = engine(delays({0: 30.0, 1: 30.0}), concurrency=2)
-    threading.Timer(0.1, rollout.stop).start()
+    stepping = threading.Event()
+
+    class Slow(AsyncEnv):
+        async def on_step(self, action: str) -> Any:
+            stepping.set()
+            await asyncio.sleep(60)
+
+    rollout = engine(Slow, concurrency=2)
+    threading.Thread(target=lambda: stepping.wait(60) and rollout.stop()).start()
     began = time.monotonic()
     assert [e.stop for e in rollout.run_batch(tasks_for("test:Env", range(4)))] == [
         StopReason.CANCELLED
     ] * 4
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_run_batch_works_inside_a_running_event_loop() -> None:

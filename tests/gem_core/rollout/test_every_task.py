@@ -172,7 +172,7 @@ def test_a_hanging_close_takes_no_thread_from_healthy_episodes() -> None:
 
 
 def test_idle_environments_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gem_core.rollout.env_pool._SECONDS_TO_CLOSE", 0.5)
+    monkeypatch.setattr("gem_core.rollout.env_pool._SECONDS_TO_CLOSE", 1.0)
     let_go = threading.Event()
 
     class Hanging(ScriptedEnv):
@@ -183,7 +183,7 @@ def test_idle_environments_are_closed_together(monkeypatch: pytest.MonkeyPatch) 
     assert not any(episode.failed for episode in rollout.run_batch(TASKS))
     began = time.monotonic()
     rollout.close()
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 5
     let_go.set()
 
 

@@ -41,11 +41,13 @@ def test_calls_run_on_threads_and_return_results_and_errors() -> None:
 def test_at_most_size_calls_run_at_once(size: int) -> None:
     lock = threading.Lock()
     running, most = [0], [0]
+    together = threading.Barrier(size, timeout=60)
 
     def work(i: int) -> int:
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
+        together.wait()
         time.sleep(0.005)
         with lock:
             running[0] -= 1

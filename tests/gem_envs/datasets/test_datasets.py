@@ -343,6 +343,7 @@ def test_maths_times_out_on_a_huge_power_and_grades_the_next_answer() -> None:
     assert reward == 0.0
     assert "seconds" in info["scorer_error"] or "grader" in info["scorer_error"]
     assert env.step("\\boxed{" + "9" * 10_000 + "}")[4]["scorer_error"]
+    env.unwrapped.grading_seconds = 60
     assert env.step("\\boxed{\\frac{6}{8}}")[1] == 1.0
 
 

@@ -36,6 +36,7 @@ class Counter(Env):
 
     option_names = frozenset({"start"})
     closed: list[int] = []  # noqa: RUF012 - shared by all instances
+    stepping, go_on = threading.Event(), threading.Event()
 
     def on_reset(self, options: Mapping[str, Any]) -> Any:
         self.count = int(options.get("start", 0))
@@ -51,7 +52,8 @@ class Counter(Env):
         if action == "exit":
             raise SystemExit(0)
         if action == "wait":
-            time.sleep(4.0)
+            self.stepping.set()
+            self.go_on.wait(60)
         self.count += 1
         done = self.count >= 3
         return f"{self.count}", 0.5, done, False, {"success": True} if done else {}
@@ -80,7 +82,7 @@ def ask(
     server: Server, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, Any]:
     content = body if body is None or isinstance(body, str) else json.dumps(body)
-    reply = httpx.request(method, server.url + path, content=content, headers=headers)
+    reply = httpx.request(method, server.url + path, content=content, headers=headers, timeout=60)
     return reply.status_code, reply.json()
 
 
@@ -203,22 +205,24 @@ def test_requests_from_web_pages_are_rejected() -> None:
 
 def test_hanging_step_does_not_delay_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gem_envs.remote.sessions._SECONDS_TO_CLOSE", 0.1)
-    stepping = threading.Event()
+    stepping, released = threading.Event(), threading.Event()
 
     class Hanging(Counter):
         def on_step(self, action: str) -> Any:
             stepping.set()
-            time.sleep(8.0)
+            released.wait(60)
 
     server = Server(Hanging)
     with server:
-        env = AgentGym(server.url, timeout=2.0)
+        env = AgentGym(server.url)
         env.reset(seed=0)
+        env.timeout = 2.0
         with pytest.raises(EnvError, match="Timeout"):
             env.step("on")
-        assert stepping.wait(5.0)
+        assert stepping.wait(60)
         begin = time.monotonic()
-    assert time.monotonic() - begin < 4.0
+    assert time.monotonic() - begin < 30
+    released.set()
 
 
 def test_forked_process_has_its_own_connections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +263,7 @@ def test_async_environments_are_served_on_one_loop() -> None:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -304,12 +308,12 @@ def test_hanging_close_does_not_delay_the_servers_close(monkeypatch: pytest.Monk
     class Hanging(Counter):
         def on_close(self) -> None:
             if hasattr(self, "count"):
-                released.wait(8)
+                released.wait(60)
 
     with Server(Hanging) as server:
         AgentGym(server.url).reset(seed=0)
         begin = time.monotonic()
-    assert time.monotonic() - begin < 4.0
+    assert time.monotonic() - begin < 30
     released.set()
 
 
@@ -376,6 +380,8 @@ def test_invalid_requests_get_the_right_status() -> None:
 
 
 def test_busy_session_rejects_a_second_request() -> None:
+    Counter.stepping.clear()
+    Counter.go_on.clear()
     with Server(Counter) as server:
         number = post(server, "/create", {})[1]["id"]
         post(server, "/reset", {"id": number, "seed": 1})
@@ -386,8 +392,9 @@ def test_busy_session_rejects_a_second_request() -> None:
 
         thread = threading.Thread(target=slow_step)
         thread.start()
-        time.sleep(1.0)
+        assert Counter.stepping.wait(60)
         assert post(server, "/step", {"id": number, "action": "on"})[0] == 409
+        Counter.go_on.set()
         thread.join()
         assert slow_replies[0][0] == 200
 
@@ -406,13 +413,13 @@ def test_kept_connection_does_not_wait_for_delayed_acknowledgements() -> None:
     with Server(Counter) as server:
         connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rpartition(":")[2]))
         waits = []
-        for _ in range(20):
+        for _ in range(40):
             started = time.perf_counter()
             connection.request("GET", "/")
             connection.getresponse().read()
             waits.append(time.perf_counter() - started)
         connection.close()
-    assert sorted(waits)[10] < 0.02  # 40 ms and more with Nagle's algorithm
+    assert sorted(waits)[8] < 0.02  # 40 ms and more with Nagle's algorithm
 
 
 def test_replies_and_logs_contain_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
@@ -439,6 +446,8 @@ def test_environment_that_exits_fails_its_own_request() -> None:
 
 
 def test_close_does_not_wait_for_a_step() -> None:
+    Counter.stepping.clear()
+    Counter.go_on.clear()
     with Server(Counter) as server:
         number = post(server, "/create", {})[1]["id"]
         post(server, "/reset", {"id": number, "seed": 1})
@@ -446,17 +455,13 @@ def test_close_does_not_wait_for_a_step() -> None:
             target=lambda: post(server, "/step", {"id": number, "action": "wait"})
         )
         thread.start()
-        time.sleep(1.0)
+        assert Counter.stepping.wait(60)
         Counter.closed.clear()
-        started = time.monotonic()
         assert post(server, "/close", {"id": number})[0] == 200
-        assert time.monotonic() - started < 2
         assert not Counter.closed
+        Counter.go_on.set()
         thread.join()
-        deadline = time.monotonic() + 5
-        while not Counter.closed and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert len(Counter.closed) == 1  # after the step
+        wait_until(lambda: len(Counter.closed) == 1)  # after the step
 
 
 @pytest.mark.parametrize(
@@ -474,13 +479,13 @@ def test_close_does_not_wait_for_a_step() -> None:
 def test_odd_requests_get_a_status(request_: bytes, status: int) -> None:
     with Server(Counter) as server:
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        with socket.create_connection(address, timeout=10) as connection:
+        with socket.create_connection(address, timeout=60) as connection:
             connection.sendall(request_)
             assert connection.recv(100).split()[1] == str(status).encode()
 
 
 def connected(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=15)
+    return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60)
 
 
 def test_connections_over_the_limit_get_503() -> None:
@@ -490,7 +495,7 @@ def test_connections_over_the_limit_get_503() -> None:
             for connection in (first, second):
                 connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:  # until their threads have ended
             with connected(server) as again:
                 again.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -507,10 +512,7 @@ def test_open_connections_end_with_the_server() -> None:
         for connection in connections:
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-    deadline = time.monotonic() + 10
-    while set(threading.enumerate()) - threads and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not set(threading.enumerate()) - threads
+    wait_until(lambda: not set(threading.enumerate()) - threads)
     for connection in connections:
         connection.close()
 
@@ -574,10 +576,10 @@ def test_slow_request_is_cut_off(part: str) -> None:
             connection.sendall(f"POST /create HTTP/1.1\r\n{part}".encode())
             started = time.monotonic()
             with suppress(OSError):
-                while time.monotonic() - started < 10:
+                while time.monotonic() - started < 60:
                     connection.sendall(b"a")
                     time.sleep(0.2)
-            assert time.monotonic() - started < 8
+            assert time.monotonic() - started < 30
 
 
 def test_server_error_fails_the_episode() -> None:
@@ -744,7 +746,7 @@ def test_description_is_fetched_when_the_environment_is_made() -> None:
 def test_silent_server_does_not_stop_other_episodes() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        arguments = {"url": url, "timeout": 6.0}
+        arguments = {"url": url, "timeout": 60.0}
         remote = Task("agentgym:Gem-v0", 1, {"start": 1}, env_kwargs=arguments, index=0)
         begin = time.monotonic()
         first, second = run_batch(
@@ -752,7 +754,7 @@ def test_silent_server_does_not_stop_other_episodes() -> None:
             Scripted("\\boxed{5}"),
             limits=Limits(make_deadline=0.5),
         )
-        assert time.monotonic() - begin < 4.0
+        assert time.monotonic() - begin < 30
     assert first.failure is not None and first.failure.where == "make"
     assert not second.failed
 
@@ -820,7 +822,7 @@ def test_serve_command_runs_until_a_signal(signal_: signal.Signals, code: int) -
         local = run_batch(tasks_for(EASY, seeds=[1, 2, 3]), player)
         assert [e.total_reward for e in remote] == [e.total_reward for e in local]
         process.send_signal(signal_)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == code and "Traceback" not in errors
 
 

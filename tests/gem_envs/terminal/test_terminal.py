@@ -118,7 +118,7 @@ def test_program_of_a_test_leaves_no_process_behind() -> None:
         ("prints", "sleep 1", ""),
         ("absent", "late.txt", None),
     )
-    assert passed(tests, session, 5.0) == [True, True, True]
+    assert passed(tests, session, 60.0) == [True, True, True]
     session.close()
 
 
@@ -161,11 +161,11 @@ def test_seed_determines_the_task() -> None:
 
 
 def test_processes_variables_and_folder_persist_between_turns() -> None:
-    with Terminal("SumColumn") as env:
+    with Terminal("SumColumn", seconds=60) as env:
         env.reset(seed=1)
         env.step("mkdir -p deep && cd deep && NAME=world && echo page > index.html")
         env.step("python3 -m http.server 8123 > /dev/null 2>&1 &")
-        env.step("sleep 1")
+        env.step("until (echo > /dev/tcp/127.0.0.1/8123) 2>/dev/null; do sleep 0.1; done")
         observation = env.step(
             'echo hello $NAME; python3 -c "import urllib.request as u; '
             "print(u.urlopen('http://127.0.0.1:8123').read())\""
@@ -202,7 +202,8 @@ def test_command_in_the_thinking_is_not_run(opening: str) -> None:
 
 
 def test_engine_plays_32_concurrent_episodes_apart() -> None:
-    episodes = run_batch(tasks_for("terminal:Any-v0-easy", seeds=range(32)), ExpertPlayer())
+    tasks = tasks_for("terminal:Any-v0-easy", seeds=range(32), env_kwargs={"seconds": 60.0})
+    episodes = run_batch(tasks, ExpertPlayer())
     assert [episode.total_reward for episode in episodes] == [1.0] * 32
 
 

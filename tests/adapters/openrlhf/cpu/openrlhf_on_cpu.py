@@ -24,9 +24,6 @@ from typing import Any
 from ray_start import start_ray
 
 GPUS = 5
-# a busy machine needs longer than Ray's defaults
-os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
-os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
 
 
 class Cpu(str):

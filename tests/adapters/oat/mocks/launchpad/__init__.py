@@ -176,7 +176,8 @@ def _end_with_the_program() -> None:
 
 
 def _serve(instance: Any, address: str) -> None:
-    listener = Listener(address, family="AF_UNIX", backlog=64)
+    listener = Listener(f"{address}.new", family="AF_UNIX", backlog=64)
+    os.rename(f"{address}.new", address)  # clients connect as soon as the file exists
 
     def answer(connection: Any) -> None:
         with connection:
