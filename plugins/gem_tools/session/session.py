@@ -247,7 +247,7 @@ class Session:
         """End the box; return the error, which knows whose fault it is."""
         error = SessionLost(problem)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+            self._process.wait(5.0)
         status = self._process.poll()
         # bubblewrap returns 128 + N if signal N killed the program
         killed = status is not None and status > 128

@@ -327,7 +327,7 @@ def test_maths_accepts_a_fraction_of_the_problems_numbers(tmp_path: Path) -> Non
 
 def test_maths_grades_in_many_threads() -> None:
     def play(n: int) -> float:
-        env = at("math:Sample-v0", 1)  # the answer is 3/4
+        env = at("math:Sample-v0", 1, grading_seconds=60)  # the answer is 3/4
         assert threading.current_thread() is not threading.main_thread()
         return float(env.step("\\boxed{0.75}" if n % 2 else "\\boxed{0.7}")[1])
 

@@ -181,7 +181,7 @@ def test_database_that_never_ends_or_is_huge_fails_the_task(
             assert "rror" not in observation, observation
         began = time.monotonic()
         assert play(env, 1, [*actions, "done"]) == 0.0
-        assert time.monotonic() - began < 60.0
+        assert time.monotonic() - began < 300.0
         monkeypatch.undo()
         assert solve(env, 1)[0] == 1.0
 
