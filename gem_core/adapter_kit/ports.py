@@ -11,8 +11,8 @@ __all__ = ["free_port"]
 def free_port() -> int:
     """Return a TCP port of this machine that is free now.
 
-    The system gives none of these ports to a program that asks for any port. So it stays free until
-    its user has started.
+    Linux does not give ports of this range to programs that ask for any free port. So the port
+    stays free until its user has started.
     """
     for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
         with socket.socket() as probe:

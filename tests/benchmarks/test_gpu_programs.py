@@ -109,7 +109,7 @@ def test_gpu_curves_keeps_the_updates_of_a_run_that_it_stops(
     assert len(gpu_report.runs()["verl"][0]["updates"]) == 1
     state = Path("/proc", child.read_text().strip(), "stat")
     deadline = time.monotonic() + 60  # the kernel ends a killed process a little later
-    with suppress(OSError):  # there is no such process
+    with suppress(OSError):  # the process has ended
         while state.read_text().rpartition(")")[2].split()[0] != "Z":
             assert time.monotonic() < deadline, "the process that the run started is still there"
             time.sleep(0.05)

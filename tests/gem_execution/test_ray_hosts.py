@@ -53,9 +53,6 @@ pytestmark = [
 def cluster() -> Iterator[Any]:
     # the hosts import misbehaving.py
     os.environ["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), *sys.path])
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
-    # Ray's default is 15, with which the hosts get no time on a busy machine
-    os.environ.setdefault("RAY_worker_niceness", "0")
 
     def start() -> Any:
         ray.shutdown()  # after a failed attempt

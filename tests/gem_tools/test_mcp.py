@@ -23,6 +23,7 @@ import pytest
 from project import SUPPORT
 from tool_worlds import Quiz, Shop
 
+from gem_core.adapter_kit.ports import free_port
 from gem_core.errors import ConfigError
 from gem_tools import Tool, ToolError
 from gem_tools.mcp import McpTools
@@ -194,9 +195,7 @@ def wait_until_open(server: subprocess.Popen[bytes], port: int) -> None:
 
 @pytest.fixture
 def http(database: str) -> Iterator[tuple[str, Any]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     processes: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
@@ -298,9 +297,7 @@ def test_published_server_works() -> None:
 def http_server(script: str, *arguments: str) -> Iterator[str]:
     """Run a server of the tests; yield its address."""
     pytest.importorskip("mcp.server.mcpserver", reason="the test server needs mcp 2")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen([sys.executable, str(SUPPORT / script), str(port), *arguments])
     try:
         wait_until_open(server, port)

@@ -260,7 +260,7 @@ def test_nothing_is_left_of_a_process_that_is_killed_while_boxes_start() -> None
         with process, process.stdout as output:
             output.readline()
             processes: list[int] = []
-            while not processes:  # between two boxes there is no process
+            while not processes:  # between two boxes it has none
                 process.send_signal(signal.SIGCONT)
                 time.sleep(delay)
                 process.send_signal(signal.SIGSTOP)  # so the list is complete

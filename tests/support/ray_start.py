@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 __all__ = ["start_ray"]
-
-# A busy machine needs longer than Ray's defaults. Ray ends the process that waited in vain.
-os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
-os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
 
 
 def start_ray(**settings: Any) -> None:

@@ -36,7 +36,7 @@ MOST_DESCRIPTORS = 4096
 MOST_OUTPUT, MOST_FILE, MOST_COMMAND, MOST_NAMES = 4 << 20, 4 << 20, 60_000, 20_000
 SECONDS_TO_START, SECONDS_TO_RESTART = 30.0, 10.0
 SECONDS_TO_INTERRUPT = 1.0, 3.0, 3.0
-"""How long bash may take to report after Ctrl-C, the end of the command, and its own end."""
+"""Limits for bash's report: after Ctrl-C, after the command is killed, after bash is killed."""
 # bash writes the status and the folder after each command. Typed lines are limited to 4096
 # characters, so it reads the command from another descriptor.
 PROMPT = 'printf "%d %s\\0" "$?" "$PWD" >&100'

@@ -86,9 +86,9 @@ def test_resumed_run_equals_a_run_without_a_break(
 
     whole, parts = run("whole", 4), run("parts", 2, 4)
     new = GemTinkerTrainer(make_config(), make_settings(out=str(tmp_path / "new")))
-    first, one, two = (lora(server, trainer) for trainer in (new, whole, parts))
+    start, end, resumed_end = (lora(server, trainer) for trainer in (new, whole, parts))
     # Adam changes a weight by its rate even if its gradient is close to 0, with either sign
-    assert distance(one, two) < 0.02 * distance(first, one)
+    assert distance(end, resumed_end) < 0.02 * distance(start, end)
     one, two = recorded(tmp_path / "whole"), recorded(tmp_path / "parts")
     assert [e.seed for e in one] == [e.seed for e in two]
     assert [t.action for e in one for t in e.turns] == [t.action for e in two for t in e.turns]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from project import SUPPORT
 
 from gem_check.checker import check_env
 from gem_core import Env, make, run_batch, tasks_for
+from gem_core.adapter_kit.ports import free_port
 from gem_core.errors import ConfigError, EnvError, OptionError
 
 ID = "openenv:Server-v0"
@@ -23,9 +23,7 @@ ID = "openenv:Server-v0"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(SUPPORT / "openenv_server.py"), str(port)]
     )
