@@ -296,17 +296,19 @@ def selected_runs(names: Sequence[str], runs: Sequence[Run] | None = None) -> li
     """Return the runs of a plan that the names select; without names, all of them.
 
     A name is that of a run, of a cell (the run without its seed) or, if there is no such cell, the
-    beginning of run names.
+    beginning of run names. The runs have the order of the names, then that of the plan.
     """
     runs = plan() if runs is None else list(runs)
     if not names:
         return runs
     cells = {run.cell for run in runs}
-    return [
-        run
+    selected = {
+        run.name: run
+        for name in names
         for run in runs
-        if any(run.cell == name if name in cells else run.name.startswith(name) for name in names)
-    ]
+        if (run.cell == name if name in cells else run.name.startswith(name))
+    }
+    return list(selected.values())
 
 
 def missing_runs(

@@ -22,7 +22,10 @@ table:
 
 **transfer/** ReBN on each of six environments and on their mixture, then evaluated on 18 others.
 
-The learning rates are tuned on two environments and seed 100, which no other run uses.
+The learning rates are tuned on two environments and seed 100, which no other run uses. These runs
+started from an earlier warm-up, whose weights could not be made again: on another machine its tasks
+differed. That is fixed. The 48 other runs from these weights (40 of algorithms/, all of before/ and
+speed/) were removed on 2026-11-18, before any run from the new weights; the plan did not change.
 
 **horizon/** was added on 2026-11-16, when 72 runs of the other studies were done and none of its
 own. ReBN with γ = 1 on the corridors of `corridor.py`, five seeds, each run until it has sampled

@@ -439,6 +439,12 @@ def test_cell_name_selects_its_seeds_and_no_other_cell():
     assert len(algorithms_plan.selected_runs([])) == len(algorithms_plan.plan())
 
 
+def test_selected_runs_have_the_order_of_the_names():
+    later, earlier = algorithms_plan.plan()[5].name, algorithms_plan.plan()[2].name
+    names = [run.name for run in algorithms_plan.selected_runs([later, earlier, later])]
+    assert names == [later, earlier]
+
+
 def test_comparison_of_several_runs_shows_means(tmp_path):
     for folder, returns in (("old", (0.2, 0.4)), ("new", (0.3, 0.5))):
         for seed, value in enumerate(returns):
