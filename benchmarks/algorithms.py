@@ -111,6 +111,9 @@ def run_worker(
         "device": device,
         "torch": torch.__version__,
         "workers": workers,
+        "slots": slots,
+        "room": room,
+        "context": context,
     }
     while time.time() < deadline:
         try:
@@ -128,6 +131,9 @@ def run_worker(
             return
         except Exception:  # noqa: BLE001 - the other runs continue; this one can be run again
             print(f"{run.name} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            if not _gpu_works():
+                print("error: the GPU does not work in this process", file=sys.stderr, flush=True)
+                return
             continue
         path = Path(out) / run.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +153,17 @@ def run_worker(
             + ", ".join(f"{part} {c[part] / total:.0%}" for part in parts),
             flush=True,
         )
+
+
+def _gpu_works() -> bool:
+    """Return whether the process can go on: after some CUDA errors, all later calls fail."""
+    if not torch.cuda.is_available():
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def fix_hash_seed() -> None:
@@ -286,6 +303,12 @@ def main(
         )
     planned = runs_of_model(folder, args.only, planned)
     todo = missing_runs(args.only, results, planned)
+    timed = [run.name for run in todo if run.timed]
+    if args.workers > 1 and 0 < len(timed) < len(todo):
+        raise ConfigError(
+            f"the time of {timed[0]} is a result, so other runs must not share the GPU with it; "
+            "name the runs, or set --workers 1"
+        )
     if any(run.updates and run.rate is None for run in todo):
         rates = tuned(args.out, planned)
         todo = [

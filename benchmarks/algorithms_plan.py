@@ -169,6 +169,8 @@ class Run:
     """Episodes per held-out seed for pass@k, in `scenarios.py`."""
     concurrency: int | None = None
     """Episodes at a time, if fewer than the slots: each may need a browser or a Java process."""
+    timed: bool = False
+    """Whether the time of the run is a result, so runs of other kinds must not share the GPU."""
     gguf_sha256: str = ""
     """GGUF file of the run's model, as in its config.json; empty: the model of the SFT warm-up."""
 
@@ -239,7 +241,8 @@ def plan() -> list[Run]:
             for schedule, horizon in SCHEDULES.items()
         ]
 
-    runs = [trained("speed/alone", GUESS, "rebn", episodes=256, updates=20, rate=RATES[1])]
+    more: dict[str, Any] = {"episodes": 256, "updates": 20, "rate": RATES[1], "timed": True}
+    runs = [trained("speed/alone", GUESS, "rebn", **more)]
     for env, episodes in TRIALS.items():
         for rate in RATES:
             for algorithm in dict.fromkeys(TUNED_AS.values()):
@@ -274,18 +277,16 @@ def tuned(out: Path, planned: Sequence[Run] | None = None) -> dict[str, float]:
     """Return the best rate of each algorithm by the mean return of the last ten updates."""
     scores: dict[tuple[str, float], list[float]] = {}
     for run in plan() if planned is None else planned:
-        if run.name.startswith("tuning/") and (out / run.path).is_file():
-            curve = json.loads((out / run.path).read_text(encoding="utf-8"))["curve"]["return"]
-            scores.setdefault((run.algorithm, run.rate or 0.0), []).append(fmean(curve[-10:]))
-    best = {}
-    for algorithm, like in TUNED_AS.items():
-        tried = [scores.get((like, rate), []) for rate in RATES]
-        if any(len(returns) < len(TRIALS) for returns in tried):
-            raise ConfigError(
-                f"the tuning runs of {like} are missing; run them first: algorithms.py run tuning/"
-            )
-        best[algorithm] = max(RATES, key=lambda rate: fmean(scores[like, rate]))
-    return best
+        if not run.name.startswith("tuning/"):
+            continue
+        if not (out / run.path).is_file():
+            raise ConfigError(f"{run.name} is missing; run all of tuning/ first: run tuning/")
+        curve = json.loads((out / run.path).read_text(encoding="utf-8"))["curve"]["return"]
+        scores.setdefault((run.algorithm, run.rate or 0.0), []).append(fmean(curve[-10:]))
+    return {
+        algorithm: max(RATES, key=lambda rate: fmean(scores[like, rate]))
+        for algorithm, like in TUNED_AS.items()
+    }
 
 
 def _slug(setting: Setting) -> str:

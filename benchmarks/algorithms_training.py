@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import brief  # noqa: F401 - registers its wrapper
-import corridor  # noqa: F401 - registers its environment
+import corridor  # also registers its environment
 import credit  # noqa: F401 - registers environments and an estimator
 import torch
 import uneven  # noqa: F401 - registers its environment
@@ -88,9 +88,22 @@ class Critic(torch.nn.Module):
         return self.head(self.packed.at(sequences, positions).float())[:, 0]
 
 
+class Update(NamedTuple):
+    """Metrics of the optimizer steps of a batch."""
+
+    grad_norm: float
+    """Mean over the steps, before clipping."""
+    apart: float
+    """Mean difference between the logprobs of sampler and trainer before the first step."""
+    clipped: float
+    """Share of the tokens whose ratio is outside PPO's clip range."""
+    ratio: float
+    """Mean of |ratio - 1|; 0 for a single step on the sampled batch."""
+
+
 @dataclass
 class Clock:
-    """Seconds of sampling, of the rest of the rollout, and of updates."""
+    """Seconds in which turns were sampled, of the rest of the rollout, and of updates."""
 
     generation: float = 0.0
     environment: float = 0.0
@@ -143,6 +156,7 @@ class Trainer:
 
     def restore(self, seed: int) -> None:
         """Load the initial weights, and seed the sampling."""
+        self.policy.resume()  # a failed run may have left it paused
         self.model.load_state_dict(self.base)
         self.policy.seed(seed)
         self.policy.refresh()
@@ -167,9 +181,7 @@ class Trainer:
                 )
             else:
                 per_turn = advantages(batch, run.algorithm, gamma=run.gamma)
-            metrics["grad_norm"], metrics["apart"] = self.update(
-                batch, per_turn, optimizer, run.steps, rng
-            )
+            metrics |= self.update(batch, per_turn, optimizer, run.steps, rng)._asdict()
             self.policy.refresh()
             clock.update += time.time() - update_began
             if run.horizon:
@@ -188,7 +200,7 @@ class Trainer:
             "run": asdict(run),
             "evaluation": evaluation,
             **({"transfer": transfer} if transfer else {}),
-            "curve": {name: [_rounded(line[name]) for line in curve] for name in names},
+            "curve": {name: [rounded(line[name]) for line in curve] for name in names},
             "seconds": round(seconds, 2),
             "clock": {name: round(value, 2) for name, value in asdict(clock).items()},
         }
@@ -219,11 +231,16 @@ class Trainer:
             concurrency=self.concurrency,
         )
 
-    def evaluate(self, setting: Setting, count: int) -> dict[str, float | None]:
-        """Play held-out seeds, with the environment's turn limit, not with the training horizon."""
+    def evaluate(self, setting: Setting, count: int) -> dict[str, Any]:
+        """Play held-out seeds, with the environment's turn limit, not with the training horizon.
+
+        `returns` has the return of each seed; a failed episode has none.
+        """
         setting = replace(setting, kwargs={**setting.kwargs, **setting.eval_kwargs})
         episodes = self.play(setting, range(HELD_OUT, HELD_OUT + count), 1, None, Clock())
-        return {name: _rounded(value) for name, value in summary(episodes).items()}
+        returns = [None if e.failed else rounded(e.total_reward) for e in episodes]
+        numbers = {name: rounded(value, digits=8) for name, value in summary(episodes).items()}
+        return {**numbers, "returns": returns}
 
     def play(
         self, setting: Setting, seeds: Iterable[int], samples: int, turns: int | None, clock: Clock
@@ -254,12 +271,11 @@ class Trainer:
         steps: Steps = ONE_STEP,
         rng: random.Random | None = None,
         corrected: bool = False,
-    ) -> tuple[float, float]:
+    ) -> Update:
         """Take the optimizer steps of a batch, with the loss above or, after the first, PPO's.
 
         `corrected`: use the clipped ratio to the recorded logprobs also in the first step, because
-        other weights sampled the batch. Returns the mean gradient norm before clipping, and the
-        mean difference between the logprobs of sampler and trainer before the first step.
+        other weights sampled the batch.
         """
         items = [
             (sequence, sequence.broadcast(turns))
@@ -277,7 +293,7 @@ class Trainer:
                     counts = [sum(sequence.mask) for sequence, _ in part]
                     parts = zip(part, flat_logp.split(counts))
                     old |= {id(sequence): own for (sequence, _), own in parts}
-        norms, differences = [], []
+        norms, differences, clipped_counts, gaps = [], [], [], []
         for epoch in range(steps.epochs):
             if rng is not None and steps.mini_batches > 1:
                 rng.shuffle(items)
@@ -293,13 +309,17 @@ class Trainer:
                     clipped = ratio.clamp(1 - steps.clip, 1 + steps.clip)
                     loss = -torch.minimum(ratio * advantage, clipped * advantage).sum() / tokens
                     loss.backward()
+                    clipped_counts.append((ratio != clipped).sum())
+                    gaps.append((ratio.detach() - 1).abs().sum())
                     if epoch == 0:
                         sampled = flat([s.logprobs or s.mask for s, _ in part], masks, logp.device)
                         current = logp.detach() if corrected else before
                         differences.append((current - sampled).abs().sum())
                 norms.append(optimizer.step())
-        sampled_tokens = max(sum(sum(sequence.mask) for sequence, _ in items), 1)
-        return fmean(norms), float(sum(differences)) / sampled_tokens
+        sampled = max(sum(sum(sequence.mask) for sequence, _ in items), 1)
+        trained = steps.epochs * sampled
+        sums = [float(sum(values)) for values in (differences, clipped_counts, gaps)]
+        return Update(fmean(norms), sums[0] / sampled, sums[1] / trained, sums[2] / trained)
 
     def _micro_batches(self, items: Sequence[Any]) -> Iterator[list[Any]]:
         return micro_batches(items, [len(sequence.ids) for sequence, _ in items], self.room)
@@ -377,9 +397,14 @@ def logprobs_of(
     return trunk.logprobs(model.lm_head.weight, sequences, positions)
 
 
-def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
-    """Return the metrics of a batch, over the episodes that did not fail."""
+def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Return the metrics of a batch, over the episodes that did not fail.
+
+    `stops` counts why episodes ended. `success_by_rooms` is for the corridors.
+    """
     known = [e for e in episodes if not e.failed]
+    logprobs = [logprob for e in known for t in e.turns for logprob in t.logprobs or ()]
+    by_rooms = corridor.success_by_rooms(known)
     solved = [len(e.turns) for e in known if e.success]
     returns = [sum(e.rewards) for e in known]
     first_actions = Counter(e.turns[0].action for e in known if e.turns)
@@ -392,6 +417,9 @@ def summary(episodes: Sequence[Episode]) -> dict[str, float | None]:
         "tool_uses": fmean(e.final_info.get("tool_uses", 0) for e in known),
         "tokens": sum(len(t.action_ids) for e in known for t in e.turns),
         "commonest": max(first_actions.values(), default=0) / len(known),
+        "logprob": fmean(logprobs) if logprobs else None,
+        "stops": dict(sorted(Counter(e.stop.value for e in episodes).items())),
+        **({"success_by_rooms": by_rooms} if by_rooms else {}),
         "failed": len(episodes) - len(known),
     }
 
@@ -401,8 +429,11 @@ def _spent(curve: Sequence[dict[str, Any]], budget: int | None) -> bool:
     return budget is not None and sum(line["tokens"] for line in curve) >= budget
 
 
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else float(f"{number:.4g}")
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Return a number, or the numbers of a mapping, with so many significant digits."""
+    if isinstance(value, dict):
+        return {key: rounded(own, digits) for key, own in value.items()}
+    return None if value is None else float(f"{value:.{digits}g}")
 
 
 def load(model: str) -> tuple[Any, Any]:

@@ -66,9 +66,8 @@ async def _train(trainer: Trainer, run: Run, batches: Any, clock: Clock) -> list
             update_began = time.time()
             metrics = lags(batch, policy.weight_version)
             per_turn = advantages(batch, run.algorithm, gamma=run.gamma)
-            metrics["grad_norm"], metrics["apart"] = trainer.update(
-                batch, per_turn, optimizer, run.steps, corrected=True
-            )
+            update = trainer.update(batch, per_turn, optimizer, run.steps, corrected=True)
+            metrics |= update._asdict()
             policy.refresh()
             policy.resume()
             clock.update += time.time() - update_began

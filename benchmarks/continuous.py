@@ -72,7 +72,7 @@ class ContinuousPolicy:
         self.tokens = 0
         """Tokens sampled so far."""
         self.seconds = 0.0
-        """Seconds in which this process launched or awaited the engine's work."""
+        """Seconds in which turns were sampled; environments may have stepped at the same time."""
         self._decoder = Decoder(model, slots, context, seed)
         self._slots = [_Slot(row) for row in range(slots)]
         self._waiting: deque[_Request] = deque()
@@ -135,16 +135,15 @@ class ContinuousPolicy:
             try:
                 begun = self._admit()
                 running = [slot for slot in self._slots if slot.request is not None]
-                if running:
-                    self._decoder.decode([s.row for s in running], max(len(s.ids) for s in running))
-                self.seconds += time.monotonic() - began
-                await asyncio.sleep(0 if running else 0.001)
+                if not running:
+                    await asyncio.sleep(0.001)
+                    continue
+                self._decoder.decode([s.row for s in running], max(len(s.ids) for s in running))
+                await asyncio.sleep(0)
                 # the environments step while the GPU works; CUDA has no awaitable
                 while not self._decoder.finished():  # noqa: ASYNC110
                     await asyncio.sleep(0)
-                began = time.monotonic()
-                if running:
-                    self._read(begun, running)
+                self._read(begun, running)
             except Exception as error:  # noqa: BLE001 - the waiting requests get it
                 for request in self._clear():
                     message = f"the engine failed: {type(error).__name__}: {error}"

@@ -11,17 +11,19 @@ turns fit into 1,024 tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
 from credit import DOORS
 
-from gem_core import Env, Limits, Rollout, advantages, register, tasks_for
+from gem_core import Env, Episode, Limits, Rollout, advantages, register, tasks_for
 from gem_core.policies.players import RandomPlayer
 
-__all__ = ["HORIZONS", "ROOMS", "Corridor", "separation"]
+__all__ = ["HORIZONS", "ROOMS", "Corridor", "separation", "success_by_rooms"]
 
+ENV = "horizon:Corridor-v0"
 ROOMS = (2, 4, 8, 16)
 """Rooms of a corridor; each number is equally frequent."""
 RIGHT = (0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1)
@@ -62,13 +64,25 @@ class Corridor(Env):
 
 
 register(
-    "horizon:Corridor-v0",
+    ENV,
     Corridor,
     wrappers=["boxed"],
     summary="Leave a corridor of 2 to 16 rooms",
     turns=Corridor.max_turns,
     reward="sparse: 1 after the last room",
 )
+
+
+def success_by_rooms(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the success in corridors of each length; empty for episodes of other environments."""
+    groups: dict[int, list[bool]] = {}
+    for episode in episodes:
+        if episode.env_id == ENV and episode.turns:
+            text = episode.turns[0].messages[-1].content
+            found = re.search(r"There are (\d+) rooms", text)
+            assert found, f"the first observation has the number of rooms; got {text!r}"
+            groups.setdefault(int(found[1]), []).append(bool(episode.success))
+    return {str(rooms): fmean(groups[rooms]) for rooms in sorted(groups)}
 
 
 def separation(turns: int, count: int = 4000) -> tuple[float, float]:
@@ -79,7 +93,7 @@ def separation(turns: int, count: int = 4000) -> tuple[float, float]:
     """
     limits = Limits(max_turns=turns)
     with Rollout(RandomPlayer(), limits=limits, concurrency=64) as rollout:
-        episodes = rollout.run_batch(tasks_for("horizon:Corridor-v0", range(count)))
+        episodes = rollout.run_batch(tasks_for(ENV, range(count)))
     by_choice: dict[bool, list[float]] = {True: [], False: []}
     for episode, own in zip(episodes, advantages(episodes, "rebn", gamma=1.0)):
         room = 0

@@ -20,12 +20,20 @@ table:
   observation and should learn at least as fast as γ = 1.
 - `PayLast`: ReBN learns faster than episode-level credit, with any discount.
 
-**transfer/** ReBN on each of six environments and on their mixture, then evaluated on 18 others.
+**transfer/** ReBN on each of six environments and on their mixture, three seeds each, then
+evaluated on 18 others.
 
-The learning rates are tuned on two environments and seed 100, which no other run uses. These runs
-started from an earlier warm-up, whose weights could not be made again: on another machine its tasks
-differed. That is fixed. The 48 other runs from these weights (40 of algorithms/, all of before/ and
-speed/) were removed on 2026-11-18, before any run from the new weights; the plan did not change.
+**tuning/** The learning rate of each algorithm: the best of three by the mean return of the last
+ten updates on four environments, with seed 100, which no other run uses. RLOO uses the rate of
+GRPO, and REINFORCE++ that of ReBN. All studies but larger/ use these rates, so in credit/, too, an
+algorithm has the rate that is best for it elsewhere.
+
+Changed on 2026-11-18, before any run from the present weights: the 72 runs so far (24 of tuning/,
+40 of algorithms/, all of before/ and speed/) started from a warm-up that could not be made again,
+because its tasks differed between machines. They were removed. Their rates came from two
+environments, and some algorithms collapsed with them on others, so there are now four. transfer/
+had one seed. Untrained models are now evaluated on more seeds, because all algorithms are compared
+with the same evaluation.
 
 **horizon/** was added on 2026-11-16, when 72 runs of the other studies were done and none of its
 own. ReBN with γ = 1 on the corridors of `corridor.py`, five seeds, each run until it has sampled
@@ -81,7 +89,7 @@ third of the rate: it did not learn the format, and solved nothing in any stage.
 
 Measured before, after SFT and after RL on held-out seeds: the share solved within 1, 2, ... turns,
 and pass@k from eight episodes per seed (four on the CPU). Held-out seeds may have tasks that the
-expert's seeds also have: 18 of 32 in deep search, 12 in TextCraft, 2 in BabyAI. Predictions for the
+expert's seeds also have: 27 of 32 in deep search, 15 in TextCraft, 2 in BabyAI. Predictions for the
 GPU; three seeds give no test, and the tiny model may learn no more than the format:
 
 - SFT raises the success of a single try in all three.
@@ -95,9 +103,9 @@ trains without an SFT warm-up, with its own chat template. In a pilot on a CPU (
 the prompt, two to eight first turns each, untrained), it explained its answer for 40 tokens and
 more, or, when asked not to, gave the action without the box. So the prompt asks for no explanation
 (`brief.py`), and an answer without a box goes to the environment as it is. The learning rates are a
-third of the small model's tuned rates, rounded, and not tuned further: larger models need lower
-rates, but the first weights are in bfloat16, and with much lower rates few of them would change in
-30 updates.
+third of those of the small model's first tuning (3e-5; 1e-4 for GRPO), rounded, and not tuned
+further: larger models need lower rates, but the first weights are in bfloat16, and with much lower
+rates few of them would change in 30 updates.
 
 Measured are return and success on 256 held-out seeds, before and after training. By the rules of
 these studies a test needs four seeds, so there is none. One algorithm counts as above another if
@@ -143,6 +151,7 @@ __all__ = [
     "SCENARIO_SEEDS",
     "SCHEDULES",
     "SEEDS",
+    "TRANSFER_SEEDS",
     "async_runs",
     "plan",
 ]
@@ -160,7 +169,7 @@ ENVIRONMENTS: dict[str, tuple[Setting, int]] = {
     "facts-search": (replace(SEARCH, tools="search(index='{work}/index',k=1,max_uses=1)"), 128),
 }
 """Setting and episodes per update of study 1; games with many turns have fewer."""
-TUNED_ON = ("GuessTheNumber", "Hangman")
+TUNED_ON = ("GuessTheNumber", "Hangman", "TowerofHanoi", "chain_sum")
 RATIO_ON = ("GuessTheNumber", "Hangman", "chain_sum")
 SEVERAL = Steps(epochs=2, mini_batches=2)
 CREDIT = {
@@ -182,6 +191,7 @@ SCHEDULES = {
 """Horizons of study 3, in the notation of `horizon.py`."""
 HORIZON_SEEDS = 5
 HORIZON_TOKENS = 300_000
+TRANSFER_SEEDS = 3
 ASYNC_SEEDS = 5
 SCENARIOS = {
     "TextCraft": Setting("textcraft:TextCraft-v0-depth1", {"max_turns": 8}, tokens=24),
@@ -200,7 +210,8 @@ UNEVEN = Setting("uneven:GuessTheNumber-v0", tokens=16)
 
 def plan() -> list[Run]:
     """Return all runs, the most important ones first."""
-    runs = [_run("speed/alone", GUESS, "rebn", episodes=256, updates=20, rate=RATES[1])]
+    alone: dict[str, object] = {"episodes": 256, "updates": 20, "rate": RATES[1], "timed": True}
+    runs = [_run("speed/alone", GUESS, "rebn", **alone)]
     for name in TUNED_ON:
         setting, episodes = ENVIRONMENTS[name]
         for rate in RATES:
@@ -209,7 +220,7 @@ def plan() -> list[Run]:
                 size = {"episodes": episodes, "seed": 100, "rate": rate}
                 runs.append(_run(title, setting, algorithm, **size))
     for name, (setting, _) in ENVIRONMENTS.items():
-        runs.append(Run(f"before/{name}", setting, "none", updates=0))
+        runs.append(Run(f"before/{name}", setting, "none", updates=0, evaluated=1024))
     for seed in range(SEEDS):
         runs += _algorithms(seed)
     for seed in range(SEEDS):
@@ -258,12 +269,15 @@ def _credit(seed: int) -> list[Run]:
 def _transfer() -> list[Run]:
     trained = [ENVIRONMENTS[name][0] for name in TRAINED_ON] + [_BY_ID["rg:syllogism"]]
     others = tuple(s for s in SETTINGS if s.env not in {t.env for t in trained})
-    more = {"episodes": 96, "evaluated": 128, "transfer": others}
-    runs = [Run("transfer/none", GUESS, "none", updates=0, evaluated=128, transfer=others)]
-    for setting in trained:
-        name = setting.env.partition(":")[2].partition("-v0")[0]
-        runs.append(_run(f"transfer/{name}", setting, "rebn", **more))
-    return [*runs, _run("transfer/mixture", GUESS, "rebn", mixture=tuple(trained), **more)]
+    runs = [Run("transfer/none", GUESS, "none", updates=0, evaluated=512, transfer=others)]
+    for seed in range(TRANSFER_SEEDS):
+        more = {"seed": seed, "episodes": 96, "evaluated": 128, "transfer": others}
+        for setting in trained:
+            name = setting.env.partition(":")[2].partition("-v0")[0]
+            runs.append(_run(f"transfer/{name}-{seed}", setting, "rebn", **more))
+        mixture = {"mixture": tuple(trained), **more}
+        runs.append(_run(f"transfer/mixture-{seed}", GUESS, "rebn", **mixture))
+    return runs
 
 
 def _horizon() -> list[Run]:
@@ -297,7 +311,7 @@ def _larger() -> list[Run]:
 
 def async_runs(prefix: str, seeds: int, updates: int, rate: float | None = None) -> list[Run]:
     """Return the runs with uneven step times; the model's warm-up lacks their environment."""
-    more = {"updates": updates, "episodes": 64, "rate": rate, "warm_up": False}
+    more = {"updates": updates, "episodes": 64, "rate": rate, "warm_up": False, "timed": True}
     return [
         _run(f"{prefix}{name}-{seed}", UNEVEN, "rebn", seed, rollout=name, **more)
         for seed in range(seeds)

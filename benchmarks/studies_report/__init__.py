@@ -55,6 +55,9 @@ def progress(known: dict[str, Result]) -> str:
         for study, count in planned.items()
     ]
     rows.append(["all", str(len(known)), str(sum(planned.values()))])
+    table = markdown(["study", "done", "planned"], rows)
+    if not known:
+        return table
     facts = {key: sorted({str(r[key]) for r in known.values()}) for key in ("device", "torch")}
     studies: dict[str, list[str]] = {}
     for study, (model,) in _models(known).items():
@@ -64,7 +67,7 @@ def progress(known: dict[str, Result]) -> str:
         runs = f"The runs of {', '.join(own)}" if len(studies) > 1 else "All runs"
         starts.append(f"{runs} start from the same weights ({model}).")
     text = f"On {', '.join(facts['device'])} with torch {', '.join(facts['torch'])}."
-    return f"{markdown(['study', 'done', 'planned'], rows)}\n\n{' '.join([text, *starts])}"
+    return f"{table}\n\n{' '.join([text, *starts])}"
 
 
 def _models(known: dict[str, Result]) -> dict[str, set[str]]:
@@ -75,12 +78,19 @@ def _models(known: dict[str, Result]) -> dict[str, set[str]]:
     return models
 
 
+def _tuning(known: dict[str, Result]) -> str:
+    """The mean return of each learning rate."""
+    if not results_under(known, "tuning/"):
+        return "No run is done."
+    return algorithms_report.tuning(known)
+
+
 def _planned(name: str) -> Callable[[dict[str, Result]], str]:
     """Return a function that quotes what the plan says about a study, word by word."""
 
     def quote(known: dict[str, Result]) -> str:
         del known
-        end = r"(?=\n\n\*\*|\n\nThe learning rates|\Z)"
+        end = r"(?=\n\n\*\*|\Z)"
         section = re.search(rf"\*\*{name}/\*\*.*?{end}", studies_plan.__doc__ or "", re.DOTALL)
         if section is None:
             raise ConfigError(f"studies_plan.py says nothing about {name}/")
@@ -107,7 +117,17 @@ DRAW: dict[str, Callable[[dict[str, Result], Path], bool]] = {
     "async_tiny": asynchronous.draw_tiny,
     "scenarios": scenarios.draw,
 }
-PLANNED = ("algorithms", "ratio", "credit", "transfer", "horizon", "async", "scenarios", "larger")
+PLANNED = (
+    "tuning",
+    "algorithms",
+    "ratio",
+    "credit",
+    "transfer",
+    "horizon",
+    "async",
+    "scenarios",
+    "larger",
+)
 """Studies whose plan the page quotes."""
 
 
@@ -127,7 +147,7 @@ def _figure(name: str) -> Callable[[dict[str, Result]], str]:
 TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "progress": progress,
     "claims": claims.claims_table,
-    "tuning": algorithms_report.tuning,
+    "tuning": _tuning,
     "algorithms": algorithms.results_table,
     "tests": algorithms.tests_table,
     "ratio": algorithms.ratio_table,
@@ -155,8 +175,6 @@ def report(results: Path = RESULTS, page: Path = PAGE, figures: Path = FIGURES) 
     """Write the tables into the page, and draw the figures of the studies that have results."""
     known = read(results)
     unknown = set(known) - {run.name for run in plan()}
-    if not known:
-        raise ConfigError(f"no results in {results}; make them with: studies.py run")
     if unknown:
         raise ConfigError(f"results of runs that are not in the plan: {', '.join(sorted(unknown))}")
     models = _models(known)
@@ -166,7 +184,6 @@ def report(results: Path = RESULTS, page: Path = PAGE, figures: Path = FIGURES) 
             f"the results of {', '.join(mixed)} start from several models; keep those of one"
         )
     larger_models = models.pop("larger", set())
-    models.pop("tuning", None)  # it only chooses learning rates
     if len(set().union(*models.values())) > 1:
         raise ConfigError(
             f"the results of {', '.join(f'{study}/' for study in models)} are compared, but start "

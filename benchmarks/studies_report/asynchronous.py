@@ -20,9 +20,11 @@ from studies_report.figures import Line, draw_panels
 __all__ = [
     "TESTS",
     "against_sync",
+    "all_reach",
     "draw",
     "draw_tiny",
     "frameworks_table",
+    "predictions",
     "reached",
     "results_table",
     "seconds_of",
@@ -63,6 +65,12 @@ def seconds_of(known: Mapping[str, Result], name: str, prefix: str = "async/") -
     return [reached(r)[0] for r in seeds_of(dict(known), f"{prefix}{name}")]
 
 
+def all_reach(known: Mapping[str, Result], *names: str) -> bool:
+    """Return whether all runs of these rollouts reach the target."""
+    results = [r for name in names for r in seeds_of(dict(known), f"async/{name}")]
+    return all(reached(r)[1] is not None for r in results)
+
+
 def against_sync(known: dict[str, Result]) -> dict[tuple[str, str], Comparison | None]:
     """Compare each asynchronous rollout with the synchronous one: the tests of the plan."""
     theirs = seconds_of(known, "sync")
@@ -93,7 +101,14 @@ HEAD = [
 def results_table(known: dict[str, Result]) -> str:
     """Time and updates until the target on a GPU, and the two tests."""
     rows = _rows(known, "async/")
-    return f"{markdown(HEAD, rows)}\n\n{_tests(known)}" if rows else "No run is done."
+    if not rows:
+        return "No run is done."
+    workers = {r["workers"] for name in LINES for r in seeds_of(known, f"async/{name}")}
+    shared = "Every run had the GPU to itself."
+    if workers != {1}:
+        shared = f"Up to {max(workers)} of these runs shared the GPU."
+    tables = [markdown(HEAD, rows), shared, _tests(known), predictions(known)]
+    return "\n\n".join(tables)
 
 
 def tiny_table(known: dict[str, Result]) -> str:
@@ -124,10 +139,11 @@ def _times(results: Sequence[Result]) -> list[str]:
     """Return mean and range of the seconds until the target, its updates, seconds per update."""
     seconds = [reached(r)[0] for r in results]
     updates = [n for r in results if (n := reached(r)[1]) is not None]
+    complete = len(updates) == len(results)  # a mean of those that arrive would be too low
     spread = f" ({min(seconds):.0f} to {max(seconds):.0f})" if len(seconds) > 1 else ""
     return [
         f"{fmean(seconds):.0f}{spread}",
-        f"{fmean(updates):.1f}" if updates else "",
+        f"{fmean(updates):.1f}" if complete else "",
         f"{fmean(median(r['curve']['seconds']) for r in results):.2f}",
     ]
 
@@ -144,11 +160,53 @@ def _tests(known: dict[str, Result]) -> str:
         if c is not None:
             outcome = f"`{name}` {'slower' if c.difference > 0 else 'faster'}"
             judged = verdict(c, outcome, (name, "sync") in discoveries, ASYNC_SEEDS)
+            if not all_reach(known, name, "sync"):
+                judged = "open: not all runs reach 75 %"
             change = f"{c.difference:+.0f} s [{c.low:+.0f}, {c.high:+.0f}]"
             rows.append([f"`{name}`", change, f"{c.p:.4f}", judged])
     if not rows:
         return f"0 of {TESTS} tests have four seeds or more on both sides."
     return markdown(["", "seconds until 75 %, minus `sync`", "p", "verdict"], rows)
+
+
+def predictions(known: dict[str, Result]) -> str:
+    """Table of the plan's predictions, with what was measured."""
+    results = {name: seeds_of(known, f"async/{name}") for name in LINES}
+    missing = sum(ASYNC_SEEDS - len(own) for own in results.values())
+    if missing:
+        return f"The predictions are judged when all runs are done; {missing} are missing."
+    if not all_reach(known, *LINES):
+        return "The predictions are open: not all runs reach 75 %."
+    tests, seconds = against_sync(known), {name: fmean(seconds_of(known, name)) for name in LINES}
+    found = significant(tests, TESTS)
+    faster = [name for name, _ in found if seconds[name] < seconds["sync"]]
+    computing = fmean(
+        (r["clock"]["generation"] + r["clock"]["update"]) / r["run"]["updates"]
+        for r in results["stream"]
+    )
+    half = "holds" if seconds["stream"] < seconds["sync"] / 2 else "does not hold"
+    updates = {name: fmean(reached(r)[1] or 0 for r in own) for name, own in results.items()}
+    changes = [updates[name] / updates["sync"] - 1 for name in LINES if name != "sync"]
+    rows = [
+        [
+            "`one-off` and `stream` reach 75 % in less time than `sync`",
+            f"significantly faster: {', '.join(f'`{name}`' for name in faster) or 'none'}",
+            "holds" if len(faster) == TESTS else "does not hold",
+        ],
+        [
+            "`stream` needs less than half the time of `sync`, if sampling and update take a "
+            "second or less",
+            f"{seconds['stream'] / seconds['sync']:.2f} of the time; sampling and update take "
+            f"{computing:.2f} s",
+            half if computing <= 1 else "open",
+        ],
+        [
+            "the number of updates until 75 % differs by less than a quarter from that of `sync`",
+            ", ".join(f"{change:+.0%}" for change in changes),
+            "holds" if max(map(abs, changes)) < 0.25 else "does not hold",
+        ],
+    ]
+    return markdown(["predicted", "measured", "verdict"], rows)
 
 
 def frameworks_table(known: dict[str, Result]) -> str:

@@ -69,9 +69,14 @@ def _speeds(known: dict[str, Result], env: str, name: str) -> list[float]:
 
 
 def _gains(known: dict[str, Result], env: str, name: str) -> list[float]:
-    """Return the success of the last ten updates minus that of the first, per seed."""
+    """Return the success of the last ten updates minus that before training, per seed.
+
+    The latter is the mean of the first updates of all runs on the environment: the model samples
+    them before its first step.
+    """
+    every = [r for other in CREDIT for r in seeds_of(known, f"credit/{env}-{other}")]
     results = seeds_of(known, f"credit/{env}-{name}")
-    return [last(r, "success") - r["curve"]["success"][0] for r in results]
+    return [last(r, "success") - fmean(o["curve"]["success"][0] for o in every) for r in results]
 
 
 def verdicts(known: dict[str, Result]) -> dict[Prediction, tuple[str, str]]:
@@ -98,7 +103,8 @@ def verdicts(known: dict[str, Result]) -> dict[Prediction, tuple[str, str]]:
             continue
         verdict = rules[prediction.kind](prediction, c)
         seeds = "" if min(c.seeds) == SEEDS else f" ({c.seeds[0]} and {c.seeds[1]} seeds)"
-        judged[prediction] = (f"{c.effect()}, p = {c.p:.4f}{seeds}", verdict)
+        more = "" if min(c.seeds) == SEEDS or verdict == "open" else ", preliminary"
+        judged[prediction] = (f"{c.effect()}, p = {c.p:.4f}{seeds}", verdict + more)
     return judged
 
 
@@ -120,7 +126,9 @@ def _learning(gains: list[float]) -> tuple[str, str]:
     low, high = bootstrap(gains)
     seeds = "" if len(gains) == SEEDS else f" ({len(gains)} seeds)"
     evidence = f"success {fmean(gains):+.3f} [{low:+.3f}, {high:+.3f}]{seeds}"
-    return evidence, "holds" if high < MARGIN else _unless(low > MARGIN)
+    verdict = "holds" if high < MARGIN else _unless(low > MARGIN)
+    more = "" if len(gains) == SEEDS or verdict == "open" else ", preliminary"
+    return evidence, verdict + more
 
 
 def predictions_table(known: dict[str, Result]) -> str:

@@ -17,6 +17,7 @@ __all__ = ["Line", "draw_heat_map", "draw_panels"]
 
 T95 = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 """Student's t of a 95 % interval of a mean, by number of seeds."""
+MOST_BANDS = 5
 FONTS = {
     "font.size": 11,
     "axes.titlesize": 12,
@@ -46,6 +47,8 @@ def draw_panels(
 ) -> None:
     """Draw curves per panel: the mean over seeds, and the 95 % interval of the mean as a band.
 
+    With more than five curves, only the first has a band: more would hide each other.
+
     `levels` are dotted lines for the model before training; `positions` are the x values of a
     curve, if they are not its updates. Each point is the mean of `width` updates.
     """
@@ -69,7 +72,8 @@ def draw_panels(
                     levels[title], color="#444444", linewidth=1, linestyle=":"
                 )
             for line, curves in lines.items():
-                entries[line.label] = _draw_curve(axes, line, curves, positions, width)
+                banded = len(lines) <= MOST_BANDS or line == next(iter(lines))
+                entries[line.label] = _draw_curve(axes, line, curves, positions, width, banded)
             label = ylabel if isinstance(ylabel, str) else ylabel[title]
             first = i % columns == 0 or not isinstance(ylabel, str)
             axes.set(title=title, ylabel=label if first else "")
@@ -98,6 +102,7 @@ def _draw_curve(
     raw: Sequence[Sequence[float]],
     positions: Mapping[Line, Sequence[float]] | None,
     width: int,
+    banded: bool,
 ) -> Any:
     curves = [smooth(curve, width) for curve in raw]
     seeds = list(zip(*curves))
@@ -105,7 +110,7 @@ def _draw_curve(
     means = [fmean(values) for values in seeds]
     style = {"color": line.colour, "linestyle": line.style, "linewidth": 1.8}
     (drawn,) = axes.plot(steps, means, **style)
-    if len(curves) >= LEAST_SEEDS:
+    if banded and len(curves) >= LEAST_SEEDS:
         halves = [T95[len(curves)] * stdev(v) / sqrt(len(curves)) for v in seeds]
         low = [mean - half for mean, half in zip(means, halves)]
         high = [mean + half for mean, half in zip(means, halves)]

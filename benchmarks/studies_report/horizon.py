@@ -14,7 +14,15 @@ from studies_report.algorithms import seeds_of
 from studies_report.comparison import Comparison, compare, significant, verdict, with_interval
 from studies_report.figures import Line, draw_panels
 
-__all__ = ["FIXED", "TESTS", "draw", "growing_against_fixed", "results_table", "unstable"]
+__all__ = [
+    "FIXED",
+    "TESTS",
+    "draw",
+    "growing_against_fixed",
+    "predictions",
+    "results_table",
+    "unstable",
+]
 
 LINES = {
     "fixed-5": Line("5 turns", "#e69f00", "-."),
@@ -25,6 +33,8 @@ LINES = {
 }
 FIXED = ("fixed-5", "fixed-40")
 TESTS = len(FIXED) * (len(SCHEDULES) - len(FIXED))
+WINDOW = 5
+ROOMS = (2, 4, 8, 16)
 GRID = range(HORIZON_TOKENS // 60, HORIZON_TOKENS + 1, HORIZON_TOKENS // 60)
 """Sampled tokens at which the curves of a schedule are compared."""
 
@@ -48,7 +58,8 @@ def unstable(result: Result) -> bool:
     curve = result["curve"]
     at_last = zip(curve["success"], curve["horizon"])
     means = smooth([success for success, turns in at_last if turns == curve["horizon"][-1]])
-    return max(means) - means[-1] >= 0.2
+    complete = means[WINDOW - 1 :]  # means of five updates
+    return bool(complete) and max(complete) - complete[-1] >= 0.2
 
 
 def results_table(known: dict[str, Result]) -> str:
@@ -69,7 +80,65 @@ def results_table(known: dict[str, Result]) -> str:
     if not rows:
         return "No run is done."
     head = ["horizon", "success", "sampled tokens", "updates", "unstable", "seeds"]
-    return f"{markdown(head, rows)}\n\n{_tests(known)}"
+    tables = [markdown(head, rows), _tests(known), _by_rooms(known), predictions(known)]
+    return "\n\n".join(table for table in tables if table)
+
+
+def _by_rooms(known: dict[str, Result]) -> str:
+    """Success by the number of rooms, and over all updates on the corridors of two rooms."""
+    rows = []
+    for name, line in LINES.items():
+        results = seeds_of(known, f"horizon/{name}")
+        if results:
+            evaluated = [r["evaluation"]["success_by_rooms"] for r in results]
+            means = [fmean(e.get(str(n), 0.0) for e in evaluated) for n in ROOMS]
+            speed = fmean(_speed(r) for r in results)
+            rows.append([line.label, *(f"{100 * m:.1f} %" for m in means), f"{100 * speed:.1f} %"])
+    if not rows:
+        return ""
+    head = ["success after training", *(f"{n} rooms" for n in ROOMS), "2 rooms, in training"]
+    return markdown(head, rows)
+
+
+def _speed(result: Result) -> float:
+    """Return the mean success per token in training on two rooms, which every horizon allows."""
+    curve = result["curve"]
+    pairs = [
+        (own["2"], tokens)
+        for own, tokens in zip(curve["success_by_rooms"], curve["tokens"])
+        if "2" in own
+    ]
+    return sum(success * tokens for success, tokens in pairs) / sum(tokens for _, tokens in pairs)
+
+
+def predictions(known: dict[str, Result]) -> str:
+    """Table of the plan's predictions about single schedules; the tests judge the others."""
+    results = {name: seeds_of(known, f"horizon/{name}") for name in LINES}
+    missing = sum(HORIZON_SEEDS - len(own) for own in results.values())
+    if missing:
+        return f"The predictions are judged when all runs are done; {missing} are missing."
+    short = fmean(_success(known, "fixed-5"))
+    speeds = {name: fmean(map(_speed, own)) for name, own in results.items()}
+    fastest, slowest = (LINES[pick(speeds, key=lambda n: speeds[n])].label for pick in (max, min))
+    rows = [
+        [
+            "5 turns: stays below 85 % success",
+            f"{100 * short:.1f} %",
+            short < 0.85,
+        ],
+        [
+            "5 turns: learns the first rooms fastest (mean success in training on 2 rooms)",
+            f"fastest: {fastest}",
+            fastest == LINES["fixed-5"].label,
+        ],
+        [
+            "40 turns: learns slowest per token (the same measure)",
+            f"slowest: {slowest}",
+            slowest == LINES["fixed-40"].label,
+        ],
+    ]
+    judged = [[text, found, "holds" if held else "does not hold"] for text, found, held in rows]
+    return markdown(["predicted", "measured", "verdict"], judged)
 
 
 def _tests(known: dict[str, Result]) -> str:

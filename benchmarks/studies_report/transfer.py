@@ -6,57 +6,71 @@ from math import sqrt
 from pathlib import Path
 from statistics import fmean
 
-from report_tables import Result, markdown, results_under
+from report_tables import Result, markdown
 from studies_plan import plan
 
+from studies_report.algorithms import seeds_of
 from studies_report.figures import draw_heat_map
 
-__all__ = ["Cell", "differences", "draw", "mean_differences", "table"]
+__all__ = ["Cell", "differences", "draw", "mean_differences", "seed_means", "table", "trained_on"]
 
 Cell = tuple[float, float]
 """Difference of the returns, and half of its 95 % interval."""
 
 
 def trained_on() -> list[str]:
-    """Return the names of the trained runs, in the order of the plan."""
+    """Return what was trained on, in the order of the plan."""
     runs = [run for run in plan() if run.name.startswith("transfer/") and run.updates]
-    return [run.name.removeprefix("transfer/") for run in runs]
+    return list(dict.fromkeys(run.cell.removeprefix("transfer/") for run in runs))
 
 
 def differences(known: dict[str, Result]) -> dict[str, dict[str, Cell]]:
-    """Return the cells by evaluated environment and trained run, of the runs that are done.
+    """Return the cells by evaluated environment and training, of the runs that are done.
 
-    The interval is the noise of the evaluation. There is one run each, so it does not
-    include the noise between runs.
+    A cell is the mean over seeds. The interval is the noise of the evaluations, without the noise
+    between seeds.
     """
-    results = results_under(known, "transfer/")
-    before = results.pop("none", None)
+    before = known.get("transfer/none")
     cells: dict[str, dict[str, Cell]] = {}
     if before is None:
         return cells
     for name in trained_on():
-        if name not in results:
-            continue
-        for env, after in results[name]["transfer"].items():
-            first = before["transfer"][env]
+        results = seeds_of(known, f"transfer/{name}")
+        for env in results[0]["transfer"] if results else ():
+            first, after = before["transfer"][env], [r["transfer"][env] for r in results]
+            count = sum(r["run"]["evaluated"] for r in results)
             variance = (
-                after["return_std"] ** 2 / results[name]["run"]["evaluated"]
+                fmean(e["return_std"] ** 2 for e in after) / count
                 + first["return_std"] ** 2 / before["run"]["evaluated"]
             )
-            cell = (after["return"] - first["return"], 1.96 * sqrt(variance))
-            cells.setdefault(env, {})[name] = cell
+            difference = fmean(e["return"] for e in after) - first["return"]
+            cells.setdefault(env, {})[name] = (difference, 1.96 * sqrt(variance))
     return cells
 
 
 def mean_differences(known: dict[str, Result]) -> dict[str, Cell]:
-    """Return the mean over the evaluated environments, by trained run."""
-    by_run: dict[str, list[Cell]] = {}
+    """Return the mean over the evaluated environments, by training."""
+    by_training: dict[str, list[Cell]] = {}
     for row in differences(known).values():
         for name, cell in row.items():
-            by_run.setdefault(name, []).append(cell)
+            by_training.setdefault(name, []).append(cell)
     return {
         name: (fmean(d for d, _ in cells), sqrt(sum(h**2 for _, h in cells)) / len(cells))
-        for name, cells in by_run.items()
+        for name, cells in by_training.items()
+    }
+
+
+def seed_means(known: dict[str, Result]) -> dict[str, list[float]]:
+    """Return the mean difference over the evaluated environments of each seed, by training."""
+    before = known.get("transfer/none")
+    if before is None:
+        return {}
+    return {
+        name: [
+            fmean(e["return"] - before["transfer"][env]["return"] for env, e in own.items())
+            for own in (r["transfer"] for r in seeds_of(known, f"transfer/{name}"))
+        ]
+        for name in trained_on()
     }
 
 
