@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal
+from functools import wraps
+from typing import Any, ClassVar, Literal, ParamSpec
 
 from gem_core.env.action_format import FORMAT_ERROR
 from gem_core.env.base import Env, StepResult
+from gem_core.errors import ConfigError
 from gem_envs.games.experts import expert_for
 
-__all__ = ["SUCCESS", "Game"]
+__all__ = ["SUCCESS", "Game", "draws"]
 
 SUCCESS = 1.0
+
+_P = ParamSpec("_P")
+
+
+def draws(*names: str) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
+    """Name the parameters of `__init__` that `randomize` draws; setting one raises ConfigError."""
+
+    def decorate(init: Callable[_P, None]) -> Callable[_P, None]:
+        signature = inspect.signature(init)
+
+        @wraps(init)
+        def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
+            arguments = signature.bind(*args, **kwargs).arguments
+            ignored = ", ".join(name for name in names if name in arguments)
+            if ignored and arguments.get("randomize"):
+                raise ConfigError(
+                    f"{ignored} cannot be set together with randomize, which draws "
+                    f"{', '.join(names)} at each reset; use the id that ends in -random "
+                    f"without {ignored}, or another id without randomize"
+                )
+            init(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 class Game(Env):

@@ -11,7 +11,7 @@ from typing import Any
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 from gem_envs.games.words import read_data
 
 __all__ = ["Crosswords"]
@@ -48,6 +48,7 @@ class Crosswords(Game):
 
     action_example = "row column letter"
 
+    @draws("hardcore", "max_turns", "num_words")
     def __init__(
         self,
         hardcore: bool = False,

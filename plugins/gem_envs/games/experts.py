@@ -7,9 +7,10 @@ offers its expert as `expert()`.
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from gem_core.env.base import Env
@@ -149,11 +150,16 @@ def _copy_of(game: Any) -> Any:
     return clone
 
 
-_SNAKE = [4**w for w in (15, 14, 13, 12, 8, 9, 10, 11, 7, 6, 5, 4, 0, 1, 2, 3)]
+@cache
+def _snake(size: int) -> list[int]:
+    """Return the weights of the cells: they fall from the first cell along a snake."""
+    rows = [range(size * row, size * (row + 1)) for row in reversed(range(size))]
+    return [4**w for n, row in enumerate(rows) for w in (row if n % 2 else reversed(row))]
 
 
 def _score(board: list[int]) -> float:
-    return sum(tile * weight for tile, weight in zip(board, _SNAKE, strict=True)) * (
+    weights = _snake(math.isqrt(len(board)))
+    return sum(tile * weight for tile, weight in zip(board, weights, strict=True)) * (
         1 + 0.05 * board.count(0)
     )
 

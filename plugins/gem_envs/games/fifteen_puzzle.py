@@ -7,7 +7,7 @@ from typing import Any
 
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 
 __all__ = ["FifteenPuzzle"]
 
@@ -27,6 +27,7 @@ class FifteenPuzzle(Game):
 
     action_example = "direction"
 
+    @draws("num_rows", "max_turns")
     def __init__(self, num_rows: int = 2, max_turns: int = 20, randomize: bool = False) -> None:
         self.num_rows = whole_number("num_rows", num_rows, 2, 10)
         self.max_turns = whole_number("max_turns", max_turns, 1)

@@ -11,7 +11,7 @@ from typing import Any
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 
 __all__ = ["Game2048"]
 
@@ -31,6 +31,7 @@ class Game2048(Game):
 
     action_example = "direction"
 
+    @draws("target_tile", "max_turns")
     def __init__(
         self,
         target_tile: int = 2048,

@@ -9,7 +9,7 @@ from typing import Any
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 
 __all__ = ["GuessTheNumber"]
 
@@ -22,6 +22,7 @@ class GuessTheNumber(Game):
 
     action_example = "n"
 
+    @draws("min_number", "max_number", "max_turns")
     def __init__(
         self, min_number: int = 1, max_number: int = 10, max_turns: int = 4, randomize: bool = False
     ) -> None:

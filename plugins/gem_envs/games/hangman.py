@@ -7,7 +7,7 @@ from typing import Any
 
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 from gem_envs.games.words import LONGEST, SHORTEST, common_words, more_words
 
 __all__ = ["Hangman"]
@@ -26,6 +26,7 @@ class Hangman(Game):
 
     action_example = "a letter or the word"
 
+    @draws("word_length", "max_turns")
     def __init__(
         self,
         word_length: int = 5,

@@ -9,7 +9,7 @@ from typing import Any
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 
 __all__ = ["Mastermind"]
 
@@ -21,6 +21,7 @@ _NUMBERS = {str(number): number for number in range(1, 100)}
 class Mastermind(Game):
     """Mastermind: rewards new black pegs / length over the best guess so far; the code totals 1."""
 
+    @draws("code_length", "num_numbers", "max_turns")
     def __init__(
         self,
         code_length: int = 4,
@@ -67,8 +68,8 @@ class Mastermind(Game):
 
     def on_step(self, action: str) -> StepResult:
         words = action.split()
-        if len(words) == 1 and self.num_numbers <= 9 and len(action) == self.code_length:
-            words = list(action)  # digits without spaces are unambiguous
+        if len(words) == 1 and self.num_numbers <= 9 and len(words[0]) == self.code_length:
+            words = list(words[0])  # digits without spaces are unambiguous
         guess = [_NUMBERS.get(word, 0) for word in words]
         if not words or (
             0 in guess and not all(w.isascii() and w.isdigit() and len(w) < 10 for w in words)

@@ -9,7 +9,7 @@ from typing import Any
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 
 __all__ = ["Minesweeper"]
 
@@ -26,6 +26,7 @@ class Minesweeper(Game):
 
     action_example = "reveal row column"
 
+    @draws("rows", "cols", "num_mines", "max_turns")
     def __init__(
         self,
         rows: int = 8,

@@ -9,7 +9,7 @@ from typing import Any
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 
 __all__ = ["Sokoban"]
 
@@ -30,6 +30,7 @@ class Sokoban(Game):
 
     action_example = "direction"
 
+    @draws("dim_room", "max_turns", "num_boxes")
     def __init__(
         self,
         dim_room: Sequence[int] = (6, 6),

@@ -10,7 +10,7 @@ from typing import Any
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 
 __all__ = ["Sudoku"]
 
@@ -27,6 +27,7 @@ class Sudoku(Game):
 
     action_example = "row column digit"
 
+    @draws("clues", "max_turns", "scale")
     def __init__(
         self, clues: int = 30, max_turns: int = 100, scale: int = 9, randomize: bool = False
     ) -> None:

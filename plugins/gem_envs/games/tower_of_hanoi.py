@@ -8,7 +8,7 @@ from typing import Any
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 
 __all__ = ["TowerOfHanoi"]
 
@@ -22,6 +22,7 @@ class TowerOfHanoi(Game):
 
     action_example = "from to"
 
+    @draws("num_disks", "max_turns")
     def __init__(self, num_disks: int = 3, max_turns: int = 10, randomize: bool = False) -> None:
         self.num_disks = whole_number("num_disks", num_disks, 1, 9)
         self.max_turns = whole_number("max_turns", max_turns, 1)

@@ -10,7 +10,7 @@ from typing import Any
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
 from gem_core.errors import ConfigError
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 from gem_envs.games.words import LONGEST, SHORTEST, common_words, more_words
 
 __all__ = ["WordSearch"]
@@ -26,6 +26,7 @@ class WordSearch(Game):
 
     action_example = "row column row column"
 
+    @draws("hardcore", "max_turns", "num_words")
     def __init__(
         self,
         hardcore: bool = False,

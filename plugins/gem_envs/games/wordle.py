@@ -7,7 +7,7 @@ from typing import Any
 
 from gem_core.arguments import whole_number
 from gem_core.env.base import ResetResult, StepResult
-from gem_envs.games.base import Game
+from gem_envs.games.base import Game, draws
 from gem_envs.games.words import LONGEST, SHORTEST, common_words, is_word
 
 __all__ = ["Wordle"]
@@ -22,6 +22,7 @@ class Wordle(Game):
 
     action_example = "your guess"  # not a word, so it can never be the secret
 
+    @draws("word_length", "max_turns")
     def __init__(
         self,
         word_length: int = 5,

@@ -50,8 +50,8 @@ class McpTask(Env):
         """Create the environment.
 
         `suite` is the kind of server. `template` is the kind of task; None draws one in every
-        episode, of this `level` (easy, medium or hard) if it is set. `style` is the format of
-        calls, as in `gem_tools.calls`.
+        episode, of this `level` (easy, medium or hard) if it is set. A `template` of another level
+        raises ConfigError. `style` is the format of calls, as in `gem_tools.calls`.
         """
         if suite not in SUITES:
             raise ConfigError(f"suite must be one of {', '.join(SUITES)}; got {suite!r}")
@@ -66,6 +66,11 @@ class McpTask(Env):
         self.family, self.templates = family_named(suite), templates_of(suite)
         self.names = [name for name, t in self.templates.items() if level in (None, t.level)]
         self.template = template if template is None else self._checked(template, ConfigError)
+        if template is not None and template not in self.names:
+            raise ConfigError(
+                f"the template {template} is {self.templates[template].level}, but level is "
+                f"{level!r}; use the id mcp:{suite}-v0 without level"
+            )
         self.style: Style = style
         self.max_turns = whole_number("max_turns", max_turns, 1)
         self.slot: Slot | None = None

@@ -4,7 +4,7 @@
 |----------|----------------------------------------------------------------------------|
 | `text`   | the file has this text; trailing white space does not count                |
 | `bytes`  | the file has exactly this text                                             |
-| `json`   | the file is JSON with this value                                           |
+| `json`   | the file is JSON with this value; 1, 1.0 and true are different values     |
 | `names`  | these are all files below the folder                                       |
 | `absent` | there is no such file                                                      |
 | `mode`   | the file has this mode                                                     |
@@ -71,10 +71,15 @@ def _holds(test: Test, session: Session, seconds: float) -> bool:
         return bool(seen.content is not None and content == expected)
     if kind == "json":
         try:
-            return bool(json.loads(content) == json.loads(expected))
+            return _canonical(content) == _canonical(expected)
         except (ValueError, RecursionError):  # a file may be nested a million times
             return False
     raise ValueError(f"unknown kind of test: {kind}")
+
+
+def _canonical(text: str) -> str:
+    """Return JSON in one form. Python's `==` would take 1, 1.0 and true for equal."""
+    return json.dumps(json.loads(text), sort_keys=True)
 
 
 def _lines(text: str) -> list[str]:

@@ -69,12 +69,18 @@ class Terminal(Env):
         """Create the environment.
 
         `kind` is the kind of task; None draws one in every episode, of this `level` (easy, medium
-        or hard) if it is set. `seconds` is the time limit of one command.
+        or hard) if it is set. A `kind` of another level raises ConfigError. `seconds` is the time
+        limit of one command.
         """
         if level is not None and level not in LEVELS:
             raise ConfigError(f"level must be one of {', '.join(LEVELS)}; got {level!r}")
         self.kind = None if kind is None else _checked_kind(kind, ConfigError)
         self.kinds = [name for name, (of, _) in TERMINAL_KINDS.items() if level in (None, of)]
+        if self.kind is not None and self.kind not in self.kinds:
+            raise ConfigError(
+                f"the kind {kind} is {TERMINAL_KINDS[self.kind][0]}, but level is {level!r}; "
+                f"use the id terminal:{kind}-v0 without level"
+            )
         self.max_turns = whole_number("max_turns", max_turns, 1)
         self.seconds = check_seconds(seconds)
         self.session: Session | None = None

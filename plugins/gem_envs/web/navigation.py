@@ -64,7 +64,9 @@ class WebNavigation(TextBrowser):
             name = _checked_site(name, OptionError)
         kind = self._build(name, options.get("task"))
         if self._loopback is None:
-            self._loopback, self._tab = Loopback(), Tab(Browser.shared())
+            self._loopback = Loopback()
+        if self._tab is None:
+            self._tab = Tab(Browser.shared())
         self._loopback.site = self.site
         self.first_line = 0
         self.tab.open(self._loopback.url)
@@ -99,8 +101,9 @@ class WebNavigation(TextBrowser):
 
     def on_close(self) -> None:
         super().on_close()
-        if self._loopback is not None:
-            self._loopback.close()
+        loopback, self._loopback = self._loopback, None  # `reset` creates a new one
+        if loopback is not None:
+            loopback.close()
 
     def sample_action(self) -> str:
         """Draw an action on an element of the page, or another one."""

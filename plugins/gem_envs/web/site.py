@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 __all__ = [
     "Answer",
@@ -38,7 +38,7 @@ class Request:
     """A browser's request."""
 
     path: tuple[str, ...]
-    """The parts between the slashes."""
+    """The unquoted parts between the slashes."""
     query: Mapping[str, str] = field(default_factory=dict)
     posted: Mapping[str, str] | None = None
     """The fields of a posted form; None for a GET request."""
@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, posted: Mapping[str, str] | None) -> None:
         url = urlsplit(self.path)
-        path = tuple(part for part in url.path.split("/") if part)
+        path = tuple(unquote(part) for part in url.path.split("/") if part)
         self._send(*self.loopback.take(Request(path, dict(parse_qsl(url.query)), posted)))
 
     def _send(self, status: int, location: str, document: str) -> None:

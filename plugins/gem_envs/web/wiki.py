@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import re
-from html import escape
+from html import escape, unescape
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from gem_envs.web.site import Answer, Page, Redirect, Request, Site, WebTask, form, link
 
@@ -87,19 +88,19 @@ class Wiki(Site):
                 )
                 return Page("Search", matches or "<p>Nothing was found.</p>")
             case ("page", _) if title in pages:
-                text = _LINK.sub(lambda m: _page_link(m[1]), escape(pages[title]))
-                edit = link("/edit/" + request.path[1], "Edit this page")
+                text = _LINK.sub(lambda m: _page_link(unescape(m[1])), escape(pages[title]))
+                edit = link(_path(title, "edit"), "Edit this page")
                 return Page(title, f"<p>{text}</p><p>{edit}</p>")
             case ("edit", _) if title in pages and request.posted is not None:
                 pages[title] = request.posted.get("text", "").strip()
                 self.state["edits"][title] += 1
-                return Redirect(f"/page/{request.path[1]}")
+                return Redirect(_path(title))
             case ("edit", _) if title in pages:
                 text = escape(pages[title])
                 area = (
                     f"<p><label>Text <textarea name='text' rows='6'>{text}</textarea></label></p>"
                 )
-                return Page(f"Editing {title}", form(f"/edit/{request.path[1]}", "Save", area))
+                return Page(f"Editing {title}", form(_path(title, "edit"), "Save", area))
             case ("new",) if request.posted is not None:
                 return self._create(request.posted)
             case ("new",):
@@ -201,8 +202,8 @@ def _town(town: Any) -> str:
     )
 
 
-def _path(title: str) -> str:
-    return f"/page/{title.replace(' ', '_')}"
+def _path(title: str, verb: str = "page") -> str:
+    return f"/{verb}/{quote(title.replace(' ', '_'), safe='')}"
 
 
 def _page_link(title: str) -> str:

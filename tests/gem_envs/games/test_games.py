@@ -157,6 +157,24 @@ def test_random_variant_draws_its_parameters_at_each_reset(id: str) -> None:
     assert parameters(7) == parameters(7)
 
 
+@pytest.mark.parametrize("id", [id for id in IDS if id.endswith("-random")])
+def test_random_variant_rejects_the_parameters_it_draws(id: str) -> None:
+    env: Any = make(id)
+    drawn = vars(env.unwrapped).keys() & registry.spec(id.replace("-random", "-hard")).kwargs.keys()
+    assert "max_turns" in drawn and len(drawn) >= 2
+    for name in drawn:
+        with pytest.raises(ConfigError, match=rf"^{name} cannot be set together with randomize"):
+            make(id, **{name: getattr(env, name)})
+    with pytest.raises(ConfigError, match="use the id that ends in -random"):
+        make(id.removesuffix("-random"), randomize=True)
+
+
+def test_random_variant_accepts_the_parameters_it_does_not_draw() -> None:
+    assert bare("game:Hangman-v0-random", hardcore=True).hardcore
+    assert bare("game:Mastermind-v0-random", duplicate_numbers=True).duplicate_numbers
+    assert not bare("game:Wordle-v0-random", only_real_words=False).only_real_words
+
+
 @pytest.mark.parametrize("id", IDS)
 def test_pickled_game_continues_identically(id: str) -> None:
     env = make(id)
@@ -296,6 +314,7 @@ def test_make_rejects_invalid_parameters(id: str, kwargs: dict[str, Any]) -> Non
         ("Sudoku", {"scale": 9, "clues": 81, "max_turns": 81}),
         ("TowerofHanoi", {"num_disks": 1, "max_turns": 1}),
         ("Game2048", {"board_size": 3, "target_tile": 32, "max_turns": 60}),
+        ("Game2048", {"board_size": 6, "target_tile": 32, "max_turns": 60}),
         ("Sokoban", {"dim_room": [5, 5], "num_boxes": 1, "max_turns": 8}),
         ("Sokoban", {"dim_room": (5, 12), "num_boxes": 6, "max_turns": 60}),
         ("Crosswords", {"num_words": 15, "max_turns": 90, "hardcore": True}),
@@ -305,10 +324,6 @@ def test_make_rejects_invalid_parameters(id: str, kwargs: dict[str, Any]) -> Non
 )
 def test_puzzles_with_unusual_parameters_are_solvable(id: str, kwargs: dict[str, Any]) -> None:
     env = make(f"game:{id}-v0", **kwargs)
-    if id == "Game2048":  # the expert supports only 4 x 4 boards
-        _, info, _ = play(env, 0)
-        assert "format_error" not in info
-        return
     for seed in range(10):
         rewards, info, _ = play(env, seed, expert_for(f"game:{id}-v0"))
         assert info["success"], (seed, rewards)
@@ -335,6 +350,13 @@ def test_mastermind_counts_pegs_of_repeated_numbers_once() -> None:
     assert game.step("4114")[0] == "4 1 1 4 was guessed before."
     assert "outside 1 to 6" in game.step("1 1 2 100")[0]
     assert "outside 1 to 6" in game.step("0 1 2 3")[0]
+
+
+@pytest.mark.parametrize("guess", ["1234", " 1234", "1234\n", "\t1 2 3 4 "])
+def test_mastermind_ignores_blanks_around_a_guess(guess: str) -> None:
+    env = make("game:Mastermind-v0")
+    env.reset(seed=1)
+    assert env.step(f"\\boxed{{{guess}}}")[0].startswith("1 2 3 4: ")
 
 
 def test_minesweeper_is_won_at_the_last_safe_cell_without_flags() -> None:

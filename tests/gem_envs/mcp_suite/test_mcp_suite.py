@@ -316,6 +316,17 @@ def test_postgres_that_died_is_started_again() -> None:
         assert solve(env, 2)[0] == 1.0
 
 
+def test_json_value_of_another_type_fails_the_check() -> None:
+    task = templates_of("Files")["UpdateJson"].draw(random.Random(1))
+    written = {a["path"]: a["content"] for name, a in task.solution if name == "write_file"}
+    files = {path.removeprefix("/data/"): text.rstrip() for path, text in written.items()}
+    people = files["people.json"]
+    assert task.check(files)
+    assert task.check({**files, "people.json": people.replace(" ", "")})
+    assert not task.check({**files, "people.json": people.replace("true", "1", 1)})
+    assert not task.check({**files, "people.json": people.replace("false", "0.0")})
+
+
 def test_raised_prices_change_for_every_seed() -> None:
     for seed in range(300):
         task = raise_prices(random.Random(seed))
@@ -356,6 +367,9 @@ def test_invalid_arguments_are_errors() -> None:
         McpTask("Files", style="yaml")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="template must be one of"):
         McpTask("Files", template="Juggle")
+    with pytest.raises(ConfigError, match="ApplyChanges is hard, but level is 'easy'; use the id"):
+        make("mcp:Files-v0-easy", template="ApplyChanges")
+    assert make("mcp:Files-v0-hard", template="ApplyChanges").unwrapped.template == "ApplyChanges"
 
 
 def test_wrong_calls_are_answered_and_the_last_message_is_scored() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -76,6 +77,18 @@ def test_cheating_is_not_paid(kind: str) -> None:
             }
             for name, actions in players.items():
                 assert play(env, seed, actions) <= 0.2, (kind, seed, name)
+
+
+@pytest.mark.parametrize(("old", "new"), [(": true", ": 1"), (', "hosts"', '.0, "hosts"')])
+def test_json_value_of_another_type_fails_the_test(old: str, new: str) -> None:
+    with make("terminal:FixJson-v0") as env:
+        env.reset(seed=1)
+        right = env.task.tests[0][2]
+        wrong = right.replace(old, new, 1)
+        assert wrong != right and json.loads(wrong) == json.loads(right)
+        for text, reward in ((right, 1.0), (wrong, 0.0)):
+            write = f"cat > services.json <<'EOF'\n{text}\nEOF"
+            assert play(env, 1, [write, "submit"]) == reward
 
 
 HIDE = (
@@ -158,6 +171,14 @@ def test_seed_determines_the_task() -> None:
         make("terminal:Any-v0", kind="Juggle")
     with pytest.raises(ConfigError, match="level must be one of easy, medium, hard"):
         make("terminal:Any-v0", level="brutal")
+
+
+def test_kind_must_have_the_level() -> None:
+    for id in ("terminal:Any-v0-easy", "terminal:FixJson-v0"):
+        with pytest.raises(ConfigError, match="GitBisect is hard, but level is 'easy'; use the id"):
+            make(id, kind="GitBisect", level="easy")
+    with make("terminal:Any-v0-hard", kind="GitBisect") as env:
+        assert env.reset(seed=1)[1] == {"kind": "GitBisect", "level": "hard"}
 
 
 def test_processes_variables_and_folder_persist_between_turns() -> None:

@@ -169,6 +169,39 @@ def test_reset_clears_the_site_and_the_history(env: WebNavigation) -> None:
     assert "no page to go back to" in env.step("back")[0]
 
 
+def test_environment_can_be_reset_after_close() -> None:
+    env = WebNavigation("forum")
+    try:
+        first = env.reset(seed=3)[0]
+        env.close()
+        assert env.reset(seed=3)[0] == first
+        assert "Page: " in env.step("goto [/new]")[0]
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("title", ["日本", "A?b", "50% off", "R&D #1 'x'"])
+def test_wiki_page_of_any_title_can_be_created_linked_and_edited(
+    env: WebNavigation, title: str
+) -> None:
+    env.reset(seed=0, options={"site": "wiki"})
+
+    def act(verb: str, element: str, text: str = "") -> str:
+        action = f"{verb} [{env.number_of(element, '')}]"
+        return env.step(f"{action} [{text}]" if verb == "type" else action)[0]
+
+    env.step("goto [/new]")
+    act("type", "textbox 'Title", title)
+    act("type", "textbox 'Text", f"See [[{title}]].")
+    heading = f"# {title}\n"
+    assert heading in act("click", "button 'Create'")
+    assert heading in act("click", f"link '{title}'")
+    assert f"# Editing {title}\n" in act("click", "link 'Edit this page'")
+    act("type", "textbox 'Text", "new")
+    assert f"{heading}new\n" in act("click", "button 'Save'")
+    assert env.site.state["pages"][title] == "new" and env.site.state["edits"][title] == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CHEATERS)
 @pytest.mark.parametrize("id", IDS)

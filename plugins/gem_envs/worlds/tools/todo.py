@@ -25,6 +25,8 @@ _THINGS = (
     "meeting",
     "report",
 )
+_LAST_DRAWN_ID = 7000
+"""Projects and tasks of the episode's data have ids up to this one, added tasks have higher ids."""
 _HINTS = ("bring the blue folder", "ask for a receipt", "take photos first", "call before noon")
 
 
@@ -35,10 +37,13 @@ class TodoTools(Toolbox):
         self.today, self.city = today, city
         self.projects: dict[str, dict[str, Any]] = {}
         self.tasks: dict[str, dict[str, Any]] = {}
-        self.next_id = 7000
+        self.last_id = _LAST_DRAWN_ID
 
     def state(self) -> Any:
-        return {"projects": self.projects, "tasks": self.tasks}
+        """Return the data without the ids of added tasks, which depend on deleted ones."""
+        drawn = {id: task for id, task in self.tasks.items() if int(id) <= _LAST_DRAWN_ID}
+        added = [task for id, task in self.tasks.items() if id not in drawn]
+        return {"projects": self.projects, "tasks": drawn, "added": sorted(added, key=str)}
 
     def _project(self, project_id: str) -> dict[str, Any]:
         if project_id not in self.projects:
@@ -95,9 +100,9 @@ class TodoTools(Toolbox):
         self._project(project_id)
         if not 1 <= priority <= 4:
             raise CallError("priority must be 1 to 4")
-        due_date = _date(due_date)  # before the id: a rejected call must not use it up
-        self.next_id += 1
-        self.tasks[str(self.next_id)] = {
+        due_date = _date(due_date)
+        self.last_id += 1
+        self.tasks[str(self.last_id)] = {
             "project_id": project_id,
             "content": content.strip(),
             "is_completed": False,
@@ -106,7 +111,7 @@ class TodoTools(Toolbox):
             "description": "",
             "duration": 0,
         }
-        return {"id": str(self.next_id), "content": content.strip()}
+        return {"id": str(self.last_id), "content": content.strip()}
 
     @function("marks a task as completed")
     def complete_task(self, task_id: str) -> str:
