@@ -11,7 +11,7 @@ from typing import Any
 from gem_core.plugins.hookspecs import hookimpl
 from gem_envs.agentgym.ids import register_scenarios
 from gem_envs.agents.ids import register_agents
-from gem_envs.datasets.ids import register_datasets
+from gem_envs.datasets.ids import register_answer_format, register_datasets
 from gem_envs.deliberation.names import register_deliberation
 from gem_envs.games.ids import register_games
 from gem_envs.mcp_suite.ids import register_mcp_suite
@@ -37,7 +37,8 @@ def register_environments(register: Callable[..., Any]) -> None:
 
 @hookimpl
 def register_wrappers(register: Callable[..., Any]) -> None:
-    """Register the wrappers in which the model plans, reflects or takes notes."""
+    """Register an answer format and the wrappers in which the model plans or takes notes."""
+    register_answer_format(register)
     register_deliberation(register)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -14,9 +13,7 @@ from gem_tools.tool import Tool, ToolResult
 
 __all__ = ["PythonTool"]
 
-_FENCE = re.compile(
-    r"\s*```[ \t]*(?:python|py)?[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL | re.IGNORECASE
-)
+_FENCE = "```"
 _shared: dict[Any, Sandbox] = {}
 _lock = threading.Lock()
 
@@ -92,10 +89,7 @@ class PythonTool(Tool):
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
         """Run the program; blocks until it ends."""
         code = str(arguments["code"])
-        fenced = _FENCE.fullmatch(code)
-        outcome = self.sandbox.run(
-            fenced[1] if fenced else code, state=state, keep=self.keep, echo=self.keep
-        )
+        outcome = self.sandbox.run(_program(code), state=state, keep=self.keep, echo=self.keep)
         containment = self.sandbox.containment
         info: dict[str, Any] = {
             "end": outcome.end,
@@ -144,6 +138,17 @@ class PythonTool(Tool):
                 f"(these names cannot be kept for the next call: {', '.join(outcome.lost)})"
             )
         return "\n".join(parts) or "(the program printed nothing)"
+
+
+def _program(code: str) -> str:
+    """Return the program without the fence of a code block, if one encloses it."""
+    text = code.strip()
+    if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
+        return code
+    language, newline, body = text[len(_FENCE) : -len(_FENCE)].partition("\n")
+    if not newline or language.strip().lower() not in ("", "python", "py"):
+        return code
+    return body.rstrip(" \t").removesuffix("\n")
 
 
 def _sandbox(

@@ -15,7 +15,7 @@ from tool_worlds import Quiz
 
 from gem_core.errors import ConfigError
 from gem_tools import ToolError
-from gem_tools.python import PythonTool
+from gem_tools.python import PythonTool, _program
 from gem_tools.sandbox import containment, uids
 from gem_tools.sandbox.sandbox import Sandbox, SandboxLimits
 from gem_tools.wrapper import ToolWrapper
@@ -46,6 +46,7 @@ def wait_until_warm(sandbox: Sandbox) -> None:
         ("x = 1", "(the program printed nothing)", "ok"),
         ("1 + 1", "(the program printed nothing)", "ok"),
         ("```python\nprint(3)\n```", "3", "ok"),
+        (" ``` PY \nprint('```')\n  ```\n", "```", "ok"),
         ("import sys; sys.exit(0)", "(the program printed nothing)", "ok"),
         ("import sys; sys.exit(3)", "The program ended with status 3.", "error"),
         ("import sys; sys.exit('no more')", "no more", "error"),
@@ -76,6 +77,14 @@ def test_result_is_the_programs_output(sandbox: Sandbox, code: str, text: str, e
     result = tool(sandbox).call({"code": code})
     assert result.text.splitlines()[-1] == text
     assert (result.info["end"], result.error) == (end, end != "ok")
+
+
+def test_fence_is_removed_in_linear_time() -> None:
+    began = time.monotonic()
+    program = " " * 100_000 + "x"
+    assert _program(f"```python\n{program}") == f"```python\n{program}"
+    assert _program(f"```python\n{program}\n```") == program
+    assert time.monotonic() - began < 1
 
 
 def test_traceback_shows_only_the_models_code(sandbox: Sandbox) -> None:

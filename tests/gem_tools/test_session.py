@@ -291,6 +291,21 @@ def test_sessions_of_forked_processes_have_different_users(session: Session) -> 
     assert len(users) == (3 if os.geteuid() == 0 else 1), users
 
 
+def test_interrupted_session_does_not_return_the_answer_to_an_earlier_command(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    assert session.run("echo 1").output == "1\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "_line", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.run("echo 2")
+    with pytest.raises(SessionLost, match="closed"):
+        session.run("echo 3")
+
+
 def test_closed_session_raises(session: Session) -> None:
     session.close()
     session.close()

@@ -132,7 +132,7 @@ def _read_file(path: Path, source: str) -> Rows:
 
 def _json_lines(text: str, source: str) -> list[dict[str, Any]]:
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may contain U+2028
         if not line.strip():
             continue
         try:

@@ -55,14 +55,17 @@ class Grader:
                 process = None
             if process is None:
                 process = _Process(self.target, self.warm_up)
-            return process.call(args, seconds)
-        except (DeadlineError, EnvDiedError):
-            if process is not None:
-                process.kill()
-            process = None
+            answer = process.call(args, seconds)
+        except BaseException:  # also KeyboardInterrupt: the next call would get this call's answer
+            interrupted, process = process, None
+            if interrupted is not None:
+                interrupted.kill()
             raise
         finally:
             self._idle.put(process)
+        if "error" in answer:
+            raise EnvError(answer["error"])
+        return answer["result"]
 
     def close(self) -> None:
         """Kill the idle processes."""
@@ -112,6 +115,9 @@ class _Process:
             status = self._next(_SECONDS_TO_START)
         except EnvError as error:
             status = str(error)
+        except BaseException:
+            self.kill()
+            raise
         if status != "ready":
             self.kill()
             # An EnvError would fail one answer, but no answer can be graded.
@@ -120,17 +126,16 @@ class _Process:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def call(self, args: tuple[Any, ...], seconds: float) -> Any:
+    def call(self, args: tuple[Any, ...], seconds: float) -> dict[str, Any]:
+        """Return {"result": ...}, or {"error": ...} if the function raises."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(args) + "\n")
             self._process.stdin.flush()
         except OSError as error:
             raise EnvDiedError(f"the grader process died: {error}") from error
-        answer = json.loads(self._next(seconds))
-        if "error" in answer:
-            raise EnvError(answer["error"])
-        return answer["result"]
+        answer: dict[str, Any] = json.loads(self._next(seconds))
+        return answer
 
     def kill(self) -> None:
         self._process.kill()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gem_envs.datasets.reasoning_names import NONDETERMINISTIC, TOPICS
 
-__all__ = ["register_datasets"]
+__all__ = ["register_answer_format", "register_datasets"]
 
 
 class _Data(NamedTuple):
@@ -31,7 +31,7 @@ _ANSWER = (("boxed", {"place": "observation", "error_reward": 0.0}),)
 # The program of an `ab` task may end with nothing: `\boxed{}` is then the right answer.
 _ANSWER_OR_EMPTY = (("boxed", {**_ANSWER[0][1], "allow_empty": True}),)
 # A dataset may request another format, such as <answer> tags: do not require a box.
-_ANSWER_OR_TEXT = (("boxed", {"place": "observation", "on_error": "pass"}),)
+_ANSWER_OR_TEXT = (("answer", {"place": "observation", "on_error": "pass"}),)
 _KINDS = {
     "math": _Kind(
         "maths:Maths", _ANSWER, "a maths problem", "terminal: 1 for an equal answer", "math"
@@ -132,6 +132,16 @@ _DATA = (
         )
     ),
 )
+
+
+def register_answer_format(register: Callable[..., Any]) -> None:
+    """Register the action format of the QA and logic datasets."""
+    register(
+        "answer",
+        "gem_envs.datasets.qa:Answer",
+        kind="format",
+        summary=r"the answer is in <answer> tags, or else in the last \boxed{}",
+    )
 
 
 def register_datasets(register: Callable[..., Any]) -> None:

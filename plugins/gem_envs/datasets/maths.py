@@ -100,7 +100,7 @@ _OPERATION = re.compile(
     r"|\\(?:log|ln|lg|exp|sin|cos|tan|sec|csc|cot|lim|det|int|sum|prod|gcd|lcm|max|min|operatorname)"
 )
 _WHOLE_NUMBER = re.compile(
-    r"(?:[a-z](?:_\{?\w\}?)?=)?"  # x = 5
+    r"(?:(?:[^\d=]|_\{?\d)+=)?"  # x_1 = 5, \angle A = 5
     r"(?:\\?[-−+({\[]|\\(?=\d)|\\(?:math|text)?(?:bf|rm|boxed))*"  # signs, brackets, \$
     r"\d(?:[\d,]|\{,\})*(?:\.\d*)?(?:\\?[)}\]%])*"
     r"(?:[a-z]+(?:\^\{?\d\}?)?)?\.?"  # a unit
@@ -108,7 +108,8 @@ _WHOLE_NUMBER = re.compile(
 _DECIMAL = re.compile(r"-?\d*\.\d+")
 _FRACTION = re.compile(r"/|\\[dt]?frac")
 _HARMLESS = re.compile(
-    r"\\left|\\right|\\[,;! ]|[\s$]|\\(?:text|mathrm)\{[^}]*\}(?:\^\{?\d\}?)?|\^\{?\\circ\}?"
+    r"\\left|\\right|\\q?quad|\\[,;! ]|[\s$]"
+    r"|\\(?:text|mathrm)\{[^}]*\}(?:\^\{?\d\}?)?|\^\{?\\circ\}?"
 )
 _SCIENTIFIC = re.compile(r"(?<=\d)(?:\\times|\\cdot|[*×·])10\^\{?-?\d+\}?$")
 

@@ -10,14 +10,23 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gem_core.errors import ConfigError
+from gem_core.wrappers.formats import Boxed, last_boxed
 from gem_envs.datasets.base import DatasetQuestion
 from gem_envs.datasets.question import Grade
 from gem_tools.calls import without_thinking
 
-__all__ = ["QA", "accepted_answers", "exact_match", "f1", "normalised"]
+__all__ = [
+    "QA",
+    "Answer",
+    "accepted_answers",
+    "exact_match",
+    "f1",
+    "normalised",
+    "tagged_answer",
+]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _LONGEST = 20_000
 
@@ -50,14 +59,37 @@ class QA(DatasetQuestion):
 
     def grade(self, answer: str) -> Grade:
         answer = without_thinking(answer)
-        tagged = _TAG.findall(answer[-_LONGEST:])
-        final = tagged[-1] if tagged else answer[:_LONGEST]
+        tagged = tagged_answer(answer)
+        final = (answer if tagged is None else tagged)[:_LONGEST]
         accepted = accepted_answers(self.row[self.answer_key])
         scores = {
             "exact_match": max(exact_match(final, a) for a in accepted),
             "f1": max(f1(final, a) for a in accepted),
         }
         return Grade(scores[self.metric], info=scores)
+
+
+class Answer(Boxed):
+    r"""The answer is in the last `<answer>` tags or, without tags, in the last `\boxed{}`.
+
+    Thinking does not count.
+    """
+
+    def parse(self, text: str) -> str | None:
+        text = without_thinking(text)
+        tagged = tagged_answer(text)
+        return last_boxed(text) if tagged is None else tagged
+
+
+def tagged_answer(text: str) -> str | None:
+    """Return the text in the last pair of `<answer>` tags, or None."""
+    begin, answer = -1, None
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            begin = tag.end()
+        elif begin >= 0:
+            begin, answer = -1, text[begin : tag.start()]
+    return answer
 
 
 def normalised(text: str) -> str:

@@ -12,14 +12,16 @@ import ast
 import cmath
 import importlib
 import math
+import operator
 import random
 import re
 import sys
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from typing import Any
 
 from gem_core.arguments import whole_number
@@ -39,7 +41,6 @@ _FORMULA = frozenset(
         "countdown",
         "intermediate_integration",
         "polynomial_multiplication",
-        "puzzle24",
         "simple_integration",
     }
 )
@@ -104,6 +105,8 @@ class Reasoning(Question):
             return Grade(
                 float(answer.strip().casefold() == str(self.entry["answer"]).strip().casefold())
             )
+        if self.name == "puzzle24":
+            return Grade(float(_makes_24(answer, self.entry["metadata"]["numbers"])))
         if self.name in _NUMBER:
             return Grade(float(_is_near(answer, str(self.entry["answer"]))))
         try:
@@ -228,6 +231,40 @@ def _is_near(text: str, gold: str) -> bool:
     except (ValueError, ZeroDivisionError):
         return False
     return abs(value - expected) <= min(_TOLERANCE, abs(expected) / 1000)
+
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def _makes_24(text: str, numbers: Sequence[int]) -> bool:
+    """Whether a formula uses exactly these numbers and equals 24.
+
+    The library accepts any four numbers in the range of the generator, and any value from 24 to 25.
+    """
+    used: list[int] = []
+
+    def value(node: ast.expr) -> Fraction:
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            return _ARITHMETIC[type(node.op)](value(node.left), value(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -value(node.operand)
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            used.append(node.value)
+            return Fraction(node.value)
+        raise ValueError("not a formula of whole numbers")
+
+    if len(text) > 200:
+        return False
+    try:
+        equals_24 = value(ast.parse(text.strip(), mode="eval").body) == 24
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return False
+    return equals_24 and sorted(used) == sorted(numbers)
 
 
 def _is_not_finite(text: str) -> bool:

@@ -260,6 +260,8 @@ class OpenEnv(Env):
 
     def _request(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Send a message and return the data of the reply."""
+        if self._connection is None:
+            raise EnvError(f"the connection to {self.url} is closed; call reset()")
         try:
             self._connection.send(json.dumps(message))
             reply = json.loads(self._connection.recv(timeout=self.timeout))
@@ -267,6 +269,9 @@ class OpenEnv(Env):
             self.on_close()  # the next request would receive a late reply to this one
             reason = f"{type(error).__name__}: {error or 'no answer in time'}"
             raise EnvError(f"the {message['type']} at {self.url} failed: {reason}") from error
+        except BaseException:  # also KeyboardInterrupt
+            self.on_close()
+            raise
         data = reply.get("data") or {}
         if reply.get("type") != "error":
             return dict(data)

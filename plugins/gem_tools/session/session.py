@@ -210,8 +210,12 @@ class Session:
         if not self._end.alive:
             raise SessionLost("the session is closed")
         deadline = time.monotonic() + seconds
-        self._send(job, deadline)
-        answer = json.loads(self._line(deadline))
+        try:
+            self._send(job, deadline)
+            answer = json.loads(self._line(deadline))
+        except BaseException:  # also KeyboardInterrupt: the next job would get this job's answer
+            self.close()
+            raise
         if "error" in answer:
             raise ToolError(f"the terminal failed: {answer['error']}")
         return answer["value"]

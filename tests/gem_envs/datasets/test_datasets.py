@@ -23,6 +23,7 @@ from gem_core.errors import (
     OptionError,
 )
 from gem_envs.datasets import base as dataset
+from gem_envs.datasets import grader as grader_module
 from gem_envs.datasets.base import load_rows
 from gem_envs.datasets.code import last_code_block, programs_of
 from gem_envs.datasets.grader import Grader
@@ -120,6 +121,15 @@ def test_load_rows_reads_every_file_format(tmp_path: Path) -> None:
         env = make("qa:Sample-v0", dataset=str(tmp_path / name))
         assert env.reset(seed=0, options={"index": 2})[0].startswith("2 + 1?")
         assert env.step("\\boxed{3}")[1] == 1.0
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_line_of_json_may_contain_unicode_line_separators(tmp_path: Path, separator: str) -> None:
+    path = tmp_path / "a.jsonl"
+    row = {"question": f"first{separator}second", "answer": "x"}
+    line = json.dumps(row, ensure_ascii=False)
+    path.write_bytes(f"{line}\r\n\r\n{line}\n".encode())
+    assert list(load_rows(str(path))) == [row, row]  # type: ignore[call-overload]
 
 
 def test_dataset_rows_are_cached_across_instances(
@@ -273,6 +283,12 @@ def test_equal_compares_answers_symbolically(expected: str, answer: str, is_equa
         ("What is 12 * 34?", "408", "(12)(34)", 0.0),
         ("What is 12 * 34?", "408", "\\max(408, 1)", 0.0),
         ("What is 12 * 34?", "408", "x = 408", 1.0),
+        ("What is 12 * 34?", "408", "AB = 408", 1.0),
+        ("What is 12 * 34?", "408", "x_1 = 408", 1.0),
+        ("What is 12 * 34?", "408", "\\angle A = 408", 1.0),
+        ("What is 12 * 34?", "408", "408 \\quad", 1.0),
+        ("What is 12 * 34?", "408", "12 * 34 = 408", 0.0),
+        ("What is 12 * 34?", "408", "x = 12 * 34", 0.0),
         ("What is 12 * 34?", "408", "\\$408", 1.0),
         ("What is 12 * 34?", "408", "408.0", 1.0),
         ("What is 12 * 34?", "408", "\\{408\\}", 1.0),
@@ -363,6 +379,28 @@ def test_grader_survives_errors_crashes_and_timeouts() -> None:
         grader.close()
 
 
+def test_interrupted_grader_does_not_return_the_answer_to_an_earlier_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C arrives after the question was sent and before its answer was read."""
+    grader = Grader("operator:add", (1, 1), processes=1)
+    real = grader_module._Process._next
+
+    def interrupted(self: Any, seconds: float) -> str:
+        monkeypatch.setattr(grader_module._Process, "_next", real)
+        raise KeyboardInterrupt
+
+    try:
+        assert grader(1, 1) == 2
+        monkeypatch.setattr(grader_module._Process, "_next", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            grader(1, 2)
+        assert grader(2, 3) == 5
+        assert grader(3, 4) == 7
+    finally:
+        grader.close()
+
+
 def test_grader_does_not_import_from_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,10 +452,20 @@ def test_qa_accepts_any_listed_answer_and_can_pay_f1() -> None:
         "I say <answer>False</answer> <ANSWER>True</ANSWER>",
         "<think>Is it <answer>False</answer>? No.</think> True",
         "Is it <answer>False</answer>? No.</think> True",
+        "\\boxed{zzz} <answer>True</answer>",
+        "<answer>True</answer> \\boxed{zzz}",
+        "<think>Is it \\boxed{zzz}?</think> True",
+        "<think>Is it \\boxed{zzz}?</think> \\boxed{True}",
+        "Is it \\boxed{True}? No.</think> \\boxed{True} or <answer>zzz <answer>True</answer>",
     ],
 )
 def test_logic_reads_boxed_tagged_and_plain_answers(answer: str) -> None:
     assert at("logic:Sample-v0", 0).step(answer)[1] == 1.0
+
+
+def test_requested_format_replaces_the_answer_format() -> None:
+    env = at("logic:Sample-v0", 0, wrappers=["boxed"])
+    assert env.step("\\boxed{zzz} <answer>True</answer>")[1] == 0.0
 
 
 def test_qa_reads_accepted_answers_from_a_json_string(tmp_path: Path) -> None:

@@ -164,6 +164,28 @@ def test_coin_flip_rejects_a_prefix_of_the_number() -> None:
         assert float(gold) == 0 or not reasoning._is_near("0", gold)
 
 
+def test_puzzle24_accepts_only_the_numbers_of_the_task() -> None:
+    env: Any = make("rg:puzzle24").unwrapped
+    for index in range(20):
+        env.reset(seed=0, options={"index": index})
+        assert env.grade(env.entry["answer"]).value == 1.0
+        assert env.grade(f" ({env.entry['answer']}) ").value == 1.0
+        if sorted(env.entry["metadata"]["numbers"]) != [1, 1, 4, 6]:
+            assert env.grade("6*4*1*1").value == 0.0
+    env.entry = {"answer": "3*(5 + 5 - 2)", "metadata": {"numbers": [2, 3, 5, 5]}}
+    for wrong in (
+        "3*5+5+2",
+        "24",
+        "3*(5+5-2)*1",
+        "5*5-2/3",
+        "5*5-sqrt(3)+2-2",
+        "2/(5-5)",
+        "3*(",
+        "",
+    ):
+        assert env.grade(wrong).value == 0.0, wrong
+
+
 def test_scorer_that_raises_gives_reward_zero_and_a_scorer_error() -> None:
     env = make("rg:prime_factorization")
     env.reset(seed=1)

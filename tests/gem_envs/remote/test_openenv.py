@@ -140,6 +140,25 @@ def test_sessions_are_separate_and_close_frees_them(server: str) -> None:
     third.close()
 
 
+def test_interrupted_step_closes_the_connection(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next step would receive the reply to the interrupted one."""
+
+    def interrupted(timeout: float) -> str:
+        raise KeyboardInterrupt
+
+    with make(ID, url=f"{server}/number") as env:
+        env.reset(seed=1)
+        monkeypatch.setattr(env.unwrapped._connection, "recv", interrupted)  # type: ignore[attr-defined]
+        with pytest.raises(KeyboardInterrupt):
+            env.step("101")
+        with pytest.raises(EnvError, match="call reset"):
+            env.step("0")
+        env.reset(seed=1)
+        assert env.step("101")[0] == "lower"
+
+
 def test_server_error_fails_the_episode(server: str) -> None:
     class Crash:
         def act(self, env: Env, observation: str) -> str:

@@ -10,8 +10,9 @@ import datetime
 import random
 import sqlite3
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +27,13 @@ Row = tuple[Any, ...]
 YEARS = (2019, 2024)
 _ACTORS, _ITEMS, _FACTS = 24, 16, 160
 _LONGEST_STATEMENT = 4000
-_LARGEST_VALUE = 1_000_000
+_LARGEST_VALUE, _LONGEST_PATTERN = 10_000, 1000
 _MOST_ROWS, _MOST_COLUMNS, _MOST_CHARACTERS = 2000, 50, 4_000_000
 _MOST_STEPS = 20_000_000
 """Steps of SQLite's virtual machine; they bound the time of a statement on any machine alike."""
+_SECONDS = 10.0
+"""Safety net for steps over long strings. It depends on the machine, so it is far above the time of
+`_MOST_STEPS` ordinary steps, about 0.3 s."""
 _STEPS_PER_CALL = 100_000
 _FUNCTIONS = frozenset({
     "abs", "avg", "cast", "ceil", "ceiling", "coalesce", "count", "dense_rank", "first_value",
@@ -60,7 +64,7 @@ class Database:
         with closing(sqlite3.connect(":memory:")) as connection:
             self._fill(connection)
             _restrict(connection)
-            try:
+            with _query_errors(), _time_limit(connection):
                 cursor = connection.execute(statement)
                 rows: list[Row] = []
                 characters = 0
@@ -72,8 +76,6 @@ class Database:
                             f"{_MOST_CHARACTERS} characters"
                         )
                     rows.append(row)
-            except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
-                raise QueryError(str(error) or type(error).__name__) from None
             if cursor.description is None:
                 raise QueryError("only a SELECT statement is allowed")
             return [column[0] for column in cursor.description], rows
@@ -85,6 +87,33 @@ class Database:
             places = ", ".join("?" * len(rows[0]))
             connection.executemany(f"INSERT INTO {table} VALUES ({places})", rows)
         connection.commit()
+
+
+@contextmanager
+def _query_errors() -> Iterator[None]:
+    """Raise SQLite's errors as `QueryError`."""
+    try:
+        yield
+    except QueryError:
+        raise
+    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
+        message = str(error) or type(error).__name__
+        if message == "interrupted":
+            message = "the statement takes too long; it was stopped"
+        raise QueryError(message) from None
+
+
+@contextmanager
+def _time_limit(connection: sqlite3.Connection) -> Iterator[None]:
+    """Interrupt the connection after `_SECONDS`."""
+    timer = threading.Timer(_SECONDS, connection.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # the connection is still open, so a late interrupt is harmless
 
 
 def _restrict(connection: sqlite3.Connection) -> None:
@@ -100,6 +129,7 @@ def _restrict(connection: sqlite3.Connection) -> None:
     connection.set_progress_handler(count, _STEPS_PER_CALL)
     if sys.version_info >= (3, 11):
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _LONGEST_PATTERN)
         connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, _MOST_COLUMNS)
 
 

@@ -20,7 +20,7 @@ from gem_tools.calls import without_thinking
 
 __all__ = ["SQL"]
 
-_BLOCK = re.compile(r"```(?:sql)?[ \t]*\n?(.*?)```", re.DOTALL | re.IGNORECASE)
+_LANGUAGE = re.compile(r"(?:sql(?:ite3?)?)?[ \t]*\n?", re.IGNORECASE)
 _ACTION = re.compile(r"^[ \t]*Action[ \t]*:", re.MULTILINE | re.IGNORECASE)
 _SUBMIT = re.compile(r"submit\b[\s:]*", re.IGNORECASE)
 _LONGEST_ACTION = 20_000
@@ -37,6 +37,7 @@ class SQL(Game):
     statement is the answer, as in AgentGym.
     """
 
+    execution = "thread"  # a statement may take seconds
     action_example = "SUBMIT SELECT COUNT(*) FROM orders"
 
     def __init__(
@@ -80,7 +81,7 @@ class SQL(Game):
             best = [database.run(question.top_two)[1] for database in databases if question.top_two]
             if (
                 all(results)
-                and None not in results[0][0]
+                and not any(None in row for result in results for row in result)
                 and any(result != results[0] for result in results[1:])
                 and not any(len(two) == 2 and two[0] == two[1] for two in best)
             ):
@@ -127,11 +128,11 @@ class SQL(Game):
 def _statement(action: str) -> tuple[bool, str]:
     """Return whether a completion submits, and its last statement."""
     text = without_thinking(action)[:_LONGEST_ACTION]
-    blocks = list(_BLOCK.finditer(text))
-    if blocks:
-        before = text[blocks[-2].end() if len(blocks) > 1 else 0 : blocks[-1].start()]
-        submitted = re.search(r"\bsubmit[\s:]*$", before, re.IGNORECASE) is not None
-        statement = blocks[-1][1].strip()
+    parts = text.split("```")  # text, block, text, block, ..., text
+    if len(parts) > 2:
+        last = (len(parts) - 1) // 2 * 2 - 1
+        submitted = re.search(r"\bsubmit[\s:]*$", parts[last - 1], re.IGNORECASE) is not None
+        statement = _LANGUAGE.sub("", parts[last], count=1).strip()
     else:
         submitted, statement = False, _ACTION.split(text)[-1].strip()
     if match := _SUBMIT.match(statement):
