@@ -8,7 +8,7 @@ import re
 
 from gem_core.env.action_format import ActionFormat
 
-__all__ = ["Boxed", "Code", "React", "ToolCall", "last_boxed"]
+__all__ = ["Boxed", "Code", "React", "ToolCall", "last_boxed", "without_surrogates"]
 
 _BRACES = re.compile(r"\\boxed\{|[{}]")
 
@@ -30,6 +30,11 @@ def last_boxed(text: str) -> str | None:
         elif opened and (begin := opened.pop()) > box_span[0]:
             box_span = (begin, brace.start())
     return text[slice(*box_span)] if box_span[0] else None
+
+
+def without_surrogates(text: str) -> str:
+    """Join surrogate pairs, and replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class Boxed(ActionFormat):
@@ -83,7 +88,7 @@ class ToolCall(ActionFormat):
             if isinstance(call, dict) and call.get("name") == "act":
                 arguments = call.get("arguments")
                 if isinstance(arguments, dict) and "action" in arguments:
-                    return str(arguments["action"])
+                    return without_surrogates(str(arguments["action"]))
             end = text.rfind("</tool_call>", 0, start)
         return None
 
@@ -116,7 +121,7 @@ class Code(ActionFormat):
         if act is None:
             return body
         try:  # only a string or a number: other text from a model can crash Python's parser
-            return str(ast.literal_eval(act[1]))
+            return without_surrogates(str(ast.literal_eval(act[1])))
         except (SyntaxError, ValueError):
             return body
 

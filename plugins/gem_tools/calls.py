@@ -22,7 +22,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from gem_core.errors import ConfigError
+from gem_core.wrappers.formats import without_surrogates
 from gem_tools.more_styles import (
+    MODEL_JSON,
     find_blocks,
     find_xml,
     show_blocks,
@@ -49,7 +51,6 @@ Style = Literal["tag", "json", "native", "block", "xml"]
 _THINK, _END_THINK = "<think>", "</think>"
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _BARE = re.compile(r"\s*(?:<\|python_tag\|>|\[TOOL_CALLS\])?\s*([\[{])")
-_JSON = json.JSONDecoder(strict=False)  # models put line breaks into strings
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -63,7 +64,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def find_calls(text: str, tools: Mapping[str, Tool], style: Style = "tag") -> list[ToolCall]:
     """Find the calls in a text, in order; a call that cannot be parsed has a `problem`."""
-    text = without_thinking(text)
+    text = without_surrogates(without_thinking(text))
     if style == "tag":
         return _tagged(text, tools)
     if style == "json":
@@ -206,7 +207,7 @@ def _json_calls(text: str) -> list[ToolCall]:
         while start < len(text) and text[start].isspace():
             start += 1
         try:
-            data, end = _JSON.raw_decode(text, start)
+            data, end = MODEL_JSON.raw_decode(text, start)
             calls.append(_from_data(data))
         except (ValueError, RecursionError) as error:
             end = text.find(_CLOSE, start)
@@ -222,7 +223,7 @@ def _native(text: str) -> list[ToolCall]:
     bare = _BARE.match(text)
     if bare is not None:
         try:
-            data, _ = _JSON.raw_decode(text, bare.start(1))
+            data, _ = MODEL_JSON.raw_decode(text, bare.start(1))
         except (ValueError, RecursionError):
             data = None
         if isinstance(data, dict) and isinstance(data.get("tool_calls"), list):
@@ -264,7 +265,7 @@ def _from_text(text: str, name: str) -> ToolCall:
     if not text.strip():
         return ToolCall(name)
     try:
-        arguments = _JSON.decode(text.strip())
+        arguments = MODEL_JSON.decode(text.strip())
     except (ValueError, RecursionError) as error:
         return ToolCall(name, problem=f"The arguments are not a JSON object ({_reason(error)}).")
     if not isinstance(arguments, dict):

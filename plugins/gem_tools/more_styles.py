@@ -11,16 +11,47 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from gem_core.wrappers.formats import without_surrogates
 from gem_tools.code_blocks import code_blocks
 from gem_tools.tool import Tool, ToolCall, as_schema
 
-__all__ = ["find_blocks", "find_xml", "show_blocks", "show_xml", "write_block", "write_xml"]
+__all__ = [
+    "MODEL_JSON",
+    "find_blocks",
+    "find_xml",
+    "show_blocks",
+    "show_xml",
+    "write_block",
+    "write_xml",
+]
 
 _XML = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _NAME = re.compile(r"<tool_name>(.*?)</tool_name>", re.DOTALL)
 _ARGUMENTS = re.compile(r"<arguments>(.*?)</arguments>", re.DOTALL)
-_JSON = json.JSONDecoder(strict=False)  # models put line breaks into strings
+
+
+class _Decoder(json.JSONDecoder):
+    """A JSON decoder that replaces lone surrogates, as in `"\\ud83d"`: no tool can send them."""
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        value, end = super().raw_decode(s, idx)
+        return _clean(value), end
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_surrogates(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {without_surrogates(key): _clean(item) for key, item in value.items()}
+    return value
+
+
+MODEL_JSON = _Decoder(strict=False)  # models put line breaks into strings
+"""The decoder of JSON that models write."""
 
 
 def find_blocks(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
@@ -88,7 +119,7 @@ def _with_json(name: str, text: str) -> ToolCall:
     if not text.strip():
         return ToolCall(name)
     try:
-        arguments = _JSON.decode(text.strip())
+        arguments = MODEL_JSON.decode(text.strip())
     except (ValueError, RecursionError) as error:
         return ToolCall(name, problem=f"The arguments are not a JSON object ({error}).")
     if not isinstance(arguments, dict):

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError, MissingDependencyError
+from gem_core.wrappers.formats import without_surrogates
 from gem_tools.passage import Passage, show_passages
 from gem_tools.tool import Tool, ToolResult
 
@@ -81,7 +82,8 @@ class RetrievalTool(Tool):
 
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
         """Query the server; retry after errors that may be temporary."""
-        body = {"queries": [str(arguments["query"])], "topk": self.k, "return_scores": True}
+        query = without_surrogates(str(arguments["query"]))
+        body = {"queries": [query], "topk": self.k, "return_scores": True}
         client = _client(self._httpx, self._headers)
         attempts, problem, wait = 0, "", 0.0
         while attempts <= self.retries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -314,3 +315,31 @@ class PythonLike(Tool):
 class Lookup(Tool):
     name = "lookup"
     parameters: Mapping[str, Any] = {"type": "object", "properties": {"key": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        ("json", '<tool_call>{"name": "p", "arguments": %s}</tool_call>'),
+        ("native", '{"name": "p", "arguments": %s}'),
+        ("native", '{"tool_calls": [{"function": {"name": "p", "arguments": %s}}]}'),
+        ("tag", "<weather>%s</weather>"),
+        ("block", "```weather\n%s\n```"),
+        ("xml", "<tool_call><tool_name>p</tool_name><arguments>%s</arguments></tool_call>"),
+    ],
+)
+def test_arguments_have_no_lone_surrogates(style: Style, text: str) -> None:
+    escaped = r'{"a": ["\ud83d\ude00 \ud83d"], "\udc00": {"b": "\ud83dx"}}'
+    expected = {"a": ["\U0001f600 \ufffd"], "\ufffd": {"b": "\ufffdx"}}
+    assert [arguments for _, arguments in calls(text % escaped, style)] == [expected]
+    raw = '{"a": "\ud83d\ude00 \ud83d"}'
+    assert [a for _, a in calls(text % raw, style)] == [{"a": "\U0001f600 \ufffd"}]
+    if style != "tag":
+        return
+    assert calls("<python>'\ud83d'</python>") == [("python", {"code": "'\ufffd'"})]
+
+
+def test_arguments_in_a_string_have_no_lone_surrogates() -> None:
+    inner = json.dumps(json.dumps({"a": "\ud83d"}))
+    call = f'{{"name": "p", "arguments": {inner}}}'
+    assert calls(f"<tool_call>{call}</tool_call>", "json") == [("p", {"a": "\ufffd"})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -27,6 +28,7 @@ from gem_core.adapter_kit.ports import free_port
 from gem_core.errors import ConfigError
 from gem_tools import Tool, ToolError
 from gem_tools.mcp import McpTools
+from gem_tools.mcp.server import _open, run
 from gem_tools.wrapper import ToolWrapper
 
 SERVER = str(SUPPORT / "mcp_shop_server.py")
@@ -272,6 +274,74 @@ def test_unshared_server_restarts_at_each_reset(shop: McpTools) -> None:
     assert twin.step("<process></process>")[0] not in pids
     twin.close()
     env.close()
+
+
+def test_slow_start_does_not_count_as_a_call(tmp_path: Path, database: str) -> None:
+    program = tmp_path / "slow.py"
+    program.write_text(
+        f"import time, sys, runpy; time.sleep(4); runpy.run_path({SERVER!r}, run_name='__main__')"
+    )
+    args = [str(program), database]
+    shop = McpTools(command=sys.executable, args=args, seconds=3, share=False)
+    env = ToolWrapper(Quiz(), [shop])
+    for episode in range(2):
+        env.reset(seed=episode)
+        assert shop.servers[0].starts == episode + 1, "the reset starts the server"
+        assert env.step("<process></process>")[4]["tool_error"] is False
+    shop.close()
+    process: Any = by_name(shop)["process"]
+    shop.close()
+    assert not process.call({}).error, "a call that must connect waits for the start"
+    env.close()
+
+
+def test_closed_and_failed_servers_are_dropped(shop: McpTools) -> None:
+    before = set(_open.values())
+    by_name(shop)
+    assert set(_open.values()) - before == set(shop.servers)
+    shop.close()
+    assert not set(_open.values()) - before
+    with pytest.raises(ToolError, match="cannot be reached"):
+        McpTools(command=sys.executable, args=["-c", ""], share=False).tools()
+    assert not set(_open.values()) - before
+
+
+def test_concurrent_callers_share_one_attempt_to_connect() -> None:
+    hung = McpTools(command="sleep", args=["30"], start_deadline=2, share=False)
+    server, started = hung.servers[0], time.monotonic()
+
+    async def call_all() -> Any:
+        return await asyncio.gather(*(server.call("query", {}, 1) for _ in range(8)))
+
+    results = run(call_all())
+    assert all(result.outage and "not ready after 2 s" in result.text for result in results)
+    assert server.starts == 1
+    assert time.monotonic() - started < 12, "the callers wait one after the other"
+    hung.close()
+
+
+def nested(levels: int) -> Any:
+    return [nested(levels - 1)] if levels else 0
+
+
+@pytest.mark.parametrize("value", ["\ud83d", {"\ud83d": 1}, nested(254), {1}])
+def test_arguments_that_cannot_be_sent_are_an_error(shop: McpTools, value: Any) -> None:
+    tools = by_name(shop)
+    wrong: Any = tools["query"].call({"sql": value})
+    assert (wrong.error, wrong.outage) == (True, False)
+    assert wrong.text.startswith("query was not called: its arguments are")
+    wrong.text.encode()
+    assert tools["query"].call({"sql": "select 1"}).text == "[(1,)]"  # type: ignore[union-attr]
+    assert shop.servers[0].starts == 1
+
+
+def test_lone_surrogate_of_a_model_does_not_end_the_connection(shop: McpTools) -> None:
+    env = ToolWrapper(Quiz(), [shop], style="json")
+    env.reset(seed=1)
+    call = json.dumps({"name": "query", "arguments": {"sql": "select '\ud83d'"}})
+    observation, *_ = env.step(f"<tool_call>{call}</tool_call>")
+    assert observation == "[('\ufffd',)]"
+    assert shop.servers[0].starts == 1
 
 
 def test_published_server_works() -> None:

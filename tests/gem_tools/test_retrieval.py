@@ -88,6 +88,12 @@ def test_temporary_failure_is_retried(server: Server, failure: Any) -> None:
     assert (result.error, result.info["attempts"]) == (False, 3)
 
 
+def test_lone_surrogate_in_a_query_is_replaced(server: Server) -> None:
+    result = RetrievalTool(server.url).call({"query": "moss \ud83d"})
+    assert not result.error
+    assert server.requests[0]["queries"] == ["moss \ufffd"]
+
+
 def test_permanent_failure_is_an_outage_after_the_retries(server: Server) -> None:
     server.script = [(503, "busy")] * 9
     result = ask(server, retries=2)

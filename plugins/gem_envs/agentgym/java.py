@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gem_core.errors import EnvDiedError, EnvError, MissingDependencyError
+from gem_core.wrappers.formats import without_surrogates
 from gem_envs.games.base import Game
 
 __all__ = ["JavaGame", "JavaMachine", "JavaProgram", "NoJavaError"]
@@ -158,6 +159,7 @@ class JavaMachine:
         """Call a method of the simulator; lists are returned as Java objects."""
         from py4j.protocol import Py4JError, Py4JJavaError
 
+        args = tuple(without_surrogates(arg) if isinstance(arg, str) else arg for arg in args)
         self._busy = True
         try:
             return getattr(self._simulator, method)(*args)

@@ -25,6 +25,7 @@ from gem_core.errors import (
     OptionError,
     ResetNeededError,
 )
+from gem_core.wrappers.formats import without_surrogates
 from gem_envs.remote.address import checked_url
 from gem_envs.remote.protocols import dialect
 
@@ -101,7 +102,7 @@ class AgentGym(Env):
         return observation, {"index": index, **info}
 
     def on_step(self, action: str) -> StepResult:
-        reply = self._in_session("/step", {"action": action})
+        reply = self._in_session("/step", {"action": without_surrogates(action)})
         result = self.dialect.parse_step(reply, self.total)
         self.total += result[1]
         return result
@@ -177,12 +178,22 @@ class AgentGym(Env):
         if response.status_code == 200 and not only_error:
             return reply
         message = f"{request} answered {response.status_code}: {str(problem or reply)[:500]}"
-        unknown = response.status_code == 404 or any(
-            text in message for text in ("not valid", "not found", "been deleted")
-        )
-        if unknown and self._session is not None:
+        if self._session is not None and self._is_unknown(
+            response.status_code, str(problem or reply)
+        ):
             raise _UnknownSession(message)
         raise EnvError(message)
+
+    def _is_unknown(self, status: int, problem: str) -> bool:
+        """Whether an error means that the server does not know the session.
+
+        AgentGym's servers report it with HTTP 200 and a text. The text of a 500 is the
+        environment's own.
+        """
+        if self.dialect.name == "gem" or status >= 500:
+            return status == 404
+        texts = ("not valid", "not found", "been deleted")
+        return status == 404 or any(text in problem for text in texts)
 
 
 class _UnknownSession(EnvError):

@@ -29,6 +29,8 @@ _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_PING = 2.0
 _SHOWN = 64_000
 """The number of characters of a result to show, half of them from the end."""
+_MAX_DEPTH = 100
+"""The depth of nested arguments; the MCP package cannot send or parse more than about 200."""
 
 
 class Server:
@@ -43,7 +45,8 @@ class Server:
         self._end: asyncio.Event | None = None
         self._tools: list[Any] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connecting: asyncio.Lock
+        self._connecting: asyncio.Future[None] | None = None
+        """The current or last attempt to connect, for which all callers wait."""
 
     async def list_tools(self) -> list[Any]:
         """Return the tools of the server."""
@@ -56,27 +59,29 @@ class Server:
         return self._tools
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> ToolResult:
-        """Call a tool; return any error as a result."""
-        sent = False
+        """Call a tool; return any error as a result.
 
-        async def send() -> Any:
-            nonlocal sent
-            session = await self._connected()
-            sent = True
-            return await session.call_tool(tool, arguments)
-
+        `seconds` limits the call itself; `start_deadline` limits a connection before it.
+        """
+        if problem := _unsendable(arguments):
+            info = {"server": self.name, "problem": problem}
+            return ToolResult(f"{tool} was not called: {problem}.", error=True, info=info)
         try:
-            answer = await asyncio.wait_for(send(), seconds)
-        except (TimeoutError, asyncio.TimeoutError):
-            text = f"{tool} was given up: it took over {seconds:g} s."
-            info = {"server": self.name, "problem": "deadline"}
-            return ToolResult(text, error=True, outage=not sent, info=info)
+            session = await self._connected()
         except Exception as error:  # noqa: BLE001 - the SDK raises many kinds of errors
             reason = _reason(error)
             info = {"server": self.name, "problem": reason}
-            if not sent:
-                text = f"The server of {tool} cannot be reached: {reason}"
-                return ToolResult(text, error=True, outage=True, info=info)
+            text = f"The server of {tool} cannot be reached: {reason}"
+            return ToolResult(text, error=True, outage=True, info=info)
+        try:
+            answer = await asyncio.wait_for(session.call_tool(tool, arguments), seconds)
+        except (TimeoutError, asyncio.TimeoutError):
+            text = f"{tool} was given up: it took over {seconds:g} s."
+            info = {"server": self.name, "problem": "deadline"}
+            return ToolResult(text, error=True, info=info)
+        except Exception as error:  # noqa: BLE001 - the SDK raises many kinds of errors
+            reason = _reason(error)
+            info = {"server": self.name, "problem": reason}
             if await self._is_alive():
                 return ToolResult(f"{tool} failed: {reason}", error=True, info=info)
             text = (
@@ -101,14 +106,20 @@ class Server:
         """Return a session that is alive, as far as known."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # after a fork, the connection belongs to the parent
-            self._loop, self._connecting = loop, asyncio.Lock()
+            self._loop, self._connecting = loop, None
             self._session = self._task = self._end = None
+        session = self._session
         if not await self._is_alive():
-            async with self._connecting:
-                if not await self._is_alive():
-                    await self.close()
-                    await self._connect()
+            # Another caller may have reconnected during the ping, or is about to.
+            dead = self._session is None or self._session is session
+            if self._connecting is None or (dead and self._connecting.done()):
+                self._connecting = asyncio.ensure_future(self._reconnect())
+            await asyncio.shield(self._connecting)
         return self._session
+
+    async def _reconnect(self) -> None:
+        await self.close()
+        await self._connect()
 
     async def _is_alive(self) -> bool:
         """Ping the server before each call, so no call goes to a dead one.
@@ -129,12 +140,14 @@ class Server:
     async def _connect(self) -> None:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         end = self._end = asyncio.Event()
-        self._task = asyncio.ensure_future(self._run(ready, end))
+        task = self._task = asyncio.ensure_future(self._run(ready, end))
+        _open[task] = self
+        task.add_done_callback(_open.pop)
         self.starts += 1
         try:
             await asyncio.wait_for(asyncio.shield(ready), self.start_deadline)
         except (TimeoutError, asyncio.TimeoutError):
-            self._task.cancel()
+            task.cancel()
             ready.cancel()
             raise ToolError(f"it was not ready after {self.start_deadline:g} s") from None
 
@@ -175,7 +188,8 @@ async def _all_tools(session: Any) -> list[Any]:
 
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _shared: dict[str, Server] = {}
-_unshared: list[Server] = []
+_open: dict[asyncio.Task[None], Server] = {}
+"""The open connections, by their tasks, and the servers to close at exit."""
 _lock = threading.Lock()
 
 
@@ -189,7 +203,7 @@ def _loop() -> asyncio.AbstractEventLoop:
         if os.getpid() not in _loops:  # threads do not survive a fork
             _loops.clear()
             _shared.clear()
-            _unshared.clear()
+            _open.clear()
             loop = _loops[os.getpid()] = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name="gem-mcp", daemon=True).start()
         return _loops[os.getpid()]
@@ -199,17 +213,16 @@ def connection(name: str, config: Mapping[str, Any], start_deadline: float, shar
     """Return the connection to a server that is not open yet, or the shared one to that server."""
     _loop()
     server = Server(name, config, start_deadline)
-    with _lock:
-        if share:
-            key = json.dumps([name, config], sort_keys=True, default=str)
-            return _shared.setdefault(key, server)
-        _unshared.append(server)
+    if not share:
         return server
+    with _lock:
+        key = json.dumps([name, config], sort_keys=True, default=str)
+        return _shared.setdefault(key, server)
 
 
 @atexit.register
 def _close_all() -> None:
-    servers = [*_shared.values(), *_unshared]
+    servers = set(_open.values())
     if os.getpid() in _loops and servers:
 
         async def close() -> None:  # all at once: a server may take seconds to end
@@ -218,6 +231,27 @@ def _close_all() -> None:
 
         with contextlib.suppress(Exception):
             run(close())
+
+
+def _unsendable(arguments: dict[str, Any]) -> str:
+    """Return why arguments cannot be sent, or "".
+
+    The SDK would close the connection, with the calls of other episodes, in the attempt.
+    """
+    if _is_deeper(arguments, _MAX_DEPTH):
+        return f"its arguments are nested over {_MAX_DEPTH} levels deep"
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:  # UnicodeEncodeError for a lone surrogate
+        return f"its arguments are not valid JSON in UTF-8 ({error})"
+    return ""
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in items)
 
 
 def either(value: Any, new: str, old: str) -> Any:

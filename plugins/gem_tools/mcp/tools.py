@@ -91,9 +91,10 @@ class McpTools(Toolset):
         ]
 
     def begin(self) -> None:
-        """Disconnect from servers that are not shared, so each episode restarts them."""
+        """Disconnect from servers that are not shared; `tools` then starts them again."""
         if not self.share:
             self.close()
+            self.version += 1
 
     def tools(self) -> list[Tool]:
         """List the tools of all servers, concurrently. Blocks."""

@@ -254,6 +254,11 @@ FORMATS: dict[str, tuple[type[ActionFormat], list[tuple[str, str | None]]]] = {
             ('<tool_call>{"name": "act", "arguments": "5"}</tool_call>', None),
             ("<tool_call>[1]</tool_call>", None),
             ("<tool_call></tool_call>", None),
+            (
+                r'<tool_call>{"name": "act", "arguments": {"action": "\ud83d\ude00 \ud83d"}}'
+                "</tool_call>",
+                "\U0001f600 \ufffd",
+            ),
             ('{"name": "act"}', None),
             ("</tool_call>", None),
             ("", None),
@@ -265,6 +270,7 @@ FORMATS: dict[str, tuple[type[ActionFormat], list[tuple[str, str | None]]]] = {
             ("```python\nact('5')\n```", "5"),
             ('```\nact("a\\"b")\n```', 'a"b'),
             ("```py\nact('')\n```", ""),
+            ("```py\nact('\\ud83d\\ude00 \\ud83d')\n```", "\U0001f600 \ufffd"),
             ("```python\nact(5)\n```", "5"),
             ("```python\nx = 1\nprint(x)\n```", "x = 1\nprint(x)"),
             ("```\none\n```\n```\ntwo\n```", "two"),

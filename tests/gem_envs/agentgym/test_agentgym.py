@@ -373,6 +373,15 @@ def test_dead_jvm_fails_only_its_episode() -> None:
     assert env.reset(seed=1) == first
 
 
+def test_lone_surrogate_in_an_action_leaves_the_jvm_running() -> None:
+    env = SciWorld("boil")
+    env.reset(seed=1)
+    machine = env.machine
+    env.step("look at \ud83d")
+    assert env.machine is machine
+    env.close()
+
+
 @pytest.mark.parametrize("when", ["in an episode", "idle"])
 def test_dead_jvm_leaves_no_open_pipes(when: str) -> None:
     env = TextWorld("coin")

@@ -692,6 +692,33 @@ def test_reset_replaces_a_session_that_the_server_forgot() -> None:
     assert sessions == [1, 2]
 
 
+@pytest.mark.parametrize("dialect", ["gem", "babyai"])
+def test_text_of_a_server_error_does_not_replace_the_session(dialect: str) -> None:
+    class Broken(Counter):
+        def on_reset(self, options: Mapping[str, Any]) -> Any:
+            if self.seed % 2:
+                raise FileNotFoundError("task file 7 not found")
+            return super().on_reset(options)
+
+    with Server(Broken, dialect=dialect) as server, AgentGym(server.url, dialect) as env:
+        env.reset(seed=0)
+        for _ in range(3):
+            with pytest.raises(EnvError, match="task file 7 not found"):
+                env.reset(seed=1)
+        env.reset(seed=2)
+        assert server.sessions == 1
+
+
+def test_lone_surrogate_in_an_action_is_replaced() -> None:
+    class Echo(Counter):
+        def on_step(self, action: str) -> Any:
+            return action, 0.0, False, False, {}
+
+    with Server(Echo) as server, AgentGym(server.url) as env:
+        env.reset(seed=0)
+        assert env.step("on \ud83d")[0] == "on \ufffd"
+
+
 def test_webarena_timeout_observation_raises() -> None:
     replies = {
         "POST /create": {"env_idx": 0},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -66,6 +67,27 @@ def test_call_may_be_python_or_json() -> None:
     assert parse_call("f with Action Input: {'a': 'b'}") == ("f", {"a": "b"})
     assert parse_call('f with Action Input: {"a": true}') == ("f", {"a": True})
     assert parse_call(write_call("f", {"name": "é"})) == ("f", {"name": "é"})
+
+
+def test_arguments_have_no_lone_surrogates() -> None:
+    for body in (r'{"\ud83d": ["\ud83d\ude00 \ud83d"]}', r"{'\ud83d': ('\ud83d\ude00 \ud83d',)}"):
+        _, arguments = parse_call(f"f with Action Input: {body}")
+        assert arguments == {"\ufffd": ["\U0001f600 \ufffd"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("0x" + "f" * 3700, "an integer must be between"),
+        (f"[[-{10**15 + 1}]]", "an integer must be between"),
+        ("[" * 30 + "]" * 30, "nested over 20 levels"),
+        ("{1, 2}", "must be JSON, which has no such set"),
+        ("{(1, 2): 3}", "must be JSON, which has no such dict"),
+    ],
+)
+def test_value_that_cannot_be_shown_is_explained(value: str, message: str) -> None:
+    with pytest.raises(CallError, match=message):
+        parse_call(f"f with Action Input: {{'a': {value}}}")
 
 
 @pytest.mark.parametrize(
@@ -145,13 +167,24 @@ def test_todo_with_one_more_change_earns_nothing() -> None:
     assert finished_with(env, extra) == 0.0
 
 
-def test_rejected_task_does_not_use_up_an_id() -> None:
+def test_mistake_in_an_added_task_can_be_corrected() -> None:
     env = tool("Todo")
     reset_to(env, "Add the task")
-    wrong = {"project_id": next(iter(env.toolbox.projects)), "content": "x", "priority": 1}
-    call = write_call("add_task", {**wrong, "due_date": "tomorrow"})
-    assert env.step(call)[0].startswith("Error")
+    name, arguments = env.goal.calls[-1]
+    rejected = write_call(name, {**arguments, "due_date": "tomorrow"})
+    assert env.step(rejected)[0].startswith("Error")
+    wrong = write_call(name, {**arguments, "priority": arguments["priority"] % 4 + 1})
+    task_id = json.loads(env.step(wrong)[0])["id"]
+    env.step(write_call("delete_task", {"task_id": task_id}))
     assert finished_with(env) == 1.0
+
+
+@pytest.mark.parametrize("change", [{}, {"content": "x"}])
+def test_todo_with_one_more_added_task_earns_nothing(change: dict[str, Any]) -> None:
+    env = tool("Todo")
+    reset_to(env, "Add the task")
+    name, arguments = env.goal.calls[-1]
+    assert finished_with(env, (name, {**arguments, **change})) == 0.0
 
 
 def test_finishing_at_once_does_not_solve_a_change() -> None:

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from gem_core.errors import GemError
+from gem_core.wrappers.formats import without_surrogates
 
 __all__ = ["CallError", "Toolbox", "function", "parse_call", "write_call"]
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w{0,60})\s*with\s+Action\s+Input:\s*(.*)", re.DOTALL)
 _LONGEST_INPUT = 4000
+_MAX_DEPTH = 20
+_LARGEST = 10**15
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array"}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -134,9 +137,26 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
                 break
             except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
                 continue
-    if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
+    if not isinstance(arguments, dict):
         raise CallError("the action input must be a JSON object")
-    return name, arguments
+    return name, _as_json(arguments)
+
+
+def _as_json(value: Any, depth: int = 0) -> Any:
+    """Return a parsed value with plain JSON types, and without lone surrogates."""
+    if depth > _MAX_DEPTH:
+        raise CallError(f"the action input must not be nested over {_MAX_DEPTH} levels deep")
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {without_surrogates(key): _as_json(value[key], depth + 1) for key in value}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item, depth + 1) for item in value]
+    if isinstance(value, str):
+        return without_surrogates(value)
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise CallError("an integer must be between -10**15 and 10**15")
+    if value is not None and not isinstance(value, (int, float)):
+        raise CallError(f"the action input must be JSON, which has no such {type(value).__name__}")
+    return value
 
 
 def write_call(name: str, arguments: Mapping[str, Any]) -> str:
