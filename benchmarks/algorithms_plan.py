@@ -280,7 +280,9 @@ def tuned(out: Path, planned: Sequence[Run] | None = None) -> dict[str, float]:
         if not run.name.startswith("tuning/"):
             continue
         if not (out / run.path).is_file():
-            raise ConfigError(f"{run.name} is missing; run all of tuning/ first: run tuning/")
+            raise ConfigError(
+                f"{run.name} has no result, and the learning rates depend on it; first run tuning/"
+            )
         curve = json.loads((out / run.path).read_text(encoding="utf-8"))["curve"]["return"]
         scores.setdefault((run.algorithm, run.rate or 0.0), []).append(fmean(curve[-10:]))
     return {

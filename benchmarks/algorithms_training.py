@@ -97,7 +97,7 @@ class Update(NamedTuple):
     """Mean difference between the logprobs of sampler and trainer before the first step."""
     clipped: float
     """Share of the tokens whose ratio is outside PPO's clip range."""
-    ratio: float
+    ratio_gap: float
     """Mean of |ratio - 1|; 0 for a single step on the sampled batch."""
 
 
@@ -200,7 +200,7 @@ class Trainer:
             "run": asdict(run),
             "evaluation": evaluation,
             **({"transfer": transfer} if transfer else {}),
-            "curve": {name: [rounded(line[name]) for line in curve] for name in names},
+            "curve": {name: [_rounded(line[name]) for line in curve] for name in names},
             "seconds": round(seconds, 2),
             "clock": {name: round(value, 2) for name, value in asdict(clock).items()},
         }
@@ -238,8 +238,8 @@ class Trainer:
         """
         setting = replace(setting, kwargs={**setting.kwargs, **setting.eval_kwargs})
         episodes = self.play(setting, range(HELD_OUT, HELD_OUT + count), 1, None, Clock())
-        returns = [None if e.failed else rounded(e.total_reward) for e in episodes]
-        numbers = {name: rounded(value, digits=8) for name, value in summary(episodes).items()}
+        returns = [None if e.failed else _rounded(e.total_reward) for e in episodes]
+        numbers = {name: _rounded(value, digits=8) for name, value in summary(episodes).items()}
         return {**numbers, "returns": returns}
 
     def play(
@@ -400,7 +400,8 @@ def logprobs_of(
 def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Return the metrics of a batch, over the episodes that did not fail.
 
-    `stops` counts why episodes ended. `success_by_rooms` is for the corridors.
+    `stops` counts why all episodes ended, also the failed ones. Only corridors have
+    `success_by_rooms`.
     """
     known = [e for e in episodes if not e.failed]
     logprobs = [logprob for e in known for t in e.turns for logprob in t.logprobs or ()]
@@ -429,10 +430,10 @@ def _spent(curve: Sequence[dict[str, Any]], budget: int | None) -> bool:
     return budget is not None and sum(line["tokens"] for line in curve) >= budget
 
 
-def rounded(value: Any, digits: int = 4) -> Any:
-    """Return a number, or the numbers of a mapping, with so many significant digits."""
+def _rounded(value: Any, digits: int = 4) -> Any:
+    """Round a number, or the numbers of a dict, to significant digits."""
     if isinstance(value, dict):
-        return {key: rounded(own, digits) for key, own in value.items()}
+        return {key: _rounded(own, digits) for key, own in value.items()}
     return None if value is None else float(f"{value:.{digits}g}")
 
 

@@ -35,6 +35,7 @@ FIXED = ("fixed-5", "fixed-40")
 TESTS = len(FIXED) * (len(SCHEDULES) - len(FIXED))
 WINDOW = 5
 ROOMS = (2, 4, 8, 16)
+"""Those of `corridor.py`, whose import would register an environment."""
 GRID = range(HORIZON_TOKENS // 60, HORIZON_TOKENS + 1, HORIZON_TOKENS // 60)
 """Sampled tokens at which the curves of a schedule are compared."""
 
@@ -101,7 +102,10 @@ def _by_rooms(known: dict[str, Result]) -> str:
 
 
 def _speed(result: Result) -> float:
-    """Return the mean success per token in training on two rooms, which every horizon allows."""
+    """Return the success in training on two rooms, as a mean over the sampled tokens.
+
+    Every horizon is long enough for two rooms.
+    """
     curve = result["curve"]
     pairs = [
         (own["2"], tokens)

@@ -244,7 +244,7 @@ def test_update_uses_the_gradient_of_the_documented_loss(trainer):
     metrics = trainer.update(episodes, per_turn, reader)
     torch.testing.assert_close(reader.gradient, expected, rtol=1e-3, atol=1e-5)
     assert metrics.apart < 1e-4, "sampler and trainer have the same weights"
-    assert (metrics.clipped, metrics.ratio) == (0.0, 0.0)
+    assert (metrics.clipped, metrics.ratio_gap) == (0.0, 0.0)
     with torch.no_grad():
         model.model.norm.weight.mul_(1.5)
     assert trainer.update(episodes, per_turn, GradientReader()).apart > 1e-2

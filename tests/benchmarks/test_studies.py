@@ -99,7 +99,7 @@ def test_several_steps_use_the_clipped_ratio_to_the_first_policy(trainer):
         optimizer = algorithms_training.Optimizer(trainer.model, 1e-2)
         metrics = trainer.update(batch, per_turn, optimizer, steps, random.Random(0))
         several = steps.epochs * steps.mini_batches > 1
-        assert (metrics.ratio > 0) == (metrics.clipped > 0) == several
+        assert (metrics.ratio_gap > 0) == (metrics.clipped > 0) == several
         return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
     once = trained(algorithms_plan.Steps())
