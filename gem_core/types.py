@@ -231,13 +231,31 @@ class Failure:
         kind = type(error).__name__
         try:
             message = str(error)
-            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            text = _traceback_text(error)
         except BaseException as failed:  # noqa: BLE001 - the first error is the one to report
             message = text = f"{kind} has no message: its __str__ raised {type(failed).__name__}"
         return cls(kind, message, where, text)
 
     def __str__(self) -> str:
         return f"{self.kind} in {self.where}: {self.message}"
+
+
+def _traceback_text(error: BaseException) -> str:
+    """Format a traceback without the markers below each line.
+
+    Python parses the source to place them. CPython before 3.11.8 and 3.12.2 cannot parse in two
+    threads: an import in the thread of another episode would fail with a SystemError.
+    """
+    whole = traceback.TracebackException.from_exception(error)
+    left = [whole]
+    while left:
+        part = left.pop()
+        part.stack = traceback.StackSummary.from_list(
+            traceback.FrameSummary(f.filename, f.lineno, f.name, line=f.line) for f in part.stack
+        )
+        group = getattr(part, "exceptions", None) or ()
+        left += [linked for linked in (part.__cause__, part.__context__, *group) if linked]
+    return "".join(whole.format())
 
 
 @dataclass(frozen=True, slots=True)

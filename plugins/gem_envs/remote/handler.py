@@ -52,7 +52,7 @@ class EnvHandler(Handler):
         except (ActionTypeError, OptionError) as error:
             return 400, {"error": str(error)}
         except BaseException as error:  # noqa: BLE001 - report any environment error to the client
-            store.log_error("%s %s failed", self.command, self.path)
+            store.log_error(error, "%s %s failed", self.command, self.path)
             text = store.redactor.program_text(f"{type(error).__name__}: {error}")
             return 500, {"error": text}
 

@@ -7,7 +7,6 @@ import logging
 import secrets
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from inspect import isawaitable
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from gem_core.env.base import Env
 from gem_core.env.maybe_async import awaited
 from gem_core.records.redact import Redactor
+from gem_core.types import Failure
 
 __all__ = ["HttpError", "Session", "Sessions"]
 
@@ -128,8 +128,8 @@ class Sessions:
             return
         try:
             self.result(session.env.close())
-        except BaseException:  # noqa: BLE001 - the session is dropped either way
-            self.log_error("closing a session failed")
+        except BaseException as error:  # noqa: BLE001 - the session is dropped either way
+            self.log_error(error, "closing a session failed")
         finally:
             session.lock.release()
 
@@ -160,9 +160,9 @@ class Sessions:
             if not self._loop.is_running():
                 self._loop.close()
 
-    def log_error(self, message: str, *args: object) -> None:
-        """Log the current exception without secrets."""
-        trace = self.redactor.program_text(traceback.format_exc().rstrip())
+    def log_error(self, error: BaseException, message: str, *args: object) -> None:
+        """Log an exception without secrets."""
+        trace = self.redactor.program_text(Failure.from_error(error, "serve").traceback.rstrip())
         _log.warning(f"{message}\n%s", *args, trace)
 
     def _run_loop(self) -> None:

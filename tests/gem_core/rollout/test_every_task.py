@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import threading
@@ -12,7 +13,7 @@ import pytest
 from byte_tokenizer import ByteTokenizer
 from scripted_env import AsyncEnv, ScriptedEnv, counts
 
-from gem_core import Env, Generation, Limits, Renderer, Rollout, StopReason, Task
+from gem_core import Env, Failure, Generation, Limits, Renderer, Rollout, StopReason, Task
 
 TASKS = [Task("test:Scripted-v0", seed=i) for i in range(6)]
 BAD = 3
@@ -128,6 +129,23 @@ def test_an_info_that_cannot_be_read_fails_only_its_own_episode(where: str) -> N
     episodes = play(make_env)
     assert_only_the_bad_one_failed(episodes)
     assert episodes[BAD].stop is StopReason.ENV_INVALID
+
+
+def test_a_failure_has_its_traceback_and_parses_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Any] = []  # CPython 3.11.7 cannot parse in two threads at once
+    try:
+        try:
+            int("first") + 1
+        except ValueError as first:
+            raise KeyError("second") from first
+    except KeyError as error:
+        with monkeypatch.context() as patch:
+            patch.setattr(ast, "parse", lambda source, *_, **__: parsed.append(source))
+            failure = Failure.from_error(error, "step")
+    assert (failure.kind, failure.message, parsed) == ("KeyError", "'second'", [])
+    before, after = failure.traceback.split("The above exception was the direct cause")
+    assert 'int("first") + 1' in before and "ValueError: invalid literal" in before
+    assert 'raise KeyError("second") from first' in after and "KeyError: 'second'" in after
 
 
 def test_an_info_that_changes_later_does_not_change_earlier_turns() -> None:
