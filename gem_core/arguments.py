@@ -1,13 +1,15 @@
-"""Checks of arguments that users pass in."""
+"""Checks and copies of values that users pass in."""
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
+from copy import copy
 from numbers import Real
 from typing import Any
 
 from gem_core.errors import ConfigError
 
-__all__ = ["fraction", "short", "whole_number", "whole_number_or_none"]
+__all__ = ["copy_containers", "fraction", "short", "whole_number", "whole_number_or_none"]
 
 
 def fraction(name: str, value: Any) -> float:
@@ -36,6 +38,16 @@ def whole_number_or_none(name: str, value: Any, at_least: int, none: str) -> int
 
 def _is_whole(value: Any, at_least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
+
+
+def copy_containers(value: Any, depth: int = 32) -> Any:
+    """Copy the containers in a value; deeper ones, as of a cycle, are not copied."""
+    if type(value) is dict and depth:
+        return {key: copy_containers(item, depth - 1) for key, item in value.items()}
+    if type(value) in (list, tuple) and depth:
+        return type(value)(copy_containers(item, depth - 1) for item in value)
+    copied = (set, bytearray, deque, Counter, OrderedDict, defaultdict)
+    return copy(value) if type(value) in copied else value
 
 
 def short(value: object, limit: int = 80) -> str:

@@ -27,7 +27,7 @@ from math import isfinite
 from types import GeneratorType
 from typing import Any, ClassVar, Literal, cast
 
-from gem_core.arguments import short
+from gem_core.arguments import copy_containers, short
 from gem_core.env.maybe_async import Waiter, after, drive
 from gem_core.errors import ActionTypeError, ContractError, OptionError, ResetNeededError
 
@@ -148,7 +148,7 @@ class Env:
     def is_async(self) -> bool:
         """Whether `reset` and `step` return awaitables."""
         offloaded = self._offload is not None and self.execution != "inline"
-        return offloaded or iscoroutinefunction(self.on_step)
+        return offloaded or any(map(iscoroutinefunction, (self.on_step, self.on_reset)))
 
     @property
     def rng(self) -> random.Random:
@@ -230,7 +230,7 @@ class Env:
             raise OptionError(
                 f"{self._name()} does not know the option(s) {unknown}; it takes: {accepted}"
             )
-        return dict(options)
+        return {name: copy_containers(value) for name, value in options.items()}
 
     @property
     def accepted_options(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from gem_core.arguments import short, whole_number_or_none
 from gem_core.env.base import Env
 from gem_core.env.ids import ENV_ID, is_file_id, is_mixture, parse_mixture
 from gem_core.env.wrapper_stack import (
@@ -56,6 +57,11 @@ __all__ = [
     "wrappers_of",
 ]
 
+_FACTS = {
+    **dict.fromkeys(("summary", "reward", "data", "extra"), str),
+    **dict.fromkeys(("deterministic", "offline"), bool),
+    "tags": tuple,
+}
 _PROCESS_ENV = "gem_execution.process:ProcessEnv"
 
 
@@ -115,9 +121,26 @@ def register(
             "use namespace:Name[-vN][-variant], for example 'game:Wordle-v0-easy'"
         )
     check_entry_point(entry_point, f"environment {id!r}")
+    for name, value in facts.items():
+        _check_fact(id, name, value)
+    if isinstance(wrappers, str):
+        wrappers = parse_wrappers(wrappers)
     entry = EnvSpec(id, entry_point, dict(kwargs or {}), tuple(wrappers), **facts)
     environments.add(id, entry, replace=replace)
     return entry
+
+
+def _check_fact(id: str, name: str, value: Any) -> None:
+    if name == "turns":
+        whole_number_or_none(f"turns of {id!r}", value, 1, "no limit")
+    elif name not in _FACTS:
+        raise RegistrationError(
+            f"{name!r} is not a fact of an environment ({id!r}); the facts are: turns, "
+            f"{', '.join(_FACTS)}. Arguments of the environment go into kwargs={{...}}"
+        )
+    elif not isinstance(value, _FACTS[name]):
+        expected = _FACTS[name].__name__
+        raise RegistrationError(f"{name} of {id!r} must be a {expected}, got {short(value)}")
 
 
 def spec(id: str) -> EnvSpec:

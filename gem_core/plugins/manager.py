@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -92,6 +93,7 @@ def load_plugins() -> None:
                 if not _manager.has_plugin(name) and name not in _names("GEM_PLUGINS_BLOCK"):
                     with _named(name):
                         _manager.register(import_module(name), name=name)
+            _check_names()
             for point in _entry_points():
                 if _allowed(point.name) and not _manager.has_plugin(point.name):
                     with _named(point.name, _distribution(point)):
@@ -157,6 +159,22 @@ def _allowed(name: str) -> bool:
     if "GEM_PLUGINS" in os.environ and name not in _names("GEM_PLUGINS"):
         return False
     return name not in _names("GEM_PLUGINS_BLOCK")
+
+
+def _check_names() -> None:
+    """Raise for two plugins of one name; warn of variables that name no installed plugin."""
+    origins = dict.fromkeys(BUILT_IN, "this distribution")
+    for point in _entry_points():
+        if point.name in origins and _allowed(point.name):
+            raise PluginError(
+                f"two plugins are named {point.name!r}: one from {origins[point.name]}, one from "
+                f"{_distribution(point)}. Rename the entry point of one, uninstall one, or skip "
+                f"both with GEM_PLUGINS_BLOCK={point.name}"
+            )
+        origins[point.name] = _distribution(point)
+    for variable in ("GEM_PLUGINS", "GEM_PLUGINS_BLOCK"):
+        if unknown := ", ".join(sorted(_names(variable) - set(origins))):
+            warnings.warn(f"{variable} names no installed plugin: {unknown}", stacklevel=2)
 
 
 def _check_hooks(name: str) -> None:

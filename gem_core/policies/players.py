@@ -10,7 +10,7 @@ from gem_core.env.base import Env
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.policies.base import Player
 
-__all__ = ["PLAYERS", "ExpertPlayer", "RandomPlayer", "expert_of", "player_named", "unplayable"]
+__all__ = ["PLAYERS", "ExpertPlayer", "RandomPlayer", "expert_of", "player_named"]
 
 PLAYERS = ("random", "expert")
 
@@ -40,7 +40,7 @@ class ExpertPlayer:
                 raise PolicyError(
                     f"{type(inner).__name__} has no expert; give the environment a method expert()"
                 )
-            self._playing[inner] = start()
+            self._playing[inner] = iter(start())
         action = next(self._playing[inner], None)
         if action is None:
             raise PolicyError(
@@ -60,12 +60,3 @@ def player_named(name: str) -> Player:
     if name not in PLAYERS:
         raise ConfigError(f"player must be one of {', '.join(PLAYERS)}, got {name!r}")
     return RandomPlayer() if name == "random" else ExpertPlayer()
-
-
-def unplayable(name: str, env: Env) -> str:
-    """Return why a baseline player cannot play an environment; empty if it can."""
-    if name == "random" and not env.unwrapped.plays_at_random:
-        return f"{type(env.unwrapped).__name__} has no sample_action()"
-    if name == "expert" and expert_of(env) is None:
-        return f"{type(env.unwrapped).__name__} has no expert()"
-    return ""

@@ -275,7 +275,7 @@ def _lines(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _members(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield the line in each complete gzip member with the offset after the member."""
+    """Yield the lines in each complete gzip member with the offset after the member."""
     end, number, rest = 0, 0, b""
     while rest or (rest := stream.read(_CHUNK)):
         member = zlib.decompressobj(31)
@@ -299,7 +299,8 @@ def _members(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
         rest = member.unused_data
         end += used - len(rest)
         number += 1
-        yield b"".join(parts), end
+        for line in b"".join(parts).splitlines():
+            yield line, end
 
 
 def _check_header(line: bytes, path: Path) -> dict[str, Any]:

@@ -6,17 +6,16 @@ import asyncio
 import math
 import random
 import secrets
-from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Mapping
-from copy import copy
 from dataclasses import replace
 from inspect import isawaitable, iscoroutinefunction
 from operator import index
 from typing import Any, cast
 
+from gem_core.arguments import copy_containers, short
 from gem_core.env.base import Env, ResetResult, StepResult
 from gem_core.env.registry import wrappers_of
-from gem_core.errors import EngineError, PolicyError
+from gem_core.errors import ContractError, EngineError, PolicyError
 from gem_core.plugins.events import send_event
 from gem_core.policies.base import ChatPolicy, Player, Policy, ToolCallingPolicy
 from gem_core.rollout.env_pool import EnvPool
@@ -41,6 +40,8 @@ __all__ = ["EpisodeRunner"]
 
 _ENGINE_KEYS = frozenset({"context", "suffix", "system", "role", "function_calling"})
 """Keys of `info` that instruct the engine; records do not keep them."""
+_KEY_TYPES = {"context": Context, "suffix": str, "system": str, "function_calling": dict}
+_ROLES = ("user", "tool", "continuation")
 _NEXT_PROMPT_KEYS = frozenset({"suffix", "role"})
 """Those that the record of a cut episode keeps: a critic bootstraps from its next prompt."""
 
@@ -261,19 +262,13 @@ class EpisodeRunner:
         context = info.get("context")
         first = not self._turns
         if context is not None:
-            if not isinstance(context, Context):
-                message = (
-                    f"info['context'] must be a gem_core.Context, got {type(context).__name__}"
-                )
-                failure = Failure("ContractError", message, "step")
-                raise EpisodeFailed(StopReason.ENV_INVALID, failure)
             messages = list(context.messages)
         else:
             messages = [message_of(observation, info)]
             if first and info.get("system"):
                 messages.insert(0, Message("system", info["system"]))
-        for text, short in self._function_calling.get("instructions", {}).items():
-            messages = [replace(m, content=m.content.replace(text, short)) for m in messages]
+        for text, brief in self._function_calling.get("instructions", {}).items():
+            messages = [replace(m, content=m.content.replace(text, brief)) for m in messages]
         rewritten = context is not None and not first
         if self._conversation is None:
             self._messages = list(messages) if rewritten else [*self._messages, *messages]
@@ -414,19 +409,20 @@ def _without_engine_keys(
 def _snapshot_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Copy an info with its containers: the environment may change them in later steps."""
     try:
-        return {key: _snapshot(value) for key, value in info.items()}
+        if not _ENGINE_KEYS.isdisjoint(info):
+            _check_engine_keys(info)
+        return {key: copy_containers(value) for key, value in info.items()}
     except Exception as error:
         raise EpisodeFailed.from_error(StopReason.ENV_INVALID, error, where) from error
 
 
-def _snapshot(value: Any, depth: int = 32) -> Any:
-    """Copy the containers in a value; deeper ones, as of a cycle, are not copied."""
-    if type(value) is dict and depth:
-        return {key: _snapshot(item, depth - 1) for key, item in value.items()}
-    if type(value) in (list, tuple) and depth:
-        return type(value)(_snapshot(item, depth - 1) for item in value)
-    copied = (set, bytearray, deque, Counter, OrderedDict, defaultdict)
-    return copy(value) if type(value) in copied else value
+def _check_engine_keys(info: Mapping[str, Any]) -> None:
+    for key, kind in _KEY_TYPES.items():
+        if not isinstance(info.get(key), (kind, type(None))):
+            raise ContractError(f"info[{key!r}] must be a {kind.__name__}, got {short(info[key])}")
+    if info.get("role", "user") not in _ROLES:
+        roles = ", ".join(map(repr, _ROLES))
+        raise ContractError(f"info['role'] must be one of {roles}; got {short(info['role'])}")
 
 
 def _engine_error(error: BaseException | None) -> Exception | None:

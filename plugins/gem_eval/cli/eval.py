@@ -23,6 +23,7 @@ from gem_core.cli.terminal import say, table, width
 from gem_core.errors import ConfigError, MissingDependencyError, RecordError
 from gem_core.types import Sampling
 from gem_eval.cli.eval_arguments import LOCAL_TOKENS, SERVER_TOKENS, add_arguments
+from gem_eval.cli.output import check_folder
 from gem_eval.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ def run(args: argparse.Namespace) -> int:
     from gem_eval.evaluation import score, table_rows
 
     plans = _plans(args)
-    named = _named(args)
     out = args.out or Path("runs/eval") / _slug(Path(args.model).name, "model") / _envs_slug(
         plans[0].envs
     )
+    check_folder(out)
+    named = _named(args)
     scores: list[Score] = []
-    failures: list[str] = []
+    failures: dict[str, list[str]] = {}
     try:
         for plan in plans:
             plan = replace(plan, kind=named.kind)
@@ -66,10 +68,9 @@ def run(args: argparse.Namespace) -> int:
             ]:
                 name = "episodes" if part is plan else part.player
                 episodes = _play(args, part, player, folder / f"{name}.jsonl")
-                if part is plan:
-                    failures += [
-                        f"{e.env_id}, seed {e.seed}: {e.failure}" for e in episodes if e.failed
-                    ]
+                failures.setdefault(part.player, []).extend(
+                    f"{e.env_id}, seed {e.seed}: {e.failure}" for e in episodes if e.failed
+                )
                 by_env = {env: [e for e in episodes if e.env_id == env] for env in part.envs}
                 cap = None if player.kind == "player" else part.sampling.max_tokens
                 scores += [
@@ -101,14 +102,18 @@ def run(args: argparse.Namespace) -> int:
     say(text.rstrip() if args.json else table(headers, rows, width()))
     names = ", ".join(sorted(path.name for path in out.iterdir()))
     print(f"\nwritten to {out}: {names}", file=sys.stderr)
-    return _exit_code(args, own, failures)
+    own_failures = failures.pop(args.model)
+    for baseline, texts in failures.items():
+        if texts:
+            print(f"gem-rl: baseline {baseline}: {_failed(texts)}", file=sys.stderr)
+    return _exit_code(args, own, own_failures)
 
 
 def _plans(args: argparse.Namespace) -> list[Plan]:
     from gem_core.env.registry import make
-    from gem_core.policies.players import unplayable
     from gem_core.rollout.env_pool import close_unused
     from gem_eval.evaluation import Plan, chosen_envs
+    from gem_eval.models.catalog import unplayable
 
     try:
         limits = sorted({int(n) for n in args.max_turns.split(",")}) if args.max_turns else [None]
@@ -119,6 +124,10 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         ) from None
     if args.concurrency < 1:
         raise ConfigError(f"--concurrency must be 1 or more; got {args.concurrency}")
+    if args.min_success is not None and not 0 <= args.min_success <= 1:
+        raise ConfigError(
+            f"--min-success must be from 0 to 1, for example 0.3 for 30%; got {args.min_success:g}"
+        )
     json_object("--request", args.request)
     template_kwargs = json_object("--template-kwargs", args.template_kwargs)
     envs = chosen_envs(args.envs)
@@ -191,9 +200,8 @@ def _baseline(args: argparse.Namespace, plan: Plan, player: str) -> list[tuple[P
     The expert plays one sample per seed, because it always plays a seed the same way.
     """
     from gem_core.env.registry import make
-    from gem_core.policies.players import unplayable
     from gem_core.rollout.env_pool import close_unused
-    from gem_eval.models.catalog import policy_named
+    from gem_eval.models.catalog import policy_named, unplayable
 
     if args.no_bounds or player == args.model:
         return []
@@ -225,7 +233,9 @@ def _play(args: argparse.Namespace, plan: Plan, named: NamedPolicy, path: Path) 
         counts: Mapping[str, int] = getattr(named.policy, "troubles", {})  # a player has none
         return counts
 
-    label = plan.player if plan.max_turns is None else f"{plan.player}, {plan.max_turns} turns"
+    label = plan.player
+    if plan.max_turns is not None:
+        label += f", {plan.max_turns} turn{'s' * (plan.max_turns != 1)}"
     progress = Progress(
         label,
         plan.size,
@@ -282,10 +292,7 @@ def _scaling(scores: list[Score], out: Path, args: argparse.Namespace) -> list[d
 def _exit_code(args: argparse.Namespace, scores: list[Score], failures: list[str]) -> int:
     problems = []
     if len(failures) > args.allow_failed:
-        problems.append(
-            f"{len(failures)} episodes failed, --allow-failed is {args.allow_failed}; "
-            f"the first failure: {failures[0]}"
-        )
+        problems.append(f"{_failed(failures)} (--allow-failed is {args.allow_failed})")
     for s in scores:
         for minimum, name, estimate in (
             (args.min_success, "success", s.success),
@@ -297,6 +304,11 @@ def _exit_code(args: argparse.Namespace, scores: list[Score], failures: list[str
     for problem in problems:
         print(f"gem-rl: {problem}", file=sys.stderr)
     return int(bool(problems))
+
+
+def _failed(failures: Sequence[str]) -> str:
+    count = len(failures)
+    return f"{count} episode{'s' * (count != 1)} failed; the first failure: {failures[0]}"
 
 
 def _close(named: NamedPolicy) -> None:

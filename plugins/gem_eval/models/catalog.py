@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from gem_core.env.base import Env
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.policies.base import ChatPolicy, Player, Policy
 from gem_core.policies.models import model_path
-from gem_core.policies.players import PLAYERS, player_named
+from gem_core.policies.players import PLAYERS, expert_of, player_named
 from gem_core.rollout.renderer import Renderer
 
-__all__ = ["NamedPolicy", "check_tokenizer", "policy_named", "tokenizer_named"]
+__all__ = ["NamedPolicy", "check_tokenizer", "policy_named", "tokenizer_named", "unplayable"]
 
 _OF_A_MODEL = re.compile(
     r"(adapter_|generation_)?config\.json|(added_)?token.*\.json|special_tokens_map\.json|vocab\.json"
@@ -93,6 +94,15 @@ def policy_named(
     ends = {loaded.eos_token_id, renderer.turn_end} - {None}
     policy = OpenAIPolicy(server, model, stop_ids=sorted(ends), **shared)
     return NamedPolicy(policy, "tokens", renderer)
+
+
+def unplayable(name: str, env: Env) -> str:
+    """Return why a baseline player cannot play an environment; empty if it can."""
+    if name == "random" and not env.unwrapped.plays_at_random:
+        return f"{type(env.unwrapped).__name__} has no sample_action()"
+    if name == "expert" and expert_of(env) is None:
+        return f"{type(env.unwrapped).__name__} has no expert()"
+    return ""
 
 
 def check_tokenizer(models: Iterable[str], server: str, tokenizer: str) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from gem_core.env.registry import make
 from gem_core.errors import ConfigError, MissingDependencyError, UnknownNameError
-from gem_core.policies.players import PLAYERS, unplayable
+from gem_core.policies.players import PLAYERS
 from gem_core.rollout.env_pool import close_unused
+from gem_eval.models.catalog import unplayable
 
 __all__ = ["SUITES", "Suite", "missing_ids", "suite_named", "unplayable_ids"]
 

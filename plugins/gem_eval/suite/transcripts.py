@@ -13,10 +13,11 @@ from functools import cache
 from importlib import resources
 
 from gem_core.env.registry import make
-from gem_core.policies.players import player_named, unplayable
+from gem_core.policies.players import player_named
 from gem_core.rollout.engine import run_batch
 from gem_core.rollout.env_pool import close_unused
 from gem_core.types import Episode, Task
+from gem_eval.models.catalog import unplayable
 from gem_eval.suite.suite import Suite
 
 __all__ = ["episode_hash", "frozen_hashes", "replayed_hashes"]

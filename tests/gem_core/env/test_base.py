@@ -120,6 +120,13 @@ def test_invalid_reset_raises_and_changes_nothing(
     assert result_of(env.step("x"))[0].startswith("O2")
 
 
+def test_async_reset_makes_an_environment_async() -> None:
+    class AsyncReset(ScriptedEnv):
+        on_reset = AsyncEnv.on_reset
+
+    assert AsyncReset().is_async and not ScriptedEnv().is_async
+
+
 def test_options_reach_the_environment(kind: Callable[..., Env]) -> None:
     assert result_of(kind().reset(seed=1, options={"start": "S"}))[0] == "S"
 

@@ -82,6 +82,28 @@ def test_register_rejects_a_malformed_id(id: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fact", "expected"),
+    [
+        ({"sumary": "x"}, "'sumary' is not a fact of an environment ('test:X'); the facts are: "),
+        ({"reward": 1.0}, "reward of 'test:X' must be a str, got 1.0"),
+        ({"tags": "puzzle"}, "tags of 'test:X' must be a tuple, got 'puzzle'"),
+        ({"tags": None}, "tags of 'test:X' must be a tuple, got None"),
+        ({"deterministic": "no"}, "deterministic of 'test:X' must be a bool, got 'no'"),
+        ({"turns": "12"}, "turns of 'test:X' must be an integer >= 1 or None (no limit), got '12'"),
+        ({"turns": -1}, "turns of 'test:X' must be an integer >= 1 or None (no limit), got -1"),
+    ],
+)
+def test_register_rejects_a_wrong_fact(fact: Any, expected: str) -> None:
+    with pytest.raises((RegistrationError, ConfigError), match=re.escape(expected)):
+        register("test:X", ScriptedEnv, **fact)
+
+
+def test_register_takes_wrappers_as_text() -> None:
+    register("test:X-v0", ScriptedEnv, wrappers="turn_limit(max_turns=2), boxed")
+    assert isinstance(env := make("test:X-v0"), Boxed) and isinstance(env.env, TurnLimit)
+
+
+@pytest.mark.parametrize(
     "id", ["test:X", "test:X-v0", "test:letter_counting", "test:GSM8K", "a_1:B2-v12-easy.hard"]
 )
 def test_register_accepts_well_formed_ids(id: str) -> None:

@@ -191,6 +191,28 @@ def test_blocked_plugin_is_not_imported(broken: Callable[..., Any]) -> None:
     assert "game:GuessTheNumber-v0-easy" in done.stdout
 
 
+def test_two_plugins_of_one_name_are_reported(broken: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("")
+    info = tmp_path / "other-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[gem]\nbroken = other\n")
+    done = broken("")
+    assert done.returncode == 2
+    assert "two plugins are named 'broken': one from " in done.stderr
+    assert "broken-plugin 3.1" in done.stderr and "other 0.1" in done.stderr
+    assert broken("", GEM_PLUGINS_BLOCK="broken").returncode == 0
+
+
+@pytest.mark.parametrize("variable", ["GEM_PLUGINS", "GEM_PLUGINS_BLOCK"])
+def test_variable_that_names_no_plugin_gives_a_warning(
+    broken: Callable[..., Any], variable: str
+) -> None:
+    done = broken("", **{variable: "gem_tools,broken,brokn"})
+    assert done.returncode == 0
+    assert f"{variable} names no installed plugin: brokn" in done.stderr
+
+
 def test_plugin_that_registers_a_taken_name_is_reported(broken: Callable[..., Any]) -> None:
     done = broken(
         "from gem_core import hookimpl\n"

@@ -202,6 +202,18 @@ def test_record_grows_across_writers(tmp_path: Path, name: str) -> None:
     assert lines[-1] == ""
 
 
+def test_record_compressed_by_another_program_is_read_and_grows(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "plain.jsonl", meta={"run": 1}) as record:
+        record.write(full_episode(0))
+        record.write(full_episode(1))
+    path = tmp_path / "episodes.jsonl.gz"
+    path.write_bytes(gzip.compress((tmp_path / "plain.jsonl").read_bytes()))
+    assert list(read_episodes(path)) == [full_episode(0), full_episode(1)]
+    with RecordWriter(path, meta={"run": 1}) as record:
+        record.write(full_episode(2))
+    assert list(read_episodes(path)) == [full_episode(seed) for seed in range(3)]
+
+
 @pytest.mark.parametrize("name", SUFFIXES)
 def test_truncated_file_loses_only_the_truncated_episodes(tmp_path: Path, name: str) -> None:
     path, ends = tmp_path / name, []

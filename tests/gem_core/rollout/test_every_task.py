@@ -131,6 +131,48 @@ def test_an_info_that_cannot_be_read_fails_only_its_own_episode(where: str) -> N
     assert episodes[BAD].stop is StopReason.ENV_INVALID
 
 
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        ({"system": 5}, "info['system'] must be a str, got 5"),
+        ({"suffix": ["a"]}, "info['suffix'] must be a str, got ['a']"),
+        ({"context": "text"}, "info['context'] must be a Context, got 'text'"),
+        ({"function_calling": 1}, "info['function_calling'] must be a dict, got 1"),
+        (
+            {"role": "usr"},
+            "info['role'] must be one of 'user', 'tool', 'continuation'; got 'usr'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("where", ["reset", "step", "last step"])
+def test_a_wrong_key_for_the_engine_fails_only_its_own_episode(
+    info: dict[str, Any], expected: str, where: str
+) -> None:
+    def make_env(task: Task) -> Env:
+        if task.seed != BAD:
+            return ScriptedEnv()
+        if where == "reset":
+            return ScriptedEnv(begin=lambda env: ("T", info))
+        return ScriptedEnv(lambda env, action: ("O", 1.0, where == "last step", False, info))
+
+    episodes = play(make_env)
+    assert_only_the_bad_one_failed(episodes)
+    assert episodes[BAD].stop is StopReason.ENV_INVALID
+    assert episodes[BAD].failure.message == expected
+
+
+def test_an_environment_cannot_change_the_options_of_its_task() -> None:
+    class Eats(ScriptedEnv):
+        def on_reset(self, options: Any) -> Any:
+            return f"{options['start'].pop()}", {}
+
+    task = Task("test:Scripted-v0", seed=0, options={"start": ["a", "b"]})
+    with Rollout(Player(), make_env=lambda task: Eats()) as rollout:
+        episodes = [rollout.run_batch([task])[0] for _ in range(2)]
+    assert [e.turns[0].messages[0].content for e in episodes] == ["b", "b"]
+    assert [dict(e.options) for e in episodes] == [{"start": ["a", "b"]}] * 2
+
+
 def test_a_failure_has_its_traceback_and_parses_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[Any] = []  # CPython 3.11.7 cannot parse in two threads at once
     try:
